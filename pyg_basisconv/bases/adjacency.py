@@ -1,0 +1,232 @@
+"""The matrices that a graph gives directly: adjacency, degree and Laplacian, normalised."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, EdgeList
+from ..errors import reject
+from ..explicit import Edges, TypedEdges
+from ..graph import Graph, Structure
+from ..kernels import Pattern, spmm
+from .identity import target_diagonal
+
+
+class Adjacency(Basis):
+    r"""The weighted adjacency matrix W of the graph, :math:`W_{mn}` for an edge m to n, with its normalisations. K = 1.
+
+    With :math:`d_n = \sum_m W_{mn}` and :math:`o_m = \sum_n W_{mn}`; what would divide by zero is zero:
+
+    ========== ==============================================================================================
+    norm       :math:`A_{mn}`
+    ========== ==============================================================================================
+    None       :math:`W_{mn}`
+    ``'sym'``  :math:`d_m^{-1/2} W_{mn} d_n^{-1/2}` (Kipf and Welling, arXiv:1609.02907)
+    ``'mean'`` :math:`W_{mn}` over the number of edges into n: the mean of the messages
+    ``'rw'``   :math:`W_{mn} / o_m`: the probability of a step from m to n in a random walk
+    ========== ==============================================================================================
+
+    Args:
+        norm: one of the table.
+        self_loops: True, or the weight of the loop that each node gets before normalisation.
+        existing: what self_loops does where the graph has a loop: `'keep'` it instead (the last one, if it is there
+            several times), `'add'` to it, or `'replace'` it.
+        diagonal: lambda in :math:`A + \lambda \, diag(A)` (Cluster-GCN, arXiv:1905.07953).
+
+    >>> Adjacency('sym', self_loops=True).bind(torch.tensor([[0, 1], [1, 0]])).to_coo().to_dense()
+    tensor([[[0.5000, 0.5000],
+             [0.5000, 0.5000]]])
+    """
+
+    def __init__(
+        self,
+        norm: Literal["sym", "mean", "rw"] | None = None,
+        self_loops: bool | float = False,
+        existing: Literal["keep", "add", "replace"] = "keep",
+        diagonal: float = 0.0,
+    ) -> None:
+        super().__init__(1)
+        if norm not in (None, "sym", "mean", "rw"):
+            reject("norm", "None, 'sym', 'mean' or 'rw'", repr(norm), "see the table in help(bases.Adjacency)")
+        if existing not in ("keep", "add", "replace"):
+            reject("existing", "'keep', 'add' or 'replace'", repr(existing), "it says what becomes of present loops")
+        self.norm, self.existing, self.diagonal = norm, existing, float(diagonal)
+        self.self_loops = self_loops
+
+    def build(self, graph: Graph) -> BoundBasis:
+        structure, weight = graph.structure, graph.weight
+        if self.self_loops is not False:
+            structure, weight = _with_loops(graph, float(self.self_loops), self.existing)
+        elif weight is not None:
+            weight = graph.weights
+        if self.norm is not None:
+            weight = _normalise(structure, weight, self.norm, graph)
+        if self.diagonal:
+            loop = structure.memo("is_loop", lambda: structure.source == structure.target)
+            weight = _ones(graph, structure) if weight is None else weight
+            weight = torch.where(loop, weight * (1 + self.diagonal), weight)
+        return single(structure, weight, graph.dtype)
+
+    def extra_repr(self) -> str:
+        shown = [] if self.norm is None else [f"norm={self.norm!r}"]
+        shown += [] if self.self_loops is False else [f"self_loops={self.self_loops}"]
+        shown += [] if self.existing == "keep" else [f"existing={self.existing!r}"]
+        shown += [f"diagonal={self.diagonal}"] if self.diagonal else []
+        return ", ".join(shown)
+
+
+class Degree(Basis):
+    r"""The diagonal of in-degrees, :math:`A_{nn} = d_n = \sum_m W_{mn}`. K = 1.
+
+    In a bipartite call it reads the target's own features.
+
+    >>> Degree().bind(torch.tensor([[0, 1], [1, 1]])).to_coo().to_dense()
+    tensor([[[0., 0.],
+             [0., 2.]]])
+    """
+
+    reads_target = True
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def edges(self, graph: Graph) -> EdgeList:
+        weight = None if graph.weight is None else graph.weights
+        degree = _sums(graph.structure.pattern, weight, graph.wide)  # (N,)
+        return target_diagonal(graph, degree.to(graph.dtype))
+
+
+class Laplacian(Basis):
+    r"""The Laplacian of the graph without its loops, with :math:`D = diag(o)`, :math:`o_m = \sum_n W_{mn}`. K = 1.
+
+    None gives :math:`D - W`, 'sym' :math:`I - D^{-1/2} W D^{-1/2}`, 'rw' :math:`I - D^{-1} W`.
+
+    Args:
+        norm: one of these.
+
+    >>> Laplacian().bind(torch.tensor([[0, 1], [1, 0]])).to_coo().to_dense()
+    tensor([[[ 1., -1.],
+             [-1.,  1.]]])
+    """
+
+    def __init__(self, norm: Literal["sym", "rw"] | None = None) -> None:
+        super().__init__(1)
+        if norm not in (None, "sym", "rw"):
+            reject("norm", "None, 'sym' or 'rw'", repr(norm), "see help(bases.Laplacian)")
+        self.norm = norm
+
+    def weights(self, graph: Graph) -> tuple[Structure, Tensor]:
+        """The edges, the N loops last, and their weights."""
+        split = _split(graph)
+        w = _select(graph.weights, split.plain)
+        degree = _sums(split.loopless.T, w, graph.wide)
+        source, target = split.loops.source[: w.numel()], split.loops.target[: w.numel()]
+        if self.norm is None:
+            return split.loops, torch.cat([-w, degree])
+        if self.norm == "sym":
+            root = _power(degree, -0.5)
+            w = root.index_select(0, source) * w * root.index_select(0, target)
+        else:
+            w = _power(degree, -1.0).index_select(0, source) * w
+        return split.loops, torch.cat([-w, torch.ones_like(degree)])
+
+    def build(self, graph: Graph) -> BoundBasis:
+        structure, weight = self.weights(graph)
+        return single(structure, weight, graph.dtype)
+
+    def extra_repr(self) -> str:
+        return "" if self.norm is None else f"norm={self.norm!r}"
+
+
+def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
+    """The bound basis of one matrix."""
+    s = structure
+    edge_set = s.memo("single", lambda: Edges(1, s.M, s.N, None, s.source, s.target, s.pattern))
+    return TypedEdges(edge_set, weight, dtype)
+
+
+class _Split(NamedTuple):
+    """The edges of a square graph, parted from its loops.
+
+    plain: positions of the edges that are no loops, None where all are; looped, loop: the nodes that have a loop and
+    the position of the last one; loopless: the pattern of the plain edges; loops: those with one loop per node behind.
+    """
+
+    plain: Tensor | None
+    looped: Tensor
+    loop: Tensor
+    loopless: Pattern
+    loops: Structure
+
+
+def _split(graph: Graph) -> _Split:
+    s = graph.structure
+    if s.M != s.N:
+        reject("graph", "as many sources as targets, for self loops", (s.M, s.N), "use a basis without self loops")
+
+    def build() -> _Split:
+        is_loop = s.source == s.target
+        loop = is_loop.nonzero().squeeze(1)
+        plain = (~is_loop).nonzero().squeeze(1) if loop.numel() else None
+        last = torch.full((s.N,), -1, device=loop.device)
+        last.scatter_reduce_(0, s.source[loop].long(), loop, "amax")
+        looped = (last >= 0).nonzero().squeeze(1)
+        source, target = _select(s.source, plain), _select(s.target, plain)
+        nodes = torch.arange(s.N, dtype=source.dtype, device=source.device)
+        behind = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
+        return _Split(plain, looped, last[looped], Pattern(source, target, s.M, s.N), behind)
+
+    split: _Split = s.memo("split", build)
+    return split
+
+
+def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor]:
+    split, w = _split(graph), graph.weights
+    loops = torch.full((graph.N,), fill, dtype=w.dtype, device=w.device)
+    if existing == "add" and split.plain is not None:
+        s = graph.structure
+        is_loop = s.memo("is_loop", lambda: s.source == s.target)
+        loops = loops + _sums(s.pattern, torch.where(is_loop, w, 0), w.dtype)
+    elif existing == "keep" and split.plain is not None:
+        loops = loops.index_put((split.looped,), w.index_select(0, split.loop))
+    return split.loops, torch.cat([_select(w, split.plain), loops])
+
+
+def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Graph) -> Tensor:
+    s = structure
+    w = _ones(graph, s) if weight is None else weight
+    if norm == "mean":
+        count = s.pattern.by_target.ptr.diff().to(w.dtype)
+        return w * _power(count, -1.0).index_select(0, s.target)
+    if norm == "rw":
+        return w * _power(_sums(s.pattern.T, weight, w.dtype), -1.0).index_select(0, s.source)
+    if s.M != s.N:
+        reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
+    degree = _sums(s.pattern, weight, w.dtype)
+    if bool((degree < 0).any()):
+        reject("edge_weight", "degrees of at least 0, for norm='sym'", float(degree.min()), "use norm='rw' or None")
+    root = _power(degree, -0.5)
+    return root.index_select(0, s.source) * w * root.index_select(0, s.target)
+
+
+def _ones(graph: Graph, structure: Structure) -> Tensor:
+    return torch.ones(structure.source.numel(), dtype=graph.wide, device=graph.device)
+
+
+def _sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """(N,) the sum of the weights of the edges into each target, in a fixed order of summation."""
+    ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
+    order = pattern.by_target.order
+    w = weight if weight is None or order is None else weight.index_select(0, order)
+    return spmm(ones, w, pattern).squeeze(1)
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    """x ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
+    zero = x == 0
+    return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
+
+
+def _select(x: Tensor, positions: Tensor | None) -> Tensor:
+    return x if positions is None else x.index_select(0, positions)

@@ -1,0 +1,327 @@
+"""Families made of families: side by side, products, transposes, fixed mixtures."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..errors import reject
+from ..explicit import Explicit, dense
+from ..graph import Graph
+
+Change = Callable[[Explicit], Explicit]
+
+
+class BoundConcat(BoundBasis):
+    """Families of the same M and N, one after the other."""
+
+    def __init__(self, parts: Sequence[BoundBasis]) -> None:
+        self.parts = tuple(parts)
+        first = self.parts[0]
+        self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
+        for part in self.parts:
+            if (part.M, part.N) != (self.M, self.N):
+                reject("basis", f"matrices of {self.M} x {self.N}", f"{part.M} x {part.N}", "add families of one size")
+        self.K = sum(part.K for part in self.parts)
+
+    def _split(self, z: Tensor | Sequence[Tensor | None]) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
+        start = 0
+        for part in self.parts:
+            yield part, z[start : start + part.K]
+            start += part.K
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return chain.from_iterable(part.iterate(x) for part in self.parts)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        some = [
+            part.combine(z_part)
+            for part, z_part in self._split(z)
+            if isinstance(z_part, Tensor) or any(z_k is not None for z_k in z_part)
+        ]
+        total = some[0]
+        for y in some[1:]:
+            total = total + y
+        return total
+
+    def each(self, z: Tensor) -> Tensor:
+        return torch.cat([part.each(dense(z_part)) for part, z_part in self._split(z)])
+
+    def edges(self) -> EdgeList:
+        lists, start = [], 0
+        for part in self.parts:
+            kind, source, target, weight = part.edges()
+            lists.append((kind.long() + start, source.long(), target.long(), weight))
+            start += part.K
+        return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(part.requires_grad for part in self.parts)
+
+    @property
+    def T(self) -> "BoundConcat":
+        return BoundConcat([part.T for part in self.parts])
+
+    def work(self, direction: Direction) -> Work:
+        total = Work()
+        for part in self.parts:
+            total = total.plus(part.work(direction))
+        return total
+
+    def map(self, change: Change) -> "BoundConcat":
+        return BoundConcat([part.map(change) for part in self.parts])
+
+    def to(self, device: torch.device | str) -> "BoundConcat":
+        return BoundConcat([part.to(device) for part in self.parts])
+
+
+class BoundProduct(BoundBasis):
+    r"""All products :math:`A'_k A''_l`, at k K'' + l; none of them is built."""
+
+    def __init__(self, first: BoundBasis, second: BoundBasis) -> None:
+        if first.N != second.M:
+            reject("basis", f"{first.N} rows in the second factor", second.M, "multiply families whose sizes join")
+        self.first, self.second = first, second
+        self.K, self.M, self.N = first.K * second.K, first.M, second.N
+        self.dtype, self.device = first.dtype, first.device
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = dense(z).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        return self.second.combine(self.first.combine(z))
+
+    def each(self, z: Tensor) -> Tensor:
+        z = z.unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, D)
+        z = self.first.each(z).transpose(0, 1)  # (K'', K', *, N', D)
+        return self.second.each(z).transpose(0, 1).flatten(0, 1)
+
+    def edges(self) -> EdgeList:
+        # The products of all members at once: one matrix with rows (k, m), times one with columns (l, n).
+        wide = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+        k, m, j, v = self.first.edges()
+        j_, n, l, w = (self.second.edges()[i] for i in (1, 2, 0, 3))
+        K2, N = self.second.K, self.N
+        left = torch.sparse_coo_tensor(
+            torch.stack([k.long() * self.M + m.long(), j.long()]), v.to(wide), (self.first.K * self.M, self.first.N)
+        )
+        right = torch.sparse_coo_tensor(
+            torch.stack([j_.long(), l.long() * N + n.long()]), w.to(wide), (self.first.N, K2 * N)
+        )
+        product = torch.sparse.mm(left, right).coalesce()
+        row, column = product.indices()
+        kind = (row // self.M) * K2 + column // N
+        return EdgeList(kind, row % self.M, column % N, product.values().to(self.dtype))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.first.requires_grad or self.second.requires_grad
+
+    @property
+    def T(self) -> BoundBasis:
+        # (A' A'')^T = A''^T A'^T, whose natural order is (l, k): brought back to (k, l).
+        product = BoundProduct(self.second.T, self.first.T)
+        order = torch.arange(self.K).view(self.second.K, self.first.K).t().flatten()
+        return BoundMix(torch.eye(self.K)[order].tolist(), product)
+
+    def work(self, direction: Direction) -> Work:
+        first, second = self.first.work(direction), self.second.work(direction)
+        if direction == "expand":
+            return first.plus(second.times(self.first.K))
+        if direction == "combine":
+            return first.times(self.second.K).plus(second)
+        return first.times(self.second.K).plus(second.times(self.first.K))
+
+    def map(self, change: Change) -> "BoundProduct":
+        return BoundProduct(self.first.map(change), self.second.map(change))
+
+    def to(self, device: torch.device | str) -> "BoundProduct":
+        return BoundProduct(self.first.to(device), self.second.to(device))
+
+
+class BoundMix(BoundBasis):
+    r"""Fixed mixtures :math:`B_h = \sum_k C_{hk} A_k` of a family."""
+
+    def __init__(self, coefficients: Sequence[Sequence[float]], family: BoundBasis) -> None:
+        self.family = family
+        self.coefficients = [list(row) for row in coefficients]
+        self.K, self.M, self.N = len(self.coefficients), family.M, family.N
+        self.dtype, self.device = family.dtype, family.device
+
+    def _matrix(self) -> Tensor:
+        return torch.tensor(self.coefficients, dtype=self.dtype, device=self.device)
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        mixed: list[Tensor | None] = [None] * self.K
+        for k, u in enumerate(self.family.iterate(x)):
+            for h, row in enumerate(self.coefficients):
+                if row[k]:
+                    now = mixed[h]
+                    mixed[h] = (u if row[k] == 1 else row[k] * u) if now is None else torch.add(now, u, alpha=row[k])
+        shape = (*x.shape[:-2], self.N, x.shape[-1])
+        return iter([x.new_zeros(shape) if u is None else u for u in mixed])
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        given = [(h, z_h) for h, z_h in enumerate(z) if z_h is not None]
+        spread: list[Tensor | None] = []
+        for k in range(self.family.K):
+            total: Tensor | None = None
+            for h, z_h in given:
+                c = self.coefficients[h][k]
+                if c:
+                    scaled = z_h if c == 1 else c * z_h
+                    total = scaled if total is None else total + scaled
+            spread.append(total)
+        if all(total is None for total in spread):
+            like = given[0][1]
+            return like.new_zeros((*like.shape[:-2], self.N, like.shape[-1]))
+        return self.family.combine(spread)
+
+    def each(self, z: Tensor) -> Tensor:
+        # Member h of the mixture sees only z_h: the whole family is applied to each.
+        return torch.stack([self._one(h).combine(z_h.unsqueeze(0)) for h, z_h in enumerate(z)])
+
+    def _one(self, h: int) -> "BoundMix":
+        return BoundMix([self.coefficients[h]], self.family)
+
+    def edges(self) -> EdgeList:
+        kind, source, target, weight = self.family.edges()
+        lists = []
+        for h, row in enumerate(self._matrix()):
+            factor = row.index_select(0, kind.long())
+            some = factor.nonzero().squeeze(1)
+            chosen = [t.index_select(0, some) for t in (source, target, weight * factor)]
+            lists.append((torch.full_like(some, h), *chosen))
+        return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.family.requires_grad
+
+    @property
+    def T(self) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.T)
+
+    def work(self, direction: Direction) -> Work:
+        if direction == "each":
+            return self.family.work("combine").times(self.K)
+        return self.family.work(direction)
+
+    def map(self, change: Change) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.map(change))
+
+    def to(self, device: torch.device | str) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.to(device))
+
+
+class Composed(Basis):
+    """A basis made of others."""
+
+    def __init__(self, K: int, *parts: Basis) -> None:
+        super().__init__(K)
+        self.parts = torch.nn.ModuleList(parts)
+        self.needs_edges = any(part.needs_edges for part in parts)
+        self.reads_target = any(part.reads_target for part in parts)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        return self.join([part.on(graph) for part in self.parts])  # type: ignore[operator]
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        """The bound basis, of bound parts."""
+        raise NotImplementedError
+
+
+class Concat(Composed):
+    """`a + b`: the matrices of a, then those of b.
+
+    >>> from pyg_basisconv import bases
+    >>> bases.Identity() + bases.Laplacian('sym')
+    Identity() + Laplacian(norm='sym')
+    """
+
+    def __init__(self, *parts: Basis) -> None:
+        flat = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
+        super().__init__(sum(part.K for part in flat), *flat)
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return BoundConcat(bound)
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(part) for part in self.parts)
+
+
+class Product(Composed):
+    r"""`a @ b`: all products :math:`A'_k A''_l`, first a then b, K = K' K'' (Prop. 3: composition).
+
+    >>> from pyg_basisconv import bases
+    >>> (bases.Powers(2) @ bases.Diffusion(2)).K
+    8
+    """
+
+    def __init__(self, first: Basis, second: Basis) -> None:
+        super().__init__(first.K * second.K, first, second)
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return BoundProduct(*bound)
+
+    def __repr__(self) -> str:
+        return " @ ".join(f"({part!r})" if isinstance(part, Concat) else repr(part) for part in self.parts)
+
+
+class Transpose(Composed):
+    """`a.T`: the transposed matrices.
+
+    >>> from pyg_basisconv import bases
+    >>> bases.Adjacency('rw').T
+    Adjacency(norm='rw').T
+    """
+
+    def __init__(self, basis: Basis) -> None:
+        super().__init__(basis.K, basis)
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return bound[0].T
+
+    @property
+    def T(self) -> Basis:
+        return self.parts[0]  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        part = self.parts[0]
+        return f"({part!r}).T" if isinstance(part, Concat | Product) else f"{part!r}.T"
+
+
+class Mix(Composed):
+    r"""Fixed mixtures of a family: :math:`B_h = \sum_k C_{hk} A_k`, H matrices of K.
+
+    A row of the identity selects one member (SGC is the last power alone), a row of numbers is a fixed polynomial
+    (personalised PageRank, SSGC).
+
+    Args:
+        coefficients: C, (H, K), or (K,) for one mixture.
+        basis: the family.
+
+    >>> from pyg_basisconv import bases
+    >>> Mix([0., 0., 1.], bases.Powers(3))
+    Mix([[0.0, 0.0, 1.0]], Powers(K=3, operator=Adjacency(norm='sym')))
+    """
+
+    def __init__(self, coefficients: Sequence[float] | Sequence[Sequence[float]] | Tensor, basis: Basis) -> None:
+        C = torch.as_tensor(coefficients, dtype=torch.float64)
+        C = C.unsqueeze(0) if C.dim() == 1 else C
+        if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:
+            reject("coefficients", f"shape (H, {basis.K})", tuple(C.shape), f"one number for each matrix of {basis}")
+        if not bool(torch.isfinite(C).all()):
+            reject("coefficients", "finite numbers", C.tolist(), "remove what is not finite")
+        super().__init__(C.shape[0], basis)
+        self.coefficients: list[list[float]] = C.tolist()
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return BoundMix(self.coefficients, bound[0])
+
+    def __repr__(self) -> str:
+        return f"Mix({self.coefficients}, {self.parts[0]!r})"

@@ -1,0 +1,63 @@
+"""The user's own edges, as they are."""
+
+from ..basis import Basis, BoundBasis
+from ..errors import reject
+from ..explicit import Edges as EdgeSet
+from ..explicit import SharedEdges, TypedEdges
+from ..graph import Graph
+
+
+class Edges(Basis):
+    r"""K matrices whose entries are the edges that the call gives: :math:`A_{kmn} = \sum_{e: m \to n} w_{ke}`.
+
+    With `edge_type` each edge belongs to one matrix, and `edge_weight` is (E,) or absent (ones). With `edge_weight` of
+    shape (E, K) and no types every edge belongs to all matrices, with a weight in each. Edges that repeat add up.
+
+    Args:
+        K: how many matrices.
+
+    >>> import torch
+    >>> edge_index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    >>> Edges(2).bind(edge_index, edge_type=torch.tensor([0, 1, 1])).to_coo().to_dense().sum((1, 2))
+    tensor([1., 2.])
+    >>> Edges(2).bind(edge_index, torch.tensor([[1., 5.], [2., 6.], [3., 7.]])).to_coo().to_dense().sum((1, 2))
+    tensor([ 6., 18.])
+    """
+
+    def __init__(self, K: int = 1) -> None:
+        super().__init__(K)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        s, weight = graph.structure, graph.weight
+        if weight is not None and weight.dim() == 2:
+            if s.type is not None:
+                reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")
+            if weight.shape[1] != self.K:
+                reject(
+                    "edge_weight",
+                    f"(E, {self.K}) for {self}",
+                    tuple(weight.shape),
+                    "give one column per matrix",
+                )
+            shared = s.memo("edges", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
+            return SharedEdges(shared, weight, graph.dtype)
+        if s.type is None and self.K > 1:
+            reject(
+                "edge_type",
+                f"a type from 0 to {self.K - 1} for each edge",
+                None,
+                f"pass edge_type, or edge_weight of shape (E, {self.K})",
+            )
+        if s.type is not None and s.type.numel():
+            low, high = s.memo("types", lambda: (int(s.type.min()), int(s.type.max())))  # type: ignore[union-attr]
+            if low < 0 or high >= self.K:
+                reject("edge_type", f"types from 0 to {self.K - 1}", (low, high), f"use bases.Edges({high + 1})")
+        kind = None if self.K == 1 else s.type
+        typed = s.memo(
+            ("edges", self.K),
+            lambda: EdgeSet(self.K, s.M, s.N, kind, s.source, s.target, s.pattern if self.K == 1 else None),
+        )
+        return TypedEdges(typed, weight, graph.dtype)
+
+    def extra_repr(self) -> str:
+        return f"K={self.K}"

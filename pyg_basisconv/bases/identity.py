@@ -1,0 +1,76 @@
+"""The identity: every entry by itself."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..explicit import dense, explicit
+from ..graph import Graph
+
+
+class BoundIdentity(BoundBasis):
+    """The M x M identity matrix, applied by doing nothing."""
+
+    def __init__(self, M: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.K, self.M, self.N = 1, M, M
+        self.dtype, self.device = dtype, device
+
+    def edges(self) -> EdgeList:
+        nodes = torch.arange(self.M, device=self.device)
+        return EdgeList(torch.zeros_like(nodes), nodes, nodes, torch.ones(self.M, dtype=self.dtype, device=self.device))
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return iter((x,))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        return dense(z)[0]
+
+    def each(self, z: Tensor) -> Tensor:
+        return z
+
+    @property
+    def T(self) -> "BoundIdentity":
+        return self
+
+    def work(self, direction: Direction) -> Work:
+        return Work()
+
+    def map(self, change: object) -> "BoundIdentity":
+        return self
+
+    def to(self, device: torch.device | str) -> "BoundIdentity":
+        return BoundIdentity(self.M, self.dtype, torch.device(device))
+
+
+class Identity(Basis):
+    r"""The identity, :math:`A = I`: a 1 x 1 convolution, and the root or skip term of many layers. K = 1.
+
+    In a bipartite call, with `(x_src, x_dst)`, it reads the target's own features `x_dst`.
+
+    >>> import torch
+    >>> Identity().bind(size=2).to_coo().to_dense()
+    tensor([[[1., 0.],
+             [0., 1.]]])
+    """
+
+    needs_edges = False
+    reads_target = True
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        if graph.M == graph.N and graph.target_row == 0:
+            return BoundIdentity(graph.M, graph.dtype, graph.device)
+        ones = torch.ones(graph.N, dtype=graph.dtype, device=graph.device)
+        return explicit(1, graph.M, graph.N, target_diagonal(graph, ones))
+
+
+def target_diagonal(graph: Graph, values: Tensor) -> EdgeList:
+    """One edge for each target, from the row of x that holds its own features; none where there is no such row."""
+    count = 0 if graph.target_row is None else graph.N
+    target = torch.arange(count, device=graph.device)
+    source = target + (graph.target_row or 0)
+    return EdgeList(torch.zeros_like(target), source, target, values[:count])

@@ -1,0 +1,248 @@
+"""Families of polynomials of one matrix, evaluated by recurrence; no power is ever built."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..errors import reject
+from ..explicit import Explicit
+from ..graph import Graph
+from .adjacency import Adjacency, Laplacian, single
+
+
+class Polynomial(BoundBasis):
+    r"""The polynomials :math:`p_0 = 1, p_1(S) = S, p_{k+1}(S) = a \, S \, p_k(S) + c \, p_{k-1}(S)` of a square matrix S.
+
+    a = 1, c = 0 gives the powers and a = 2, c = -1 the Chebyshev polynomials. `expand` runs the recurrence forward at
+    the width of x; `combine` runs it backward (Horner, Clenshaw) at the width of z; each takes K - 1 products with S.
+    """
+
+    def __init__(self, operator: BoundBasis, K: int, a: float, c: float) -> None:
+        self.operator, self.K, self.a, self.c = operator, K, a, c
+        self.M, self.N, self.dtype, self.device = operator.M, operator.N, operator.dtype, operator.device
+
+    def _apply(self, z: Tensor) -> Tensor:
+        return self.operator.combine(z.unsqueeze(0))
+
+    def _step(self, k: int, z: Tensor) -> Tensor:
+        """The factor of p_k in p_{k+1}, applied."""
+        z = self._apply(z)
+        return z if k == 0 or self.a == 1 else self.a * z
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        before, now = x, x
+        yield now
+        for k in range(self.K - 1):
+            after = self._step(k, now)
+            if k and self.c:
+                after = torch.add(after, before, alpha=self.c)
+            before, now = now, after
+            yield now
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        ahead: Tensor | None = None  # two steps ahead
+        total: Tensor | None = None  # one step ahead
+        for k in reversed(range(self.K)):
+            here = None if total is None else self._step(k, total)
+            if self.c and ahead is not None:
+                here = torch.add(here, ahead, alpha=self.c)
+            z_k = z[k]
+            if z_k is not None:
+                here = z_k if here is None else here + z_k
+            ahead, total = total, here
+        if total is None:
+            reject("z", "at least one member that is not None", z, "there is nothing to combine")
+        return total
+
+    def each(self, z: Tensor) -> Tensor:
+        done = []
+        before, now = z, z  # (K - k, *, N, D): p_k applied to the members from k on
+        for k in range(self.K):
+            done.append(now[0])
+            if k < self.K - 1:
+                after = self._step(k, now[1:])
+                if k and self.c:
+                    after = torch.add(after, before[2:], alpha=self.c)
+                before, now = now, after
+        return torch.stack(done)
+
+    def edges(self) -> EdgeList:
+        dtype = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+        S = torch.sparse.sum(self.operator.to_coo().to(dtype), 0).coalesce()  # (M, M)
+        nodes = torch.arange(self.M, device=self.device)
+        ones = torch.ones(self.M, dtype=dtype, device=self.device)
+        before = now = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (self.M, self.M)).coalesce()
+        kinds, ends, weights = [], [], []
+        for k in range(self.K):
+            kinds.append(torch.full((now._nnz(),), k, device=self.device))
+            ends.append(now.indices())
+            weights.append(now.values().to(self.dtype))
+            if k < self.K - 1:
+                after = torch.sparse.mm(S, now) * (1.0 if k == 0 else self.a)
+                if k and self.c:
+                    after = after + self.c * before
+                before, now = now, after.coalesce()
+        source, target = torch.cat(ends, 1)
+        return EdgeList(torch.cat(kinds), source, target, torch.cat(weights))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.operator.requires_grad
+
+    @property
+    def T(self) -> "Polynomial":
+        return Polynomial(self.operator.T, self.K, self.a, self.c)
+
+    def work(self, direction: Direction) -> Work:
+        steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
+        return self.operator.work("combine").times(steps)
+
+    def map(self, change: Callable[[Explicit], Explicit]) -> "Polynomial":
+        return Polynomial(self.operator.map(change), self.K, self.a, self.c)
+
+
+class Powers(Basis):
+    r"""The powers :math:`A_k = S^k`, k = 0 .. K - 1, of a matrix S: walks of length k.
+
+    Args:
+        K: how many, the zeroth included.
+        operator: S, a basis of one square matrix; by default the symmetrically normalised adjacency.
+
+    >>> path = torch.tensor([[0, 1], [1, 2]])
+    >>> Powers(3, Adjacency()).bind(path).to_coo().to_dense()[2]
+    tensor([[0., 0., 1.],
+            [0., 0., 0.],
+            [0., 0., 0.]])
+    """
+
+    def __init__(self, K: int, operator: Basis | None = None) -> None:
+        super().__init__(K)
+        self.operator = Adjacency("sym") if operator is None else operator
+        if self.operator.K != 1:
+            reject("operator", "a basis with K = 1", self.operator, "take powers of one matrix at a time")
+        self.needs_edges = self.operator.needs_edges
+
+    def build(self, graph: Graph) -> BoundBasis:
+        operator = self.operator.on(graph)
+        if operator.M != operator.N:
+            reject("graph", "as many sources as targets, for powers", (operator.M, operator.N), "use a square graph")
+        return Polynomial(operator, self.K, 1.0, 0.0)
+
+    def extra_repr(self) -> str:
+        return f"K={self.K}, operator={self.operator}"
+
+
+class Diffusion(Basis):
+    r"""Random walks of 0 to K - 1 steps along the edges and against them (DCRNN, Li et al., arXiv:1707.01926).
+
+    Out gives :math:`(D_O^{-1} W)^k`, in gives :math:`(D_I^{-1} W^\top)^k`, k = 0 .. K - 1, and both one after the
+    other, 2 K matrices (the identity stands in each half, as in the source).
+
+    Args:
+        K: how many powers in each direction.
+        direction: 'both', 'out' or 'in'.
+
+    >>> family = Diffusion(2)
+    >>> family.K, family.bind(torch.tensor([[0, 0], [1, 2]])).to_coo().to_dense()[1, 0]
+    (4, tensor([0.0000, 0.5000, 0.5000]))
+    """
+
+    def __init__(self, K: int, direction: Literal["both", "out", "in"] = "both") -> None:
+        super().__init__(K)
+        if direction not in ("both", "out", "in"):
+            reject("direction", "'both', 'out' or 'in'", repr(direction), "see help(bases.Diffusion)")
+        self.steps, self.direction = K, direction
+        self.K = 2 * K if direction == "both" else K
+
+    def build(self, graph: Graph) -> BoundBasis:
+        from .composed import BoundConcat
+
+        walk = Powers(self.steps, Adjacency("rw"))
+        graphs = {"out": [graph], "in": [graph.T], "both": [graph, graph.T]}[self.direction]
+        parts = [walk.on(g) for g in graphs]
+        return parts[0] if len(parts) == 1 else BoundConcat(parts)
+
+    def extra_repr(self) -> str:
+        return f"K={self.steps}, direction={self.direction!r}"
+
+
+class Chebyshev(Basis):
+    r"""Chebyshev polynomials of the scaled Laplacian, :math:`T_k(2 L / \lambda_{max} - I)`, k = 0 .. K - 1.
+
+    Spectral filters of order K - 1 (Defferrard et al., arXiv:1606.09375). Where neither this description nor the call
+    gives lambda_max, twice the largest entry of L bounds it (2 for a normalised Laplacian), as in PyG.
+
+    Args:
+        K: how many.
+        norm: of the Laplacian: 'sym', 'rw' or None.
+        lambda_max: the largest eigenvalue; 'exact' computes it for each undirected graph (`scipy.sparse.linalg.eigsh`).
+
+    >>> edge = torch.tensor([[0, 1], [1, 0]])
+    >>> Chebyshev(2).bind(edge).to_coo().to_dense()[1]
+    tensor([[ 0., -1.],
+            [-1.,  0.]])
+    """
+
+    def __init__(
+        self,
+        K: int,
+        norm: Literal["sym", "rw"] | None = "sym",
+        lambda_max: float | Literal["exact"] | None = None,
+    ) -> None:
+        super().__init__(K)
+        self.laplacian = Laplacian(norm)
+        if lambda_max is not None and lambda_max != "exact":
+            if isinstance(lambda_max, str) or not 0 < lambda_max < float("inf"):
+                reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "see help(bases.Chebyshev)")
+            lambda_max = float(lambda_max)
+        self.lambda_max = lambda_max
+
+    def build(self, graph: Graph) -> BoundBasis:
+        structure, weight = self.laplacian.weights(graph)
+        scale = self._lambda_max(graph, structure.source, weight)
+        # A graph without edges may have L = 0, and no scale.
+        scale = torch.where(scale == 0, 1, scale)
+        plain = weight.numel() - graph.N
+        scaled = 2 * weight / scale
+        scaled = torch.cat([scaled[:plain], scaled[plain:] - 1])  # the loops stand last
+        return Polynomial(single(structure, scaled, graph.dtype), self.K, 2.0, -1.0)
+
+    def _lambda_max(self, graph: Graph, source: Tensor, weight: Tensor) -> Tensor:
+        given = self.lambda_max if graph.lambda_max is None else graph.lambda_max
+        if given == "exact":
+            given = self._largest_eigenvalue(graph)
+        if given is None:
+            return 2 * weight.max() if weight.numel() else weight.new_ones(())
+        scale = torch.as_tensor(given, dtype=weight.dtype, device=weight.device)
+        if scale.numel() == 1:
+            return scale.reshape(())
+        assert graph.batch is not None
+        if int(graph.batch.max()) >= scale.numel():
+            reject("lambda_max", f"{int(graph.batch.max()) + 1} values, one per graph", scale.numel(), "match batch")
+        return scale.flatten().index_select(0, graph.batch.index_select(0, source))
+
+    def _largest_eigenvalue(self, graph: Graph) -> float:
+        from scipy.sparse import csr_array
+        from scipy.sparse.linalg import eigsh
+
+        structure, weight = self.laplacian.weights(graph)
+        if self.laplacian.norm == "rw":  # similar to the symmetric one, whose eigenvalues scipy finds faster
+            structure, weight = Laplacian("sym").weights(graph)
+        coordinates = (structure.source.cpu().numpy(), structure.target.cpu().numpy())
+        L = csr_array((weight.detach().double().cpu().numpy(), coordinates), shape=(graph.N, graph.N))
+        if abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
+            reject("lambda_max", "an undirected graph for 'exact'", "a directed one", "pass a number, or None")
+        if graph.N < 3:
+            return float(torch.linalg.eigvalsh(torch.as_tensor(L.toarray())).max())
+        return float(eigsh(L, k=1, which="LA", return_eigenvectors=False)[0])
+
+    def extra_repr(self) -> str:
+        norm = self.laplacian.norm
+        return (
+            f"K={self.K}"
+            + ("" if norm == "sym" else f", norm={norm!r}")
+            + ("" if self.lambda_max is None else f", lambda_max={self.lambda_max!r}")
+        )

@@ -1,0 +1,240 @@
+"""A basis, described and bound: the family A of K sparse matrices from M inputs to N outputs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .cache import IdentityCache
+from .errors import reject
+from .graph import Graph, Size
+
+if TYPE_CHECKING:
+    from .explicit import Explicit
+
+Direction = Literal["expand", "combine", "each"]
+
+
+class EdgeList(NamedTuple):
+    """A family written out: A[type, source, target] = the sum of the weights of the edges that stand there.
+
+    type, source, target: (E,) integers; weight: (E,)
+    """
+
+    type: Tensor
+    source: Tensor
+    target: Tensor
+    weight: Tensor
+
+
+class Work(NamedTuple):
+    """What one evaluation of a family costs per unit of width, in plain integers.
+
+    entries: multiply-adds with gathered rows; rows: rows written; products: kernels launched.
+    """
+
+    entries: int = 0
+    rows: int = 0
+    products: int = 0
+
+    def plus(self, other: "Work") -> "Work":
+        return Work(self.entries + other.entries, self.rows + other.rows, self.products + other.products)
+
+    def times(self, n: int) -> "Work":
+        return Work(self.entries * n, self.rows * n, self.products * n)
+
+
+class BoundBasis:
+    """A family of K matrices A_k, M x N, ready to be applied.
+
+    A new kind gives `edges()`; everything else follows from it, and is overridden only to be faster.
+    x may carry leading batch dimensions everywhere (written *).
+    """
+
+    K: int
+    M: int
+    N: int
+    dtype: torch.dtype
+    device: torch.device
+    _dense: Tensor | None = None
+    _expansions: IdentityCache | None = None
+
+    def edges(self) -> EdgeList:
+        """The family as typed weighted edges."""
+        raise NotImplementedError
+
+    @property
+    def explicit(self) -> "Explicit":
+        """The same family with its edges written out."""
+        from .explicit import explicit  # the defaults below are the explicit form's
+
+        return explicit(self.K, self.M, self.N, self.edges())
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        """The K products A_k^T x, (*, N, P) each, one at a time."""
+        return self.explicit.iterate(x)
+
+    def expand(self, x: Tensor) -> Tensor:
+        r"""All products :math:`A_k^\top x`: (*, M, P) -> (K, *, N, P)."""
+        return torch.stack(list(self.iterate(x)))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        r"""The sum :math:`\sum_k A_k^\top z_k`: (K, *, M, Q) -> (*, N, Q); in a sequence, None is a zero."""
+        return self.explicit.combine(z)
+
+    def each(self, z: Tensor) -> Tensor:
+        r"""Member by member :math:`A_k^\top z_k`: (K, *, M, D) -> (K, *, N, D)."""
+        return self.explicit.each(z)
+
+    @property
+    def T(self) -> "BoundBasis":
+        """The family of the transposed matrices."""
+        return self.explicit.T
+
+    def work(self, direction: Direction) -> Work:
+        """What one evaluation costs per unit of width."""
+        return self.explicit.work(direction)
+
+    def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":
+        """The same family with `change` applied to every explicit part that it is made of."""
+        return change(self.explicit)
+
+    def to(self, device: torch.device | str) -> "BoundBasis":
+        """The same family on another device."""
+        return self.map(lambda part: part.move(torch.device(device)))
+
+    def to_coo(self) -> Tensor:
+        """The whole family as one sparse tensor, (K, M, N), coalesced."""
+        kind, source, target, weight = self.edges()
+        indices = torch.stack([kind.long(), source.long(), target.long()])
+        return torch.sparse_coo_tensor(indices, weight, (self.K, self.M, self.N), is_coalesced=False).coalesce()
+
+    def to_dense(self) -> Tensor:
+        """The whole family written out, (K, M, N); kept, unless a gradient passes through it."""
+        if self._dense is not None:
+            return self._dense
+        with torch.inference_mode(False):
+            kind, source, target, weight = self.edges()
+            dense = weight.new_zeros(self.K, self.M, self.N)
+            dense = dense.index_put((kind.long(), source.long(), target.long()), weight, accumulate=True)
+        if not dense.requires_grad:
+            self._dense = dense
+        return dense
+
+    def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is."""
+        if self._expansions is None:
+            self._expansions = IdentityCache()
+
+        def build() -> tuple[Tensor, ...]:
+            # What is kept owns its memory, or x could never die.
+            own = x.untyped_storage()._cdata
+            return tuple(u.clone() if u.untyped_storage()._cdata == own else u for u in self.iterate(x))
+
+        expansions: tuple[Tensor, ...] = self._expansions.get((x,), None, build)
+        return expansions
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient passes through the matrices."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
+
+
+class Basis(nn.Module):
+    """Says which K matrices, before any data is seen. A small value: printable, comparable by what it prints.
+
+    To make a kind of your own, give its size to `super().__init__(K)` and its edges for a graph in `edges(graph)`;
+    that is enough. Override `build(graph)` to return a faster `BoundBasis`.
+
+    >>> from pyg_basisconv import bases
+    >>> family = bases.Identity() + bases.Adjacency('mean')
+    >>> family, family.K
+    (Identity() + Adjacency(norm='mean'), 2)
+    >>> family.bind(torch.tensor([[0, 1], [2, 2]])).to_coo().to_dense()[1]
+    tensor([[0.0000, 0.0000, 0.5000],
+            [0.0000, 0.0000, 0.5000],
+            [0.0000, 0.0000, 0.0000]])
+    """
+
+    needs_edges = True  # False where a call without edge_index makes sense
+    reads_target = False  # True where, in a bipartite call, some members read the target's own features
+
+    def __init__(self, K: int) -> None:
+        super().__init__()
+        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
+            reject("K", "an integer from 1 on", K, "a basis has at least one matrix")
+        self.K = K
+
+    def edges(self, graph: Graph) -> EdgeList:
+        """The family on a graph as typed weighted edges."""
+        raise NotImplementedError(f"{type(self).__name__} gives neither edges(graph) nor build(graph)")
+
+    def build(self, graph: Graph) -> BoundBasis:
+        """Binds to a graph, anew."""
+        from .explicit import explicit
+
+        return explicit(self.K, graph.M, graph.N, self.edges(graph), dtype=graph.dtype)
+
+    def on(self, graph: Graph) -> BoundBasis:
+        """Binds to a graph; once for all bases that print the same."""
+        bound: BoundBasis = graph.memo(self.key, lambda: self.build(graph))
+        return bound
+
+    @property
+    def key(self) -> str:
+        """What tells this basis from others; bases with the same key are bound once."""
+        return repr(self)
+
+    def bind(
+        self,
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        *,
+        size: Size = None,
+        dtype: torch.dtype | None = None,
+        batch: Tensor | None = None,
+        lambda_max: Tensor | float | None = None,
+    ) -> BoundBasis:
+        """Pays once what depends on the graph: normalising and sorting.
+
+        Args:
+            edge_index: the graph in any of PyG's layouts, see `BasisConv.forward`.
+            edge_weight: (E,), or (E, K) for `bases.Edges`.
+            edge_type: (E,) for typed edges.
+            size: (M, N), or one number for both; found from the edges where None.
+            dtype: of the matrices; that of edge_weight, or torch's default, where None.
+            batch: (M,) the graph that each node of a batch belongs to.
+            lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
+
+        Raises:
+            ValueError: what does not fit, with the fix.
+        """
+        graph = Graph.of(
+            edge_index, edge_weight, edge_type, size=size, dtype=dtype, batch=batch, lambda_max=lambda_max
+        )
+        return self.on(graph)
+
+    @property
+    def T(self) -> "Basis":
+        """The family of the transposed matrices."""
+        from .bases.composed import Transpose
+
+        return Transpose(self)
+
+    def __add__(self, other: "Basis") -> "Basis":
+        from .bases.composed import Concat
+
+        return Concat(self, other)
+
+    def __matmul__(self, other: "Basis") -> "Basis":
+        from .bases.composed import Product
+
+        return Product(self, other)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"

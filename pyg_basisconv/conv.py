@@ -1,0 +1,319 @@
+"""BasisConv: the formula."""
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn.conv import MessagePassing
+
+from .basis import Basis, BoundBasis
+from .errors import reject
+from .explicit import Sparse
+from .graph import Graph, Size
+from .orders import ORDERS
+from .plan import Plan, Problem, plan
+from .theta import Full, Theta
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+class BasisConv(MessagePassing):
+    r"""Convolution on any structure: :math:`y = \sum_k A_k^\top x \, \Theta_k + b`.
+
+    The basis A says which structure, the parameter Theta what is learnt, and the plan in which order the product is
+    taken (J.-M. Andreoli, Convolution, attention and structure embedding, arXiv:1905.01289, Eq. 4).
+
+    Args:
+        in_channels: P, or -1 to find it in the first call.
+        out_channels: Q.
+        basis: the family A, see `pyg_basisconv.bases`.
+        theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
+        order: 'auto', or 'a_first', 'theta_first' or 'phi', which is then obeyed or refused with a reason.
+        bias: whether b is there.
+        cached: keep the :math:`A_k^\top x` of an x that needs no gradient, for as long as x and the graph are the same
+            (the very same tensors, unchanged): for a first layer in full-batch training.
+        **kwargs: of `torch_geometric.nn.MessagePassing` (`flow`, `decomposed_layers`).
+
+    Shapes:
+        - x: (\*, M, P), leading batch dimensions allowed; or (M, P) in a `torch.sparse` layout; or a pair
+          `(x_src, x_dst)` of (\*, M, P) and (\*, N, P), where x_dst may be None
+        - y: (\*, N, Q)
+
+    Raises:
+        ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> conv = BasisConv(8, 4, bases.Chebyshev(K=3))
+    >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
+    >>> conv(torch.randn(3, 8), edge_index).shape
+    torch.Size([3, 4])
+    >>> conv
+    BasisConv(8, 4, Chebyshev(K=3), Full())
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        basis: Basis,
+        theta: Theta | None = None,
+        order: str = "auto",
+        bias: bool = True,
+        cached: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("aggr", "add")
+        if kwargs["aggr"] not in ("add", "sum"):
+            reject("aggr", "'add'", repr(kwargs["aggr"]), "a mean is in the basis: bases.Adjacency('mean')")
+        if kwargs.get("node_dim", -2) != -2:
+            reject("node_dim", "-2", kwargs["node_dim"], "move the nodes to the axis before the last")
+        super().__init__(**kwargs)
+        if not isinstance(basis, Basis):
+            reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
+        if order != "auto" and order not in ORDERS:
+            reject("order", f"'auto' or one of {', '.join(map(repr, ORDERS))}", repr(order), "'auto' lets the plan choose")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.basis = basis
+        self.theta = (Full() if theta is None else theta).build(basis.K, in_channels, out_channels)
+        self.order, self.cached = order, cached
+        self.fuse = True  # False takes the message passing path, as in PyG
+        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Draws Theta anew and sets the bias to zero."""
+        super().reset_parameters()
+        self.theta.reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The weight of theta; (K, P, Q) where it is `theta.Full`."""
+        return self.theta.weight
+
+    def forward(
+        self,
+        x: Tensor | tuple[Tensor, Tensor | None],
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        *,
+        size: Size = None,
+        batch: Tensor | None = None,
+        lambda_max: Tensor | float | None = None,
+    ) -> Tensor:
+        """Applies the layer.
+
+        Args:
+            x: the features, see Shapes above.
+            edge_index: (2, E); `torch_geometric.EdgeIndex`; the transposed adjacency (N, M) as a `torch.sparse` COO,
+                CSR or CSC tensor or a `torch_sparse.SparseTensor`; a bound basis; or None where the basis needs none.
+            edge_weight: (E,), or (E, K) for `bases.Edges`.
+            edge_type: (E,) for typed edges.
+            size: (M, N), to be checked, or where x_dst is None.
+            batch: (M,) the graph that each node of a batch belongs to.
+            lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
+        """
+        x, bound = self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max)
+        if self._fused:
+            order = self._plan(x, bound).order
+        else:
+            order = "a_first" if self.order == "a_first" else "theta_first"
+            bound = bound.map(lambda part: part.via(self._by_messages))
+        if order == "a_first" and self._keeps(x):
+            y = self.theta.contract(bound.expansions(x))
+        else:
+            y = ORDERS[order](bound, x, self.theta)
+        return y if self.bias is None else y + self.bias
+
+    def plan(
+        self,
+        x: Tensor | tuple[Tensor, Tensor | None],
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        *,
+        size: Size = None,
+        batch: Tensor | None = None,
+        lambda_max: Tensor | float | None = None,
+    ) -> Plan:
+        """What each order would cost for this call and its gradients, and which one is taken; takes what a call does."""
+        return self._plan(*self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max))
+
+    # PyG's inspector reads this signature, and knows Optional but not the bar.
+    def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
+        """The message along an edge of one basis matrix."""
+        return x_j if weight is None else weight.unsqueeze(-1) * x_j
+
+    def _by_messages(self, matrix: Sparse, x: Tensor) -> Tensor:
+        """A^T x for one sparse matrix, as PyG's message passing."""
+        pattern = matrix.pattern
+        edge_index = torch.stack([pattern.source.long(), pattern.target.long()])
+        size = (pattern.M, pattern.N)
+        if self.flow == "target_to_source":
+            edge_index, size = edge_index.flip(0), size[::-1]
+        # propagate_type: (x: Tensor, weight: OptTensor)
+        y: Tensor = self.propagate(edge_index, size=size, x=x, weight=matrix.weight)
+        return y
+
+    @property
+    def _fused(self) -> bool:
+        hooked = self._propagate_forward_pre_hooks or self._propagate_forward_hooks
+        hooked = hooked or self._message_forward_pre_hooks or self._message_forward_hooks
+        hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
+        return bool(self.fuse and not self.explain and self.decomposed_layers == 1 and not hooked)
+
+    def _keeps(self, x: Tensor) -> bool:
+        return self.cached and self._fused and not x.requires_grad and x.layout == torch.strided
+
+    def _bind(
+        self,
+        x: Tensor | tuple[Tensor, Tensor | None],
+        edge_index: Any,
+        edge_weight: Tensor | None,
+        edge_type: Tensor | None,
+        size: Size,
+        batch: Tensor | None,
+        lambda_max: Tensor | float | None,
+    ) -> tuple[Tensor, BoundBasis]:
+        """Checks the call, and returns the features that the family reads and the family itself."""
+        features, M, N, target_row = self._features(x, size)
+        if isinstance(edge_index, BoundBasis):
+            bound = edge_index
+            for name, value in (("edge_weight", edge_weight), ("edge_type", edge_type), ("batch", batch)):
+                if value is not None:
+                    reject(name, "None beside a bound basis", tuple(value.shape), "bind the basis with it instead")
+            _check_bound(bound, self.basis, features)
+            return features, bound
+        if edge_index is None and self.basis.needs_edges:
+            reject("edge_index", f"the edges that {self.basis} needs", None, "pass edge_index, or a bound basis")
+        dtype = features.dtype
+        if edge_weight is not None and torch.is_autocast_enabled(features.device.type):
+            dtype = edge_weight.dtype
+        graph = Graph.of(
+            edge_index,
+            edge_weight,
+            edge_type,
+            size=(M, N),
+            dtype=dtype,
+            device=features.device,
+            flow=self.flow,
+            batch=batch,
+            lambda_max=lambda_max,
+            target_row=target_row,
+        )
+        return features, self.basis.on(graph)
+
+    def _features(self, x: Any, size: Size) -> tuple[Tensor, int, int, int | None]:
+        """The rows that the basis reads, M, N, and the row of the first target's own features."""
+        M, N = size if isinstance(size, tuple) else (size, size)
+        if not isinstance(x, tuple | list):
+            self._check(x, "x")
+            rows = x.shape[-2]
+            for name, given in (("M", M), ("N", N)):
+                if given is not None and given != rows and (name == "M" or self.basis.reads_target):
+                    reject("size", f"{name} = {rows}, the rows of x", given, "pass (x_src, x_dst) for a bipartite graph")
+            return x, rows, rows if N is None else N, 0
+        if len(x) != 2:
+            reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
+        source, target = x
+        self._check(source, "x[0]")
+        rows = source.shape[-2]
+        if M is not None and M != rows:
+            reject("size", f"M = {rows}, the rows of x[0]", M, "correct size, or x")
+        if target is None:
+            return source, rows, rows if N is None else N, None
+        if N is not None and N != target.shape[-2]:
+            reject("size", f"N = {target.shape[-2]}, the rows of x[1]", N, "correct size, or x")
+        N = target.shape[-2]
+        if not self.basis.reads_target:
+            return source, rows, N, None
+        if target is source or _is_head(target, source):
+            return source, rows, N, 0
+        self._check(target, "x[1]")
+        if source.layout != torch.strided or target.layout != torch.strided:
+            reject("x", "a dense pair", "a sparse tensor in it", "use .to_dense(), or one sparse x for both sides")
+        if source.shape[:-2] != target.shape[:-2]:
+            reject("x[1]", f"batch dimensions {tuple(source.shape[:-2])}", tuple(target.shape[:-2]), "as in x[0]")
+        # The family reads one matrix: sources above, the targets' own features below.
+        return torch.cat([source, target], -2), rows + N, N, rows
+
+    def _check(self, x: Any, name: str) -> None:
+        if not isinstance(x, Tensor):
+            reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
+        if x.dtype not in _FLOATS:
+            reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
+        if x.dim() < 2 or (x.layout != torch.strided and x.dim() != 2):
+            reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
+        weight = self.theta.weight
+        if isinstance(weight, UninitializedParameter):
+            self.theta.complete(x.shape[-1])
+            self.in_channels = x.shape[-1]
+        if self.theta.P >= 0 and x.shape[-1] != self.theta.P:
+            reject(name, f"{self.theta.P} channels (in_channels) on the last axis", x.shape[-1], "correct x or in_channels")
+        if weight is not None:
+            if x.device != weight.device:
+                reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
+            if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+                reject(name, f"dtype {weight.dtype}, as the layer", x.dtype, "convert one to the other's with .to()")
+
+    def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
+        grad = torch.is_grad_enabled()
+        weight = self.theta.weight
+        P = x.shape[-1]
+        problem = Problem(
+            K=bound.K,
+            M=bound.M,
+            N=bound.N,
+            P=P,
+            Q=P if self.theta.Q < 0 else self.theta.Q,
+            B=x.shape[:-2].numel(),
+            inner=P if self.theta.Q < 0 else self.theta.inner,
+            expand=bound.work("expand"),
+            gather=bound.work("combine" if self.theta.sums else "each"),
+            nnz=-1 if x.layout == torch.strided else x._nnz(),
+            grad_x=grad and x.requires_grad,
+            grad_theta=grad and weight is not None and weight.requires_grad,
+            grad_basis=grad and bound.requires_grad,
+            itemsize=x.element_size(),
+            device="cuda" if x.is_cuda else "cpu",
+            cached=self._keeps(x),
+            sums=self.theta.sums,
+        )
+        return plan(problem, self.order)
+
+    def __repr__(self) -> str:
+        order = "" if self.order == "auto" else f", order={self.order!r}"
+        cached = ", cached=True" if self.cached else ""
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
+
+
+def _check_bound(bound: BoundBasis, basis: Basis, x: Tensor) -> None:
+    if bound.K != basis.K or bound.M != x.shape[-2]:
+        reject(
+            "edge_index",
+            f"a bound basis with K = {basis.K}, M = {x.shape[-2]}",
+            f"K = {bound.K}, M = {bound.M}",
+            "bind this layer's basis to the graph that x lives on",
+        )
+    if bound.device != x.device:
+        reject("edge_index", f"a bound basis on {x.device}, as x", bound.device, "move it with .to(device)")
+    if bound.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+        reject("edge_index", f"a bound basis of {x.dtype}, as x", bound.dtype, f"bind it with dtype={x.dtype}")
+
+
+def _is_head(target: Tensor, source: Tensor) -> bool:
+    """Whether target is a view of the first rows of source, for values and gradients alike."""
+    base = target._base
+    return (
+        base is not None
+        and (base is source or base is source._base)
+        and target.data_ptr() == source.data_ptr()
+        and target.stride() == source.stride()
+        and target.shape[:-2] == source.shape[:-2]
+        and target.shape[-1] == source.shape[-1]
+        and target.shape[-2] <= source.shape[-2]
+        and target.requires_grad == source.requires_grad
+    )

@@ -1,0 +1,262 @@
+"""The families whose edges are written out: typed edges, and shared edges with K weights each."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from .basis import BoundBasis, Direction, EdgeList, Work
+from .cache import kept
+from .errors import reject
+from .kernels import Pattern, spmm
+from .kernels.pattern import index_dtype
+
+# Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
+Evaluate = Callable[["Sparse", Tensor], Tensor]
+
+
+class Sparse:
+    """One sparse matrix, M x N: a pattern and (E,) weights in the pattern's order, None for ones."""
+
+    def __init__(self, pattern: Pattern, weight: Tensor | None, evaluate: Evaluate | None = None) -> None:
+        self.pattern, self.weight, self.evaluate = pattern, weight, evaluate
+
+    @kept
+    def _fixed(self) -> tuple[Tensor, Tensor]:
+        """The weights in both orders, for weights that no gradient reaches."""
+        assert self.weight is not None
+        return (
+            _permute(self.weight, self.pattern.by_target.order),
+            _permute(self.weight, self.pattern.by_source.order),
+        )
+
+    def apply(self, x: Tensor) -> Tensor:
+        """A^T x: (*, M, W) -> (*, N, W)."""
+        if x.dim() == 2:
+            return self._apply(x) if self.evaluate is None else self.evaluate(self, x)
+        if self.evaluate is not None:
+            return self.evaluate(self, x)
+        # Batches lie side by side in the width: one product for all of them.
+        flat = x.movedim(-2, 0)  # (M, *, W)
+        y = self._apply(flat.reshape(x.shape[-2], flat[0].numel()))
+        return y.reshape(self.pattern.N, *flat.shape[1:]).movedim(0, -2)  # (*, N, W)
+
+    def _apply(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            return spmm(x, None, self.pattern)
+        if self.weight.requires_grad:
+            return spmm(x, _permute(self.weight, self.pattern.by_target.order).to(x.dtype), self.pattern)
+        by_target, by_source = self._fixed
+        if by_target.dtype != x.dtype:  # under autocast
+            by_target, by_source = by_target.to(x.dtype), by_source.to(x.dtype)
+        return spmm(x, by_target, self.pattern, by_source)
+
+
+def _permute(weight: Tensor, order: Tensor | None) -> Tensor:
+    return weight if order is None else weight.index_select(0, order)
+
+
+class Edges:
+    """E typed places (k, m, n) in a family of K matrices, M x N, and the three matrices that evaluate it.
+
+    The family is a matrix from M to K N for expand, from K M to N for combine, and from K M to K N for each; for a
+    single matrix these are the same.
+    """
+
+    def __init__(
+        self, K: int, M: int, N: int, type: Tensor | None, source: Tensor, target: Tensor, pattern: Pattern | None = None
+    ) -> None:
+        self.K, self.M, self.N = K, M, N
+        self.source, self.target = source, target
+        self._type = type
+        if K == 1 and pattern is not None:
+            self.__dict__["expand"] = pattern
+
+    @property
+    def type(self) -> Tensor:
+        return torch.zeros_like(self.source) if self._type is None else self._type
+
+    def _ends(self, K: int, size: int, end: Tensor) -> Tensor:
+        dtype = index_dtype(K * size)
+        return self.type.to(dtype) * size + end.to(dtype)
+
+    @kept
+    def expand(self) -> Pattern:
+        if self.K == 1:
+            return Pattern(self.source, self.target, self.M, self.N)
+        return Pattern(self.source, self._ends(self.K, self.N, self.target), self.M, self.K * self.N)
+
+    @kept
+    def combine(self) -> Pattern:
+        if self.K == 1:
+            return self.expand
+        return Pattern(self._ends(self.K, self.M, self.source), self.target, self.K * self.M, self.N)
+
+    @kept
+    def each(self) -> Pattern:
+        if self.K == 1:
+            return self.expand
+        source = self._ends(self.K, self.M, self.source)
+        return Pattern(source, self._ends(self.K, self.N, self.target), self.K * self.M, self.K * self.N)
+
+    @kept
+    def T(self) -> "Edges":
+        """The places turned round; what expands here combines there."""
+        turned = Edges(self.K, self.N, self.M, self._type, self.target, self.source)
+        for mine, theirs in (("expand", "combine"), ("combine", "expand"), ("each", "each")):
+            if mine in self.__dict__:
+                turned.__dict__[theirs] = self.__dict__[mine].T
+        turned.__dict__["T"] = self
+        return turned
+
+    def move(self, device: torch.device) -> "Edges":
+        kind = None if self._type is None else self._type.to(device)
+        return Edges(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
+
+
+class Explicit(BoundBasis):
+    """A family with its edges written out."""
+
+    edge_set: Edges
+    weight: Tensor | None
+    evaluate: Evaluate | None
+
+    def __init__(
+        self, edge_set: Edges, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
+    ) -> None:
+        self.edge_set, self.evaluate, self.dtype = edge_set, evaluate, dtype
+        self.weight = None if weight is None else weight.to(dtype)
+        self.K, self.M, self.N = edge_set.K, edge_set.M, edge_set.N
+        self.device = edge_set.source.device
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.weight is not None and self.weight.requires_grad
+
+    @property
+    def T(self) -> "Explicit":
+        return type(self)(self.edge_set.T, self.weight, self.dtype, self.evaluate)
+
+    def map(self, change: "Callable[[Explicit], Explicit]") -> "Explicit":
+        return change(self)
+
+    def move(self, device: torch.device) -> "Explicit":
+        weight = None if self.weight is None else self.weight.to(device)
+        return type(self)(self.edge_set.move(device), weight, self.dtype, self.evaluate)
+
+    def via(self, evaluate: Evaluate) -> "Explicit":
+        """The same family whose matrices are applied by `evaluate` instead of the kernel."""
+        return type(self)(self.edge_set, self.weight, self.dtype, evaluate)
+
+
+class TypedEdges(Explicit):
+    """Each edge belongs to one matrix of the family; (E,) weights."""
+
+    @kept
+    def _expand(self) -> Sparse:
+        return Sparse(self.edge_set.expand, self.weight, self.evaluate)
+
+    @kept
+    def _combine(self) -> Sparse:
+        return self._expand if self.K == 1 else Sparse(self.edge_set.combine, self.weight, self.evaluate)
+
+    @kept
+    def _each(self) -> Sparse:
+        return self._expand if self.K == 1 else Sparse(self.edge_set.each, self.weight, self.evaluate)
+
+    def edges(self) -> EdgeList:
+        e = self.edge_set
+        weight = torch.ones(e.source.numel(), dtype=self.dtype, device=self.device)
+        return EdgeList(e.type, e.source, e.target, weight if self.weight is None else self.weight)
+
+    @property
+    def explicit(self) -> "Explicit":
+        return self
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return iter(self.expand(x))
+
+    def expand(self, x: Tensor) -> Tensor:
+        y = self._expand.apply(x)  # (*, K N, P)
+        if self.K == 1:
+            return y.unsqueeze(0)
+        return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = dense(z)
+        if self.K == 1:
+            return self._expand.apply(z[0])
+        return self._combine.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K M, Q) -> (*, N, Q)
+
+    def each(self, z: Tensor) -> Tensor:
+        y = self._each.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K N, D)
+        return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
+
+    def work(self, direction: Direction) -> Work:
+        rows = self.N if direction == "combine" else self.K * self.N
+        return Work(self.edge_set.source.numel(), rows, 1)
+
+
+class SharedEdges(Explicit):
+    """Every edge belongs to all matrices of the family; (E, K) weights on one pattern."""
+
+    @kept
+    def _pattern(self) -> Pattern:
+        return Pattern(self.edge_set.source, self.edge_set.target, self.M, self.N)
+
+    @kept
+    def _matrices(self) -> list[Sparse]:
+        assert self.weight is not None
+        return [Sparse(self._pattern, self.weight[:, k], self.evaluate) for k in range(self.K)]
+
+    def __init__(
+        self, edge_set: Edges, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
+    ) -> None:
+        super().__init__(edge_set, weight, dtype, evaluate)
+        assert self.weight is not None
+        self.K = self.weight.shape[1]
+
+    def edges(self) -> EdgeList:
+        assert self.weight is not None
+        e, E = self.edge_set, self.edge_set.source.numel()
+        kind = torch.arange(self.K, device=self.device).repeat_interleave(E)
+        return EdgeList(kind, e.source.repeat(self.K), e.target.repeat(self.K), self.weight.t().flatten())
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return (matrix.apply(x) for matrix in self._matrices)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        parts = [matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True) if z_k is not None]
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    def each(self, z: Tensor) -> Tensor:
+        return torch.stack([matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True)])
+
+    def work(self, direction: Direction) -> Work:
+        return Work(self.edge_set.source.numel(), self.N, 1).times(self.K)
+
+
+def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
+    """(K, *, M, Q) from a sequence in which None is a zero."""
+    if isinstance(z, Tensor):
+        return z
+    like = next(z_k for z_k in z if z_k is not None)
+    return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
+
+
+def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None = None) -> TypedEdges:
+    """The bound basis of a list of edges, checked.
+
+    >>> edges = EdgeList(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1., 2.]))
+    >>> explicit(2, 2, 2, edges).expand(torch.tensor([[1.], [10.]])).squeeze(-1)
+    tensor([[ 0.,  1.],
+            [20.,  0.]])
+    """
+    kind, source, target, weight = edges
+    for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
+        if index.shape != weight.shape:
+            reject(f"edges.{name}", f"the shape of the weights, {tuple(weight.shape)}", tuple(index.shape), "one each")
+        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+            got = (int(index.min()), int(index.max()))
+            reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
+    return TypedEdges(Edges(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

@@ -1,0 +1,345 @@
+"""What the user calls a graph, in any of PyG's layouts, checked once and brought to one form."""
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor
+
+from .cache import IdentityCache
+from .errors import reject
+from .kernels import Pattern
+from .kernels.pattern import index_dtype
+
+Size = int | tuple[int | None, int | None] | None
+_STRUCTURES = IdentityCache()
+_GRAPHS = IdentityCache()
+
+
+class Structure:
+    """The integer part of a graph: E edges from M sources to N targets, and whatever was derived from them alone."""
+
+    def __init__(self, source: Tensor, target: Tensor, type: Tensor | None, M: int, N: int) -> None:
+        self.source, self.target, self.type, self.M, self.N = source, target, type, M, N
+        self._memo: dict[Hashable, Any] = {}
+
+    def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        """What `build()` gave when first asked for under `key`."""
+        if key not in self._memo:
+            with torch.inference_mode(False):
+                self._memo[key] = build()
+        return self._memo[key]
+
+    @property
+    def pattern(self) -> Pattern:
+        return self.memo("pattern", lambda: Pattern(self.source, self.target, self.M, self.N))  # type: ignore[no-any-return]
+
+
+class Graph:
+    """Edges m -> n with weights and types, as a basis reads them.
+
+    Args:
+        structure: the edges.
+        weight: (E,) or (E, K) or None for ones.
+        dtype: of the weights of what is bound; normalisation happens in float32 at least.
+        batch: (M,) the graph of a batch that each node belongs to.
+        lambda_max: the largest eigenvalue of a Laplacian, a number or one per graph of the batch.
+        target_row: the row of x that holds the first target's own features; None where there are none.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        weight: Tensor | None,
+        dtype: torch.dtype,
+        batch: Tensor | None = None,
+        lambda_max: Tensor | float | None = None,
+        target_row: int | None = 0,
+    ) -> None:
+        self.structure = structure
+        self.weight = weight
+        self.dtype = dtype
+        self.batch = batch
+        self.lambda_max = lambda_max
+        self.target_row = target_row
+        self._memo: dict[Hashable, Any] = {}
+
+    @property
+    def M(self) -> int:
+        return self.structure.M
+
+    @property
+    def N(self) -> int:
+        return self.structure.N
+
+    @property
+    def device(self) -> torch.device:
+        return self.structure.source.device
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype in which weights are computed."""
+        return self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+
+    @property
+    def weights(self) -> Tensor:
+        """(E,) the weights, ones where none were given."""
+        if self.weight is None:
+            return torch.ones(self.structure.source.numel(), dtype=self.wide, device=self.device)
+        if self.weight.dim() != 1:
+            reject(
+                "edge_weight",
+                "one weight per edge, shape (E,)",
+                tuple(self.weight.shape),
+                "several weights per edge are for bases.Edges(K)",
+            )
+        return self.weight.to(self.wide)
+
+    def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        """What `build()` gave when first asked for under `key`; never kept where a gradient passes through it."""
+        differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (self.weight, self.lambda_max))
+        if differentiable:
+            return build()
+        if key not in self._memo:
+            with torch.inference_mode(False):
+                self._memo[key] = build()
+        return self._memo[key]
+
+    @property
+    def T(self) -> "Graph":
+        """The graph with every edge turned round."""
+        if self.M != self.N:
+            reject("graph", "as many sources as targets to turn it round", (self.M, self.N), "use a square graph")
+        s = self.structure
+        turned = s.memo("T", lambda: Structure(s.target, s.source, s.type, s.N, s.M))
+        turned._memo.setdefault("pattern", s.pattern.T)
+        return self.memo(
+            "T", lambda: Graph(turned, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row)
+        )  # type: ignore[no-any-return]
+
+    @classmethod
+    def of(
+        cls,
+        edge_index: Any,
+        edge_weight: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        *,
+        size: Size = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+        flow: str = "source_to_target",
+        batch: Tensor | None = None,
+        lambda_max: Tensor | float | None = None,
+        target_row: int | None = 0,
+    ) -> "Graph":
+        """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
+
+        Args:
+            edge_index: (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed adjacency (N, M) as PyG has it
+                (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`), or None for no edges.
+            edge_weight: (E,) or (E, K) floating point.
+            edge_type: (E,) integers.
+            size: (M, N), or one number for both; what is None is found from the edges.
+            dtype: of the weights; that of edge_weight, or torch's default, where None.
+            device: where x is, to be compared.
+            flow: PyG's; "target_to_source" turns every edge round.
+            batch: (M,) integers.
+            lambda_max: for Laplacians.
+            target_row: see the class.
+
+        Raises:
+            ValueError: whatever does not fit, with what was expected, what came, and the fix.
+        """
+        ends, values, shape = _read(edge_index, flow)
+        if values is not None:
+            if edge_weight is not None:
+                reject(
+                    "edge_weight", "None beside a sparse edge_index that has values", "both", "give the weights once"
+                )
+            edge_weight = values
+        if dtype is None:
+            dtype = torch.get_default_dtype() if edge_weight is None else edge_weight.dtype
+        M, N = size if isinstance(size, tuple) else (size, size)
+        if shape is not None:
+            for name, given, found in (("M", M, shape[0]), ("N", N, shape[1])):
+                if given is not None and found is not None and given != found:
+                    reject(
+                        "edge_index",
+                        f"{name} = {given} as x has rows",
+                        f"a sparse matrix with {name} = {found}",
+                        "pass the transposed adjacency of shape (N, M)",
+                    )
+            M, N = shape[0] if M is None else M, shape[1] if N is None else N
+        _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
+        tensors = tuple(ends) if ends is not None else ()
+        where = device if ends is None else ends[0].device
+        structure = _STRUCTURES.get(
+            (*tensors, edge_type), (M, N, flow, where), lambda: _structure(ends, edge_type, M, N, flow, where)
+        )
+
+        def build() -> Graph:
+            # What is kept owns its memory: the caller's tensors may die, or change.
+            weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
+            return cls(structure, weight, dtype, batch, lambda_max, target_row)
+
+        eigen = lambda_max if isinstance(lambda_max, Tensor) else None
+        number = None if eigen is not None else lambda_max
+        graph: Graph = _GRAPHS.get(
+            (*tensors, edge_type, edge_weight, batch, eigen), (M, N, flow, where, dtype, number, target_row), build
+        )
+        return graph
+
+
+def _read(edge_index: Any, flow: str) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None, Any]:
+    """(source or pointers, target or indices) as the user holds them, weights, (M, N)."""
+    if edge_index is None:
+        return None, None, None
+    if isinstance(edge_index, EdgeIndex):
+        shape = edge_index.sparse_size()
+        plain = edge_index.as_tensor()
+        return (plain[0], plain[1]), None, shape if flow == "source_to_target" else shape[::-1]
+    sparse = is_torch_sparse_tensor(edge_index) or isinstance(edge_index, SparseTensor)
+    if sparse and flow != "source_to_target":
+        reject(
+            "edge_index",
+            "a (2, E) tensor with flow='target_to_source'",
+            f"a {type(edge_index).__name__} in a sparse layout",
+            "pass the transposed sparse matrix and leave flow as it is",
+        )
+    if isinstance(edge_index, SparseTensor):
+        target, source, value = edge_index.coo()
+        return (source, target), value, (edge_index.size(1), edge_index.size(0))
+    if not isinstance(edge_index, Tensor):
+        reject(
+            "edge_index",
+            "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis",
+            type(edge_index).__name__,
+            "see BasisConv.forward",
+        )
+    if not sparse:
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+            reject(
+                "edge_index",
+                "shape (2, E), sources above targets",
+                tuple(edge_index.shape),
+                "transpose it if it is (E, 2)",
+            )
+        return (edge_index[0], edge_index[1]), None, None
+    if edge_index.dim() != 2 or edge_index.dense_dim():
+        reject("edge_index", "a sparse (N, M) matrix", tuple(edge_index.shape), "one value per entry, two axes")
+    shape = (edge_index.shape[1], edge_index.shape[0])
+    if edge_index.layout == torch.sparse_coo:
+        target, source = edge_index._indices()
+        return (source, target), edge_index._values(), shape
+    if edge_index.layout == torch.sparse_csr:
+        target = _expand_pointers(edge_index.crow_indices())
+        return (edge_index.col_indices(), target), edge_index.values(), shape
+    if edge_index.layout == torch.sparse_csc:
+        source = _expand_pointers(edge_index.ccol_indices())
+        return (source, edge_index.row_indices()), edge_index.values(), shape
+    reject("edge_index", "a COO, CSR or CSC layout", edge_index.layout, "convert it with to_sparse_csr()")
+
+
+_POINTERS = IdentityCache()
+
+
+def _expand_pointers(ptr: Tensor) -> Tensor:
+    def build() -> Tensor:
+        return torch.repeat_interleave(ptr.diff())
+
+    expanded: Tensor = _POINTERS.get((ptr,), None, build)
+    return expanded
+
+
+def _check(
+    ends: tuple[Tensor, Tensor] | None,
+    edge_weight: Tensor | None,
+    edge_type: Tensor | None,
+    batch: Tensor | None,
+    lambda_max: Tensor | float | None,
+    dtype: torch.dtype,
+    device: torch.device | None,
+) -> None:
+    """Shapes, dtypes and devices: what costs nothing and is looked at in every call."""
+    E = 0
+    if ends is not None:
+        E = ends[0].numel()
+        if ends[0].dtype not in (torch.int64, torch.int32):
+            reject("edge_index", "dtype torch.int64", ends[0].dtype, "convert it with .long()")
+        device = device or ends[0].device
+    for name, t in (
+        ("edge_index", None if ends is None else ends[0]),
+        ("edge_weight", edge_weight),
+        ("edge_type", edge_type),
+        ("batch", batch),
+    ):
+        if t is not None and not isinstance(t, Tensor):
+            reject(name, "a tensor", type(t).__name__, "convert it with torch.as_tensor")
+        if t is not None and device is not None and t.device != device:
+            reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
+    if edge_weight is not None:
+        if edge_weight.dim() not in (1, 2) or edge_weight.shape[0] != E:
+            reject(
+                "edge_weight",
+                f"one row per edge, shape ({E},) or ({E}, K)",
+                tuple(edge_weight.shape),
+                "give as many weights as edge_index has columns",
+            )
+        if edge_weight.dtype != dtype:
+            reject("edge_weight", f"dtype {dtype}, as x", edge_weight.dtype, f"convert it with .to({dtype})")
+    if edge_type is not None:
+        if edge_type.shape != (E,):
+            reject("edge_type", f"one type per edge, shape ({E},)", tuple(edge_type.shape), "give one type per edge")
+        if edge_type.dtype not in (torch.int64, torch.int32):
+            reject("edge_type", "dtype torch.int64", edge_type.dtype, "convert it with .long()")
+    if lambda_max is not None:
+        values = torch.as_tensor(lambda_max)
+        if values.numel() > 1 and batch is None:
+            reject(
+                "lambda_max", "a number where no batch is given", tuple(values.shape), "pass batch, or one lambda_max"
+            )
+        if not bool((values > 0).all()) or not bool(torch.isfinite(values).all()):
+            reject(
+                "lambda_max",
+                "positive finite numbers",
+                values.tolist(),
+                "leave it out for twice the largest weight of the Laplacian",
+            )
+
+
+def _structure(
+    ends: tuple[Tensor, Tensor] | None,
+    edge_type: Tensor | None,
+    M: int | None,
+    N: int | None,
+    flow: str,
+    device: torch.device | None,
+) -> Structure:
+    """Checks the values of the indices, once for a graph, and copies them into the narrowest integers."""
+    if ends is None:
+        if M is None or N is None:
+            reject("size", "(M, N) where there is no edge_index", (M, N), "pass size=(M, N)")
+        none = torch.empty(0, dtype=torch.int32, device=device)
+        return Structure(none, none, None, M, N)
+    source, target = ends if flow == "source_to_target" else ends[::-1]
+    sizes = []
+    for name, end, count in (("source", source, M), ("target", target, N)):
+        low, high = (int(end.min()), int(end.max())) if end.numel() else (0, -1)
+        if low < 0:
+            reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
+        if count is not None and high >= count:
+            reject(
+                "edge_index",
+                f"{name} indices below {count}, the number of {name}s",
+                high,
+                "check the edges, or pass x (or size) for all nodes",
+            )
+        sizes.append(high + 1 if count is None else count)
+    if M is None and N is None:
+        sizes = [max(sizes)] * 2
+    dtype = index_dtype(*sizes)
+    source, target = source.to(dtype, copy=True), target.to(dtype, copy=True)
+    return Structure(source, target, None if edge_type is None else edge_type.clone(), sizes[0], sizes[1])

@@ -1,0 +1,6 @@
+"""The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
+
+from .pattern import Pattern
+from .products import sddmm, spmm
+
+__all__ = ["Pattern", "sddmm", "spmm"]

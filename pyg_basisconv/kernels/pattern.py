@@ -1,0 +1,106 @@
+"""The sparsity pattern of a matrix, compressed by target and by source."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..cache import kept
+
+_INT32_MAX = 2**31 - 1
+
+
+class Compressed(NamedTuple):
+    """Entries grouped by one of their two ends (compressed sparse rows).
+
+    ptr:   (R + 1,) the entries of group r are ptr[r] .. ptr[r + 1] - 1
+    index: (E,) the other end of each entry
+    order: (E,) the position of each entry in the list it came from; None where that list was already grouped
+    """
+
+    ptr: Tensor
+    index: Tensor
+    order: Tensor | None
+
+
+def index_dtype(*sizes: int) -> torch.dtype:
+    """int32 where every size allows it: half the traffic, and what the vendor kernels take without conversion."""
+    return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
+
+
+def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
+    """Groups entries by a stable sort; a list that is already grouped keeps its order and is not sorted."""
+    small = group.dtype == torch.int32
+    if bool((group[1:] >= group[:-1]).all()):
+        grouped, index, order = group, other, None
+    else:
+        grouped, order = torch.sort(group, stable=True)
+        index = other.index_select(0, order)
+    bounds = torch.arange(num_groups + 1, dtype=group.dtype, device=group.device)
+    ptr = torch.searchsorted(grouped, bounds, out_int32=small)
+    return Compressed(ptr, index.contiguous(), order)
+
+
+class Pattern:
+    """E entries (source, target) of an M x N matrix, in the order in which their weights are given.
+
+    Both compressed forms are made when first asked for, and kept.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> pattern.by_target.ptr.tolist(), pattern.by_target.index.tolist()
+    ([0, 1, 3], [2, 0, 1])
+    """
+
+    def __init__(self, source: Tensor, target: Tensor, M: int, N: int) -> None:
+        dtype = index_dtype(M, N, source.numel())
+        self.source = source.to(dtype)
+        self.target = target.to(dtype)
+        self.M, self.N = M, N
+
+    @property
+    def E(self) -> int:
+        return self.source.numel()
+
+    @kept
+    def by_target(self) -> Compressed:
+        return compress(self.target, self.source, self.N)
+
+    @kept
+    def by_source(self) -> Compressed:
+        return compress(self.source, self.target, self.M)
+
+    @kept
+    def target_to_source(self) -> Tensor:
+        """(E,) for each position by target, the position by source."""
+        return _translate(self.by_target.order, self.by_source.order, self.source)
+
+    @kept
+    def source_to_target(self) -> Tensor:
+        """(E,) for each position by source, the position by target."""
+        return _translate(self.by_source.order, self.by_target.order, self.source)
+
+    @kept
+    def T(self) -> "Pattern":
+        """The pattern of the transposed matrix; it shares everything with this one."""
+        pattern = Pattern(self.target, self.source, self.N, self.M)
+        for mine, theirs in (
+            ("by_target", "by_source"),
+            ("by_source", "by_target"),
+            ("target_to_source", "source_to_target"),
+            ("source_to_target", "target_to_source"),
+        ):
+            if mine in self.__dict__:
+                pattern.__dict__[theirs] = self.__dict__[mine]
+        pattern.__dict__["T"] = self
+        return pattern
+
+    def to(self, device: torch.device) -> "Pattern":
+        return Pattern(self.source.to(device), self.target.to(device), self.M, self.N)
+
+
+def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
+    """Positions in one order, as positions in another."""
+    position = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
+    if other_order is not None:
+        position = torch.empty_like(position).scatter_(0, other_order, position)
+    return position if order is None else position.index_select(0, order)

@@ -1,0 +1,273 @@
+"""What each order of contraction would cost, and which one to take: a pure function of integers.
+
+That the order of the products in a graph layer should follow from its sizes is known: the compilers SENSEi, GRANII and
+GALA choose it. Here the orders, and what each is estimated to cost, are in the open, and the user has the last word.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from .basis import Work
+
+PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
+
+
+class Machine(NamedTuple):
+    """Rates that turn counts into time. Only their ratios matter, and these to a factor or so."""
+
+    arithmetic: float  # operations per second in a dense product
+    stream: float  # bytes per second, read or written in order
+    gather: float  # bytes per second of gathered rows
+    near: float  # the same, where the rows fit into the cache
+    cache: int  # bytes
+    launch: float  # seconds per kernel
+
+
+MACHINES = {
+    "cpu": Machine(3.0e11, 2.4e10, 2.2e10, 6.0e10, 2 << 20, 1.5e-5),
+    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 1.0e-5),
+}
+
+
+class Problem(NamedTuple):
+    """Sizes of one application, in plain integers.
+
+    nnz: entries of x where it is sparse, -1 where it is dense. inner: the width of a projected member.
+    cached: the A_k^T x are at hand from an earlier call.
+    """
+
+    K: int
+    M: int
+    N: int
+    P: int
+    Q: int
+    B: int
+    inner: int
+    expand: Work
+    gather: Work
+    nnz: int = -1
+    grad_x: bool = False
+    grad_theta: bool = True
+    grad_basis: bool = False
+    itemsize: int = 4
+    device: str = "cpu"
+    cached: bool = False
+    sums: bool = True
+
+
+@dataclass
+class Tally:
+    """Adds up operations, bytes and seconds on a machine."""
+
+    machine: Machine
+    itemsize: int
+    operations: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def product(self, m: int, k: int, n: int) -> None:
+        """A dense product (m, k) (k, n)."""
+        operations, moved = 2 * m * k * n, (m * k + k * n + m * n) * self.itemsize
+        self._add(operations, moved, operations / self.machine.arithmetic, moved / self.machine.stream)
+
+    def sparse(self, work: Work, width: int, table: int) -> None:
+        """Sparse products, gathering rows of the given width from a table of so many rows."""
+        if not work.products:
+            return
+        row = width * self.itemsize
+        gathered = work.entries * max(row, 64)  # a cache line at least
+        rate = self.machine.near if table * row <= self.machine.cache else self.machine.gather
+        streamed = work.entries * (4 + self.itemsize) + work.rows * row
+        self.operations += 2 * work.entries * width
+        self.bytes += gathered + streamed
+        self.seconds += work.products * self.machine.launch + gathered / rate + streamed / self.machine.stream
+
+    def copy(self, numbers: int) -> None:
+        """Something read and written once."""
+        self._add(0, 2 * numbers * self.itemsize, 0.0, 2 * numbers * self.itemsize / self.machine.stream)
+
+    def _add(self, operations: int, moved: int, *seconds: float) -> None:
+        self.operations += operations
+        self.bytes += moved
+        self.seconds += max(seconds) + self.machine.launch
+
+
+class Estimate(NamedTuple):
+    """One row of the plan: an order, its cost forward and backward, or why it cannot be taken."""
+
+    order: str
+    operations: int
+    bytes: int
+    memory: int
+    seconds: float
+    refused: str | None = None
+
+
+def a_first(p: Problem) -> Estimate:
+    """Expand at width P, then contract; the expansions are kept for the gradient of Theta."""
+    if p.nnz >= 0:
+        return _refuse("a_first", "x is sparse, and its products with A would not be: only Theta first keeps it so")
+    t = Tally(MACHINES[p.device], p.itemsize)
+    wide, rows = p.B * p.P, p.B * p.N
+    if not p.cached:
+        t.sparse(p.expand, wide, p.M)
+    for _ in range(p.K):
+        t.product(rows, p.P, p.inner)
+    if p.grad_theta:
+        for _ in range(p.K):
+            t.product(p.P, rows, p.inner)
+    if p.grad_x or p.grad_basis:
+        for _ in range(p.K):
+            t.product(rows, p.inner, p.P)
+        t.sparse(p.expand, wide, p.N)
+    if p.grad_basis:
+        t.sparse(p.expand, wide, p.M)
+    held = p.K * rows * p.P
+    memory = held * (2 if p.grad_x or p.grad_basis else 1) + rows * p.Q
+    return Estimate("a_first", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+
+
+def theta_first(p: Problem) -> Estimate:
+    """Project, x read once, then combine at width Q; nothing is kept but x."""
+    t = Tally(MACHINES[p.device], p.itemsize)
+    wide, rows = p.B * p.inner, p.B * p.M
+
+    def features(m: int, k: int, n: int) -> None:
+        if p.nnz < 0:
+            t.product(m, k, n)
+        else:
+            t.sparse(Work(p.nnz, m, 1), p.K * p.inner, k)
+
+    features(rows, p.P, p.K * p.inner)
+    t.sparse(p.gather, wide, p.K * p.M)
+    if p.grad_theta or p.grad_x or p.grad_basis:
+        t.sparse(p.gather, wide, p.N)
+    if p.grad_theta:
+        features(p.P, rows, p.K * p.inner)
+    if p.grad_x:
+        t.product(rows, p.K * p.inner, p.P)
+    if p.grad_basis:
+        t.sparse(p.gather, wide, p.K * p.M)
+    held = p.K * rows * p.inner
+    memory = held * 2 + p.B * p.N * p.Q + (rows * p.P if p.grad_x else 0)
+    return Estimate("theta_first", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+
+
+def phi(p: Problem) -> Estimate:
+    """Build the operator (M P, N Q) and apply it to the whole batch at once."""
+    if p.nnz >= 0:
+        return _refuse("phi", "x is sparse, and the operator is dense")
+    size = p.M * p.P * p.N * p.Q
+    if size * p.itemsize > PHI_LIMIT:
+        return _refuse("phi", f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {_amount(PHI_LIMIT)}B")
+    t = Tally(MACHINES[p.device], p.itemsize)
+    t.product(p.M * p.N, p.K, p.P * p.Q)
+    t.copy(size)
+    t.product(p.B, p.M * p.P, p.N * p.Q)
+    if p.grad_theta or p.grad_basis:
+        t.product(p.M * p.P, p.B, p.N * p.Q)
+        t.copy(size)
+        t.product(p.K, p.M * p.N, p.P * p.Q)
+    if p.grad_x:
+        t.product(p.B, p.N * p.Q, p.M * p.P)
+    if p.grad_basis:
+        t.product(p.M * p.N, p.P * p.Q, p.K)
+    memory = size * (4 if p.grad_theta or p.grad_basis else 2) + p.K * p.M * p.N + p.B * p.N * p.Q
+    return Estimate("phi", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+
+
+ORDERS = {"a_first": a_first, "theta_first": theta_first, "phi": phi}
+
+
+def _refuse(order: str, reason: str) -> Estimate:
+    return Estimate(order, 0, 0, 0, math.inf, reason)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The orders, what each would cost for one application and its gradients, and the one that is taken.
+
+    `print(plan)` shows the table; `plan.order` is the choice, `plan.why` its reason.
+    """
+
+    problem: Problem
+    estimates: tuple[Estimate, ...]
+    order: str
+    why: str
+
+    def __getitem__(self, order: str) -> Estimate:
+        return next(e for e in self.estimates if e.order == order)
+
+    def __str__(self) -> str:
+        p = self.problem
+        x = "dense" if p.nnz < 0 else f"sparse ({p.nnz} numbers)"
+        gradients = [name for name, on in (("x", p.grad_x), ("Theta", p.grad_theta), ("A", p.grad_basis)) if on]
+        lines = [
+            f"K={p.K}  M={p.M}  N={p.N}  P={p.P}  Q={p.Q}  B={p.B}  x {x}, {p.itemsize} bytes each, on {p.device}; "
+            f"gradients: {', '.join(gradients) or 'none'}",
+            f"  {'order':<12} {'operations':>11} {'bytes':>9} {'memory':>9} {'time':>9}",
+        ]
+        for e in self.estimates:
+            mark = ">" if e.order == self.order else " "
+            if e.refused:
+                lines.append(f"{mark} {e.order:<12} not possible: {e.refused}")
+            else:
+                cells = (_amount(e.operations), _amount(e.bytes) + "B", _amount(e.memory) + "B", _time(e.seconds))
+                lines.append(f"{mark} {e.order:<12} {cells[0]:>11} {cells[1]:>9} {cells[2]:>9} {cells[3]:>9}")
+        return "\n".join([*lines, f"{self.order}: {self.why}"])
+
+
+@lru_cache(maxsize=1024)
+def plan(problem: Problem, order: str = "auto") -> Plan:
+    """Chooses an order, or says why a forced one cannot be had.
+
+    Args:
+        problem: the sizes.
+        order: 'auto', or the name of an order to be obeyed.
+
+    Raises:
+        ValueError: a forced order is not possible here, with the reason.
+
+    >>> Cora = Problem(K=3, M=2708, N=2708, P=1433, Q=16, B=1, inner=16,
+    ...                expand=Work(26528, 5416, 2), gather=Work(26528, 5416, 2))
+    >>> plan(Cora).order
+    'theta_first'
+    """
+    estimates = tuple(estimate(problem) for estimate in ORDERS.values())
+    if order != "auto":
+        chosen = next(e for e in estimates if e.order == order)
+        if chosen.refused:
+            raise ValueError(f"order: {order!r} was asked for, but {chosen.refused}; leave order='auto'")
+        return Plan(problem, estimates, order, "asked for")
+    best, *others = sorted(estimates, key=lambda e: e.seconds)
+    possible = [e for e in others if not e.refused]
+    if not possible:
+        why = "the only order that is possible here"
+    else:
+        why = f"about {possible[0].seconds / best.seconds:.1f} times faster than {possible[0].order}; {_grounds(best.order, problem)}"
+    return Plan(problem, estimates, best.order, why)
+
+
+def _grounds(order: str, p: Problem) -> str:
+    if order == "phi":
+        return f"one product for a batch of {p.B} on a structure of {p.M} x {p.N}"
+    if p.cached and order == "a_first":
+        return "the A_k^T x are at hand"
+    width, other = (p.P, p.inner) if order == "a_first" else (p.inner, p.P)
+    if width == other:
+        return f"both run the sparse products at width {width}; their dense sides differ"
+    return f"sparse products run at width {width} instead of {other}"
+
+
+def _amount(n: float) -> str:
+    for unit in ("", "K", "M", "G", "T"):
+        if n < 1000:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:.3g} P"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,230 @@
+"""The kinds of parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from .basis import BoundBasis
+from .errors import reject
+from .sparse_input import sparse_matmul
+
+
+class Theta(nn.Module):
+    """A parameter of a convolution. It says its form when it is made, and gets its sizes from the layer.
+
+    A kind gives `reset_parameters`, `project`, `contract`, `dense`, and `shape(K, P, Q)` of its weight.
+    """
+
+    weight: nn.Parameter | UninitializedParameter
+    K: int
+    P: int
+    Q: int
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        """Makes the parameters for K matrices P x Q; P = -1 leaves them open until `complete`."""
+        if "weight" in self._parameters:
+            if (self.K, self.P, self.Q) != (K, P, Q):
+                reject("theta", f"sizes K, P, Q = {(K, P, Q)}", (self.K, self.P, self.Q), "give each layer its own")
+            return self
+        self.K, self.P, self.Q = K, P, Q
+        if P < 0:
+            self.weight = UninitializedParameter()
+        else:
+            self.weight = nn.Parameter(torch.empty(self.shape(K, P, Q)))
+            self.reset_parameters()
+        return self
+
+    def complete(self, P: int) -> None:
+        """Gives parameters that were left open their size."""
+        assert isinstance(self.weight, UninitializedParameter)
+        self.P = P
+        self.weight.materialize(self.shape(self.K, P, self.Q))  # type: ignore[no-untyped-call]
+        self.reset_parameters()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "weight")
+        if saved is not None and isinstance(self.weight, UninitializedParameter):
+            self.complete(saved.shape[1])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        """The shape of the weight, with P on its second axis."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        raise NotImplementedError
+
+    def project(self, x: Tensor) -> Tensor:
+        r""":math:`x \Theta_k`: (*, M, P) -> (K, *, M, D); D is Q where the members are summed."""
+        raise NotImplementedError
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        r""":math:`\sum_k u_k \Theta_k` of K tensors (*, N, P), as they come -> (*, N, Q)."""
+        raise NotImplementedError
+
+    def gather(self, basis: BoundBasis, z: Tensor) -> Tensor:
+        """What the basis makes of projected inputs: (K, *, M, D) -> (*, N, Q). Their sum, unless a kind says else."""
+        return basis.combine(z)
+
+    def dense(self) -> Tensor:
+        """(K, P, Q) the matrices written out."""
+        raise NotImplementedError
+
+    @property
+    def sums(self) -> bool:
+        """True where `gather` is `combine`; otherwise it needs `each`."""
+        return True
+
+    @property
+    def inner(self) -> int:
+        """D, the width of one projected member."""
+        return self.Q
+
+    def extra_repr(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def _glorot(weight: Tensor, P: int, Q: int) -> None:
+    bound = math.sqrt(6 / max(1, P + Q))
+    with torch.no_grad():
+        weight.uniform_(-bound, bound)
+
+
+class Full(Theta):
+    r"""K free matrices, :math:`\Theta` of shape (K, P, Q): K P Q numbers, drawn as Glorot and Bengio do.
+
+    >>> theta = Full().build(2, 3, 4)
+    >>> theta.weight.shape, theta.project(torch.ones(5, 3)).shape
+    (torch.Size([2, 3, 4]), torch.Size([2, 5, 4]))
+    """
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        return K, P, Q
+
+    def reset_parameters(self) -> None:
+        _glorot(self.weight, self.P, self.Q)
+
+    def project(self, x: Tensor) -> Tensor:
+        return project(x, self.weight)
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        total: Tensor | None = None
+        for u_k, weight in zip(u, self.weight.unbind(0), strict=True):
+            total = _add_product(total, u_k, weight)
+        assert total is not None
+        return total
+
+    def dense(self) -> Tensor:
+        return self.weight
+
+
+class Heads(Theta):
+    r"""One matrix per member, P x D, whose outputs stand side by side (Q = K D) or are averaged (Q = D).
+
+    Args:
+        combine: 'concat' or 'mean'.
+
+    >>> Heads().build(2, 3, 8).weight.shape
+    torch.Size([2, 3, 4])
+    """
+
+    def __init__(self, combine: Literal["concat", "mean"] = "concat") -> None:
+        super().__init__()
+        if combine not in ("concat", "mean"):
+            reject("combine", "'concat' or 'mean'", repr(combine), "see help(theta.Heads)")
+        self.combine = combine
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        if self.combine == "concat" and Q % K:
+            reject("out_channels", f"a multiple of the {K} members that are concatenated", Q, "or use combine='mean'")
+        return K, P, Q // K if self.combine == "concat" else Q
+
+    def reset_parameters(self) -> None:
+        _glorot(self.weight, self.P, self.weight.shape[-1])
+
+    def project(self, x: Tensor) -> Tensor:
+        z = project(x, self.weight)
+        return z if self.combine == "concat" else z / self.K
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        heads = [u_k @ weight for u_k, weight in zip(u, self.weight.unbind(0), strict=True)]
+        return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
+
+    def gather(self, basis: BoundBasis, z: Tensor) -> Tensor:
+        if self.sums:
+            return basis.combine(z)
+        return basis.each(z).movedim(0, -2).flatten(-2)  # (K, *, N, D) -> (*, N, K D)
+
+    def dense(self) -> Tensor:
+        if self.sums:
+            return self.weight / self.K
+        blocks = torch.diag_embed(self.weight.permute(1, 2, 0))  # (P, D, K, K)
+        return blocks.permute(3, 0, 2, 1).flatten(-2)  # (K, P, K D)
+
+    @property
+    def sums(self) -> bool:
+        return self.combine == "mean"
+
+    @property
+    def inner(self) -> int:
+        return self.Q // self.K if self.combine == "concat" else self.Q
+
+    def extra_repr(self) -> str:
+        return f"combine={self.combine!r}"
+
+
+class Pass(Theta):
+    """No parameter: P = Q and every Theta_k is the identity, so that the layer is the sum of the A_k^T x.
+
+    With in_channels = out_channels = -1 any width is taken.
+
+    >>> Pass().build(1, 4, 4).dense().shape
+    torch.Size([1, 4, 4])
+    """
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        if P != Q:
+            reject("out_channels", f"in_channels, {P}, under theta.Pass", Q, "use theta.Full")
+        self.K, self.P, self.Q = K, P, Q
+        self.register_parameter("weight", None)
+        return self
+
+    def reset_parameters(self) -> None:
+        """There is nothing to draw."""
+
+    def project(self, x: Tensor) -> Tensor:
+        return x.to_dense().expand(self.K, *x.shape) if x.layout != torch.strided else x.expand(self.K, *x.shape)
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        total: Tensor | None = None
+        for u_k in u:
+            total = u_k if total is None else total + u_k
+        assert total is not None
+        return total
+
+    def dense(self) -> Tensor:
+        return torch.eye(self.Q).expand(self.K, self.Q, self.Q)
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """All x Theta_k in one product, in which x is read once: (*, M, P), (K, P, Q) -> (K, *, M, Q)."""
+    K, P, Q = weight.shape
+    flat = weight[0] if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
+    z = x @ flat if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
+    return z.unsqueeze(0) if K == 1 else z.unflatten(-1, (K, Q)).movedim(-2, 0)
+
+
+def _add_product(total: Tensor | None, u: Tensor, weight: Tensor) -> Tensor:
+    if total is None:
+        return u @ weight
+    if u.dim() == 2:
+        return torch.addmm(total, u, weight)
+    return total + u @ weight
