@@ -214,9 +214,7 @@ class Basis(nn.Module):
         Raises:
             ValueError: what does not fit, with the fix.
         """
-        graph = Graph.of(
-            edge_index, edge_weight, edge_type, size=size, dtype=dtype, batch=batch, lambda_max=lambda_max
-        )
+        graph = Graph.of(edge_index, edge_weight, edge_type, size=size, dtype=dtype, batch=batch, lambda_max=lambda_max)
         return self.on(graph)
 
     @property

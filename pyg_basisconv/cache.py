@@ -12,7 +12,7 @@ from torch.nn import Parameter
 _Key = tuple[Hashable, ...]
 
 
-class kept(cached_property):  # noqa: N801 (used as a decorator)
+class kept(cached_property[Any]):
     """A cached property of tensors; its first use may fall into inference mode and its next into training."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -73,7 +73,12 @@ class BasisConv(MessagePassing):
         if not isinstance(basis, Basis):
             reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
         if order != "auto" and order not in ORDERS:
-            reject("order", f"'auto' or one of {', '.join(map(repr, ORDERS))}", repr(order), "'auto' lets the plan choose")
+            reject(
+                "order",
+                f"'auto' or one of {', '.join(map(repr, ORDERS))}",
+                repr(order),
+                "'auto' lets the plan choose",
+            )
         self.in_channels, self.out_channels = in_channels, out_channels
         self.basis = basis
         self.theta = (Full() if theta is None else theta).build(basis.K, in_channels, out_channels)
@@ -89,7 +94,7 @@ class BasisConv(MessagePassing):
             nn.init.zeros_(self.bias)
 
     @property
-    def weight(self) -> nn.Parameter:
+    def weight(self) -> Tensor:
         """The weight of theta; (K, P, Q) where it is `theta.Full`."""
         return self.theta.weight
 
@@ -139,7 +144,7 @@ class BasisConv(MessagePassing):
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
     ) -> Plan:
-        """What each order would cost for this call and its gradients, and which one is taken; takes what a call does."""
+        """What each order would cost for this call with its gradients, and which one is taken."""
         return self._plan(*self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max))
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
@@ -184,7 +189,12 @@ class BasisConv(MessagePassing):
             bound = edge_index
             for name, value in (("edge_weight", edge_weight), ("edge_type", edge_type), ("batch", batch)):
                 if value is not None:
-                    reject(name, "None beside a bound basis", tuple(value.shape), "bind the basis with it instead")
+                    reject(
+                        name,
+                        "None beside a bound basis",
+                        tuple(value.shape),
+                        "bind the basis with it instead",
+                    )
             _check_bound(bound, self.basis, features)
             return features, bound
         if edge_index is None and self.basis.needs_edges:
@@ -214,18 +224,23 @@ class BasisConv(MessagePassing):
             rows = x.shape[-2]
             for name, given in (("M", M), ("N", N)):
                 if given is not None and given != rows and (name == "M" or self.basis.reads_target):
-                    reject("size", f"{name} = {rows}, the rows of x", given, "pass (x_src, x_dst) for a bipartite graph")
+                    reject(
+                        "size",
+                        f"{name} = {rows}, the rows of x",
+                        given,
+                        "pass (x_src, x_dst) for a bipartite graph",
+                    )
             return x, rows, rows if N is None else N, 0
         if len(x) != 2:
             reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
         source, target = x
         self._check(source, "x[0]")
         rows = source.shape[-2]
-        if M is not None and M != rows:
+        if M is not None and rows != M:
             reject("size", f"M = {rows}, the rows of x[0]", M, "correct size, or x")
         if target is None:
             return source, rows, rows if N is None else N, None
-        if N is not None and N != target.shape[-2]:
+        if N is not None and target.shape[-2] != N:
             reject("size", f"N = {target.shape[-2]}, the rows of x[1]", N, "correct size, or x")
         N = target.shape[-2]
         if not self.basis.reads_target:
@@ -234,7 +249,12 @@ class BasisConv(MessagePassing):
             return source, rows, N, 0
         self._check(target, "x[1]")
         if source.layout != torch.strided or target.layout != torch.strided:
-            reject("x", "a dense pair", "a sparse tensor in it", "use .to_dense(), or one sparse x for both sides")
+            reject(
+                "x",
+                "a dense pair",
+                "a sparse tensor in it",
+                "use .to_dense(), or one sparse x for both sides",
+            )
         if source.shape[:-2] != target.shape[:-2]:
             reject("x[1]", f"batch dimensions {tuple(source.shape[:-2])}", tuple(target.shape[:-2]), "as in x[0]")
         # The family reads one matrix: sources above, the targets' own features below.
@@ -252,12 +272,22 @@ class BasisConv(MessagePassing):
             self.theta.complete(x.shape[-1])
             self.in_channels = x.shape[-1]
         if self.theta.P >= 0 and x.shape[-1] != self.theta.P:
-            reject(name, f"{self.theta.P} channels (in_channels) on the last axis", x.shape[-1], "correct x or in_channels")
+            reject(
+                name,
+                f"{self.theta.P} channels (in_channels) on the last axis",
+                x.shape[-1],
+                "correct x or in_channels",
+            )
         if weight is not None:
             if x.device != weight.device:
                 reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
             if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-                reject(name, f"dtype {weight.dtype}, as the layer", x.dtype, "convert one to the other's with .to()")
+                reject(
+                    name,
+                    f"dtype {weight.dtype}, as the layer",
+                    x.dtype,
+                    "convert one to the other's with .to()",
+                )
 
     def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
         grad = torch.is_grad_enabled()
@@ -287,11 +317,13 @@ class BasisConv(MessagePassing):
     def __repr__(self) -> str:
         order = "" if self.order == "auto" else f", order={self.order!r}"
         cached = ", cached=True" if self.cached else ""
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
+        return (
+            f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
+        )
 
 
 def _check_bound(bound: BoundBasis, basis: Basis, x: Tensor) -> None:
-    if bound.K != basis.K or bound.M != x.shape[-2]:
+    if bound.K != basis.K or x.shape[-2] != bound.M:
         reject(
             "edge_index",
             f"a bound basis with K = {basis.K}, M = {x.shape[-2]}",

@@ -64,7 +64,14 @@ class Edges:
     """
 
     def __init__(
-        self, K: int, M: int, N: int, type: Tensor | None, source: Tensor, target: Tensor, pattern: Pattern | None = None
+        self,
+        K: int,
+        M: int,
+        N: int,
+        type: Tensor | None,
+        source: Tensor,
+        target: Tensor,
+        pattern: Pattern | None = None,
     ) -> None:
         self.K, self.M, self.N = K, M, N
         self.source, self.target = source, target
@@ -185,7 +192,7 @@ class TypedEdges(Explicit):
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         z = dense(z)
         if self.K == 1:
-            return self._expand.apply(z[0])
+            return self._expand.apply(z.squeeze(0))
         return self._combine.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K M, Q) -> (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
@@ -255,7 +262,12 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
     kind, source, target, weight = edges
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.shape != weight.shape:
-            reject(f"edges.{name}", f"the shape of the weights, {tuple(weight.shape)}", tuple(index.shape), "one each")
+            reject(
+                f"edges.{name}",
+                f"the shape of the weights, {tuple(weight.shape)}",
+                tuple(index.shape),
+                "one each",
+            )
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
             got = (int(index.min()), int(index.max()))
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")

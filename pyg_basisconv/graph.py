@@ -76,7 +76,23 @@ class Graph:
         return self.structure.N
 
     @property
+    def source(self) -> Tensor:
+        """(E,) where each edge comes from."""
+        return self.structure.source
+
+    @property
+    def target(self) -> Tensor:
+        """(E,) where each edge goes."""
+        return self.structure.target
+
+    @property
+    def type(self) -> Tensor | None:
+        """(E,) the type of each edge, where types were given."""
+        return self.structure.type
+
+    @property
     def device(self) -> torch.device:
+        """Where the edges are."""
         return self.structure.source.device
 
     @property
@@ -88,7 +104,7 @@ class Graph:
     def weights(self) -> Tensor:
         """(E,) the weights, ones where none were given."""
         if self.weight is None:
-            return torch.ones(self.structure.source.numel(), dtype=self.wide, device=self.device)
+            return torch.ones(self.source.numel(), dtype=self.wide, device=self.device)
         if self.weight.dim() != 1:
             reject(
                 "edge_weight",
@@ -157,7 +173,10 @@ class Graph:
         if values is not None:
             if edge_weight is not None:
                 reject(
-                    "edge_weight", "None beside a sparse edge_index that has values", "both", "give the weights once"
+                    "edge_weight",
+                    "None beside a sparse edge_index that has values",
+                    "both",
+                    "give the weights once",
                 )
             edge_weight = values
         if dtype is None:
@@ -188,7 +207,9 @@ class Graph:
         eigen = lambda_max if isinstance(lambda_max, Tensor) else None
         number = None if eigen is not None else lambda_max
         graph: Graph = _GRAPHS.get(
-            (*tensors, edge_type, edge_weight, batch, eigen), (M, N, flow, where, dtype, number, target_row), build
+            (*tensors, edge_type, edge_weight, batch, eigen),
+            (M, N, flow, where, dtype, number, target_row),
+            build,
         )
         return graph
 
@@ -292,14 +313,22 @@ def _check(
             reject("edge_weight", f"dtype {dtype}, as x", edge_weight.dtype, f"convert it with .to({dtype})")
     if edge_type is not None:
         if edge_type.shape != (E,):
-            reject("edge_type", f"one type per edge, shape ({E},)", tuple(edge_type.shape), "give one type per edge")
+            reject(
+                "edge_type",
+                f"one type per edge, shape ({E},)",
+                tuple(edge_type.shape),
+                "give one type per edge",
+            )
         if edge_type.dtype not in (torch.int64, torch.int32):
             reject("edge_type", "dtype torch.int64", edge_type.dtype, "convert it with .long()")
     if lambda_max is not None:
         values = torch.as_tensor(lambda_max)
         if values.numel() > 1 and batch is None:
             reject(
-                "lambda_max", "a number where no batch is given", tuple(values.shape), "pass batch, or one lambda_max"
+                "lambda_max",
+                "a number where no batch is given",
+                tuple(values.shape),
+                "pass batch, or one lambda_max",
             )
         if not bool((values > 0).all()) or not bool(torch.isfinite(values).all()):
             reject(

@@ -19,7 +19,7 @@ def theta_first(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
 
 
 def phi(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
-    """x (A o Theta): the operator, once, for the whole batch."""
+    """X (A o Theta): the operator, once, for the whole batch."""
     A, weight = basis.to_dense(), theta.dense().to(x)  # (K, M, N), (K, P, Q)
     M, N, P, Q = basis.M, basis.N, weight.shape[1], weight.shape[2]
     operator = A.flatten(1).t() @ weight.flatten(1)  # (M N, P Q)
@@ -34,4 +34,3 @@ ORDERS: dict[str, Callable[[BoundBasis, Tensor, Theta], Tensor]] = {
     "theta_first": theta_first,
     "phi": phi,
 }
-

@@ -214,7 +214,12 @@ class Plan:
             if e.refused:
                 lines.append(f"{mark} {e.order:<12} not possible: {e.refused}")
             else:
-                cells = (_amount(e.operations), _amount(e.bytes) + "B", _amount(e.memory) + "B", _time(e.seconds))
+                cells = (
+                    _amount(e.operations),
+                    _amount(e.bytes) + "B",
+                    _amount(e.memory) + "B",
+                    _time(e.seconds),
+                )
                 lines.append(f"{mark} {e.order:<12} {cells[0]:>11} {cells[1]:>9} {cells[2]:>9} {cells[3]:>9}")
         return "\n".join([*lines, f"{self.order}: {self.why}"])
 
@@ -246,7 +251,8 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
     if not possible:
         why = "the only order that is possible here"
     else:
-        why = f"about {possible[0].seconds / best.seconds:.1f} times faster than {possible[0].order}; {_grounds(best.order, problem)}"
+        gain = possible[0].seconds / best.seconds
+        why = f"about {gain:.1f} times faster than {possible[0].order}; {_grounds(best.order, problem)}"
     return Plan(problem, estimates, best.order, why)
 
 

@@ -28,7 +28,12 @@ class Theta(nn.Module):
         """Makes the parameters for K matrices P x Q; P = -1 leaves them open until `complete`."""
         if "weight" in self._parameters:
             if (self.K, self.P, self.Q) != (K, P, Q):
-                reject("theta", f"sizes K, P, Q = {(K, P, Q)}", (self.K, self.P, self.Q), "give each layer its own")
+                reject(
+                    "theta",
+                    f"sizes K, P, Q = {(K, P, Q)}",
+                    (self.K, self.P, self.Q),
+                    "give each layer its own",
+                )
             return self
         self.K, self.P, self.Q = K, P, Q
         if P < 0:
@@ -144,7 +149,12 @@ class Heads(Theta):
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         if self.combine == "concat" and Q % K:
-            reject("out_channels", f"a multiple of the {K} members that are concatenated", Q, "or use combine='mean'")
+            reject(
+                "out_channels",
+                f"a multiple of the {K} members that are concatenated",
+                Q,
+                "or use combine='mean'",
+            )
         return K, P, Q // K if self.combine == "concat" else Q
 
     def reset_parameters(self) -> None:
@@ -217,7 +227,7 @@ class Pass(Theta):
 def project(x: Tensor, weight: Tensor) -> Tensor:
     """All x Theta_k in one product, in which x is read once: (*, M, P), (K, P, Q) -> (K, *, M, Q)."""
     K, P, Q = weight.shape
-    flat = weight[0] if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
+    flat = weight.squeeze(0) if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
     z = x @ flat if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
     return z.unsqueeze(0) if K == 1 else z.unflatten(-1, (K, Q)).movedim(-2, 0)
 

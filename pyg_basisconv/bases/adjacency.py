@@ -50,7 +50,12 @@ class Adjacency(Basis):
         if norm not in (None, "sym", "mean", "rw"):
             reject("norm", "None, 'sym', 'mean' or 'rw'", repr(norm), "see the table in help(bases.Adjacency)")
         if existing not in ("keep", "add", "replace"):
-            reject("existing", "'keep', 'add' or 'replace'", repr(existing), "it says what becomes of present loops")
+            reject(
+                "existing",
+                "'keep', 'add' or 'replace'",
+                repr(existing),
+                "it says what becomes of present loops",
+            )
         self.norm, self.existing, self.diagonal = norm, existing, float(diagonal)
         self.self_loops = self_loops
 
@@ -163,7 +168,12 @@ class _Split(NamedTuple):
 def _split(graph: Graph) -> _Split:
     s = graph.structure
     if s.M != s.N:
-        reject("graph", "as many sources as targets, for self loops", (s.M, s.N), "use a basis without self loops")
+        reject(
+            "graph",
+            "as many sources as targets, for self loops",
+            (s.M, s.N),
+            "use a basis without self loops",
+        )
 
     def build() -> _Split:
         is_loop = s.source == s.target
@@ -205,7 +215,12 @@ def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Gr
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
     degree = _sums(s.pattern, weight, w.dtype)
     if bool((degree < 0).any()):
-        reject("edge_weight", "degrees of at least 0, for norm='sym'", float(degree.min()), "use norm='rw' or None")
+        reject(
+            "edge_weight",
+            "degrees of at least 0, for norm='sym'",
+            float(degree.min()),
+            "use norm='rw' or None",
+        )
     root = _power(degree, -0.5)
     return root.index_select(0, s.source) * w * root.index_select(0, s.target)
 
@@ -223,7 +238,7 @@ def _sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
-    """x ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
+    """X ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
     zero = x == 0
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
 

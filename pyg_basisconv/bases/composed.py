@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +24,17 @@ class BoundConcat(BoundBasis):
         self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
         for part in self.parts:
             if (part.M, part.N) != (self.M, self.N):
-                reject("basis", f"matrices of {self.M} x {self.N}", f"{part.M} x {part.N}", "add families of one size")
+                reject(
+                    "basis",
+                    f"matrices of {self.M} x {self.N}",
+                    f"{part.M} x {part.N}",
+                    "add families of one size",
+                )
         self.K = sum(part.K for part in self.parts)
 
-    def _split(self, z: Tensor | Sequence[Tensor | None]) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
+    def _split(
+        self, z: Tensor | Sequence[Tensor | None]
+    ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
         start = 0
         for part in self.parts:
             yield part, z[start : start + part.K]
@@ -83,7 +91,12 @@ class BoundProduct(BoundBasis):
 
     def __init__(self, first: BoundBasis, second: BoundBasis) -> None:
         if first.N != second.M:
-            reject("basis", f"{first.N} rows in the second factor", second.M, "multiply families whose sizes join")
+            reject(
+                "basis",
+                f"{first.N} rows in the second factor",
+                second.M,
+                "multiply families whose sizes join",
+            )
         self.first, self.second = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.dtype, self.device = first.dtype, first.device
@@ -104,13 +117,15 @@ class BoundProduct(BoundBasis):
         # The products of all members at once: one matrix with rows (k, m), times one with columns (l, n).
         wide = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
         k, m, j, v = self.first.edges()
-        j_, n, l, w = (self.second.edges()[i] for i in (1, 2, 0, 3))
+        second, i, n, w = self.second.edges()
         K2, N = self.second.K, self.N
         left = torch.sparse_coo_tensor(
-            torch.stack([k.long() * self.M + m.long(), j.long()]), v.to(wide), (self.first.K * self.M, self.first.N)
+            torch.stack([k.long() * self.M + m.long(), j.long()]),
+            v.to(wide),
+            (self.first.K * self.M, self.first.N),
         )
         right = torch.sparse_coo_tensor(
-            torch.stack([j_.long(), l.long() * N + n.long()]), w.to(wide), (self.first.N, K2 * N)
+            torch.stack([i.long(), second.long() * N + n.long()]), w.to(wide), (self.first.N, K2 * N)
         )
         product = torch.sparse.mm(left, right).coalesce()
         row, column = product.indices()
@@ -244,7 +259,7 @@ class Concat(Composed):
     """
 
     def __init__(self, *parts: Basis) -> None:
-        flat = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
+        flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
@@ -314,7 +329,12 @@ class Mix(Composed):
         C = torch.as_tensor(coefficients, dtype=torch.float64)
         C = C.unsqueeze(0) if C.dim() == 1 else C
         if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:
-            reject("coefficients", f"shape (H, {basis.K})", tuple(C.shape), f"one number for each matrix of {basis}")
+            reject(
+                "coefficients",
+                f"shape (H, {basis.K})",
+                tuple(C.shape),
+                f"one number for each matrix of {basis}",
+            )
         if not bool(torch.isfinite(C).all()):
             reject("coefficients", "finite numbers", C.tolist(), "remove what is not finite")
         super().__init__(C.shape[0], basis)

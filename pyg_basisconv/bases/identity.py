@@ -25,7 +25,7 @@ class BoundIdentity(BoundBasis):
         return iter((x,))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return dense(z)[0]
+        return dense(z).squeeze(0)
 
     def each(self, z: Tensor) -> Tensor:
         return z

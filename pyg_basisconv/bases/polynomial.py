@@ -1,7 +1,7 @@
 """Families of polynomials of one matrix, evaluated by recurrence; no power is ever built."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from .adjacency import Adjacency, Laplacian, single
 
 
 class Polynomial(BoundBasis):
-    r"""The polynomials :math:`p_0 = 1, p_1(S) = S, p_{k+1}(S) = a \, S \, p_k(S) + c \, p_{k-1}(S)` of a square matrix S.
+    r"""The polynomials :math:`p_0 = I, p_1 = S, p_{k+1} = a \, S \, p_k + c \, p_{k-1}` of a square matrix S.
 
     a = 1, c = 0 gives the powers and a = 2, c = -1 the Chebyshev polynomials. `expand` runs the recurrence forward at
     the width of x; `combine` runs it backward (Horner, Clenshaw) at the width of z; each takes K - 1 products with S.
@@ -24,49 +24,40 @@ class Polynomial(BoundBasis):
         self.operator, self.K, self.a, self.c = operator, K, a, c
         self.M, self.N, self.dtype, self.device = operator.M, operator.N, operator.dtype, operator.device
 
-    def _apply(self, z: Tensor) -> Tensor:
-        return self.operator.combine(z.unsqueeze(0))
-
-    def _step(self, k: int, z: Tensor) -> Tensor:
-        """The factor of p_k in p_{k+1}, applied."""
-        z = self._apply(z)
-        return z if k == 0 or self.a == 1 else self.a * z
+    def _next(self, k: int, now: Tensor | None, before: Tensor | None, plus: Tensor | None = None) -> Tensor | None:
+        """Plus + (the factor of p_k in p_{k+1}) now + (that of p_{k-1}) before; what is None is zero."""
+        total = plus
+        if before is not None and self.c:
+            total = _add(total, self.c, before)
+        if now is not None:
+            total = _add(total, self.a if k else 1.0, self.operator.combine(now.unsqueeze(0)))
+        return total
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        before, now = x, x
-        yield now
-        for k in range(self.K - 1):
-            after = self._step(k, now)
-            if k and self.c:
-                after = torch.add(after, before, alpha=self.c)
-            before, now = now, after
+        before: Tensor | None = None
+        now = x
+        for k in range(self.K):
             yield now
+            if k < self.K - 1:
+                before, now = now, cast(Tensor, self._next(k, now, before if k else None))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        ahead: Tensor | None = None  # two steps ahead
-        total: Tensor | None = None  # one step ahead
+        total: Tensor | None = None
+        later: Tensor | None = None  # the total of one step before
         for k in reversed(range(self.K)):
-            here = None if total is None else self._step(k, total)
-            if self.c and ahead is not None:
-                here = torch.add(here, ahead, alpha=self.c)
-            z_k = z[k]
-            if z_k is not None:
-                here = z_k if here is None else here + z_k
-            ahead, total = total, here
+            total, later = self._next(k, total, later, z[k]), total
         if total is None:
             reject("z", "at least one member that is not None", z, "there is nothing to combine")
         return total
 
     def each(self, z: Tensor) -> Tensor:
         done = []
-        before, now = z, z  # (K - k, *, N, D): p_k applied to the members from k on
+        before: Tensor | None = None
+        now = z  # (K - k, *, N, D): p_k applied to the members from k on
         for k in range(self.K):
             done.append(now[0])
             if k < self.K - 1:
-                after = self._step(k, now[1:])
-                if k and self.c:
-                    after = torch.add(after, before[2:], alpha=self.c)
-                before, now = now, after
+                before, now = now, cast(Tensor, self._next(k, now[1:], None if before is None else before[2:]))
         return torch.stack(done)
 
     def edges(self) -> EdgeList:
@@ -104,6 +95,12 @@ class Polynomial(BoundBasis):
         return Polynomial(self.operator.map(change), self.K, self.a, self.c)
 
 
+def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
+    if total is None:
+        return z if factor == 1 else factor * z
+    return torch.add(total, z, alpha=factor)
+
+
 class Powers(Basis):
     r"""The powers :math:`A_k = S^k`, k = 0 .. K - 1, of a matrix S: walks of length k.
 
@@ -128,7 +125,12 @@ class Powers(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         operator = self.operator.on(graph)
         if operator.M != operator.N:
-            reject("graph", "as many sources as targets, for powers", (operator.M, operator.N), "use a square graph")
+            reject(
+                "graph",
+                "as many sources as targets, for powers",
+                (operator.M, operator.N),
+                "use a square graph",
+            )
         return Polynomial(operator, self.K, 1.0, 0.0)
 
     def extra_repr(self) -> str:
@@ -196,7 +198,12 @@ class Chebyshev(Basis):
         self.laplacian = Laplacian(norm)
         if lambda_max is not None and lambda_max != "exact":
             if isinstance(lambda_max, str) or not 0 < lambda_max < float("inf"):
-                reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "see help(bases.Chebyshev)")
+                reject(
+                    "lambda_max",
+                    "a positive finite number, 'exact' or None",
+                    lambda_max,
+                    "see help(bases.Chebyshev)",
+                )
             lambda_max = float(lambda_max)
         self.lambda_max = lambda_max
 
@@ -221,7 +228,12 @@ class Chebyshev(Basis):
             return scale.reshape(())
         assert graph.batch is not None
         if int(graph.batch.max()) >= scale.numel():
-            reject("lambda_max", f"{int(graph.batch.max()) + 1} values, one per graph", scale.numel(), "match batch")
+            reject(
+                "lambda_max",
+                f"{int(graph.batch.max()) + 1} values, one per graph",
+                scale.numel(),
+                "match batch",
+            )
         return scale.flatten().index_select(0, graph.batch.index_select(0, source))
 
     def _largest_eigenvalue(self, graph: Graph) -> float:

@@ -21,28 +21,27 @@ def primitive(
     """Registers `torch.ops.basisconv.NAME` and returns the function to call.
 
     Plain tensors in eager mode go through an autograd function, whose rule is the one that the operator has: the
-    dispatcher would cost more than the computation does on a small graph. Traced tensors go through the operator.
+    dispatcher would cost more than the computation does on a small graph. Traced and transformed tensors go through
+    the operator.
     """
     name = schema.split("(", 1)[0]
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(f"basisconv::{name}", fake, lib=_LIBRARY)
-    torch.library.register_autograd(
-        f"basisconv::{name}", backward, setup_context=setup_context, lib=_LIBRARY
-    )
+    torch.library.register_autograd(f"basisconv::{name}", backward, setup_context=setup_context, lib=_LIBRARY)
     operator = getattr(torch.ops.basisconv, name).default
-    eager = type(
-        name,
-        (torch.autograd.Function,),
-        {
-            "forward": staticmethod(compute),
-            "setup_context": staticmethod(setup_context),
-            "backward": staticmethod(backward),
-        },
-    )
+
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        result = compute(*args)
+        setup_context(ctx, args, result)
+        return result
+
+    rule = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    eager = type(name, (torch.autograd.Function,), rule)
 
     def call(first: Tensor, *rest: Any) -> Tensor:
-        if torch.compiler.is_compiling() or type(first) not in _PLAIN:
+        transformed = torch._C._are_functorch_transforms_active()
+        if transformed or torch.compiler.is_compiling() or type(first) not in _PLAIN:
             result: Tensor = operator(first, *rest)
             return result
         return eager.apply(first, *rest)  # type: ignore[attr-defined, no-any-return]

@@ -14,12 +14,12 @@ class Compressed(NamedTuple):
     """Entries grouped by one of their two ends (compressed sparse rows).
 
     ptr:   (R + 1,) the entries of group r are ptr[r] .. ptr[r + 1] - 1
-    index: (E,) the other end of each entry
+    other: (E,) the other end of each entry
     order: (E,) the position of each entry in the list it came from; None where that list was already grouped
     """
 
     ptr: Tensor
-    index: Tensor
+    other: Tensor
     order: Tensor | None
 
 
@@ -47,7 +47,7 @@ class Pattern:
     Both compressed forms are made when first asked for, and kept.
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
-    >>> pattern.by_target.ptr.tolist(), pattern.by_target.index.tolist()
+    >>> pattern.by_target.ptr.tolist(), pattern.by_target.other.tolist()
     ([0, 1, 3], [2, 0, 1])
     """
 

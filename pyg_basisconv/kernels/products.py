@@ -36,9 +36,12 @@ def _spmm(
     if not index.numel() or not W:
         return x.new_zeros(N, W)
     x = x.contiguous()
-    csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW)
-    if csr and not x.is_cuda:
-        values = torch.ones(index.numel(), dtype=x.dtype) if weight is None else weight
+    if x.is_cuda:
+        csr = W == 1  # wider ones are not summed in a fixed order by cuSPARSE
+    else:
+        csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW)
+    if csr:
+        values = x.new_ones(index.numel()) if weight is None else weight
         return torch.sparse_csr_tensor(ptr, index, values, (N, M)) @ x
     # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
@@ -181,6 +184,4 @@ def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     """
     ptr, index, _ = pattern.by_target
     t_ptr, t_index, _ = pattern.by_source
-    return sddmm_raw(
-        x, y, ptr, index, pattern.target_to_source, t_ptr, t_index, pattern.source_to_target
-    )
+    return sddmm_raw(x, y, ptr, index, pattern.target_to_source, t_ptr, t_index, pattern.source_to_target)
