@@ -1,6 +1,7 @@
 """A basis, described and bound: the family A of K sparse matrices from M inputs to N outputs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -96,6 +97,11 @@ class BoundBasis:
         """What one evaluation costs per unit of width."""
         return self.explicit.work(direction)
 
+    @cached_property
+    def plans(self) -> "dict[Hashable, Any]":
+        """Plans made for this family, by what else they depend on."""
+        return {}
+
     def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":
         """The same family with `change` applied to every explicit part that it is made of."""
         return change(self.explicit)
@@ -180,11 +186,13 @@ class Basis(nn.Module):
         return explicit(self.K, graph.M, graph.N, self.edges(graph), dtype=graph.dtype)
 
     def on(self, graph: Graph) -> BoundBasis:
-        """Binds to a graph; once for all bases that print the same."""
+        """Binds to a graph; once for all bases that print the same, but anew for one that learns."""
+        if next(self.parameters(), None) is not None:
+            return self.build(graph)
         bound: BoundBasis = graph.memo(self.key, lambda: self.build(graph))
         return bound
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What tells this basis from others; bases with the same key are bound once."""
         return repr(self)
@@ -227,12 +235,12 @@ class Basis(nn.Module):
     def __add__(self, other: "Basis") -> "Basis":
         from .bases.composed import Concat
 
-        return Concat(self, other)
+        return Concat(self, other) if isinstance(other, Basis) else NotImplemented
 
     def __matmul__(self, other: "Basis") -> "Basis":
         from .bases.composed import Product
 
-        return Product(self, other)
+        return Product(self, other) if isinstance(other, Basis) else NotImplemented
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

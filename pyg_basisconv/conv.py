@@ -10,7 +10,7 @@ from torch_geometric.nn.conv import MessagePassing
 from .basis import Basis, BoundBasis
 from .errors import reject
 from .explicit import Sparse
-from .graph import Graph, Size
+from .graph import Graph, Size, sizes, targets
 from .orders import ORDERS
 from .plan import Plan, Problem, plan
 from .theta import Full, Theta
@@ -79,12 +79,17 @@ class BasisConv(MessagePassing):
                 repr(order),
                 "'auto' lets the plan choose",
             )
+        for name, size, open_ in (("in_channels", in_channels, True), ("out_channels", out_channels, not bias)):
+            if isinstance(size, bool) or not isinstance(size, int) or not (size >= 1 or (open_ and size == -1)):
+                reject(name, "a positive integer" + (", or -1" if open_ else ""), repr(size), "give the width")
+        if theta is not None and not isinstance(theta, Theta):
+            reject("theta", "a Theta", repr(theta), "make one, such as theta.Full()")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.basis = basis
         self.theta = (Full() if theta is None else theta).build(basis.K, in_channels, out_channels)
         self.order, self.cached = order, cached
         self.fuse = True  # False takes the message passing path, as in PyG
-        self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+        self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
 
     def reset_parameters(self) -> None:
         """Draws Theta anew and sets the bias to zero."""
@@ -122,16 +127,15 @@ class BasisConv(MessagePassing):
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
         """
         x, bound = self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max)
-        if self._fused:
-            order = self._plan(x, bound).order
-        else:
-            order = "a_first" if self.order == "a_first" else "theta_first"
+        order = self._plan(x, bound).order
+        if not self._fused:
             bound = bound.map(lambda part: part.via(self._by_messages))
-        if order == "a_first" and self._keeps(x):
+            order = "theta_first" if order == "phi" else order  # Phi sends no messages
+        if order == "a_first" and self._keeps(x, bound):
             y = self.theta.contract(bound.expansions(x))
         else:
             y = ORDERS[order](bound, x, self.theta)
-        return y if self.bias is None else y + self.bias
+        return y if self.bias is None else self._plus_bias(y)
 
     def plan(
         self,
@@ -147,6 +151,13 @@ class BasisConv(MessagePassing):
         """What each order would cost for this call with its gradients, and which one is taken."""
         return self._plan(*self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max))
 
+    def _plus_bias(self, y: Tensor) -> Tensor:
+        # Where y is a fresh result and nobody's view, it is added to in place: one array less to write.
+        own = self.theta.weight is not None and y._base is None and y.dtype == self.bias.dtype
+        if own and not torch._C._are_functorch_transforms_active():
+            return y.add_(self.bias)
+        return y + self.bias
+
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
         """The message along an edge of one basis matrix."""
@@ -159,9 +170,13 @@ class BasisConv(MessagePassing):
         size = (pattern.M, pattern.N)
         if self.flow == "target_to_source":
             edge_index, size = edge_index.flip(0), size[::-1]
-        # propagate_type: (x: Tensor, weight: OptTensor)
         y: Tensor = self.propagate(edge_index, size=size, x=x, weight=matrix.weight)
         return y
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """PyG would read this source at each construction and copy, to write a module of it that nothing here needs."""
+        cls = type(self)
+        cls._orig_propagate = cls._jinja_propagate = cls.propagate
 
     @property
     def _fused(self) -> bool:
@@ -170,8 +185,10 @@ class BasisConv(MessagePassing):
         hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
         return bool(self.fuse and not self.explain and self.decomposed_layers == 1 and not hooked)
 
-    def _keeps(self, x: Tensor) -> bool:
-        return self.cached and self._fused and not x.requires_grad and x.layout == torch.strided
+    def _keeps(self, x: Tensor, bound: BoundBasis) -> bool:
+        if not self.cached or x.layout != torch.strided or x.requires_grad or bound.requires_grad:
+            return False
+        return self._fused
 
     def _bind(
         self,
@@ -184,18 +201,20 @@ class BasisConv(MessagePassing):
         lambda_max: Tensor | float | None,
     ) -> tuple[Tensor, BoundBasis]:
         """Checks the call, and returns the features that the family reads and the family itself."""
-        features, M, N, target_row = self._features(x, size)
+        features, M, N, target_row = self._features(x, size, targets(edge_index, self.flow))
         if isinstance(edge_index, BoundBasis):
             bound = edge_index
-            for name, value in (("edge_weight", edge_weight), ("edge_type", edge_type), ("batch", batch)):
+            for name, value in (
+                ("edge_weight", edge_weight),
+                ("edge_type", edge_type),
+                ("batch", batch),
+                ("lambda_max", lambda_max),
+            ):
                 if value is not None:
-                    reject(
-                        name,
-                        "None beside a bound basis",
-                        tuple(value.shape),
-                        "bind the basis with it instead",
-                    )
-            _check_bound(bound, self.basis, features)
+                    got = tuple(value.shape) if isinstance(value, Tensor) else value
+                    reject(name, "None beside a bound basis", got, "bind the basis with it instead")
+            asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
+            _check_bound(bound, self.basis, features, asked)
             return features, bound
         if edge_index is None and self.basis.needs_edges:
             reject("edge_index", f"the edges that {self.basis} needs", None, "pass edge_index, or a bound basis")
@@ -214,11 +233,22 @@ class BasisConv(MessagePassing):
             lambda_max=lambda_max,
             target_row=target_row,
         )
-        return features, self.basis.on(graph)
+        bound = self.basis.on(graph)
+        if features.shape[-2] != bound.M:
+            reject(
+                "basis",
+                f"matrices with the {features.shape[-2]} rows of x",
+                f"{bound.M} x {bound.N}, of {self.basis}",
+                "turn the edges round instead of the basis, for a graph with M != N",
+            )
+        return features, bound
 
-    def _features(self, x: Any, size: Size) -> tuple[Tensor, int, int, int | None]:
-        """The rows that the basis reads, M, N, and the row of the first target's own features."""
-        M, N = size if isinstance(size, tuple) else (size, size)
+    def _features(self, x: Any, size: Size, found: int | None) -> tuple[Tensor, int, int, int | None]:
+        """The rows that the basis reads, M, N, and the row of the first target's own features.
+
+        found: what N is, where neither x nor size says it; that of x otherwise.
+        """
+        M, N = sizes(size)
         if not isinstance(x, tuple | list):
             self._check(x, "x")
             rows = x.shape[-2]
@@ -230,6 +260,7 @@ class BasisConv(MessagePassing):
                         given,
                         "pass (x_src, x_dst) for a bipartite graph",
                     )
+            N = found if N is None and not self.basis.reads_target else N
             return x, rows, rows if N is None else N, 0
         if len(x) != 2:
             reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
@@ -239,7 +270,11 @@ class BasisConv(MessagePassing):
         if M is not None and rows != M:
             reject("size", f"M = {rows}, the rows of x[0]", M, "correct size, or x")
         if target is None:
+            N = found if N is None else N
             return source, rows, rows if N is None else N, None
+        if not isinstance(target, Tensor) or target.dim() < 2:
+            got = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
+            reject("x[1]", "a tensor (*, N, P), or None", got, "pass (x_src, x_dst), or size=(M, N)")
         if N is not None and target.shape[-2] != N:
             reject("size", f"N = {target.shape[-2]}, the rows of x[1]", N, "correct size, or x")
         N = target.shape[-2]
@@ -265,7 +300,7 @@ class BasisConv(MessagePassing):
             reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
         if x.dtype not in _FLOATS:
             reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
-        if x.dim() < 2 or (x.layout != torch.strided and x.dim() != 2):
+        if x.dim() < 2 or (x.layout != torch.strided and (x.dim() != 2 or x.dense_dim())):
             reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
         weight = self.theta.weight
         if isinstance(weight, UninitializedParameter):
@@ -290,29 +325,28 @@ class BasisConv(MessagePassing):
                 )
 
     def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
-        grad = torch.is_grad_enabled()
-        weight = self.theta.weight
+        grad, theta = torch.is_grad_enabled(), self.theta
+        weight = theta.weight
         P = x.shape[-1]
-        problem = Problem(
-            K=bound.K,
-            M=bound.M,
-            N=bound.N,
-            P=P,
-            Q=P if self.theta.Q < 0 else self.theta.Q,
-            B=x.shape[:-2].numel(),
-            inner=P if self.theta.Q < 0 else self.theta.inner,
-            expand=bound.work("expand"),
-            gather=bound.work("combine" if self.theta.sums else "each"),
-            nnz=-1 if x.layout == torch.strided else x._nnz(),
-            grad_x=grad and x.requires_grad,
-            grad_theta=grad and weight is not None and weight.requires_grad,
-            grad_basis=grad and bound.requires_grad,
-            itemsize=x.element_size(),
-            device="cuda" if x.is_cuda else "cpu",
-            cached=self._keeps(x),
-            sums=self.theta.sums,
+        key = (
+            P,
+            P if theta.Q < 0 else theta.Q,
+            x.shape[:-2].numel(),
+            P if theta.Q < 0 else theta.inner,
+            -1 if x.layout == torch.strided else x._nnz(),
+            grad and x.requires_grad,
+            grad and weight is not None and weight.requires_grad,
+            grad and bound.requires_grad,
+            x.element_size(),
+            x.is_cuda,
+            self._keeps(x, bound),
+            theta.sums,
+            self.order,
         )
-        return plan(problem, self.order)
+        found: Plan | None = bound.plans.get(key)
+        if found is None:
+            found = bound.plans[key] = plan(_problem(bound, *key[:-1]), self.order)
+        return found
 
     def __repr__(self) -> str:
         order = "" if self.order == "auto" else f", order={self.order!r}"
@@ -322,7 +356,44 @@ class BasisConv(MessagePassing):
         )
 
 
-def _check_bound(bound: BoundBasis, basis: Basis, x: Tensor) -> None:
+def _problem(
+    bound: BoundBasis,
+    P: int,
+    Q: int,
+    B: int,
+    inner: int,
+    nnz: int,
+    grad_x: bool,
+    grad_theta: bool,
+    grad_basis: bool,
+    itemsize: int,
+    cuda: bool,
+    cached: bool,
+    sums: bool,
+) -> Problem:
+    return Problem(
+        K=bound.K,
+        M=bound.M,
+        N=bound.N,
+        P=P,
+        Q=Q,
+        B=B,
+        inner=inner,
+        expand=bound.work("expand"),
+        gather=bound.work("combine" if sums else "each"),
+        nnz=nnz,
+        grad_x=grad_x,
+        grad_theta=grad_theta,
+        grad_basis=grad_basis,
+        itemsize=itemsize,
+        device="cuda" if cuda else "cpu",
+        cached=cached,
+    )
+
+
+def _check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> None:
+    if N is not None and bound.N != N:
+        reject("edge_index", f"a bound basis with N = {N}", f"N = {bound.N}", "bind it with size=(M, N)")
     if bound.K != basis.K or x.shape[-2] != bound.M:
         reject(
             "edge_index",

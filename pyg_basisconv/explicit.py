@@ -1,6 +1,7 @@
 """The families whose edges are written out: typed edges, and shared edges with K weights each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,13 +23,14 @@ class Sparse:
         self.pattern, self.weight, self.evaluate = pattern, weight, evaluate
 
     @kept
-    def _fixed(self) -> tuple[Tensor, Tensor]:
-        """The weights in both orders, for weights that no gradient reaches."""
-        assert self.weight is not None
-        return (
-            _permute(self.weight, self.pattern.by_target.order),
-            _permute(self.weight, self.pattern.by_source.order),
-        )
+    def _by_target(self) -> Tensor:
+        """The weights in the order of targets, for weights that no gradient reaches."""
+        return _permute(cast(Tensor, self.weight), self.pattern.by_target.order)
+
+    @kept
+    def _by_source(self) -> Tensor:
+        """The same in the order of sources."""
+        return _permute(cast(Tensor, self.weight), self.pattern.by_source.order)
 
     def apply(self, x: Tensor) -> Tensor:
         """A^T x: (*, M, W) -> (*, N, W)."""
@@ -38,7 +40,7 @@ class Sparse:
             return self.evaluate(self, x)
         # Batches lie side by side in the width: one product for all of them.
         flat = x.movedim(-2, 0)  # (M, *, W)
-        y = self._apply(flat.reshape(x.shape[-2], flat[0].numel()))
+        y = self._apply(flat.reshape(x.shape[-2], flat.shape[1:].numel()))
         return y.reshape(self.pattern.N, *flat.shape[1:]).movedim(0, -2)  # (*, N, W)
 
     def _apply(self, x: Tensor) -> Tensor:
@@ -46,17 +48,18 @@ class Sparse:
             return spmm(x, None, self.pattern)
         if self.weight.requires_grad:
             return spmm(x, _permute(self.weight, self.pattern.by_target.order).to(x.dtype), self.pattern)
-        by_target, by_source = self._fixed
-        if by_target.dtype != x.dtype:  # under autocast
-            by_target, by_source = by_target.to(x.dtype), by_source.to(x.dtype)
-        return spmm(x, by_target, self.pattern, by_source)
+        needs = torch.is_grad_enabled() and x.requires_grad
+        weight, t_weight = self._by_target, self._by_source if needs else None
+        if weight.dtype != x.dtype:  # under autocast
+            weight, t_weight = weight.to(x.dtype), None if t_weight is None else t_weight.to(x.dtype)
+        return spmm(x, weight, self.pattern, t_weight)
 
 
 def _permute(weight: Tensor, order: Tensor | None) -> Tensor:
     return weight if order is None else weight.index_select(0, order)
 
 
-class Edges:
+class EdgeSet:
     """E typed places (k, m, n) in a family of K matrices, M x N, and the three matrices that evaluate it.
 
     The family is a matrix from M to K N for expand, from K M to N for combine, and from K M to K N for each; for a
@@ -107,29 +110,29 @@ class Edges:
         return Pattern(source, self._ends(self.K, self.N, self.target), self.K * self.M, self.K * self.N)
 
     @kept
-    def T(self) -> "Edges":
+    def T(self) -> "EdgeSet":
         """The places turned round; what expands here combines there."""
-        turned = Edges(self.K, self.N, self.M, self._type, self.target, self.source)
+        turned = EdgeSet(self.K, self.N, self.M, self._type, self.target, self.source)
         for mine, theirs in (("expand", "combine"), ("combine", "expand"), ("each", "each")):
             if mine in self.__dict__:
                 turned.__dict__[theirs] = self.__dict__[mine].T
         turned.__dict__["T"] = self
         return turned
 
-    def move(self, device: torch.device) -> "Edges":
+    def move(self, device: torch.device) -> "EdgeSet":
         kind = None if self._type is None else self._type.to(device)
-        return Edges(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
+        return EdgeSet(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
 
 
 class Explicit(BoundBasis):
     """A family with its edges written out."""
 
-    edge_set: Edges
+    edge_set: EdgeSet
     weight: Tensor | None
     evaluate: Evaluate | None
 
     def __init__(
-        self, edge_set: Edges, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
+        self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
     ) -> None:
         self.edge_set, self.evaluate, self.dtype = edge_set, evaluate, dtype
         self.weight = None if weight is None else weight.to(dtype)
@@ -190,9 +193,9 @@ class TypedEdges(Explicit):
         return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = dense(z)
         if self.K == 1:
-            return self._expand.apply(z.squeeze(0))
+            return self._expand.apply(cast(Tensor, z[0]))
+        z = dense(z)
         return self._combine.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K M, Q) -> (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
@@ -207,17 +210,21 @@ class TypedEdges(Explicit):
 class SharedEdges(Explicit):
     """Every edge belongs to all matrices of the family; (E, K) weights on one pattern."""
 
-    @kept
-    def _pattern(self) -> Pattern:
-        return Pattern(self.edge_set.source, self.edge_set.target, self.M, self.N)
+    @property
+    def _matrices(self) -> list[Sparse]:
+        # Views of weights that learn are taken anew: in-place steps would cut older ones from the gradient.
+        return self._columns() if self.requires_grad else self._fixed_columns
 
     @kept
-    def _matrices(self) -> list[Sparse]:
+    def _fixed_columns(self) -> list[Sparse]:
+        return self._columns()
+
+    def _columns(self) -> list[Sparse]:
         assert self.weight is not None
-        return [Sparse(self._pattern, self.weight[:, k], self.evaluate) for k in range(self.K)]
+        return [Sparse(self.edge_set.expand, self.weight[:, k], self.evaluate) for k in range(self.K)]
 
     def __init__(
-        self, edge_set: Edges, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
+        self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
     ) -> None:
         super().__init__(edge_set, weight, dtype, evaluate)
         assert self.weight is not None
@@ -271,4 +278,4 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
             got = (int(index.min()), int(index.max()))
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
-    return TypedEdges(Edges(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)
+    return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

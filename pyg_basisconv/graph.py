@@ -9,11 +9,12 @@ from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
-from .cache import IdentityCache
+from .cache import IdentityCache, constituents
 from .errors import reject
 from .kernels import Pattern
 from .kernels.pattern import index_dtype
 
+_CPU = torch.device("cpu")
 Size = int | tuple[int | None, int | None] | None
 _STRUCTURES = IdentityCache()
 _GRAPHS = IdentityCache()
@@ -65,6 +66,7 @@ class Graph:
         self.batch = batch
         self.lambda_max = lambda_max
         self.target_row = target_row
+        self.differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
         self._memo: dict[Hashable, Any] = {}
 
     @property
@@ -116,8 +118,7 @@ class Graph:
 
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when first asked for under `key`; never kept where a gradient passes through it."""
-        differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (self.weight, self.lambda_max))
-        if differentiable:
+        if self.differentiable:
             return build()
         if key not in self._memo:
             with torch.inference_mode(False):
@@ -169,19 +170,51 @@ class Graph:
         Raises:
             ValueError: whatever does not fit, with what was expected, what came, and the fix.
         """
-        ends, values, shape = _read(edge_index, flow)
+        size = sizes(size)
+        if dtype is not None and not dtype.is_floating_point:
+            reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
+        if isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo and edge_index.requires_grad:
+            edge_index = edge_index.coalesce()  # only the values of a coalesced tensor pass the gradient on
+        eigen = lambda_max if isinstance(lambda_max, Tensor) else None
+        number = None if eigen is not None else lambda_max
+
+        def build() -> Graph:
+            return cls._read(
+                edge_index, edge_weight, edge_type, size, dtype, device, flow, batch, lambda_max, target_row
+            )
+
+        graph: Graph = _GRAPHS.get(
+            (*_tensors(edge_index), edge_type, edge_weight, batch, eigen),
+            (_form(edge_index), size, dtype, device, flow, number, target_row),
+            build,
+        )
+        return graph
+
+    @classmethod
+    def _read(
+        cls,
+        edge_index: Any,
+        edge_weight: Tensor | None,
+        edge_type: Tensor | None,
+        size: tuple[int | None, int | None],
+        dtype: torch.dtype | None,
+        device: torch.device | None,
+        flow: str,
+        batch: Tensor | None,
+        lambda_max: Tensor | float | None,
+        target_row: int | None,
+    ) -> "Graph":
+        """Checks the call and makes the graph; the integer part of it, once for the same edges."""
+        ends, values, shape = _ends(edge_index, flow)
         if values is not None:
             if edge_weight is not None:
                 reject(
-                    "edge_weight",
-                    "None beside a sparse edge_index that has values",
-                    "both",
-                    "give the weights once",
+                    "edge_weight", "None beside a sparse edge_index that has values", "both", "give the weights once"
                 )
             edge_weight = values
         if dtype is None:
             dtype = torch.get_default_dtype() if edge_weight is None else edge_weight.dtype
-        M, N = size if isinstance(size, tuple) else (size, size)
+        M, N = size
         if shape is not None:
             for name, given, found in (("M", M, shape[0]), ("N", N, shape[1])):
                 if given is not None and found is not None and given != found:
@@ -193,28 +226,74 @@ class Graph:
                     )
             M, N = shape[0] if M is None else M, shape[1] if N is None else N
         _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
-        tensors = tuple(ends) if ends is not None else ()
-        where = device if ends is None else ends[0].device
         structure = _STRUCTURES.get(
-            (*tensors, edge_type), (M, N, flow, where), lambda: _structure(ends, edge_type, M, N, flow, where)
+            (*_indices(edge_index), edge_type),
+            (_form(edge_index), M, N, flow, device),
+            lambda: _structure(ends, edge_type, M, N, flow, device),
         )
-
-        def build() -> Graph:
-            # What is kept owns its memory: the caller's tensors may die, or change.
-            weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
-            return cls(structure, weight, dtype, batch, lambda_max, target_row)
-
-        eigen = lambda_max if isinstance(lambda_max, Tensor) else None
-        number = None if eigen is not None else lambda_max
-        graph: Graph = _GRAPHS.get(
-            (*tensors, edge_type, edge_weight, batch, eigen),
-            (M, N, flow, where, dtype, number, target_row),
-            build,
-        )
-        return graph
+        # What is kept owns its memory: the caller's tensors may die, or change.
+        weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
+        batch = None if batch is None else batch.clone()
+        if isinstance(lambda_max, Tensor) and not lambda_max.requires_grad:
+            lambda_max = lambda_max.clone()
+        return cls(structure, weight, dtype, batch, lambda_max, target_row)
 
 
-def _read(edge_index: Any, flow: str) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None, Any]:
+def sizes(size: Size) -> tuple[int | None, int | None]:
+    """(M, N) of a user's size, checked.
+
+    >>> sizes(3), sizes([3, None])
+    ((3, 3), (3, None))
+    """
+    pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    for n in pair:
+        if n is not None and (not isinstance(n, int) or n < 0):
+            reject("size", "(M, N), of integers from 0 on or None", size, "pass size=(M, N)")
+    if len(pair) != 2:
+        reject("size", "(M, N), or one number for both", size, "pass size=(M, N)")
+    return pair
+
+
+def targets(edge_index: Any, flow: str) -> int | None:
+    """N, where the edges say it themselves."""
+    if isinstance(edge_index, EdgeIndex):
+        return edge_index.sparse_size(1 if flow == "source_to_target" else 0)
+    if isinstance(edge_index, SparseTensor):
+        return edge_index.size(0)  # type: ignore[no-any-return]
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        return edge_index.shape[0]
+    return None
+
+
+def _form(edge_index: Any) -> Hashable:
+    """What the same tensors may mean: those of a CSR matrix are a CSC matrix's, its transpose."""
+    if isinstance(edge_index, EdgeIndex):
+        return EdgeIndex, edge_index.sparse_size()
+    if isinstance(edge_index, SparseTensor):
+        return SparseTensor, tuple(edge_index.sizes())
+    if isinstance(edge_index, Tensor):
+        return edge_index.layout, edge_index.shape
+    return type(edge_index).__name__
+
+
+def _tensors(edge_index: Any) -> tuple[Tensor | None, ...]:
+    """The tensors by which a user's edges are known again."""
+    if isinstance(edge_index, EdgeIndex):
+        return (edge_index.as_tensor(),)
+    if isinstance(edge_index, SparseTensor):
+        row, column, value = edge_index.coo()
+        return row, column, value
+    return (edge_index,) if isinstance(edge_index, Tensor) else ()
+
+
+def _indices(edge_index: Any) -> tuple[Tensor | None, ...]:
+    """The same, without the values."""
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        return constituents(edge_index)[:-1]
+    return _tensors(edge_index)[:2]
+
+
+def _ends(edge_index: Any, flow: str) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None, Any]:
     """(source or pointers, target or indices) as the user holds them, weights, (M, N)."""
     if edge_index is None:
         return None, None, None
@@ -254,25 +333,14 @@ def _read(edge_index: Any, flow: str) -> tuple[tuple[Tensor, Tensor] | None, Ten
     shape = (edge_index.shape[1], edge_index.shape[0])
     if edge_index.layout == torch.sparse_coo:
         target, source = edge_index._indices()
-        return (source, target), edge_index._values(), shape
+        return (source, target), constituents(edge_index)[-1], shape
     if edge_index.layout == torch.sparse_csr:
-        target = _expand_pointers(edge_index.crow_indices())
+        target = torch.repeat_interleave(edge_index.crow_indices().diff())
         return (edge_index.col_indices(), target), edge_index.values(), shape
     if edge_index.layout == torch.sparse_csc:
-        source = _expand_pointers(edge_index.ccol_indices())
+        source = torch.repeat_interleave(edge_index.ccol_indices().diff())
         return (source, edge_index.row_indices()), edge_index.values(), shape
-    reject("edge_index", "a COO, CSR or CSC layout", edge_index.layout, "convert it with to_sparse_csr()")
-
-
-_POINTERS = IdentityCache()
-
-
-def _expand_pointers(ptr: Tensor) -> Tensor:
-    def build() -> Tensor:
-        return torch.repeat_interleave(ptr.diff())
-
-    expanded: Tensor = _POINTERS.get((ptr,), None, build)
-    return expanded
+    raise AssertionError("other layouts were refused before")
 
 
 def _check(
@@ -302,6 +370,8 @@ def _check(
         if t is not None and device is not None and t.device != device:
             reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
     if edge_weight is not None:
+        if not edge_weight.is_floating_point():
+            reject("edge_weight", "a floating point dtype", edge_weight.dtype, "convert it with .float()")
         if edge_weight.dim() not in (1, 2) or edge_weight.shape[0] != E:
             reject(
                 "edge_weight",
@@ -322,7 +392,13 @@ def _check(
         if edge_type.dtype not in (torch.int64, torch.int32):
             reject("edge_type", "dtype torch.int64", edge_type.dtype, "convert it with .long()")
     if lambda_max is not None:
+        if not isinstance(lambda_max, Tensor | float | int):
+            reject("lambda_max", "a number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")
         values = torch.as_tensor(lambda_max)
+        if isinstance(lambda_max, Tensor) and device is not None and values.device not in (device, _CPU):
+            reject("lambda_max", f"a tensor on {device}, where x is", values.device, "move all inputs to one device")
+        if not values.numel():
+            reject("lambda_max", "a number, or one per graph", tuple(values.shape), "leave it out")
         if values.numel() > 1 and batch is None:
             reject(
                 "lambda_max",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from .basis import BoundBasis
@@ -20,7 +21,11 @@ def theta_first(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
 
 def phi(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
     """X (A o Theta): the operator, once, for the whole batch."""
-    A, weight = basis.to_dense(), theta.dense().to(x)  # (K, M, N), (K, P, Q)
+    A = basis.to_dense()  # (K, M, N)
+    if theta.Q < 0:  # theta.Pass of any width
+        weight = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(basis.K, -1, -1)
+    else:
+        weight = theta.dense().to(x)  # (K, P, Q)
     M, N, P, Q = basis.M, basis.N, weight.shape[1], weight.shape[2]
     operator = A.flatten(1).t() @ weight.flatten(1)  # (M N, P Q)
     operator = operator.view(M, N, P, Q).transpose(1, 2).reshape(M * P, N * Q)

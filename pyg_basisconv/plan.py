@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .basis import Work
+from .errors import reject
 
 PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
 
@@ -54,7 +55,6 @@ class Problem(NamedTuple):
     itemsize: int = 4
     device: str = "cpu"
     cached: bool = False
-    sums: bool = True
 
 
 @dataclass
@@ -240,6 +240,8 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
     >>> plan(Cora).order
     'theta_first'
     """
+    if order != "auto" and order not in ORDERS:
+        reject("order", f"'auto' or one of {', '.join(map(repr, ORDERS))}", repr(order), "'auto' lets the plan choose")
     estimates = tuple(estimate(problem) for estimate in ORDERS.values())
     if order != "auto":
         chosen = next(e for e in estimates if e.order == order)

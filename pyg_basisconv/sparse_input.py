@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache
+from .cache import IdentityCache, constituents
 from .errors import reject
-from .kernels import Pattern, spmm
+from .explicit import Sparse
+from .kernels import Pattern
 
 # Features keep their places while their values change (dropout): the compressed forms are kept for the places.
 _PATTERNS = IdentityCache()
+_MATRICES = IdentityCache()
 
 
 def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
@@ -18,22 +20,23 @@ def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
     tensor([[20.],
             [ 3.]])
     """
-    M, P = x.shape
-    if x.layout == torch.sparse_csr:
-        outer, inner, values = x.crow_indices(), x.col_indices(), x.values()
-    elif x.layout == torch.sparse_csc:
-        outer, inner, values = x.ccol_indices(), x.row_indices(), x.values()
-    elif x.layout == torch.sparse_coo:
-        (outer, inner), values = x._indices(), x.coalesce().values() if x.requires_grad else x._values()
-        if x.requires_grad:
-            outer, inner = x.coalesce().indices()
-    else:
-        reject("x", "a dense, CSR, CSC or COO layout", x.layout, "convert it with to_sparse_csr()")
+    found: Sparse = _MATRICES.get((x,), None, lambda: _matrix(x))
+    return found.apply(weight)
 
-    def build() -> Pattern:
-        rows, columns = outer, inner
-        if x.layout != torch.sparse_coo:
-            rows = torch.repeat_interleave(outer.diff())
+
+def _matrix(x: Tensor) -> Sparse:
+    M, P = x.shape
+    if x.layout not in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo):
+        reject("x", "a dense, CSR, CSC or COO layout", x.layout, "convert it with to_sparse_csr()")
+    if x.layout == torch.sparse_coo and x.requires_grad:
+        x = x.coalesce()  # only the values of a coalesced tensor pass the gradient on
+    *ends, values = constituents(x)
+
+    def places() -> Pattern:
+        if x.layout == torch.sparse_coo:
+            rows, columns = ends[0]
+        else:
+            rows, columns = torch.repeat_interleave(ends[0].diff()), ends[1]
         if x.layout == torch.sparse_csc:
             rows, columns = columns, rows
         for name, index, size in (("row", rows, M), ("column", columns, P)):
@@ -43,8 +46,5 @@ def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
         # Entry (m, p) is an edge from column p to row m: x Theta is A^T Theta for A = x^T.
         return Pattern(columns.clone(), rows.clone(), P, M)
 
-    pattern: Pattern = _PATTERNS.get((outer, inner), (x.layout, M, P), build)
-    order = pattern.by_target.order
-    if order is not None:
-        values = values.index_select(0, order)
-    return spmm(weight, values, pattern)
+    pattern: Pattern = _PATTERNS.get(tuple(ends), (x.layout, M, P), places)
+    return Sparse(pattern, values if values.requires_grad else values.clone())

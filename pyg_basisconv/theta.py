@@ -1,7 +1,7 @@
 """The kinds of parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -10,6 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from .basis import BoundBasis
 from .errors import reject
+from .kernels import matmul
 from .sparse_input import sparse_matmul
 
 
@@ -35,6 +36,8 @@ class Theta(nn.Module):
                     "give each layer its own",
                 )
             return self
+        if Q < 1:
+            reject("out_channels", "a positive integer", Q, "only theta.Pass takes any width")
         self.K, self.P, self.Q = K, P, Q
         if P < 0:
             self.weight = UninitializedParameter()
@@ -50,30 +53,39 @@ class Theta(nn.Module):
         self.weight.materialize(self.shape(self.K, P, self.Q))  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        if isinstance(self.weight, UninitializedParameter):
+            destination[prefix + "weight"] = self.weight
+        else:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "weight")
-        if saved is not None and isinstance(self.weight, UninitializedParameter):
-            self.complete(saved.shape[1])
+        if isinstance(self.weight, UninitializedParameter):
+            if isinstance(saved, UninitializedParameter):
+                return
+            if saved is not None:
+                self.complete(saved.shape[1])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
-        """The shape of the weight, with P on its second axis."""
+        """(K, P, ...) the shape of the weight."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
         """Draws the parameters anew."""
         raise NotImplementedError
 
-    def project(self, x: Tensor) -> Tensor:
-        r""":math:`x \Theta_k`: (*, M, P) -> (K, *, M, D); D is Q where the members are summed."""
+    def project(self, x: Tensor) -> Sequence[Tensor]:
+        r""":math:`x \Theta_k`: (*, M, P) -> K times (*, M, D); D is Q where the members are summed."""
         raise NotImplementedError
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         r""":math:`\sum_k u_k \Theta_k` of K tensors (*, N, P), as they come -> (*, N, Q)."""
         raise NotImplementedError
 
-    def gather(self, basis: BoundBasis, z: Tensor) -> Tensor:
-        """What the basis makes of projected inputs: (K, *, M, D) -> (*, N, Q). Their sum, unless a kind says else."""
+    def gather(self, basis: BoundBasis, z: Sequence[Tensor]) -> Tensor:
+        """What the basis makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
         return basis.combine(z)
 
     def dense(self) -> Tensor:
@@ -107,8 +119,8 @@ class Full(Theta):
     r"""K free matrices, :math:`\Theta` of shape (K, P, Q): K P Q numbers, drawn as Glorot and Bengio do.
 
     >>> theta = Full().build(2, 3, 4)
-    >>> theta.weight.shape, theta.project(torch.ones(5, 3)).shape
-    (torch.Size([2, 3, 4]), torch.Size([2, 5, 4]))
+    >>> theta.weight.shape, [z.shape for z in theta.project(torch.ones(5, 3))]
+    (torch.Size([2, 3, 4]), [torch.Size([5, 4]), torch.Size([5, 4])])
     """
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
@@ -117,7 +129,7 @@ class Full(Theta):
     def reset_parameters(self) -> None:
         _glorot(self.weight, self.P, self.Q)
 
-    def project(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Sequence[Tensor]:
         return project(x, self.weight)
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
@@ -160,18 +172,18 @@ class Heads(Theta):
     def reset_parameters(self) -> None:
         _glorot(self.weight, self.P, self.weight.shape[-1])
 
-    def project(self, x: Tensor) -> Tensor:
+    def project(self, x: Tensor) -> Sequence[Tensor]:
         z = project(x, self.weight)
-        return z if self.combine == "concat" else z / self.K
+        return z if self.combine == "concat" else [z_k / self.K for z_k in z]
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         heads = [u_k @ weight for u_k, weight in zip(u, self.weight.unbind(0), strict=True)]
         return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
 
-    def gather(self, basis: BoundBasis, z: Tensor) -> Tensor:
+    def gather(self, basis: BoundBasis, z: Sequence[Tensor]) -> Tensor:
         if self.sums:
             return basis.combine(z)
-        return basis.each(z).movedim(0, -2).flatten(-2)  # (K, *, N, D) -> (*, N, K D)
+        return basis.each(torch.stack([*z])).movedim(0, -2).flatten(-2)  # (K, *, N, D) -> (*, N, K D)
 
     def dense(self) -> Tensor:
         if self.sums:
@@ -210,8 +222,8 @@ class Pass(Theta):
     def reset_parameters(self) -> None:
         """There is nothing to draw."""
 
-    def project(self, x: Tensor) -> Tensor:
-        return x.to_dense().expand(self.K, *x.shape) if x.layout != torch.strided else x.expand(self.K, *x.shape)
+    def project(self, x: Tensor) -> Sequence[Tensor]:
+        return [x if x.layout == torch.strided else x.to_dense()] * self.K
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         total: Tensor | None = None
@@ -224,12 +236,12 @@ class Pass(Theta):
         return torch.eye(self.Q).expand(self.K, self.Q, self.Q)
 
 
-def project(x: Tensor, weight: Tensor) -> Tensor:
-    """All x Theta_k in one product, in which x is read once: (*, M, P), (K, P, Q) -> (K, *, M, Q)."""
+def project(x: Tensor, weight: Tensor) -> Sequence[Tensor]:
+    """All x Theta_k in one product, in which x is read once: (*, M, P), (K, P, Q) -> K times (*, M, Q)."""
     K, P, Q = weight.shape
     flat = weight.squeeze(0) if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
-    z = x @ flat if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
-    return z.unsqueeze(0) if K == 1 else z.unflatten(-1, (K, Q)).movedim(-2, 0)
+    z = matmul(x, flat) if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
+    return (z,) if K == 1 else z.unflatten(-1, (K, Q)).unbind(-2)
 
 
 def _add_product(total: Tensor | None, u: Tensor, weight: Tensor) -> Tensor:

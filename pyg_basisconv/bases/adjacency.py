@@ -1,5 +1,6 @@
 """The matrices that a graph gives directly: adjacency, degree and Laplacian, normalised."""
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, EdgeList
 from ..errors import reject
-from ..explicit import Edges, TypedEdges
+from ..explicit import EdgeSet, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
 from .identity import target_diagonal
@@ -56,6 +57,9 @@ class Adjacency(Basis):
                 repr(existing),
                 "it says what becomes of present loops",
             )
+        for name, value in (("self_loops", self_loops), ("diagonal", diagonal)):
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                reject(name, "a finite number", repr(value), "give a weight")
         self.norm, self.existing, self.diagonal = norm, existing, float(diagonal)
         self.self_loops = self_loops
 
@@ -130,7 +134,7 @@ class Laplacian(Basis):
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
-            root = _power(degree, -0.5)
+            root = _root(degree)
             w = root.index_select(0, source) * w * root.index_select(0, target)
         else:
             w = _power(degree, -1.0).index_select(0, source) * w
@@ -147,7 +151,7 @@ class Laplacian(Basis):
 def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
     s = structure
-    edge_set = s.memo("single", lambda: Edges(1, s.M, s.N, None, s.source, s.target, s.pattern))
+    edge_set = s.memo("single", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
     return TypedEdges(edge_set, weight, dtype)
 
 
@@ -213,15 +217,7 @@ def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Gr
         return w * _power(_sums(s.pattern.T, weight, w.dtype), -1.0).index_select(0, s.source)
     if s.M != s.N:
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
-    degree = _sums(s.pattern, weight, w.dtype)
-    if bool((degree < 0).any()):
-        reject(
-            "edge_weight",
-            "degrees of at least 0, for norm='sym'",
-            float(degree.min()),
-            "use norm='rw' or None",
-        )
-    root = _power(degree, -0.5)
+    root = _root(_sums(s.pattern, weight, w.dtype))
     return root.index_select(0, s.source) * w * root.index_select(0, s.target)
 
 
@@ -241,6 +237,14 @@ def _power(x: Tensor, exponent: float) -> Tensor:
     """X ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
     zero = x == 0
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
+
+
+def _root(degree: Tensor) -> Tensor:
+    """1 / sqrt(degree)."""
+    if bool((degree < 0).any()):
+        got = float(degree.detach().min())
+        reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use norm='rw' or None")
+    return _power(degree, -0.5)
 
 
 def _select(x: Tensor, positions: Tensor | None) -> Tensor:

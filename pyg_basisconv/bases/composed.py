@@ -198,7 +198,7 @@ class BoundMix(BoundBasis):
 
     def each(self, z: Tensor) -> Tensor:
         # Member h of the mixture sees only z_h: the whole family is applied to each.
-        return torch.stack([self._one(h).combine(z_h.unsqueeze(0)) for h, z_h in enumerate(z)])
+        return torch.stack([self._one(h).combine([z_h]) for h, z_h in enumerate(z)])
 
     def _one(self, h: int) -> "BoundMix":
         return BoundMix([self.coefficients[h]], self.family)
@@ -326,7 +326,12 @@ class Mix(Composed):
     """
 
     def __init__(self, coefficients: Sequence[float] | Sequence[Sequence[float]] | Tensor, basis: Basis) -> None:
-        C = torch.as_tensor(coefficients, dtype=torch.float64)
+        if not isinstance(basis, Basis):
+            reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
+        try:
+            C = torch.as_tensor(coefficients, dtype=torch.float64)
+        except (TypeError, ValueError):
+            reject("coefficients", f"numbers of shape (H, {basis.K})", repr(coefficients), "give rows of one length")
         C = C.unsqueeze(0) if C.dim() == 1 else C
         if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:
             reject(

@@ -2,8 +2,7 @@
 
 from ..basis import Basis, BoundBasis
 from ..errors import reject
-from ..explicit import Edges as EdgeSet
-from ..explicit import SharedEdges, TypedEdges
+from ..explicit import EdgeSet, SharedEdges, TypedEdges
 from ..graph import Graph
 
 

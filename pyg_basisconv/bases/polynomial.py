@@ -30,7 +30,7 @@ class Polynomial(BoundBasis):
         if before is not None and self.c:
             total = _add(total, self.c, before)
         if now is not None:
-            total = _add(total, self.a if k else 1.0, self.operator.combine(now.unsqueeze(0)))
+            total = _add(total, self.a if k else 1.0, self.operator.combine([now]))
         return total
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
@@ -42,6 +42,7 @@ class Polynomial(BoundBasis):
                 before, now = now, cast(Tensor, self._next(k, now, before if k else None))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = z.unbind(0) if isinstance(z, Tensor) else z
         total: Tensor | None = None
         later: Tensor | None = None  # the total of one step before
         for k in reversed(range(self.K)):
@@ -117,6 +118,8 @@ class Powers(Basis):
 
     def __init__(self, K: int, operator: Basis | None = None) -> None:
         super().__init__(K)
+        if operator is not None and not isinstance(operator, Basis):
+            reject("operator", "a basis with K = 1", repr(operator), "such as bases.Adjacency('sym')")
         self.operator = Adjacency("sym") if operator is None else operator
         if self.operator.K != 1:
             reject("operator", "a basis with K = 1", self.operator, "take powers of one matrix at a time")
@@ -226,8 +229,12 @@ class Chebyshev(Basis):
         scale = torch.as_tensor(given, dtype=weight.dtype, device=weight.device)
         if scale.numel() == 1:
             return scale.reshape(())
-        assert graph.batch is not None
-        if int(graph.batch.max()) >= scale.numel():
+        if graph.batch is None or graph.batch.shape != (graph.N,) or graph.batch.is_floating_point():
+            got = None if graph.batch is None else f"{tuple(graph.batch.shape)}, {graph.batch.dtype}"
+            reject("batch", f"integers of shape ({graph.N},), beside one lambda_max per graph", got, "pass it")
+        if graph.N and int(graph.batch.min()) < 0:
+            reject("batch", "the numbers of graphs, from 0 on", int(graph.batch.min()), "correct it")
+        if graph.N and int(graph.batch.max()) >= scale.numel():
             reject(
                 "lambda_max",
                 f"{int(graph.batch.max()) + 1} values, one per graph",
@@ -245,11 +252,12 @@ class Chebyshev(Basis):
             structure, weight = Laplacian("sym").weights(graph)
         coordinates = (structure.source.cpu().numpy(), structure.target.cpu().numpy())
         L = csr_array((weight.detach().double().cpu().numpy(), coordinates), shape=(graph.N, graph.N))
-        if abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
+        if graph.N and abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
             reject("lambda_max", "an undirected graph for 'exact'", "a directed one", "pass a number, or None")
-        if graph.N < 3:
-            return float(torch.linalg.eigvalsh(torch.as_tensor(L.toarray())).max())
-        return float(eigsh(L, k=1, which="LA", return_eigenvectors=False)[0])
+        if graph.N < 3 or not L.count_nonzero():
+            return max([0.0, *torch.linalg.eigvalsh(torch.as_tensor(L.toarray())).tolist()])
+        start = torch.rand(graph.N, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
+        return float(eigsh(L, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
 
     def extra_repr(self) -> str:
         norm = self.laplacian.norm

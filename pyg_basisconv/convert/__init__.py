@@ -1,2 +1,70 @@
-"""temporary"""
-def convert(m): return m
+"""Conversion: layers of PyG, alone or inside models, as the same function made of `BasisConv`s."""
+
+import copy
+import warnings
+from collections import Counter
+
+from torch import nn
+from torch_geometric.nn.conv import MessagePassing
+
+from ..conv import BasisConv
+from . import polynomials, sums  # noqa: F401 (each fills the registry)
+from .registry import Left, rebuild
+
+__all__ = ["convert"]
+
+
+def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
+    r"""The same function made of `BasisConv`s, for one PyG layer or for all the layers of a model.
+
+    The result is called as the original is, gives the same outputs and the same gradients, and is a new module with
+    parameters of its own: the original stays as it is. The matrix of each `Linear` of a layer becomes one
+    :math:`\Theta_k`, so load a PyG checkpoint first and convert then. dtype, device, training mode, frozen parameters
+    and layers that stand in several places of the model carry over; layers that are still lazy stay lazy (their
+    parameters are then drawn by `BasisConv`). A layer with `cached=True` never returns the result of another graph.
+
+    What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
+
+    Args:
+        module: a PyG layer, or any module that has some in it.
+        left: a dict to be filled with the name of each PyG layer that is left, and the reason; without it they are
+            told in one warning.
+
+    >>> import torch
+    >>> from torch_geometric.nn import GATConv, GCNConv
+    >>> convert(GCNConv(8, 4))
+    Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
+    >>> model = torch.nn.ModuleList([GCNConv(8, 4), GATConv(4, 2)])
+    >>> left = {}
+    >>> same = convert(model, left)
+    >>> left
+    {'1': 'GATConv: no BasisConv of it is known'}
+    >>> x, edge_index = torch.randn(3, 8), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    >>> torch.testing.assert_close(same[0](x, edge_index), model[0](x, edge_index))
+    """
+    shared = _shared(module)
+    copies: dict[int, object] = {}
+    reasons: dict[str, str] = {}
+    for name, part in module.named_modules():
+        if isinstance(part, MessagePassing) and not isinstance(part, BasisConv):
+            try:
+                copies[id(part)] = rebuild(part, shared)
+            except Left as reason:
+                reasons[name] = f"{type(part).__name__}: {reason}"
+    if left is not None:
+        left.update(reasons)
+    elif reasons:
+        lines = [f"  {name or 'the layer'}: {reason}" for name, reason in reasons.items()]
+        total = len(copies) + len(reasons)
+        warnings.warn("\n".join([f"convert left {len(reasons)} of {total} layers as they were", *lines]), stacklevel=2)
+    if isinstance(module, MessagePassing) and not copies and reasons:
+        return module
+    # Wherever the model holds a layer, be it in a plain list, its copy holds what the layer became.
+    converted: nn.Module = copy.deepcopy(module, copies)
+    return converted
+
+
+def _shared(module: nn.Module) -> set[int]:
+    """The parameters that several modules hold, or one under several names, by identity."""
+    seen = Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
+    return {p for p, times in seen.items() if times > 1}

@@ -44,6 +44,8 @@ def primitive(
         if transformed or torch.compiler.is_compiling() or type(first) not in _PLAIN:
             result: Tensor = operator(first, *rest)
             return result
+        if not torch.is_grad_enabled():
+            return compute(first, *rest)
         return eager.apply(first, *rest)  # type: ignore[attr-defined, no-any-return]
 
     return call

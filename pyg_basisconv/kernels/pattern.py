@@ -70,25 +70,27 @@ class Pattern:
         return compress(self.source, self.target, self.M)
 
     @kept
-    def target_to_source(self) -> Tensor:
-        """(E,) for each position by target, the position by source."""
-        return _translate(self.by_target.order, self.by_source.order, self.source)
+    def one_way(self) -> list[Tensor]:
+        """[ptr, index] by target."""
+        return [*self.by_target[:2]]
 
     @kept
-    def source_to_target(self) -> Tensor:
-        """(E,) for each position by source, the position by target."""
-        return _translate(self.by_source.order, self.by_target.order, self.source)
+    def both_ways(self) -> list[Tensor]:
+        """[ptr, index] by target, and by source."""
+        return [*self.by_target[:2], *self.by_source[:2]]
+
+    @kept
+    def both_ways_and_across(self) -> list[Tensor]:
+        """The same, and for each position by target the one by source, and the reverse; (E,) both."""
+        order, t_order = self.by_target.order, self.by_source.order
+        back, t_back = _translate(order, t_order, self.source), _translate(t_order, order, self.source)
+        return [*self.both_ways, back, t_back]
 
     @kept
     def T(self) -> "Pattern":
         """The pattern of the transposed matrix; it shares everything with this one."""
         pattern = Pattern(self.target, self.source, self.N, self.M)
-        for mine, theirs in (
-            ("by_target", "by_source"),
-            ("by_source", "by_target"),
-            ("target_to_source", "source_to_target"),
-            ("source_to_target", "target_to_source"),
-        ):
+        for mine, theirs in (("by_target", "by_source"), ("by_source", "by_target")):
             if mine in self.__dict__:
                 pattern.__dict__[theirs] = self.__dict__[mine]
         pattern.__dict__["T"] = self

@@ -9,8 +9,10 @@ from torch import Tensor
 from .op import primitive
 from .pattern import Pattern
 
-# Up to this width torch's CSR product is the faster one on CPU, beyond it the embedding bag.
+# On CPU torch's CSR product is the faster one up to this width, and up to twice of it where x fits into the cache;
+# beyond it the embedding bag is.
 _NARROW = 8
+_NEAR = 0
 _CHUNK = 1 << 22  # numbers held at a time where no vendor kernel applies
 
 # torch announces once per process that its compressed sparse layout may change; users of this library chose neither
@@ -20,17 +22,18 @@ with warnings.catch_warnings():
     torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
 
 
-def _spmm(
-    x: Tensor,  # (M, W)
-    weight: Tensor | None,  # (E,) by target
-    ptr: Tensor,
-    index: Tensor,
-    back: Tensor | None,
-    t_ptr: Tensor | None,
-    t_index: Tensor | None,
-    t_back: Tensor | None,
-    t_weight: Tensor | None,
-) -> Tensor:
+# What the products are told of a pattern, a list of index tensors: [ptr, index] by target; with gradients also
+# [t_ptr, t_index] by source; where the weights learn, also the positions of each form in the other [back, t_back].
+Arrays = list[Tensor]
+
+
+def _transposed(arrays: Arrays) -> Arrays:
+    ptr, index, t_ptr, t_index, *backs = arrays
+    return [t_ptr, t_index, ptr, index, *reversed(backs)]
+
+
+def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
+    ptr, index = arrays[:2]
     N = ptr.numel() - 1
     M, W = x.shape
     if not index.numel() or not W:
@@ -39,40 +42,44 @@ def _spmm(
     if x.is_cuda:
         csr = W == 1  # wider ones are not summed in a fixed order by cuSPARSE
     else:
-        csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW)
-    if csr:
+        narrow = W <= _NARROW or (W <= 2 * _NARROW and M * W <= _NEAR)
+        csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and narrow)
+    if csr and not torch.is_autocast_enabled(x.device.type):  # which would take this product for a dense one
         values = x.new_ones(index.numel()) if weight is None else weight
         return torch.sparse_csr_tensor(ptr, index, values, (N, M)) @ x
     # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
 
 
-def _spmm_fake(x: Tensor, weight: Tensor | None, ptr: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(ptr.numel() - 1, x.shape[1])
+def _spmm_fake(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
+    return x.new_empty(arrays[0].numel() - 1, x.shape[1])
 
 
 def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, weight, *rest = inputs
-    # x is only needed for the gradient of the weights: where they are fixed it is not kept alive.
+    x, weight, t_weight, ctx.arrays = inputs
     ctx.learns = weight is not None and ctx.needs_input_grad[1]
-    ctx.save_for_backward(x if ctx.learns else None, weight, *rest)
+    if ctx.learns:
+        ctx.save_for_backward(x, weight)
+    else:  # x is only needed for the gradient of the weights: where they are fixed it is not kept alive
+        ctx.fixed = weight, t_weight
 
 
 def _spmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, weight, ptr, index, back, t_ptr, t_index, t_back, t_weight = ctx.saved_tensors
-    grad_x = grad_weight = None
-    if ctx.needs_input_grad[0]:
+    if not ctx.learns:
+        weight, t_weight = ctx.fixed
         if t_weight is None and weight is not None:
-            t_weight = weight.index_select(0, t_back)
-        grad_x = spmm_raw(grad, t_weight, t_ptr, t_index, t_back, ptr, index, back, weight)
-    if ctx.learns:
-        grad_weight = sddmm_raw(x, grad, ptr, index, back, t_ptr, t_index, t_back)
-    return grad_x, grad_weight, None, None, None, None, None, None, None
+            t_weight = weight.index_select(0, ctx.arrays[5])
+        return spmm_raw(grad, t_weight, weight, _transposed(ctx.arrays)), None, None, None
+    x, weight = ctx.saved_tensors
+    grad_x = None
+    if ctx.needs_input_grad[0]:
+        t_weight = weight.index_select(0, ctx.arrays[5])
+        grad_x = spmm_raw(grad, t_weight, weight, _transposed(ctx.arrays))
+    return grad_x, sddmm_raw(x, grad, ctx.arrays), None, None
 
 
 spmm_raw = primitive(
-    "spmm(Tensor x, Tensor? weight, Tensor ptr, Tensor index, Tensor? back, Tensor? t_ptr, Tensor? t_index, "
-    "Tensor? t_back, Tensor? t_weight) -> Tensor",
+    "spmm(Tensor x, Tensor? weight, Tensor? t_weight, Tensor[] arrays) -> Tensor",
     _spmm,
     _spmm_fake,
     _spmm_context,
@@ -99,34 +106,24 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     tensor([[4.],
             [3.]])
     """
-    ptr, index, _ = pattern.by_target
     learns = weight is not None and weight.requires_grad
     if not (torch.is_grad_enabled() and (learns or x.requires_grad)):
-        return spmm_raw(x, weight, ptr, index, None, None, None, None, None)
-    t_ptr, t_index, _ = pattern.by_source
-    back = t_back = None
-    if weight is not None and (learns or t_weight is None):
-        back, t_back = pattern.target_to_source, pattern.source_to_target
-    return spmm_raw(x, weight, ptr, index, back, t_ptr, t_index, t_back, None if learns else t_weight)
+        return spmm_raw(x, weight, None, pattern.one_way)
+    if learns:
+        return spmm_raw(x, weight, None, pattern.both_ways_and_across)
+    if t_weight is None and weight is not None:
+        return spmm_raw(x, weight, None, pattern.both_ways_and_across)
+    return spmm_raw(x, weight, t_weight, pattern.both_ways)
 
 
-def _sddmm(
-    x: Tensor,  # (M, W)
-    y: Tensor,  # (N, W)
-    ptr: Tensor,
-    index: Tensor,
-    back: Tensor | None,
-    t_ptr: Tensor | None,
-    t_index: Tensor | None,
-    t_back: Tensor | None,
-) -> Tensor:
+def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
+    ptr, index = arrays[:2]
     E, W = index.numel(), x.shape[1]
     if not E or not W:
         return x.new_zeros(E)
-    native = x.is_cuda or torch.backends.mkl.is_available()
-    if native and x.dtype in (torch.float32, torch.float64):
-        zeros = torch.zeros(E, dtype=x.dtype, device=x.device)
-        pattern = torch.sparse_csr_tensor(ptr, index, zeros, (y.shape[0], x.shape[0]))
+    native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
+    if native and x.shape[0] * y.shape[0] >= E:  # torch refuses a pattern with more entries than places
+        pattern = torch.sparse_csr_tensor(ptr, index, x.new_zeros(E), (y.shape[0], x.shape[0]))
         return torch.sparse.sampled_addmm(pattern, y.contiguous(), x.contiguous().t(), beta=0.0).values()
     row = torch.repeat_interleave(ptr.diff(), output_size=E)
     step = max(1, _CHUNK // W)
@@ -138,28 +135,28 @@ def _sddmm(
     return torch.cat(parts).to(x.dtype)
 
 
-def _sddmm_fake(x: Tensor, y: Tensor, ptr: Tensor, index: Tensor, *_: Any) -> Tensor:
-    return x.new_empty(index.numel())
+def _sddmm_fake(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
+    return x.new_empty(arrays[1].numel())
 
 
 def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
+    x, y, ctx.arrays = inputs
+    ctx.save_for_backward(x, y)
 
 
 def _sddmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    x, y, ptr, index, back, t_ptr, t_index, t_back = ctx.saved_tensors
+    x, y = ctx.saved_tensors
     grad_x = grad_y = None
     if ctx.needs_input_grad[0]:
-        t_grad = grad.index_select(0, t_back)
-        grad_x = spmm_raw(y, t_grad, t_ptr, t_index, t_back, ptr, index, back, None)
+        t_grad = grad.index_select(0, ctx.arrays[5])
+        grad_x = spmm_raw(y, t_grad, grad, _transposed(ctx.arrays))
     if ctx.needs_input_grad[1]:
-        grad_y = spmm_raw(x, grad, ptr, index, back, t_ptr, t_index, t_back, None)
-    return grad_x, grad_y, None, None, None, None, None, None
+        grad_y = spmm_raw(x, grad, None, ctx.arrays)
+    return grad_x, grad_y, None
 
 
 sddmm_raw = primitive(
-    "sddmm(Tensor x, Tensor y, Tensor ptr, Tensor index, Tensor? back, Tensor? t_ptr, Tensor? t_index, "
-    "Tensor? t_back) -> Tensor",
+    "sddmm(Tensor x, Tensor y, Tensor[] arrays) -> Tensor",
     _sddmm,
     _sddmm_fake,
     _sddmm_context,
@@ -182,6 +179,4 @@ def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     >>> sddmm(torch.tensor([[1.], [2.]]), torch.tensor([[3.]]), pattern)
     tensor([6., 3.])
     """
-    ptr, index, _ = pattern.by_target
-    t_ptr, t_index, _ = pattern.by_source
-    return sddmm_raw(x, y, ptr, index, pattern.target_to_source, t_ptr, t_index, pattern.source_to_target)
+    return sddmm_raw(x, y, pattern.both_ways_and_across)

@@ -1,0 +1,5 @@
+"""Benchmarks against PyG's layers, `python -m benchmarks`, and of the planner, `python -m benchmarks.orders`."""
+
+import os
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, read when torch is loaded: it announces itself

@@ -1,0 +1,40 @@
+"""Equality of two layers, values and all gradients, asserted before anything is timed."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+TOLERANCE = 1e-4  # float32, relative to the largest value
+
+
+def step(call: Callable[[], Tensor], leaves: Sequence[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
+    """Forward and backward: y, and the gradient of <y, gradient> with respect to every leaf."""
+    y = call()
+    return (y.detach(), *torch.autograd.grad(y, list(leaves), gradient))
+
+
+def assert_close(ours: Tensor, peers: Tensor, what: str) -> None:
+    """Compares with the largest value of the peer's in view: a float32 sum has no better zero."""
+    atol = TOLERANCE * float(peers.abs().max()) if peers.numel() else 0.0
+    torch.testing.assert_close(ours, peers, rtol=TOLERANCE, atol=atol, msg=lambda text: f"{what} differs: {text}")
+
+
+def assert_same_gradients(
+    twin: nn.Module,
+    convert: Callable[[nn.Module], nn.Module],
+    peers: Sequence[Tensor],
+    ours: Sequence[Tensor],
+    what: str,
+) -> None:
+    """Compares the gradients of all parameters, through a twin of the peer that is there to be changed.
+
+    The conversion transposes and stacks the peer's parameters, and so it does to their gradients when they stand in the
+    parameters' place.
+    """
+    with torch.no_grad():
+        for p, gradient in zip(twin.parameters(), peers, strict=True):
+            p.copy_(gradient)
+    expected = convert(twin)
+    for (name, p), gradient in zip(expected.named_parameters(), ours, strict=True):
+        assert_close(gradient, p.detach(), f"{what}: the gradient of {name}")

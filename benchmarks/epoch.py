@@ -1,0 +1,109 @@
+"""A whole training epoch of the two-layer GCN on Cora (Kipf and Welling, arXiv:1609.02907), dropout included."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from pyg_basisconv import convert
+
+from .compare import assert_close, assert_same_gradients, step
+from .data import Graph
+from .layers import LAYOUTS, lay_out
+from .measure import Effort
+from .rows import Result, best, measure
+
+WORK, TARGET, HIDDEN = "epoch of a 2-layer GCN, Cora, dropout, sparse x", 3.0, 16
+
+
+class GCN(nn.Module):
+    """Two layers with dropout before each."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor, *edges: Any) -> Tensor:
+        hidden = self.first(drop(x, self.training), *edges).relu()
+        return self.second(drop(hidden, self.training), *edges)
+
+
+def drop(x: Tensor, training: bool) -> Tensor:
+    """Dropout with probability 1/2; of the numbers that are there where x is sparse."""
+    if x.layout == torch.strided:
+        return F.dropout(x, 0.5, training)
+    values = F.dropout(x.values(), 0.5, training)
+    return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), values, x.shape)
+
+
+def converted(model: Any) -> GCN:
+    return GCN(convert(model.first), convert(model.second))
+
+
+def epoch(model: GCN, x: Tensor, edges: tuple[Any, ...], graph: Graph) -> Callable[[], None]:
+    """One step of training."""
+    decayed: dict[str, Any] = {"params": list(model.first.parameters()), "weight_decay": 5e-4}
+    optimizer = torch.optim.Adam([decayed, {"params": list(model.second.parameters())}], lr=0.01)
+    assert graph.y is not None
+    labels = graph.y[graph.train]
+
+    def train() -> None:
+        model.train()
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x, *edges)[graph.train], labels)
+        loss.backward()
+        optimizer.step()
+
+    return train
+
+
+def run(graph: Graph, effort: Effort, device: str) -> Result:
+    """Equality is asserted without dropout."""
+    torch.manual_seed(0)
+    P, classes = graph.x.shape[1], 7
+
+    def make() -> GCN:
+        model = GCN(GCNConv(P, HIDDEN, cached=True), GCNConv(HIDDEN, classes, cached=True)).to(device)
+        model.load_state_dict(state)
+        return model
+
+    state = GCN(GCNConv(P, HIDDEN), GCNConv(HIDDEN, classes)).to(device).state_dict()
+    reference, edges = make(), lay_out(graph, "edge_index")
+    ours = converted(reference)
+    gradient = torch.randn(graph.N, classes, device=device)
+
+    def both(model: nn.Module, x: Tensor, edges: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        return step(lambda: model.eval()(x, *edges), list(model.parameters()), gradient)
+
+    expected, found = both(reference, graph.x, edges), both(ours, graph.sparse_x, edges)
+    assert_close(found[0], expected[0], f"{WORK}: the value")
+    assert_same_gradients(make(), converted, expected[1:], found[1:], WORK)
+
+    def build(layout: str) -> Callable[[], None]:
+        model, laid = make(), lay_out(graph, layout)
+        assert_close(both(model, graph.x, laid)[0], expected[0], "the value")
+        work = epoch(model, graph.x, laid, graph)
+        work()
+        return work
+
+    layout, peers, skipped = best(LAYOUTS, build, device)
+    return measure(
+        peers,
+        epoch(ours, graph.sparse_x, edges, graph),
+        effort,
+        device,
+        ceiling=None,  # much of an epoch is dropout, the loss and the optimizer
+        work=WORK,
+        graph=graph.name,
+        E=graph.E,
+        P=P,
+        Q=HIDDEN,
+        gradients="Theta",
+        layout=layout,
+        target=TARGET,
+        order="",
+        skipped=skipped,
+    )

@@ -1,0 +1,125 @@
+"""The data of the examples: citation networks, from a folder or by PyG's download, and handwritten digits."""
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.datasets import Planetoid
+from torch_geometric.transforms import NormalizeFeatures
+from torch_geometric.utils import coalesce
+
+CITATIONS = ("Cora", "CiteSeer", "PubMed")
+PATIENCE = 10.0  # seconds without a new byte, after which a download is given up
+_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+
+
+def load(name: str, root: Path) -> tuple[str, Data]:
+    """A citation network with its public split, or the digits, for want of data and network; and which it is."""
+    if name != "digits":
+        try:
+            return name, planetoid(name, root)
+        except ConnectionError as error:
+            print(f"{error}; training on scikit-learn's handwritten digits instead.")
+    return "digits", digits()
+
+
+def planetoid(name: str, root: Path) -> Data:
+    """The network whose raw files lie in root/name/raw, or are downloaded to there if they do not.
+
+    PyG works in a scratch copy: it writes beside the raw files, which may be somebody else's, and takes the half of a
+    file that an interrupted download leaves behind for the whole.
+    """
+    raw = root / name / "raw"
+    files = [f"ind.{name.lower()}.{part}" for part in _PARTS]
+    missing = [file for file in files if not (raw / file).is_file()]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        copy = Path(scratch, name, "raw")
+        copy.mkdir(parents=True)
+        for file in files:
+            if file not in missing:
+                shutil.copyfile(raw / file, copy / file)  # the content alone: the mode may be read-only
+
+        def work() -> Data:
+            return Planetoid(scratch, name, transform=NormalizeFeatures())[0]
+
+        if not missing:
+            try:
+                return work()
+            except Exception as error:  # of pickle, numpy or scipy: all say that a file is not what it should be
+                raise ValueError(
+                    f"the files in {raw} cannot be read ({error}): remove them to download them"
+                ) from error
+        try:
+            data = _while_it_grows(copy, work)
+        except Exception as error:  # every kind of network failure has its own
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ConnectionError(f"{name} is not in {root} and could not be downloaded ({reason})") from error
+        if _writable(root):
+            raw.mkdir(parents=True, exist_ok=True)
+            for file in missing:
+                shutil.copyfile(copy / file, raw / file)
+        return data
+
+
+def _while_it_grows(folder: Path, work: Callable[[], Data]) -> Data:
+    """Runs work for as long as the files in the folder grow; no other limit holds against every way to hang."""
+    done: list[Data | Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except Exception as error:  # handed to the caller's thread
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    size = -1
+    while thread.is_alive():
+        before, size = size, sum(file.stat().st_size for file in folder.iterdir())
+        if size == before:
+            raise TimeoutError(f"nothing came for {PATIENCE:g} seconds")
+        thread.join(PATIENCE)
+    if isinstance(done[0], Exception):
+        raise done[0]
+    return done[0]
+
+
+def _writable(folder: Path) -> bool:
+    """Whether files may be added: by the mode as well, since a super-user may write anywhere."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)
+
+
+def digits(neighbours: int = 8) -> Data:
+    """The 1,797 handwritten digits of scikit-learn, 8 x 8 pixels, on the graph of their nearest neighbours.
+
+    The split is as in the citation networks: 20 labels per class to train, 500 to validate, the other 1,097 to test.
+    """
+    from sklearn.datasets import load_digits
+    from sklearn.neighbors import kneighbors_graph
+
+    images, labels = load_digits(return_X_y=True)
+    nearest = kneighbors_graph(images, neighbours).tocoo()
+    edges = torch.stack([torch.as_tensor(nearest.row), torch.as_tensor(nearest.col)]).long()
+    y = torch.as_tensor(labels).long()
+    order = torch.randperm(y.numel(), generator=torch.Generator().manual_seed(0))
+    train = torch.cat([order[y[order] == label][:20] for label in range(10)])
+    rest = order[~torch.isin(order, train)]
+    return Data(
+        x=torch.as_tensor(images / 16).float(),
+        y=y,
+        edge_index=coalesce(torch.cat([edges, edges.flip(0)], 1)),
+        train_mask=_mask(train, y.numel()),
+        val_mask=_mask(rest[:500], y.numel()),
+        test_mask=_mask(rest[500:], y.numel()),
+    )
+
+
+def _mask(index: torch.Tensor, size: int) -> torch.Tensor:
+    return torch.zeros(size, dtype=torch.bool).index_fill(0, index, True)

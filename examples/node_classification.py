@@ -1,0 +1,249 @@
+"""Classifies the nodes of a citation network with stacks of `BasisConv`, beside the same models of PyG's own layers.
+
+    python -m examples.node_classification --dataset Cora --seeds 20 --minutes 60
+
+All models are trained by one function, stopped early by the validation set, and judged on the test set as they were
+when the validation set liked them best. The seeds are 0, 1, ...
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from examples.data import CITATIONS, load
+from examples.models import MODELS
+
+OURS, PYG = SIDES = ("BasisConv", "PyG")
+
+
+@dataclass
+class Run:
+    """One training: loss and accuracy on the validation set after each epoch, and what is kept of the best of them."""
+
+    model: str
+    side: str
+    seed: int
+    losses: list[float] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    validation: float = 0.0
+    test: float = 0.0
+
+
+def train(net: nn.Module, x: Tensor, data: Data, run: Run, epochs: int, patience: int, tick: Callable[[], None]) -> Run:
+    """Adam on the cross-entropy of the training nodes, until the loss on the validation nodes falls no more."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.02, weight_decay=5e-4)
+    best, since = math.inf, 0
+    for _ in range(epochs):
+        start = time.perf_counter()
+        net.train()
+        optimizer.zero_grad()
+        scores = net(x, data.edge_index)
+        F.cross_entropy(scores[data.train_mask], data.y[data.train_mask]).backward()
+        optimizer.step()
+
+        net.eval()
+        with torch.no_grad():
+            scores = net(x, data.edge_index)
+        loss = F.cross_entropy(scores[data.val_mask], data.y[data.val_mask]).item()
+        right = (scores.argmax(-1) == data.y).float()
+        accuracy = right[data.val_mask].mean().item()
+        run.seconds.append(time.perf_counter() - start)
+        run.losses.append(loss)
+        run.accuracies.append(accuracy)
+        tick()
+
+        since += 1
+        if loss < best:
+            best, since = loss, 0
+            run.validation, run.test = accuracy, right[data.test_mask].mean().item()
+        if since == patience:
+            break
+    return run
+
+
+def compare(names: Sequence[str], data: Data, options: argparse.Namespace) -> list[Run]:
+    """Trains the models for each seed, ours and then PyG's, while a bar tells how far it is.
+
+    A training that would end too late, by what the one before it took, is left out.
+    """
+    sparse = int(data.x.count_nonzero()) < 0.1 * data.x.numel()
+    features = {OURS: data.x.to_sparse_csr() if sparse else data.x, PYG: data.x}
+    classes = int(data.y.max()) + 1
+    jobs = [(side, seed, name) for side in SIDES for seed in range(options.seeds) for name in names]
+    end = time.perf_counter() + 60 * options.minutes
+    took: dict[tuple[str, str], float] = {}
+    runs = []
+    bar = Progress(
+        TextColumn("{task.description:32}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"), TimeElapsedColumn()
+    )
+    with bar:
+        task = bar.add_task("", total=len(jobs) * options.epochs)
+        for i, (side, seed, name) in enumerate(jobs):
+            bar.update(task, completed=i * options.epochs, description=f"{MODELS[name].title}, {side}, seed {seed}")
+            start = time.perf_counter()
+            if (name, side) in took and start + took[name, side] > end:
+                continue
+            torch.manual_seed(seed)
+            net = MODELS[name].build(data.num_features, classes, options.hidden, pyg=side == PYG).to(data.x.device)
+            run = Run(name, side, seed)
+            runs.append(
+                train(net, features[side], data, run, options.epochs, options.patience, lambda: bar.advance(task))
+            )
+            took[name, side] = time.perf_counter() - start
+        bar.update(task, completed=len(jobs) * options.epochs, description="done")
+    return runs
+
+
+def summary(runs: Sequence[Run]) -> dict[str, float | None]:
+    """Accuracies in percent, over the seeds, and the median of the seconds per epoch, its validation included."""
+    tests = [100 * run.test for run in runs]
+    return {
+        "seeds": len(runs),
+        "validation": 100 * statistics.mean(run.validation for run in runs),
+        "test": statistics.mean(tests),
+        "deviation": statistics.stdev(tests) if len(tests) > 1 else None,
+        "seconds": statistics.median(second for run in runs for second in run.seconds),
+    }
+
+
+def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
+    """Ours and PyG's side by side."""
+    rows = Table(box=box.SIMPLE)
+    rows.add_column("\nmodel", no_wrap=True)
+    for side in SIDES:
+        for column in (f"{side}\ntest %", "\nseeds", "\ns/epoch"):
+            rows.add_column(column, justify="right", no_wrap=True)
+    for name, sides in summaries.items():
+        cells = [MODELS[name].title]
+        for side in SIDES:
+            s = sides[side]
+            spread = "" if s["deviation"] is None else f" ± {s['deviation']:.2f}"
+            cells += [f"{s['test']:.2f}{spread}", str(s["seeds"]), f"{s['seconds']:.4f}"]
+        rows.add_row(*cells)
+    return rows
+
+
+def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
+    """The curves of the validation set: a column for each model, a line for each seed."""
+    names = list(dict.fromkeys(run.model for run in runs))
+    figure = Figure(figsize=(3.2 * len(names), 5.5), layout="constrained")
+    figure.suptitle(title)
+    axes = figure.subplots(2, len(names), sharex=True, sharey="row", squeeze=False)
+    for column, name in enumerate(names):
+        above, below = axes[:, column]
+        above.set_title(MODELS[name].title)
+        below.set_xlabel("epoch")
+        for side, colour in zip(SIDES, ("tab:blue", "tab:orange"), strict=True):
+            for i, run in enumerate(run for run in runs if (run.model, run.side) == (name, side)):
+                style = {"color": colour, "alpha": 0.6, "linewidth": 1, "label": None if i else side}
+                above.plot(run.losses, **style)
+                below.plot([100 * accuracy for accuracy in run.accuracies], **style)
+    axes[0, 0].set_ylabel("validation loss")
+    axes[1, 0].set_ylabel("validation accuracy, %")
+    axes[0, 0].legend()
+    figure.savefig(path, dpi=120)
+
+
+def at_least(least: float, kind: type[int] | type[float]) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+        return value
+
+    return number
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.node_classification",
+        description=(__doc__ or "").splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--dataset", choices=[*CITATIONS, "digits"], default="Cora", help="a citation network, or scikit-learn's digits"
+    )
+    add(
+        "--root",
+        type=Path,
+        default=Path(os.environ.get("BASISCONV_DATA", "datasets")),
+        help="where Cora/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
+    )
+    add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="which ones")
+    add("--seeds", type=at_least(1, int), default=5, help="how many trainings of each model")
+    add(
+        "--minutes",
+        type=at_least(0, float),
+        default=3.0,
+        help="leave out trainings, but the first of each, that would end later",
+    )
+    add("--epochs", type=at_least(1, int), default=200, help="of one training, at most")
+    add(
+        "--patience",
+        type=at_least(1, int),
+        default=30,
+        help="epochs without a smaller validation loss that end a training",
+    )
+    add("--hidden", type=at_least(1, int), help="hidden channels, instead of each model's own number")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to train")
+    add("--threads", type=at_least(1, int), default=torch.get_num_threads(), help="of torch, on the CPU")
+    add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments()
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    # Features are sparse_csr, about which torch warns once that it may still change.
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+    try:
+        torch.zeros(1, device=options.device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
+        parser.error(f"--device {options.device}: {str(error).splitlines()[0]}")
+    try:
+        options.out.mkdir(parents=True, exist_ok=True)
+        dataset, data = load(options.dataset, options.root.expanduser())
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
+
+    options.models = list(dict.fromkeys(options.models))
+    runs = compare(options.models, data.to(options.device), options)
+    summaries = {
+        name: {side: summary([run for run in runs if (run.model, run.side) == (name, side)]) for side in SIDES}
+        for name in options.models
+    }
+    title = f"{dataset}, {data.num_nodes:,} nodes, {data.num_edges:,} edges"
+    print(f"\n{title}: test accuracy, mean ± standard deviation")
+    Console().print(table(summaries))
+
+    stem = options.out / dataset.lower()
+    draw(stem.with_suffix(".png"), title, runs)
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+    report = {"dataset": dataset, "settings": settings, "summary": summaries, "runs": [asdict(run) for run in runs]}
+    stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
+    print(f"The curves are in {stem}.png, the numbers in {stem}.json.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The command line: `python -m pyg_basisconv verify`."""
+
+import argparse
+from collections.abc import Sequence
+
+from .verify import SYSTEMS, table, verify
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command, and returns the exit code.
+
+    >>> main(['verify', '--only', 'APPNP', '--list'])
+    system  reference
+    -------------------------------
+    APPNP   torch_geometric.nn.APPNP
+    0
+    """
+    parser = argparse.ArgumentParser(prog="python -m pyg_basisconv")
+    commands = parser.add_subparsers(dest="command", required=True)
+    about = "Compares every reproduced system with its reference in float64; exits with 1 where one fails."
+    command = commands.add_parser("verify", help="compare with the references", description=about)
+    command.add_argument("--list", action="store_true", help="say what there is, and compare nothing")
+    command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")
+    options = parser.parse_args(arguments)
+    for name in options.only or ():
+        if name not in SYSTEMS:
+            command.error(f"no system is called {name!r}; there are {', '.join(map(repr, SYSTEMS))}")
+    return verify_command(options.only or list(SYSTEMS), options.list)
+
+
+def verify_command(names: Sequence[str], only_list: bool) -> int:
+    """Prints the table of the systems of these names."""
+    systems = [SYSTEMS[name] for name in names]
+    if only_list:
+        print(table([("system", "reference"), *((s.name, s.reference) for s in systems)]))
+        return 0
+    rows = [("system", "reference", "cases", "forward", "gradients", "verdict")]
+    failed = False
+    for s in systems:
+        try:
+            r = verify(s)
+        except Exception as error:  # one row that breaks must not hide the others
+            rows.append((s.name, s.reference, "", "", "", f"FAILS: {type(error).__name__}: {error}"))
+            failed = True
+        else:
+            verdict = "ok" if r.ok else "FAILS"
+            rows.append((s.name, s.reference, str(r.cases), f"{r.forward:.1e}", f"{r.gradients:.1e}", verdict))
+            failed = failed or not r.ok
+    print(table(rows))
+    return int(failed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,197 @@
+"""What converted layers are made of: BasisConvs that take the call of the layer they replace."""
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.typing import SparseTensor
+
+from ..basis import Basis, BoundBasis
+from ..cache import IdentityCache
+from ..conv import BasisConv
+from ..errors import reject
+from ..graph import Graph
+
+_COALESCED = IdentityCache()
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a PyG layer is called.
+
+    Args:
+        layer: its name.
+        names: of its arguments, in order.
+        flow: its direction.
+        values: what it does with the values of a `SparseTensor`: 'keep', 'drop', or 'reject' where PyG reads them in
+            one place and not in the other.
+        merge: whether edges that repeat in a sparse COO tensor count once, as PyG counts them for a mean.
+    """
+
+    layer: str
+    names: tuple[str, ...]
+    flow: str = "source_to_target"
+    values: str = "keep"
+    merge: bool = False
+
+    @classmethod
+    def of(cls, layer: Any, values: str = "keep", merge: bool = False) -> "Call":
+        """The call of a layer, read from its `forward`."""
+        names = tuple(inspect.signature(type(layer).forward).parameters)[1:]
+        return cls(type(layer).__name__, names, layer.flow, values, merge)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name, with x and edge_index as BasisConv takes them."""
+        if len(args) > len(self.names):
+            raise TypeError(f"{self.layer} takes {len(self.names)} arguments {self.names}, got {len(args)}")
+        call = dict(zip(self.names, args, strict=False))
+        for name, value in kwargs.items():
+            if name in call or name not in self.names:
+                fault = "got twice" if name in call else "has no"
+                raise TypeError(f"{self.layer} {fault} argument {name!r}, takes {self.names}")
+            call[name] = value
+        for name in ("x", "edge_index"):
+            if name not in call:
+                raise TypeError(f"{self.layer} needs argument {name!r}, takes {self.names}")
+        if isinstance(call.get("size"), list):
+            call["size"] = tuple(call["size"])
+        if self.flow != "source_to_target":
+            call["x"] = one(call["x"])
+        call["edge_index"] = self._graph(call["edge_index"])
+        return call
+
+    def _graph(self, edge_index: Any) -> Any:
+        if self.values != "keep" and isinstance(edge_index, SparseTensor) and edge_index.has_value():
+            if self.values == "reject":
+                fix = "drop them with .set_value(None)"
+                reject("edge_index", f"a SparseTensor without values in {self.layer}", "values", fix)
+            return edge_index.set_value(None, layout=None)
+        if self.merge and isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo:
+            return edge_index if edge_index.is_coalesced() else _coalesce(edge_index)
+        return edge_index
+
+
+def one(x: Any) -> Any:
+    """The features of a layer whose messages flow from target to source: not a pair, whose parts PyG then mixes up."""
+    if not isinstance(x, tuple | list):
+        return x
+    if x[0] is not x[1]:
+        fix = "turn edge_index round with .flip(0) and convert the layer with the default flow"
+        reject("x", "one tensor with flow='target_to_source'", "a pair", fix)
+    return x[0]
+
+
+def pair(x: Any) -> tuple[Tensor, Tensor | None]:
+    """Features of sources and targets."""
+    return (x, x) if isinstance(x, Tensor) else (x[0], x[1])
+
+
+def _coalesce(edge_index: Tensor) -> Tensor:
+    if edge_index.requires_grad:
+        return edge_index.coalesce()
+    tensors = (edge_index._indices(), edge_index._values())
+    coalesced: Tensor = _COALESCED.get(tensors, edge_index.shape, edge_index.coalesce)
+    return coalesced
+
+
+class Converted(BasisConv):
+    """A `BasisConv` that takes the call of the PyG layer it replaces.
+
+    Args:
+        call: that call.
+        *args: of BasisConv.
+        others: the bases for graphs that PyG reads in another way: 'sparse', in a `torch.sparse` layout;
+            'sparse_tensor', as a `torch_sparse.SparseTensor`; 'bare', in any other without weights.
+        **kwargs: of BasisConv.
+    """
+
+    def __init__(self, call: Call, *args: Any, others: dict[str, Basis] | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.call = call
+        self.others = others or {}  # they hold no tensors, and need no registration
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Applies the layer; takes what the PyG layer takes."""
+        call = self.call.read(args, kwargs)
+        if self.others:
+            other = self._other(call["edge_index"], call.get("edge_weight"))
+            if other in self.others:
+                call["edge_index"] = self._bind_to(self.others[other], call["x"], call["edge_index"])
+        return super().forward(**call)
+
+    def _other(self, edge_index: Any, edge_weight: Tensor | None) -> str:
+        if isinstance(edge_index, SparseTensor):
+            return "sparse_tensor"
+        if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+            return "sparse"
+        return "bare" if edge_weight is None and isinstance(edge_index, Tensor) else ""
+
+    def _bind_to(self, basis: Basis, x: Tensor, edge_index: Any) -> BoundBasis:
+        sparse = edge_index.layout != torch.strided if isinstance(edge_index, Tensor) else edge_index.has_value()
+        dtype = None if sparse and torch.is_autocast_enabled(x.device.type) else x.dtype
+        return basis.on(Graph.of(edge_index, size=x.shape[-2], dtype=dtype, device=x.device, flow=self.flow))
+
+
+class Parts(nn.Module):
+    r"""The sum of a part that the neighbours give and one that the target itself gives.
+
+    Args:
+        call: of the layer.
+        conv: reads the neighbours' features.
+        root: reads the target's own, where there are any.
+        before: a function of the neighbours' features.
+        after: a function of the sum and the target's features.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        conv: BasisConv,
+        root: BasisConv | None = None,
+        before: nn.Module | None = None,
+        after: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.call, self.conv, self.root, self.before, self.after = call, conv, root, before, after
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        call = self.call.read(args, kwargs)
+        source, target = pair(call.pop("x"))
+        if self.before is not None:
+            source = self.before(source)
+        y: Tensor = self.conv((source, target), **call)
+        if self.root is not None and target is not None:
+            y = y + self.root(target)
+        return y if self.after is None else self.after(y, target)
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+
+
+class Normalize(nn.Module):
+    """Each row over its Euclidean norm."""
+
+    def forward(self, y: Tensor, target: Tensor | None) -> Tensor:
+        return F.normalize(y, p=2.0, dim=-1)
+
+
+class Beside(nn.Module):
+    """The target's own features, and the result beside them."""
+
+    def forward(self, y: Tensor, target: Tensor | None) -> Tensor:
+        return y if target is None else torch.cat([target, y], dim=-1)
+
+
+def reset(modules: Iterable[nn.Module]) -> None:
+    """Draws the parameters of each module anew, down to those that know how."""
+    for module in modules:
+        again = getattr(module, "reset_parameters", None)
+        if callable(again):
+            again()
+        else:
+            reset(module.children())

@@ -1,0 +1,64 @@
+"""From a PyG layer to the rule that rebuilds it, and what every rule takes for granted."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch_geometric.nn.conv import MessagePassing
+
+Rule = Callable[[Any], nn.Module]
+_RULES: dict[type, Rule] = {}
+_METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update"}
+
+
+class Left(Exception):
+    """Says why a layer is left as it was."""
+
+
+def rule(layer: type) -> Callable[[Rule], Rule]:
+    """Registers the function that rebuilds layers of exactly this type, or raises `Left`."""
+
+    def register(function: Rule) -> Rule:
+        _RULES[layer] = function
+        return function
+
+    return register
+
+
+def rebuild(layer: MessagePassing, shared: set[int]) -> nn.Module:
+    """The layer made of BasisConvs.
+
+    Args:
+        layer: of PyG.
+        shared: the ids of parameters that are tied, and would come apart.
+
+    Raises:
+        Left: with the reason, where it cannot be reproduced.
+    """
+    known = _RULES.get(type(layer))
+    if known is None:
+        parent = next((t for t in type(layer).__mro__ if t in _RULES), None)
+        if parent is None:
+            raise Left("no BasisConv of it is known")
+        raise Left(f"a subclass of {parent.__name__} may compute something else")
+    if _METHODS & vars(layer).keys():
+        raise Left(f"its {min(_METHODS & vars(layer).keys())}() was replaced")
+    if any(_hooks(part) for part in layer.modules()):
+        raise Left("it has hooks, which see what happens inside")
+    if any(id(p) in shared for p in layer.parameters()):
+        raise Left("it shares a parameter with another layer")
+    if layer.node_dim != -2:
+        raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
+    new = known(layer)
+    for name in ("in_channels", "out_channels"):
+        if hasattr(layer, name):
+            setattr(new, name, getattr(layer, name))
+    return new.train(layer.training)
+
+
+def _hooks(module: nn.Module) -> bool:
+    """Whether someone registered a hook; a lazy PyG Linear has one of its own."""
+    own = getattr(module, "_hook", None)
+    own_id = getattr(own, "id", None)
+    tables = [table for name, table in vars(module).items() if name.endswith("_hooks") and table]
+    return any(set(table) - {own_id} for table in tables)

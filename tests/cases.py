@@ -1,0 +1,241 @@
+"""The registry: every kind of basis, on graphs with and without what is difficult, beside its oracle."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+import oracle
+from oracle import Graph
+from pyg_basisconv import bases
+from pyg_basisconv.bases import Basis
+
+
+def graph(M: int = 6, N: int | None = None, E: int = 14, seed: int = 0, **kwargs) -> Graph:
+    """A random directed weighted graph with loops, repeated edges (and loops), and an isolated last node."""
+    N, square = M if N is None else N, N is None
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(size: int, count: int) -> list[int]:
+        return torch.randint(max(1, size - 1), (count,), generator=generator).tolist()
+
+    edges = list(zip(draw(M, E), draw(N, E), strict=True))
+    if E:
+        edges += [edges[0], edges[1]]
+    if E and square:
+        edges += [(0, 0), (M // 2, M // 2), (0, 0)]
+    weight = 0.5 + torch.rand(len(edges), generator=generator, dtype=torch.float64)
+    return Graph(M, N, edges, weight, **kwargs)
+
+
+def unweighted(**kwargs) -> Graph:
+    return graph(**kwargs).but(weight=None)
+
+
+def undirected(**kwargs) -> Graph:
+    g = graph(**kwargs)
+    return g.but(edges=g.edges + g.turned.edges, weight=torch.cat([g.weight, g.weight]))
+
+
+def typed(K: int, weighted: bool = True, **kwargs) -> Graph:
+    g = graph(**kwargs)
+    types = [(e * 7 + 1) % max(1, K - 1) for e in range(g.E)]  # the last type has no edge
+    return g.but(type=types, weight=g.weight if weighted else None)
+
+
+def shared(K: int, **kwargs) -> Graph:
+    g = graph(**kwargs)
+    return g.but(weight=torch.rand(g.E, K, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) - 0.5)
+
+
+def batched(lambda_max: Tensor | float | None) -> Graph:
+    """Two graphs side by side, nodes 0-3 and 4-5."""
+    edges = [(0, 1), (1, 0), (1, 2), (2, 3), (3, 3), (4, 5), (5, 4), (4, 5)]
+    weight = torch.linspace(0.5, 1.5, len(edges), dtype=torch.float64)
+    return Graph(6, 6, edges, weight, batch=[0, 0, 0, 0, 1, 1], lambda_max=lambda_max)
+
+
+# A family and a graph may each be difficult in its own way.
+SQUARE = {
+    "random": graph,
+    "ones": unweighted,
+    "none": lambda: graph(E=0),
+    "one-node": lambda: graph(M=1, E=2),
+    "no-node": lambda: Graph(0, 0, []),
+}
+BIPARTITE = {
+    "M>N": lambda: graph(M=6, N=3),
+    "M<N": lambda: graph(M=3, N=7),
+    "N=0": lambda: Graph(3, 0, []),
+    "M=0": lambda: Graph(0, 3, []),
+}
+
+
+@dataclass
+class Case:
+    """One family on one graph, with the dense matrices that it should be."""
+
+    basis: Callable[[], Basis]
+    graph: Callable[[], Graph]
+    matrices: Callable[[Graph], Tensor]
+    marks: set[str] = field(default_factory=set)
+
+
+FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] = {
+    # name: (basis, oracle, the graphs it takes: the first for all, a: any shape, s: square, r: random only)
+    "Edges(1)": (lambda: bases.Edges(), lambda g: oracle.edges(g, 1), "a"),
+    "Identity": (lambda: bases.Identity(), oracle.identity, "s"),
+    "Adjacency": (lambda: bases.Adjacency(), oracle.adjacency, "a"),
+    "Adjacency(mean)": (lambda: bases.Adjacency("mean"), lambda g: oracle.adjacency(g, "mean"), "a"),
+    "Adjacency(rw)": (lambda: bases.Adjacency("rw"), lambda g: oracle.adjacency(g, "rw"), "a"),
+    "Adjacency(sym)": (lambda: bases.Adjacency("sym"), lambda g: oracle.adjacency(g, "sym"), "s"),
+    "GCN": (lambda: bases.Adjacency("sym", True), lambda g: oracle.adjacency(g, "sym", True), "s"),
+    "Adjacency(mean,2,add)": (
+        lambda: bases.Adjacency("mean", 2.0, "add"),
+        lambda g: oracle.adjacency(g, "mean", 2.0, "add"),
+        "r",
+    ),
+    "Adjacency(rw,loops,replace)": (
+        lambda: bases.Adjacency("rw", True, "replace"),
+        lambda g: oracle.adjacency(g, "rw", True, "replace"),
+        "r",
+    ),
+    "Adjacency(loops,diagonal)": (
+        lambda: bases.Adjacency(None, 0.5, diagonal=0.3),
+        lambda g: oracle.adjacency(g, None, 0.5, diagonal=0.3),
+        "r",
+    ),
+    "Adjacency(sym,diagonal)": (
+        lambda: bases.Adjacency("sym", diagonal=-0.5),
+        lambda g: oracle.adjacency(g, "sym", diagonal=-0.5),
+        "s",
+    ),
+    "Degree": (bases.Degree, oracle.degree, "s"),
+    "Laplacian": (lambda: bases.Laplacian(), oracle.laplacian, "s"),
+    "Laplacian(sym)": (lambda: bases.Laplacian("sym"), lambda g: oracle.laplacian(g, "sym"), "s"),
+    "Laplacian(rw)": (lambda: bases.Laplacian("rw"), lambda g: oracle.laplacian(g, "rw"), "r"),
+    "Powers(1)": (lambda: bases.Powers(1), lambda g: oracle.powers(oracle.adjacency(g, "sym"), 1), "r"),
+    "Powers(4)": (lambda: bases.Powers(4), lambda g: oracle.powers(oracle.adjacency(g, "sym"), 4), "s"),
+    "Powers(3,rw.T)": (
+        lambda: bases.Powers(3, bases.Adjacency("rw").T),
+        lambda g: oracle.powers(oracle.transpose(oracle.adjacency(g, "rw")), 3),
+        "r",
+    ),
+    "Diffusion(3)": (lambda: bases.Diffusion(3), lambda g: oracle.diffusion(g, 3), "s"),
+    "Diffusion(2,out)": (lambda: bases.Diffusion(2, "out"), lambda g: oracle.diffusion(g, 2, "out"), "r"),
+    "Diffusion(2,in)": (lambda: bases.Diffusion(2, "in"), lambda g: oracle.diffusion(g, 2, "in"), "r"),
+    "Chebyshev(1)": (lambda: bases.Chebyshev(1), lambda g: oracle.chebyshev(g, 1), "r"),
+    "Chebyshev(2)": (lambda: bases.Chebyshev(2), lambda g: oracle.chebyshev(g, 2), "r"),
+    "Chebyshev(4)": (lambda: bases.Chebyshev(4), lambda g: oracle.chebyshev(g, 4), "s"),
+    "Chebyshev(3,None)": (lambda: bases.Chebyshev(3, None), lambda g: oracle.chebyshev(g, 3, None), "s"),
+    "Chebyshev(3,rw,1.7)": (
+        lambda: bases.Chebyshev(3, "rw", 1.7),
+        lambda g: oracle.chebyshev(g, 3, "rw", 1.7),
+        "r",
+    ),
+    "Sum": (
+        lambda: bases.Identity() + bases.Adjacency("mean") + bases.Chebyshev(3),
+        lambda g: oracle.concat(oracle.identity(g), oracle.adjacency(g, "mean"), oracle.chebyshev(g, 3)),
+        "s",
+    ),
+    "Product": (
+        lambda: bases.Powers(2) @ bases.Diffusion(2, "out"),
+        lambda g: oracle.product(oracle.powers(oracle.adjacency(g, "sym"), 2), oracle.diffusion(g, 2, "out")),
+        "s",
+    ),
+    "Product.T": (
+        lambda: (bases.Powers(3) @ (bases.Adjacency() + bases.Laplacian("rw"))).T,
+        lambda g: oracle.transpose(
+            oracle.product(
+                oracle.powers(oracle.adjacency(g, "sym"), 3),
+                oracle.concat(oracle.adjacency(g), oracle.laplacian(g, "rw")),
+            )
+        ),
+        "r",
+    ),
+    "Adjacency(rw).T": (
+        lambda: bases.Adjacency("rw").T,
+        lambda g: oracle.transpose(oracle.adjacency(g, "rw")),
+        "s",
+    ),
+    "Sum.T": (
+        lambda: (bases.Identity() + bases.Diffusion(2)).T,
+        lambda g: oracle.transpose(oracle.concat(oracle.identity(g), oracle.diffusion(g, 2))),
+        "r",
+    ),
+    "Mix": (
+        lambda: bases.Mix([[0.5, 0.0, -2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], bases.Chebyshev(3)),
+        lambda g: oracle.mix([[0.5, 0.0, -2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], oracle.chebyshev(g, 3)),
+        "s",
+    ),
+    "Mix(last).T": (
+        lambda: bases.Mix([0.0, 0.0, 1.0], bases.Powers(3)).T,
+        lambda g: oracle.transpose(oracle.mix([[0.0, 0.0, 1.0]], oracle.powers(oracle.adjacency(g, "sym"), 3))),
+        "r",
+    ),
+    "Mix+Product": (
+        lambda: bases.Mix([[1.0, 2.0]], bases.Powers(2)) + bases.Adjacency("rw") @ bases.Adjacency("rw").T,
+        lambda g: oracle.concat(
+            oracle.mix([[1.0, 2.0]], oracle.powers(oracle.adjacency(g, "sym"), 2)),
+            oracle.product(oracle.adjacency(g, "rw"), oracle.transpose(oracle.adjacency(g, "rw"))),
+        ),
+        "r",
+    ),
+}
+
+CASES: dict[str, Case] = {}
+for _name, (_basis, _matrices, _kind) in FAMILIES.items():
+    _graphs = {"r": {"random": graph}, "s": SQUARE, "a": SQUARE | BIPARTITE}[_kind]
+    for _graph_name, _graph in _graphs.items():
+        CASES[f"{_name}-{_graph_name}"] = Case(_basis, _graph, _matrices)
+
+for _name, _graph in {
+    "typed": lambda: typed(3),
+    "typed-ones": lambda: typed(3, weighted=False),
+    "typed-M>N": lambda: typed(3, M=6, N=4),
+    "typed-none": lambda: typed(3, E=0),
+    "typed-no-node": lambda: Graph(0, 0, [], type=[]),
+    "shared": lambda: shared(3),
+    "shared-M<N": lambda: shared(3, M=4, N=6),
+    "shared-none": lambda: shared(3, E=0),
+}.items():
+    CASES[f"Edges(3)-{_name}"] = Case(lambda: bases.Edges(3), _graph, lambda g: oracle.edges(g, 3))
+CASES["Edges(1)-shared"] = Case(lambda: bases.Edges(), lambda: shared(1), lambda g: oracle.edges(g, 1))
+CASES["Edges(1)-typed"] = Case(lambda: bases.Edges(), lambda: typed(1), lambda g: oracle.edges(g, 1))
+CASES["Edges(3).T-typed-M>N"] = Case(
+    lambda: bases.Edges(3).T.T, lambda: typed(3, M=6, N=4), lambda g: oracle.edges(g, 3)
+)
+CASES["Identity+Edges(3)-typed"] = Case(
+    lambda: bases.Identity() + bases.Edges(3),
+    lambda: typed(3),
+    lambda g: oracle.concat(oracle.identity(g), oracle.edges(g, 3)),
+)
+CASES["Edges@Edges-typed"] = Case(
+    lambda: bases.Edges(2) @ bases.Edges(2).T,
+    lambda: typed(2, M=5, N=4),
+    lambda g: oracle.product(oracle.edges(g, 2), oracle.transpose(oracle.edges(g, 2))),
+)
+
+for _name, _eigen in {
+    "scalar": 1.7,
+    "tensor": torch.tensor(1.7).double(),
+    "per-graph": torch.tensor([1.3, 2.1]).double(),
+}.items():
+    CASES[f"Chebyshev(4)-lambda-{_name}"] = Case(
+        lambda: bases.Chebyshev(4), lambda _eigen=_eigen: batched(_eigen), lambda g: oracle.chebyshev(g, 4)
+    )
+for _name, _graph in SQUARE.items():
+    if _name in ("none", "one-node", "no-node"):
+        for _norm in ("sym", None):
+            CASES[f"Chebyshev(3,{_norm},exact)-{_name}"] = Case(
+                lambda _norm=_norm: bases.Chebyshev(3, _norm, "exact"),
+                _graph,
+                lambda g, _norm=_norm: oracle.chebyshev(g, 3, _norm, "exact"),
+            )
+for _norm in ("sym", "rw", None):
+    CASES[f"Chebyshev(4,{_norm},exact)-undirected"] = Case(
+        lambda _norm=_norm: bases.Chebyshev(4, _norm, "exact"),
+        undirected,
+        lambda g, _norm=_norm: oracle.chebyshev(g, 4, _norm, "exact"),
+    )

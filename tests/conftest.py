@@ -1,0 +1,21 @@
+"""The same numbers in every run, in every order of the tests."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
+settings.load_profile("ci")
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="needs a CUDA device")
+        for item in items:
+            if "cuda" in item.keywords:
+                item.add_marker(skip)

@@ -1,0 +1,197 @@
+"""What every result is compared with: dense matrices from the definitions, in float64, by plain loops.
+
+Nothing here comes from the library. `apply` takes the association that the library never takes for large inputs:
+the operator A o Theta is built, entry by entry of its definition, and then applied to x.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Graph:
+    """E edges m -> n as a list of pairs, with the tensors that a call may add."""
+
+    M: int
+    N: int
+    edges: list[tuple[int, int]]
+    weight: Tensor | None = None  # (E,) or (E, K)
+    type: list[int] | None = None
+    batch: list[int] | None = None
+    lambda_max: Tensor | float | None = None
+
+    @property
+    def E(self) -> int:
+        return len(self.edges)
+
+    @property
+    def weights(self) -> Tensor:
+        return torch.ones(self.E, dtype=torch.float64) if self.weight is None else self.weight
+
+    def but(self, **changes) -> "Graph":
+        return replace(self, **changes)
+
+    @property
+    def turned(self) -> "Graph":
+        return self.but(M=self.N, N=self.M, edges=[(n, m) for m, n in self.edges])
+
+
+def entry(M: int, N: int, m: int, n: int) -> Tensor:
+    unit = torch.zeros(M, N, dtype=torch.float64)
+    unit[m, n] = 1
+    return unit
+
+
+def matrix(M: int, N: int, edges: list[tuple[int, int]], weight: Tensor) -> Tensor:
+    """W[m, n] = the sum of the weights of the edges m -> n."""
+    W = torch.zeros(M, N, dtype=torch.float64)
+    for e, (m, n) in enumerate(edges):
+        W = W + weight[e].double() * entry(M, N, m, n)
+    return W
+
+
+def power(values: Tensor, exponent: float) -> Tensor:
+    """values ** exponent; what would divide by zero is zero."""
+    zero = torch.zeros((), dtype=torch.float64)
+    powers = [zero if not v.detach() else v**exponent for v in values]
+    return torch.stack(powers) if powers else torch.zeros(0, dtype=torch.float64)
+
+
+def edges(g: Graph, K: int) -> Tensor:
+    if g.weight is not None and g.weight.dim() == 2:
+        return torch.stack([matrix(g.M, g.N, g.edges, g.weight[:, k]) for k in range(K)])
+    members = []
+    for k in range(K):
+        mine = [e for e in range(g.E) if g.type is None or g.type[e] == k]
+        members.append(matrix(g.M, g.N, [g.edges[e] for e in mine], g.weights[mine]))
+    return torch.stack(members)
+
+
+def identity(g: Graph) -> Tensor:
+    A = torch.zeros(1, g.M, g.N, dtype=torch.float64)
+    for n in range(min(g.M, g.N)):
+        A[0, n, n] = 1
+    return A
+
+
+def _loops(g: Graph, fill: float, existing: str) -> Graph:
+    """The graph with one more loop per node, after `keep`, `add` or `replace`."""
+    plain = [e for e, (m, n) in enumerate(g.edges) if m != n]
+    pairs, weights = [g.edges[e] for e in plain], [g.weights[e].double() for e in plain]
+    for node in range(g.N):
+        there = [g.weights[e].double() for e, (m, n) in enumerate(g.edges) if m == n == node]
+        loop = torch.tensor(fill, dtype=torch.float64)
+        if there and existing == "keep":
+            loop = there[-1]
+        if there and existing == "add":
+            loop = loop + sum(there)
+        pairs.append((node, node))
+        weights.append(loop)
+    return g.but(edges=pairs, weight=torch.stack(weights) if weights else torch.zeros(0, dtype=torch.float64))
+
+
+def adjacency(g: Graph, norm=None, self_loops=False, existing="keep", diagonal=0.0) -> Tensor:
+    if self_loops is not False:
+        g = _loops(g, float(self_loops), existing)
+    W = matrix(g.M, g.N, g.edges, g.weights)
+    if norm == "sym":
+        root = power(W.sum(0), -0.5)
+        W = root[:, None] * W * root[None, :]
+    elif norm == "mean":
+        into = torch.tensor([float(sum(n == node for _, n in g.edges)) for node in range(g.N)], dtype=torch.float64)
+        W = W * power(into, -1.0)[None, :]
+    elif norm == "rw":
+        W = power(W.sum(1), -1.0)[:, None] * W
+    if diagonal:
+        W = W + diagonal * torch.diag(torch.diagonal(W))
+    return W[None]
+
+
+def degree(g: Graph) -> Tensor:
+    W = matrix(g.M, g.N, g.edges, g.weights)
+    return torch.diag(W.sum(0))[None]
+
+
+def laplacian(g: Graph, norm=None) -> Tensor:
+    plain = [e for e, (m, n) in enumerate(g.edges) if m != n]
+    W = matrix(g.M, g.N, [g.edges[e] for e in plain], g.weights[plain])
+    d, eye = W.sum(1), torch.eye(g.M, dtype=torch.float64)
+    if norm is None:
+        return (torch.diag(d) - W)[None]
+    if norm == "sym":
+        root = power(d, -0.5)
+        return (eye - root[:, None] * W * root[None, :])[None]
+    return (eye - power(d, -1.0)[:, None] * W)[None]
+
+
+def powers(S: Tensor, K: int) -> Tensor:
+    members = [torch.eye(S.shape[-1], dtype=torch.float64)]
+    for _ in range(K - 1):
+        members.append(members[-1] @ S[0])
+    return torch.stack(members)
+
+
+def diffusion(g: Graph, K: int, direction: str = "both") -> Tensor:
+    out, back = (powers(adjacency(h, "rw"), K) for h in (g, g.turned))
+    return {"out": out, "in": back, "both": torch.cat([out, back])}[direction]
+
+
+def chebyshev(g: Graph, K: int, norm="sym", lambda_max=None) -> Tensor:
+    L = laplacian(g, norm)[0]
+    given = lambda_max if g.lambda_max is None else g.lambda_max
+    if given == "exact":
+        # A number: it is no function of the weights.
+        given = torch.linalg.eigvals(L.detach()).real.max() if g.M and L.count_nonzero() else 1.0
+    if given is None:
+        given = 2 * L.max() if g.M and L.detach().max() else 1.0
+    given = torch.as_tensor(given, dtype=torch.float64)
+    if given.numel() > 1:
+        given = torch.stack([given[b] for b in g.batch])[:, None]
+    eye = torch.eye(g.M, dtype=torch.float64)
+    scaled = 2 * L / given - eye
+    members = [eye, scaled]
+    while len(members) < K:
+        members.append(2 * scaled @ members[-1] - members[-2])
+    return torch.stack(members[:K])
+
+
+def transpose(A: Tensor) -> Tensor:
+    return A.transpose(1, 2)
+
+
+def concat(*families: Tensor) -> Tensor:
+    return torch.cat(families)
+
+
+def product(first: Tensor, second: Tensor) -> Tensor:
+    return torch.stack([a @ b for a in first for b in second])
+
+
+def mix(coefficients: list[list[float]], A: Tensor) -> Tensor:
+    return torch.stack([sum(c * a for c, a in zip(row, A, strict=True)) for row in coefficients])
+
+
+def theta(kind: str, K: int, P: int, Q: int, weight: Tensor | None) -> Tensor:
+    """(K, P, Q) whatever the kind of parameter."""
+    if kind == "Pass":
+        return torch.stack([torch.eye(P, dtype=torch.float64)] * K)
+    weight = weight.double()
+    if kind == "Full":
+        return weight
+    if kind == "Heads(mean)":
+        return weight / K
+    D = Q // K
+    left = [weight.new_zeros(P, k * D) for k in range(K)]
+    right = [weight.new_zeros(P, Q - (k + 1) * D) for k in range(K)]
+    return torch.stack([torch.cat([left[k], weight[k], right[k]], 1) for k in range(K)])
+
+
+def apply(A: Tensor, x: Tensor, Theta: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y = (A o Theta) x + b, with (A o Theta)[m, p, n, q] = sum_k A[k, m, n] Theta[k, p, q]."""
+    Phi = torch.zeros(*A.shape[1:], *Theta.shape[1:], dtype=torch.float64)
+    for A_k, Theta_k in zip(A, Theta, strict=True):
+        Phi = Phi + A_k[:, :, None, None] * Theta_k[None, None]
+    y = torch.einsum("mnpq,...mp->...nq", Phi, x.double())
+    return y if bias is None else y + bias.double()

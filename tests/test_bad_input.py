@@ -1,0 +1,322 @@
+"""Wrong input is refused at the door, with the argument, what was expected, what came, and the fix."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.graph import Graph
+
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 3]])
+X = torch.ones(5, 3)
+ADJ = torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(4), (5, 5))
+
+
+def conv(basis: bases.Basis | None = None, **kwargs) -> BasisConv:
+    return BasisConv(3, 2, bases.Adjacency() if basis is None else basis, **kwargs)
+
+
+def edges(*pairs: tuple[int, int]) -> Tensor:
+    return torch.tensor(pairs).t()
+
+
+CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
+    # what is wrong: (the argument that the message names, the call)
+    "edge_index negative": ("edge_index", lambda: conv()(X, edges((0, 1), (-1, 2)))),
+    "edge_index source too large": ("edge_index", lambda: conv()(X, edges((5, 1)))),
+    "edge_index target too large": ("edge_index", lambda: conv()(X, edges((1, 5)))),
+    "edge_index target too large for x_dst": ("edge_index", lambda: conv()((X, X[:2]), EDGES)),
+    "edge_index float": ("edge_index", lambda: conv()(X, EDGES.float())),
+    "edge_index bool": ("edge_index", lambda: conv()(X, EDGES.bool())),
+    "edge_index int16": ("edge_index", lambda: conv()(X, EDGES.short())),
+    "edge_index (E, 2)": ("edge_index", lambda: conv()(X, EDGES.t())),
+    "edge_index 1d": ("edge_index", lambda: conv()(X, EDGES[0])),
+    "edge_index 3d": ("edge_index", lambda: conv()(X, EDGES[None])),
+    "edge_index numpy": ("edge_index", lambda: conv()(X, np.zeros((2, 1), dtype=np.int64))),
+    "edge_index list": ("edge_index", lambda: conv()(X, EDGES.tolist())),
+    "edge_index missing": ("edge_index", lambda: conv()(X)),
+    "edge_index missing in a sum": ("edge_index", lambda: conv(bases.Identity() + bases.Adjacency())(X)),
+    "edge_index missing in powers": ("edge_index", lambda: conv(bases.Powers(2))(X)),
+    "edge_index elsewhere": ("edge_index", lambda: conv()(X, EDGES.to("meta"))),
+    "edge_index a family": ("edge_index", lambda: conv()(X, bases.Adjacency())),
+    "edge_index sparse of other size": ("edge_index", lambda: conv()(torch.ones(4, 3), ADJ)),
+    "edge_index sparse 3d": (
+        "edge_index",
+        lambda: conv()(X, torch.sparse_coo_tensor(torch.zeros(3, 1).long(), torch.ones(1), (5, 5, 5))),
+    ),
+    "edge_index sparse with vectors": (
+        "edge_index",
+        lambda: conv()(X, torch.sparse_coo_tensor(EDGES, torch.ones(4, 2), (5, 5, 2))),
+    ),
+    "edge_index sparse BSR": ("edge_index", lambda: conv()(torch.ones(4, 3), torch.eye(4).to_sparse_bsr((2, 2)))),
+    "edge_index sparse of float64": ("edge_", lambda: conv()(X, ADJ.double())),
+    "edge_index sparse and turned": ("edge_index", lambda: conv(flow="target_to_source")(X, ADJ)),
+    "EdgeIndex of other size": ("edge_index", lambda: conv()(X, EdgeIndex(EDGES, sparse_size=(4, 4)))),
+    "edge_weight beside a sparse matrix": ("edge_weight", lambda: conv()(X, ADJ, torch.ones(4))),
+    "edge_weight too short": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(3))),
+    "edge_weight of no edges": ("edge_weight", lambda: conv(bases.Identity())(X, None, torch.ones(3))),
+    "edge_weight (1, E)": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(1, 4))),
+    "edge_weight (E, 2) of an adjacency": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4, 2))),
+    "edge_weight (E, 1) of an adjacency": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4, 1))),
+    "edge_weight (E, 2) of a normalised adjacency": (
+        "edge_weight",
+        lambda: conv(bases.Adjacency("sym", True))(X, EDGES, torch.ones(4, 2)),
+    ),
+    "edge_weight (E, 2) of a degree": ("edge_weight", lambda: conv(bases.Degree())(X, EDGES, torch.ones(4, 2))),
+    "edge_weight (E, 2) of a Laplacian": ("edge_weight", lambda: conv(bases.Laplacian())(X, EDGES, torch.ones(4, 2))),
+    "edge_weight scalar": ("edge_weight", lambda: conv()(X, EDGES, torch.tensor(1.0))),
+    "edge_weight float64": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4).double())),
+    "edge_weight integer": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4).long())),
+    "edge_weight integer, bound": ("edge_weight", lambda: bases.Adjacency().bind(EDGES, torch.ones(4).long())),
+    "edge_weight number": ("edge_weight", lambda: conv()(X, EDGES, 2.0)),
+    "edge_weight list": ("edge_weight", lambda: conv()(X, EDGES, [1.0] * 4)),
+    "edge_weight elsewhere": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4, device="meta"))),
+    "edge_weight with negative degrees": (
+        "edge_weight",
+        lambda: conv(bases.Adjacency("sym"))(X, EDGES, -torch.ones(4)),
+    ),
+    "edge_weight with negative degrees, Laplacian": (
+        "edge_weight",
+        lambda: conv(bases.Laplacian("sym"))(X, EDGES, -torch.ones(4)),
+    ),
+    "edge_weight with negative degrees, Chebyshev": (
+        "edge_weight",
+        lambda: conv(bases.Chebyshev(3))(X, EDGES, -torch.ones(4)),
+    ),
+    "edge_weight of other K": ("edge_weight", lambda: conv(bases.Edges(3))(X, EDGES, torch.ones(4, 2))),
+    "edge_weight of Edges(1) with K = 2": ("edge_weight", lambda: conv(bases.Edges())(X, EDGES, torch.ones(4, 2))),
+    "edge_weight (E, K) beside types": (
+        "edge_weight",
+        lambda: conv(bases.Edges(2))(X, EDGES, torch.ones(4, 2), torch.zeros(4).long()),
+    ),
+    "edge_type missing": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES)),
+    "edge_type missing beside weights": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, torch.ones(4))),
+    "edge_type too large": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.tensor([0, 1, 2, 3]))),
+    "edge_type negative": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.tensor([0, 1, 2, -1]))),
+    "edge_type too short": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.tensor([0, 1]))),
+    "edge_type float": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.ones(4))),
+    "edge_type list": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, [0, 1, 2, 0])),
+    "edge_type one-hot": ("edge_type", lambda: conv(bases.Edges(3))(X, EDGES, None, torch.ones(4, 3).long())),
+    "edge_type elsewhere": (
+        "edge_type",
+        lambda: conv(bases.Edges(3))(X, EDGES, None, torch.ones(4, device="meta").long()),
+    ),
+    "edge_type of Edges(1)": ("edge_type", lambda: conv(bases.Edges())(X, EDGES, None, torch.ones(4).long())),
+    "x of other width": ("x", lambda: conv()(torch.ones(5, 4), EDGES)),
+    "x of other width, x_dst": ("x", lambda: conv(bases.Identity())((X, torch.ones(2, 4)), None)),
+    "x of other width, unread x_dst": ("x", lambda: conv(bases.Identity() + bases.Adjacency())((X, X[:, :2]), EDGES)),
+    "x 1d": ("x", lambda: conv()(torch.ones(3), EDGES)),
+    "x integer": ("x", lambda: conv()(X.long(), EDGES)),
+    "x complex": ("x", lambda: conv()(X.cfloat(), EDGES)),
+    "x float64": ("x", lambda: conv()(X.double(), EDGES)),
+    "x elsewhere": ("x", lambda: conv()(X.to("meta"), EDGES)),
+    "x list of numbers": ("x", lambda: conv()(X.tolist(), EDGES)),
+    "x numpy": ("x", lambda: conv()(X.numpy(), EDGES)),
+    "x None": ("x", lambda: conv()(None, EDGES)),
+    "x of three": ("x", lambda: conv()((X, X, X), EDGES)),
+    "x of one": ("x", lambda: conv()((X,), EDGES)),
+    "x_src None": ("x", lambda: conv()((None, X), EDGES)),
+    "x_dst a number": ("x", lambda: conv()((X, 5), EDGES)),
+    "x_dst 1d": ("x", lambda: conv()((X, torch.ones(3)), EDGES)),
+    "x_dst of another batch": ("x", lambda: conv(bases.Identity())((X.expand(2, 5, 3), X[:2]), None)),
+    "x_dst of another dtype": ("x", lambda: conv(bases.Identity())((X, X[:2].double()), None)),
+    "x sparse pair": ("x", lambda: conv(bases.Identity())((X.to_sparse_csr(), X[:2].to_sparse_csr()), None)),
+    "x sparse with vectors": (
+        "x",
+        lambda: conv()(torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.ones(2, 3), (5, 3)), EDGES),
+    ),
+    "x sparse BSR": ("x", lambda: BasisConv(4, 2, bases.Adjacency())(torch.ones(6, 4).to_sparse_bsr((2, 2)), EDGES)),
+    "x sparse batch": ("x", lambda: conv()(X.expand(2, 5, 3).to_sparse_coo(), EDGES)),
+    "size of x": ("size", lambda: conv()(X, EDGES, size=(4, 5))),
+    "size of x_src": ("size", lambda: conv()((X, None), EDGES, size=(4, 5))),
+    "size of x_dst": ("size", lambda: conv()((X, X), EDGES, size=(5, 4))),
+    "size of three": ("size", lambda: conv()(X, EDGES, size=(5, 5, 5))),
+    "size a list of words": ("size", lambda: conv()(X, EDGES, size=["5", "5"])),
+    "size float": ("size", lambda: conv()(X, EDGES, size=(5, 5.0))),
+    "size negative": ("size", lambda: bases.Identity().bind(size=-1)),
+    "size of three, bound": ("size", lambda: bases.Adjacency().bind(EDGES, size=(4, 4, 4))),
+    "size too small, bound": ("edge_index", lambda: bases.Adjacency().bind(EDGES, size=3)),
+    "size missing": ("size", lambda: bases.Identity().bind()),
+    "size of a target that is read": ("size", lambda: conv(bases.Identity())(X, None, size=(5, 4))),
+    "batch too short": (
+        "batch",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, batch=torch.zeros(4).long(), lambda_max=torch.ones(2)),
+    ),
+    "batch float": (
+        "batch",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, batch=torch.zeros(5), lambda_max=torch.ones(2)),
+    ),
+    "batch negative": (
+        "batch",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, batch=torch.tensor([0, 0, 0, 0, -1]), lambda_max=torch.ones(2)),
+    ),
+    "batch list": ("batch", lambda: conv(bases.Chebyshev(2))(X, EDGES, batch=[0] * 5, lambda_max=torch.ones(2))),
+    "lambda_max of too few graphs": (
+        "lambda_max",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, batch=torch.tensor([0, 0, 0, 1, 2]), lambda_max=torch.ones(2)),
+    ),
+    "lambda_max per graph without batch": (
+        "lambda_max",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=torch.ones(2)),
+    ),
+    "lambda_max nan": ("lambda_max", lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=float("nan"))),
+    "lambda_max nan tensor": (
+        "lambda_max",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=torch.tensor([float("nan")])),
+    ),
+    "lambda_max zero": ("lambda_max", lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=0.0)),
+    "lambda_max infinite": ("lambda_max", lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=float("inf"))),
+    "lambda_max empty": ("lambda_max", lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=torch.ones(0))),
+    "lambda_max str": ("lambda_max", lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max="sym")),
+    "lambda_max elsewhere": (
+        "lambda_max",
+        lambda: conv(bases.Chebyshev(2))(X, EDGES, lambda_max=torch.ones(1, device="meta")),
+    ),
+    "lambda_max exact of a directed graph": ("lambda_max", lambda: conv(bases.Chebyshev(2, "sym", "exact"))(X, EDGES)),
+    "graph not square, sym": ("graph", lambda: conv(bases.Adjacency("sym"))((X, None), EDGES, size=(5, 4))),
+    "graph not square, loops": ("graph", lambda: conv(bases.Adjacency(None, True))((X, None), EDGES, size=(5, 4))),
+    "graph not square, Laplacian": ("graph", lambda: conv(bases.Laplacian())((X, None), EDGES, size=(5, 4))),
+    "graph not square, Powers": (
+        "graph",
+        lambda: conv(bases.Powers(2, bases.Adjacency()))((X, None), EDGES, size=(5, 4)),
+    ),
+    "graph not square, Diffusion": ("graph", lambda: conv(bases.Diffusion(2))((X, None), EDGES, size=(5, 4))),
+    "graph not square, product": (
+        "basis",
+        lambda: conv(bases.Adjacency() @ bases.Adjacency())((X, None), EDGES, size=(5, 4)),
+    ),
+    "graph not square, sum": (
+        "basis",
+        lambda: conv(bases.Adjacency() + bases.Adjacency().T)((X, None), EDGES, size=(5, 4)),
+    ),
+    "graph not square, transposed": ("", lambda: conv(bases.Adjacency().T)((X, None), EDGES, size=(5, 4))),
+    "bound of other K": ("edge_index", lambda: conv()(X, bases.Powers(2).bind(EDGES, size=5))),
+    "bound of other M": ("edge_index", lambda: conv()(X, bases.Adjacency().bind(EDGES, size=4))),
+    "bound of other N": ("", lambda: conv()((X, X[:4]), bases.Adjacency().bind(EDGES, size=5))),
+    "bound of other N by size": ("", lambda: conv()(X, bases.Adjacency().bind(EDGES, size=5), size=(5, 4))),
+    "bound of float64": ("edge_index", lambda: conv()(X, bases.Adjacency().bind(EDGES, size=5, dtype=torch.float64))),
+    "bound elsewhere": ("edge_index", lambda: conv()(X, bases.Adjacency().bind(EDGES, size=5).to("meta"))),
+    "bound and edge_weight": ("edge_weight", lambda: conv()(X, bases.Adjacency().bind(EDGES, size=5), torch.ones(4))),
+    "bound and edge_type": (
+        "edge_type",
+        lambda: conv()(X, bases.Adjacency().bind(EDGES, size=5), None, torch.ones(4).long()),
+    ),
+    "bound and lambda_max": (
+        "lambda_max",
+        lambda: conv(bases.Chebyshev(2))(X, bases.Chebyshev(2).bind(EDGES, size=5), lambda_max=1.5),
+    ),
+    "bound dtype integer": ("dtype", lambda: bases.Adjacency().bind(EDGES, dtype=torch.int64)),
+    "order unknown": ("order", lambda: conv(order="fast")),
+    "order set later": ("order", lambda: setattr(c := conv(), "order", "fast") or c(X, EDGES)),
+    "order a_first of sparse x": ("order", lambda: conv(order="a_first")(X.to_sparse_csr(), EDGES)),
+    "order phi of sparse x": ("order", lambda: conv(order="phi")(X.to_sparse_csr(), EDGES)),
+    "order phi too large": (
+        "order",
+        lambda: BasisConv(64, 64, bases.Adjacency(), order="phi")(torch.ones(2000, 64), EDGES),
+    ),
+    "in_channels a pair": ("in_channels", lambda: BasisConv((3, 3), 2, bases.Adjacency())),
+    "in_channels float": ("in_channels", lambda: BasisConv(3.0, 2, bases.Adjacency())),
+    "in_channels -2": ("in_channels", lambda: BasisConv(-2, 2, bases.Adjacency())),
+    "out_channels -1": ("out_channels", lambda: BasisConv(3, -1, bases.Adjacency())),
+    "out_channels float": ("out_channels", lambda: BasisConv(3, 2.0, bases.Adjacency())),
+    "out_channels of heads": ("out_channels", lambda: BasisConv(3, 4, bases.Powers(3), theta.Heads())),
+    "out_channels of pass": ("out_channels", lambda: BasisConv(3, 4, bases.Powers(3), theta.Pass())),
+    "basis a name": ("basis", lambda: BasisConv(3, 2, "gcn")),
+    "basis a class": ("basis", lambda: BasisConv(3, 2, bases.Adjacency)),
+    "basis bound": ("basis", lambda: BasisConv(3, 2, bases.Adjacency().bind(EDGES))),
+    "theta a name": ("theta", lambda: BasisConv(3, 2, bases.Adjacency(), "full")),
+    "theta a class": ("theta", lambda: BasisConv(3, 2, bases.Adjacency(), theta.Full)),
+    "theta of other sizes": ("theta", lambda: BasisConv(3, 2, bases.Adjacency(), conv(bases.Powers(2)).theta)),
+    "theta combine": ("combine", lambda: theta.Heads("max")),
+    "aggr mean": ("aggr", lambda: conv(aggr="mean")),
+    "node_dim 0": ("node_dim", lambda: conv(node_dim=0)),
+    "K 0": ("K", lambda: bases.Edges(0)),
+    "K negative": ("K", lambda: bases.Powers(-1)),
+    "K float": ("K", lambda: bases.Chebyshev(2.0)),
+    "K True": ("K", lambda: bases.Diffusion(True)),
+    "norm": ("norm", lambda: bases.Adjacency("both")),
+    "norm of Laplacian": ("norm", lambda: bases.Laplacian("mean")),
+    "norm of Chebyshev": ("norm", lambda: bases.Chebyshev(2, "mean")),
+    "existing": ("existing", lambda: bases.Adjacency(None, True, "drop")),
+    "self_loops a word": ("self_loops", lambda: bases.Adjacency(None, "yes")),
+    "self_loops nan": ("self_loops", lambda: bases.Adjacency(None, float("nan"))),
+    "diagonal a word": ("diagonal", lambda: bases.Adjacency(None, diagonal="x")),
+    "direction": ("direction", lambda: bases.Diffusion(2, "up")),
+    "lambda_max of Chebyshev": ("lambda_max", lambda: bases.Chebyshev(2, lambda_max=-1)),
+    "lambda_max of Chebyshev nan": ("lambda_max", lambda: bases.Chebyshev(2, lambda_max=float("nan"))),
+    "lambda_max of Chebyshev a word": ("lambda_max", lambda: bases.Chebyshev(2, lambda_max="largest")),
+    "operator a name": ("operator", lambda: bases.Powers(2, "sym")),
+    "operator of K = 2": ("operator", lambda: bases.Powers(2, bases.Powers(2))),
+    "coefficients of other K": ("coefficients", lambda: bases.Mix([1.0, 2.0], bases.Powers(3))),
+    "coefficients nan": ("coefficients", lambda: bases.Mix([1.0, float("nan")], bases.Powers(2))),
+    "coefficients ragged": ("coefficients", lambda: bases.Mix([[1.0, 2.0], [1.0]], bases.Powers(2))),
+    "coefficients none": ("coefficients", lambda: bases.Mix([], bases.Powers(2))),
+    "coefficients words": ("coefficients", lambda: bases.Mix(["a", "b"], bases.Powers(2))),
+    "coefficients 3d": ("coefficients", lambda: bases.Mix(torch.ones(1, 1, 2), bases.Powers(2))),
+    "Mix of no family": ("basis", lambda: bases.Mix([1.0], "sym")),
+}
+
+
+@pytest.mark.parametrize(("argument", "call"), CALLS.values(), ids=CALLS)
+def test_refused(argument: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=rf"(?s)^{argument}.*: ") as caught:
+        call()
+    message = str(caught.value)
+    assert re.match(r"^[\w.\[\]]+: ", message), "begins with the argument"
+    assert len(message) < 400
+    if not argument.startswith("order") or "expected" in message:
+        assert re.search(r": expected .*, got .*; .+", message, re.DOTALL), "says what was expected, came, and the fix"
+    if argument and not argument.endswith("_"):
+        assert re.match(rf"^{argument}(\[\d\])?: ", message)
+
+
+@pytest.mark.parametrize("wrong", [3, "a", None, torch.ones(2)], ids=["int", "str", "None", "tensor"])
+def test_only_families_are_added(wrong: Any) -> None:
+    with pytest.raises(TypeError):
+        bases.Adjacency() + wrong
+    with pytest.raises(TypeError):
+        bases.Adjacency() @ wrong
+
+
+def test_refused_calls_change_nothing() -> None:
+    """After a refusal the same layer and the same tensors work."""
+    c, edge_index, x = conv(), EDGES.clone(), X.clone()
+    edge_index[0, 0] = 7
+    with pytest.raises(ValueError, match="^edge_index: "):
+        c(x, edge_index)
+    edge_index[0, 0] = 0
+    torch.testing.assert_close(c(x, edge_index), c(x, EDGES))
+    edge_index[0, 0] = -3
+    with pytest.raises(ValueError, match="^edge_index: "):
+        c(x, edge_index)
+
+
+def test_refused_every_time() -> None:
+    """What was refused once is not taken from a cache the second time."""
+    c, edge_index, types = conv(bases.Edges(2)), EDGES.clone(), torch.tensor([0, 1, 2, 0])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="^edge_type: "):
+            c(X, edge_index, None, types)
+
+
+def test_fine_after_all() -> None:
+    """Near misses that are right."""
+    for basis in (bases.Adjacency(), bases.Identity(), bases.Chebyshev(2)):
+        assert conv(basis)(X, EDGES[:, :0]).shape == (5, 2)
+    assert conv(bases.Identity())(X).shape == (5, 2)
+    assert conv()(X.expand(0, 5, 3), EDGES).shape == (0, 5, 2)
+    assert conv()(X, EDGES, size=(5, 5)).shape == (5, 2)
+    assert conv()(X, EDGES, size=5).shape == (5, 2)
+    assert conv()(X, EDGES, size=[5, None]).shape == (5, 2)
+    assert conv()([X, X[:4]], EDGES).shape == (4, 2)
+    assert conv()((X, None), EDGES, size=(None, 4)).shape == (4, 2)
+    assert conv()((X, None), EDGES).shape == (5, 2)
+    assert conv(bases.Chebyshev(2))(X, EDGES, lambda_max=2).shape == (5, 2)
+    assert conv(bases.Chebyshev(2))(X, EDGES, batch=torch.zeros(5).long()).shape == (5, 2)
+    assert isinstance(Graph.of(EDGES), Graph)

@@ -1,0 +1,145 @@
+"""The benchmarks run, and their helpers measure what they say; nothing here depends on how fast anything is."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GraphConv
+
+from benchmarks import __main__ as command
+from benchmarks import data, layers, measure, orders, table
+from benchmarks.compare import assert_same_gradients, step
+from benchmarks.rows import Result, best, rows
+from pyg_basisconv import convert
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of the peers' layouts
+
+
+def test_interleave_runs_every_work_in_every_round():
+    calls: list[str] = []
+    effort = measure.Effort(rounds=3, seconds=0.0, burst=0.0)
+    seconds = measure.interleave([lambda: calls.append("a"), lambda: calls.append("b")], effort)
+    assert [len(s) for s in seconds] == [3, 3]
+    assert "".join(calls[-6:]) == "abbaab"  # each round starts one later than the last
+
+
+def test_median_ratio_is_taken_round_by_round():
+    assert measure.median_ratio([2, 400, 9], [1, 100, 3]) == 3
+
+
+def test_memory_sees_the_peak_and_the_largest_allocation():
+    x = torch.ones(1000)
+
+    def work() -> torch.Tensor:
+        y = torch.cat([x, x, x])  # 12,000 bytes
+        z = x + 1  # 4,000 more
+        return y[:1000] + z  # and 4,000
+
+    found = measure.memory(work)
+    assert (found.peak, found.largest) == (20_000, 12_000)
+
+
+def test_ceilings_are_the_slower_of_the_two():
+    limits = measure.Ceilings(bandwidth=10.0, arithmetic=100.0)
+    assert limits.seconds(operations=200, moved=10) == 2
+    assert limits.seconds(operations=200, moved=50) == 5
+    assert min(measure.ceilings(quick=True)) > 0
+
+
+@pytest.mark.parametrize("undirected", [False, True], ids=["directed", "undirected"])
+def test_random_graphs_have_no_loops_and_no_repeats(undirected: bool):
+    graph = data.random_graph("g", 50, 200, 8, density=0.5, undirected=undirected)
+    source, target = graph.edge_index
+    assert graph.E == 200
+    assert (source != target).all()
+    assert graph.edge_index.unique(dim=1).shape[1] == 200
+    edges = set(map(tuple, graph.edge_index.t().tolist()))
+    assert not undirected or edges == {(n, m) for m, n in edges}
+    torch.testing.assert_close(graph.sparse_x.to_dense(), graph.x)
+
+
+def test_cora_is_the_dataset_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    if os.environ.get("BASISCONV_DATA"):
+        assert data.graph("Cora").real
+    monkeypatch.setenv("BASISCONV_DATA", str(tmp_path))
+    found = data.graph("Cora", quick=True)
+    assert not found.real
+    assert "random" in str(found)
+
+
+@pytest.mark.parametrize("wrong", ["value", "order"])
+def test_a_wrong_gradient_is_found(wrong: str):
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return GraphConv(5, 3)
+
+    graph, peer = data.random_graph("g", 20, 60, 5), make()
+    ours, gradient = convert(peer), torch.randn(20, 3)
+    peers, mine = (
+        step(lambda m=m: m(graph.x, graph.edge_index), list(m.parameters()), gradient)[1:] for m in (peer, ours)
+    )
+    assert_same_gradients(make(), convert, peers, mine, "here")
+    weight = [g.ndim for g in mine].index(3)
+    broken = list(mine)
+    broken[weight] = mine[weight].flip(0) if wrong == "order" else mine[weight] + 0.01 * mine[weight].abs().max()
+    with pytest.raises(AssertionError, match="gradient of"):
+        assert_same_gradients(make(), convert, peers, broken, "here")
+
+
+def test_the_best_layout_is_one_that_is_taken():
+    def build(name: str):
+        if name == "bad":
+            raise TypeError("no such layout")
+        return lambda: None
+
+    name, _, skipped = best(["bad", "good"], build, "cpu")
+    assert (name, skipped) == ("good", {"bad": "TypeError: no such layout"})
+
+
+def test_every_layer_stands_in_the_table_on_every_small_graph():
+    have = {(row.layer.name, row.size) for row in rows()}
+    assert {(one.name, size) for one in layers.LAYERS for size in ("Cora", "PubMed-sized", "medium")} <= have
+
+
+def result(**changes: object) -> Result:
+    times = {"peer_seconds": 2.0, "ours_seconds": 1.0, "ratio": 2.0, "target": 1.0, "of_ceiling": None}
+    memory = {"peer_memory": 9, "ours_memory": 8, "peer_largest": None, "ours_largest": 8}
+    names = {"gradients": "x", "layout": "CSR", "order": "a_first", "skipped": {}}
+    fields = {"work": "A, large", "graph": "large", "E": 1000, "P": 8, "Q": 8, **times, **memory, **names}
+    return Result(**(fields | changes))
+
+
+def test_verdicts_tell_what_was_met():
+    lines = table.verdicts([result(), result(work="B", target=3.0), result(work="C", ratio=0.5, ours_largest=40_000)])
+    assert lines[0] == "- MISSED: B: 2 times, target >= 3"
+    assert lines[1] == "- MISSED: any layer, any size: 1 of 2 rows >= 1; least: 0.5 times, C"
+    assert lines[2].startswith("- MISSED: no allocation of E x 8")
+    assert table.verdicts([result(ratio=1.5)])[0].startswith("- met: any layer")
+
+
+def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "found.json"
+    command.main(["--quick", "--only", "GCNConv, Cora, sparse x", "--only", "epoch", "--json", str(file)])
+    printed, found = capsys.readouterr().out, json.loads(file.read_text())
+    assert [row["P"] for row in found["rows"]] == [143, 143]
+    assert "| GCNConv, Cora, sparse x, 143 -> 16 " in printed
+    assert found["machine"]["torch"] == torch.__version__
+    for row in found["rows"]:
+        assert row["ratio"] > 0
+        assert row["peer_memory"] > 0
+
+
+def test_one_point_of_the_orders_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "found.json"
+    orders.main(["--quick", "--only", "Chebyshev K=3, N=8, degree 3, 4 -> 4, fwd", "--json", str(file)])
+    (point,) = json.loads(file.read_text())["points"]
+    assert set(point["orders"]) == {"a_first", "theta_first", "phi"}
+    assert point["loss"] >= 0
+    assert "points lose at most 10%" in capsys.readouterr().out
+
+
+def test_the_grid_of_orders_is_what_it_says():
+    assert len(orders.points()) == len(set(map(str, orders.points()))) >= 60

@@ -1,0 +1,301 @@
+"""What is kept is kept for the very same tensors, unchanged, and for as long as they live."""
+
+import gc
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import oracle
+from contract import DOUBLE, close, draw
+from oracle import Graph
+from pyg_basisconv import BasisConv, bases, graph
+from pyg_basisconv.cache import IdentityCache
+from pyg_basisconv.explicit import EdgeSet
+
+CACHES = {name: value for name, value in vars(graph).items() if isinstance(value, IdentityCache)}
+
+
+def random_edges(seed: int, M: int = 8, E: int = 20) -> Tensor:
+    return torch.randint(M, (2, E), generator=torch.Generator().manual_seed(seed))
+
+
+def reference(conv: BasisConv, x: Tensor, edge_index: Tensor, weight: Tensor | None = None) -> Tensor:
+    g = Graph(x.shape[-2], x.shape[-2], list(zip(*edge_index.tolist(), strict=True)), weight)
+    return oracle.apply(oracle.adjacency(g, "rw"), x, conv.weight, conv.bias)
+
+
+def layer(**kwargs) -> BasisConv:
+    return BasisConv(3, 2, bases.Adjacency("rw"), **kwargs).double()
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_another_graph_of_the_same_shape(cached: bool) -> None:
+    conv, x = layer(cached=cached, order="a_first"), draw(8, 3)
+    for seed in range(5):
+        edge_index = random_edges(seed)
+        close(conv(x, edge_index), reference(conv, x, edge_index))
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_tensor_at_the_address_of_one_that_died(cached: bool) -> None:
+    """The allocator gives freed memory back at once: many short-lived graphs meet the same addresses."""
+    conv = layer(cached=cached, order="a_first")
+    addresses = []
+    for seed in range(30):
+        edge_index, weight, x = random_edges(seed), draw(20, seed=seed).abs(), draw(8, 3, seed=seed)
+        addresses += [edge_index.data_ptr()]
+        close(conv(x, edge_index, weight), reference(conv, x, edge_index, weight))
+        del edge_index, weight, x
+    assert len(set(addresses)) < len(addresses), "no address came twice: this test shows nothing"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda t: t["edge_index"].copy_(random_edges(9)),
+        lambda t: t["edge_index"][0].copy_(random_edges(9)[0]),
+        lambda t: t["edge_weight"].mul_(torch.linspace(1, 2, 20)),
+        lambda t: t["edge_weight"][3:4].zero_(),
+        lambda t: t["x"].add_(1),
+        lambda t: t["x"].t()[1].zero_(),
+    ],
+    ids=["edge_index", "edge_index row", "edge_weight", "edge_weight slice", "x", "x column"],
+)
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_change_in_place_is_seen(change: Callable[[dict[str, Tensor]], Tensor], cached: bool) -> None:
+    conv = layer(cached=cached, order="a_first")
+    t = {"x": draw(8, 3), "edge_index": random_edges(0), "edge_weight": draw(20).abs()}
+    before = conv(*t.values())
+    change(t)
+    after = conv(*t.values())
+    close(after, reference(conv, t["x"], t["edge_index"], t["edge_weight"]))
+    with pytest.raises(AssertionError):
+        assert_close(after, before)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_a_change_in_place_of_sparse_values_is_seen(layout: str) -> None:
+    dense = draw(4, 4).abs() * (draw(4, 4, seed=2) > 0)
+    adj = {"coo": dense.to_sparse_coo, "csr": dense.to_sparse_csr, "csc": dense.to_sparse_csc}[layout]()
+    conv, x = BasisConv(3, 2, bases.Adjacency(), bias=False).double(), draw(4, 3)
+    close(conv(x, adj), dense @ x @ conv.weight[0])
+    adj.values().mul_(2)
+    close(conv(x, adj), 2 * dense @ x @ conv.weight[0])
+
+
+def test_sparse_features_that_change() -> None:
+    edge_index, conv = random_edges(0), layer()
+    x = draw(8, 3).to_sparse_csr()
+    for _ in range(2):
+        close(conv(x, edge_index), reference(conv, x.to_dense(), edge_index))
+        x.values().mul_(3)
+
+
+def test_views_of_one_storage_are_told_apart() -> None:
+    both, x = torch.stack([random_edges(0), random_edges(1)]), draw(2, 8, 3)
+    conv = layer(cached=True, order="a_first")
+    for i in (0, 1, 0):
+        for j in (0, 1):
+            close(conv(x[j], both[i]), reference(conv, x[j], both[i]))
+    wide = draw(8, 6)
+    close(conv(wide[:, :3], both[0]), reference(conv, wide[:, :3], both[0]))
+    close(conv(wide[:, ::2], both[0]), reference(conv, wide[:, ::2], both[0]))
+
+
+def test_the_same_tensors_are_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = []
+    build = bases.Adjacency.build
+    monkeypatch.setattr(bases.Adjacency, "build", lambda self, g: built.append(self) or build(self, g))
+    first, second, x = layer(), layer(), draw(8, 3)
+    edge_index, weight = random_edges(0), draw(20).abs()
+    for conv in (first, second, first):
+        conv(x, edge_index, weight)
+        conv(x[:, :].clone(), edge_index, weight)
+    assert len(built) == 1
+    first(x, edge_index.clone(), weight)
+    assert len(built) == 2
+
+
+def test_learnt_weights_do_not_sort_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that change in every step leave the integer part as it is."""
+    from pyg_basisconv.kernels import pattern
+
+    sorts = []
+    compress = pattern.compress
+    monkeypatch.setattr(pattern, "compress", lambda *a: sorts.append(1) or compress(*a))
+    edge_index = random_edges(0)
+    for basis, shape in ((bases.Adjacency("sym", True), (20,)), (bases.Edges(3), (20, 3)), (bases.Chebyshev(3), (20,))):
+        conv, x = BasisConv(3, 2, basis).double(), draw(8, 3)
+        weight = torch.rand(shape, dtype=DOUBLE, requires_grad=True)
+        counts = []
+        for _ in range(3):
+            before = len(sorts)
+            conv(x, edge_index, weight).sum().backward()
+            counts.append(len(sorts) - before)
+        assert counts[1:] == [0, 0], basis
+
+
+def _length() -> int:
+    return sum(len(cache) for cache in CACHES.values())
+
+
+@pytest.mark.parametrize("learnt", [False, True], ids=["fixed", "learnt weights"])
+def test_entries_die_with_their_tensors(learnt: bool) -> None:
+    assert CACHES
+    conv = layer(cached=True)
+    most = 0
+    start = _length()
+    for seed in range(100):
+        weight = draw(20, seed=seed).abs().requires_grad_(learnt)
+        conv(draw(8, 3), random_edges(seed), weight).sum().backward()
+        most = max(most, _length())
+    assert most <= start + 8
+
+
+def test_nothing_keeps_the_tensors_alive() -> None:
+    """The caller's tensors, features included, die when the caller lets go of them."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    conv = layer(cached=True, order="a_first")
+    t = [draw(8, 3), random_edges(0), draw(20).abs(), torch.zeros(8, dtype=torch.long)]
+    conv(t[0], t[1], t[2], batch=t[3])
+    BasisConv(3, 2, bases.Identity() + bases.Edges(2), cached=True, order="a_first").double()(
+        t[0], t[1], t[2], torch.arange(20) % 2
+    )
+    references = [StorageWeakRef(x.untyped_storage()) for x in t]
+    del t
+    gc.collect()
+    assert [r.expired() for r in references] == [True] * 4
+
+
+def test_graphs_die() -> None:
+    """What was derived from a graph goes with it."""
+    conv, x = layer(), draw(8, 3)
+    gc.collect()
+    start = sum(type(o) is EdgeSet for o in gc.get_objects())
+    for seed in range(20):
+        conv(x, random_edges(seed))
+    conv(x, random_edges(99))
+    gc.collect()
+    assert sum(type(o) is EdgeSet for o in gc.get_objects()) <= start + 6
+
+
+def test_cached_expansions_are_used_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    conv = BasisConv(3, 2, bases.Powers(3), order="a_first", cached=True).double()
+    x, edge_index = draw(8, 3), random_edges(0)
+    first = conv(x, edge_index)
+    from pyg_basisconv import explicit
+
+    monkeypatch.setattr(explicit, "spmm", None)  # any product from here on would fail
+    close(conv(x, edge_index), first)
+    conv(x, edge_index).sum().backward()
+    with pytest.raises(TypeError):
+        conv(x.clone(), edge_index)
+
+
+def test_cached_is_off_for_features_that_learn() -> None:
+    conv = BasisConv(3, 2, bases.Powers(3), order="a_first", cached=True).double()
+    x, edge_index = draw(8, 3).requires_grad_(), random_edges(0)
+    for _ in range(2):
+        conv(x, edge_index).sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("bound", [False, True], ids=["graph", "bound"])
+@pytest.mark.parametrize("order", ["a_first", "theta_first", "phi"])
+@pytest.mark.parametrize("basis", [bases.Adjacency(), bases.Edges(2)], ids=repr)
+def test_cached_with_learnt_weights(basis: bases.Basis, order: str, bound: bool) -> None:
+    """Steps of an optimiser on the edge weights; the first call is without gradients."""
+    conv = BasisConv(3, 2, basis, order=order, cached=True).double()
+    x, edge_index = draw(8, 3), random_edges(0)
+    weight = torch.rand(20, basis.K, dtype=DOUBLE).squeeze(-1).requires_grad_()
+    once = basis.bind(edge_index, weight, size=8)
+    with torch.no_grad():
+        conv(x, once if bound else edge_index, *([] if bound else [weight]))
+    for _ in range(3):
+        y = conv(x, once) if bound else conv(x, edge_index, weight)
+        g = Graph(8, 8, list(zip(*edge_index.tolist(), strict=True)), weight)
+        expected = oracle.apply(oracle.edges(g, basis.K), x, conv.weight, conv.bias)
+        close(y, expected)
+        mine, theirs = (torch.autograd.grad(t.square().sum(), weight)[0] for t in (y, expected))
+        close(mine, theirs)
+        with torch.no_grad():
+            weight -= 0.01 * mine
+
+
+class Learnt(bases.Basis):
+    """A family with a parameter of its own, as attention has."""
+
+    def __init__(self, K: int = 1, scale: float = 1.0) -> None:
+        super().__init__(K)
+        self.scale = torch.nn.Parameter(torch.tensor(scale, dtype=DOUBLE))
+
+    def edges(self, graph) -> bases.EdgeList:
+        s = graph.structure
+        return bases.EdgeList(
+            torch.zeros_like(s.source), s.source, s.target, self.scale.square().expand(s.source.numel())
+        )
+
+
+@pytest.mark.parametrize("order", ["a_first", "theta_first", "phi"])
+def test_a_family_that_learns_is_bound_anew(order: str) -> None:
+    conv = BasisConv(3, 2, Learnt(), order=order, bias=False).double()
+    x, edge_index = draw(8, 3), random_edges(0)
+    optimiser = torch.optim.SGD(conv.parameters(), 0.01)
+    for _ in range(3):
+        g = Graph(8, 8, list(zip(*edge_index.tolist(), strict=True)))
+        expected = conv.basis.scale.square() * oracle.apply(oracle.adjacency(g), x, conv.weight)
+        y = conv(x, edge_index)
+        close(y, expected)
+        optimiser.zero_grad()
+        y.square().sum().backward()
+        (theirs,) = torch.autograd.grad(expected.square().sum(), conv.basis.scale)
+        close(conv.basis.scale.grad, theirs)
+        optimiser.step()
+
+
+def test_families_that_print_the_same_and_are_not() -> None:
+    x, edge_index = draw(8, 3), random_edges(0)
+    one, two = (BasisConv(3, 3, Learnt(scale=s), theta=None, bias=False).double() for s in (1.0, 2.0))
+    two.theta.load_state_dict(one.theta.state_dict())
+    close(two(x, edge_index), 4 * one(x, edge_index))
+
+
+def test_identity_cache_forgets() -> None:
+    cache = IdentityCache()
+    t = torch.zeros(3)
+    values = iter(range(100))
+
+    def get(*tensors: Tensor | None, extra: str = "") -> int:
+        return cache.get(tensors, extra, lambda: next(values))
+
+    assert [get(t), get(t), get(t, None), get(t[:2]), get(t, extra="x"), get(t)] == [0, 0, 1, 2, 3, 0]
+    t += 1
+    assert get(t) == 4
+    leaf = torch.zeros(3, requires_grad=True)
+    assert get(leaf) != get(leaf)
+    with torch.inference_mode():
+        inside = torch.zeros(3)
+        assert get(inside) != get(inside)
+    del t
+    get(torch.zeros(1))
+    assert len(cache) == 1
+
+
+def test_the_tensors_of_a_matrix_are_not_those_of_its_transpose() -> None:
+    """A CSR matrix and its `.t()`, a CSC matrix, hold the very same tensors."""
+    dense, x = draw(4, 4).abs() * (draw(4, 4, seed=2) > 0), draw(4, 3)
+    conv = BasisConv(3, 2, bases.Adjacency(), bias=False).double()
+    for adj in (dense.to_sparse_csr(), dense.to_sparse_csc(), dense.to_sparse_coo().coalesce()):
+        for _ in range(2):
+            close(conv(x, adj), dense @ x @ conv.weight[0])
+            close(conv(x, adj.t()), dense.t() @ x @ conv.weight[0])
+
+
+def test_the_tensors_of_a_matrix_of_another_shape() -> None:
+    edge_index, weight = random_edges(0), draw(20)
+    for size in (8, 9, 10):
+        assert bases.Adjacency().bind(torch.sparse_coo_tensor(edge_index, weight, (size, size))).N == size

@@ -1,0 +1,378 @@
+"""The layer as a module: pairs of features, laziness, saving, copies, hooks, modes."""
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import grad, gradcheck, gradgradcheck
+from torch_geometric import EdgeIndex
+
+import cases
+import oracle
+from contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors
+from pyg_basisconv import BasisConv, bases, theta
+
+BIPARTITE = bases.Identity() + bases.Adjacency("mean") + bases.Degree()
+
+
+def bipartite_oracle(g: oracle.Graph, x: Tensor, target: Tensor | None, conv: BasisConv) -> Tensor:
+    """The root and the degree read the target, the mean reads the source."""
+    target = torch.zeros(g.N, x.shape[-1], dtype=DOUBLE) if target is None else target
+    into = torch.diagonal(oracle.matrix(g.N, g.N, [(n, n) for _, n in g.edges], g.weights))
+    mean = oracle.adjacency(g, "mean")[0]
+    parts = [target, mean.T @ x, into[:, None] * target]
+    return sum(u @ w for u, w in zip(parts, conv.weight, strict=True)) + conv.bias
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("M", "N"), [(6, 3), (3, 6), (4, 4), (5, 0), (0, 2)])
+@pytest.mark.parametrize("kind", ["own target", "head of source", "no target"])
+def test_pairs(kind: str, M: int, N: int, path: str) -> None:
+    if kind == "head of source" and N > M:
+        pytest.skip("a head is no longer than its whole")
+    g = cases.graph(M=M, N=N, E=9 if M and N else 0)
+    conv, x = make(BIPARTITE, path=path), draw(M, 3).requires_grad_()
+    own = draw(N, 3, seed=1).requires_grad_()
+    target = {"own target": own, "head of source": x[:N], "no target": None}[kind]
+    y = conv((x, target), **tensors(g), size=(M, N))
+    reference = bipartite_oracle(g, x, target, conv)
+    close(y, reference)
+    inputs = [x, own, *conv.parameters()]
+    for a, b in zip(
+        grad(y.square().sum(), inputs, allow_unused=True, materialize_grads=True),
+        grad(reference.square().sum(), inputs, allow_unused=True, materialize_grads=True),
+        strict=True,
+    ):
+        close(a, b)
+
+
+def test_pairs_in_batches() -> None:
+    g, conv = cases.graph(M=6, N=3), make(BIPARTITE)
+    x, target = draw(2, 2, 6, 3), draw(2, 2, 3, 3, seed=1)
+    y = conv((x, target), **tensors(g))
+    for i in range(2):
+        for j in range(2):
+            close(y[i, j], bipartite_oracle(g, x[i, j], target[i, j], conv))
+
+
+def test_what_looks_like_the_head_and_is_not() -> None:
+    """Another tensor, other strides, another offset, a detached head."""
+    g, conv = cases.graph(M=6, N=3), make(BIPARTITE)
+    x = draw(6, 3)
+    for target in (x[1:4], x[::2], x[:3].clone(), x.flip(0)[:3], x[:3].detach()):
+        close(conv((x, target), **tensors(g)), bipartite_oracle(g, x, target, conv))
+    leaf = draw(6, 3).requires_grad_()
+    y = conv((leaf, leaf[:3].detach()), **tensors(g))
+    reference = bipartite_oracle(g, leaf, leaf[:3].detach(), conv)
+    close(*(grad(t.square().sum(), leaf)[0] for t in (y, reference)))
+
+
+def test_size_gives_the_targets() -> None:
+    g, x = cases.graph(M=6, N=3), draw(6, 3)
+    conv = make(bases.Adjacency())
+    call_ = tensors(g)
+    for features, size in (((x, None), (6, 3)), ((x, None), (None, 3)), (x, (6, 3)), ((x, draw(3, 9)), None)):
+        close(conv(features, **call_, size=size), expected(conv, oracle.adjacency(g), x))
+    close(
+        conv((x, None), EdgeIndex(call_["edge_index"], sparse_size=(6, 3)), g.weight), conv((x, None), **call_, size=3)
+    )
+
+
+def test_a_bound_basis_is_an_edge_index() -> None:
+    for case in ("Sum-random", "Edges(3)-shared", "Adjacency(mean)-M>N"):
+        c = cases.CASES[case]
+        g, basis = c.graph(), c.basis()
+        bound, x = bind(basis, g), draw(g.M, 3)
+        for _, conv in layers(basis):
+            close(conv(x, bound), expected(conv, c.matrices(g), x))
+            close(conv(x, bound.to("cpu")), expected(conv, c.matrices(g), x))
+
+
+def test_hypergraph() -> None:
+    """Nodes to edges to nodes: a product of families with M != N."""
+    g, x = cases.graph(M=6, N=3), draw(6, 3)
+    conv = make(bases.Adjacency() @ bases.Adjacency().T)
+    W = oracle.adjacency(g)[0]
+    close(conv((x, None), **tensors(g), size=(6, 3)), expected(conv, (W @ W.T)[None], x))
+
+
+@pytest.mark.parametrize("kind", THETAS)
+def test_gradcheck(kind: str) -> None:
+    """First and second derivatives, by finite differences."""
+    g = cases.graph(M=4, E=5)
+    plain = tensors(g)
+    for basis in (bases.Identity() + bases.Adjacency("sym", True), bases.Chebyshev(3), bases.Edges(2)):
+        weight = 0.5 + torch.rand(g.E, 2, dtype=DOUBLE) if isinstance(basis, bases.Edges) else g.weight
+        x = draw(2, 4, 2).requires_grad_()
+        weight = weight.clone().requires_grad_()
+        for path in ("a_first", "theta_first", "phi", "message"):
+            conv = make(basis, kind, path, P=2, Q=2)
+            names, values = zip(*conv.named_parameters(), strict=True)
+
+            def f(x: Tensor, weight: Tensor, *values: Tensor, conv=conv, names=names) -> Tensor:
+                parameters = dict(zip(names, values, strict=True))
+                return torch.func.functional_call(conv, parameters, (x, plain["edge_index"], weight))
+
+            gradcheck(f, (x, weight, *values))
+            if path != "phi" and kind in ("Full", "Heads"):
+                gradgradcheck(f, (x, weight, *values))
+
+
+def test_third_derivative() -> None:
+    """A product of three derivatives: sparse products of sampled products of sparse products."""
+    g = cases.graph(M=4, E=5)
+    conv, x = make(bases.Adjacency("sym"), path="theta_first"), draw(4, 3).requires_grad_()
+    weight = g.weight.clone().requires_grad_()
+    results = []
+    for f in (
+        lambda: call(conv, x, g, edge_weight=weight),
+        lambda: expected(conv, oracle.adjacency(g.but(weight=weight), "sym"), x),
+    ):
+        value = f().pow(3).sum()
+        for leaf in (weight, x, weight):
+            value = grad(value, leaf, create_graph=True)[0].square().sum()
+        results.append(value)
+    close(*results, tolerance=1e-9)
+
+
+@pytest.mark.parametrize("kind", THETAS)
+def test_lazy(kind: str) -> None:
+    Q = -1 if kind == "Pass" else 6
+    conv = BasisConv(-1, Q, bases.Powers(3), THETAS[kind](), bias=kind != "Pass")
+    g, x = cases.graph(), draw(6, 3).float()
+    assert "-1" in repr(conv)
+    y = call(conv, x, g)
+    assert y.shape == (6, 3 if kind == "Pass" else 6)
+    for order in ("a_first", "theta_first", "phi"):
+        torch.testing.assert_close(call(take(conv, order), x, g), y, rtol=1e-5, atol=1e-5)
+        call(take(conv, order), x.expand(1000, 6, 3), g)
+    if kind != "Pass":
+        assert conv.in_channels == 3
+        assert {n: tuple(p.shape) for n, p in conv.named_parameters()}["theta.weight"][:2] == (3, 3)
+
+
+def test_lazy_takes_a_state() -> None:
+    g, x = cases.graph(), draw(6, 3).float()
+    known = make(bases.Powers(3), dtype=torch.float32)
+    for make_one in (
+        lambda: BasisConv(-1, 2, bases.Powers(3)),
+        lambda: torch.nn.Sequential(BasisConv(-1, 2, bases.Powers(3)))[0],
+    ):
+        lazy = make_one()
+        lazy.load_state_dict(known.state_dict())
+        close(call(lazy, x, g), call(known, x, g))
+    again = BasisConv(3, 2, bases.Powers(3))
+    lazy = BasisConv(-1, 2, bases.Powers(3))
+    again.load_state_dict(known.state_dict())
+    assert set(lazy.state_dict()) == set(again.state_dict()) == {"theta.weight", "bias"}
+
+
+def test_lazy_is_taken_from_the_first_call_by_both_of_a_pair() -> None:
+    g = cases.graph(M=6, N=3)
+    conv = BasisConv(-1, 2, BIPARTITE).double()
+    conv((draw(6, 5), draw(3, 5)), **tensors(g))
+    with pytest.raises(ValueError, match="^x: "):
+        conv(draw(6, 4), **tensors(cases.graph()))
+
+
+def test_state_dict() -> None:
+    conv = make(bases.Powers(3))
+    assert {name: tuple(t.shape) for name, t in conv.state_dict().items()} == {"theta.weight": (3, 3, 2), "bias": (2,)}
+    assert conv.weight is conv.theta.weight
+    assert dict(make(bases.Powers(3), "Pass", bias=False).state_dict()) == {}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+@pytest.mark.parametrize("case", ["Sum-random", "Mix+Product-random", "Edges(3)-typed", "Chebyshev(4)-lambda-scalar"])
+def test_copies(case: str, copied: Callable[[BasisConv], BasisConv]) -> None:
+    c = cases.CASES[case]
+    g = c.graph()
+    conv, x = make(c.basis(), cached=True, path="a_first"), draw(g.M, 3)
+    before = call(conv, x, g)
+    other = copied(conv)
+    assert repr(other) == repr(conv)
+    close(call(other, x, g), before)
+    with torch.no_grad():
+        other.weight.zero_()
+    close(call(conv, x, g), before)
+    call(other, x, g).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_to_dtype(dtype: torch.dtype) -> None:
+    g, conv = cases.graph(), make(bases.Chebyshev(3))
+    before = call(conv, draw(6, 3), g)
+    conv.to(dtype)
+    y = call(conv, draw(6, 3, dtype=dtype), g)
+    assert y.dtype == dtype
+    torch.testing.assert_close(y.double(), before, rtol=5e-2, atol=5e-2)
+    close(call(conv.double(), draw(6, 3), g), expected(conv, oracle.chebyshev(g, 3), draw(6, 3)))
+
+
+def test_reset_parameters() -> None:
+    for kind in THETAS:
+        conv = make(bases.Powers(2), kind)
+        conv.reset_parameters()
+        assert conv.bias.eq(0).all()
+        if conv.weight is not None:
+            first = conv.weight.detach().clone()
+            conv.reset_parameters()
+            assert not torch.equal(first, conv.weight)
+
+
+def test_repr_is_a_value() -> None:
+    for case in cases.CASES.values():
+        basis = case.basis()
+        assert repr(eval(repr(basis), vars(bases) | {"Mix": bases.Mix})) == repr(basis)
+    assert repr(make(bases.Powers(2), "Heads", "phi", cached=True)) == (
+        "BasisConv(3, 4, Powers(K=2, operator=Adjacency(norm='sym')), Heads(combine='concat'), order='phi', cached=True)"
+    )
+
+
+HOOKS = {
+    "message": lambda conv, seen: conv.register_message_forward_hook(lambda *a: seen.append(1)),
+    "message, before": lambda conv, seen: conv.register_message_forward_pre_hook(lambda *a: seen.append(1)),
+    "aggregate": lambda conv, seen: conv.register_aggregate_forward_hook(lambda *a: seen.append(1)),
+    "propagate": lambda conv, seen: conv.register_propagate_forward_hook(lambda *a: seen.append(1)),
+    "propagate, before": lambda conv, seen: conv.register_propagate_forward_pre_hook(lambda *a: seen.append(1)),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_hooks_see_messages(hook: str) -> None:
+    g, x, seen = cases.graph(), draw(6, 3), []
+    for order in ("auto", "a_first", "theta_first"):
+        conv = make(bases.Identity() + bases.Chebyshev(3), path=order)
+        fused = call(conv, x, g)
+        seen.clear()
+        handle = HOOKS[hook](conv, seen)
+        close(call(conv, x, g), fused)
+        assert seen, "the hook was not called"
+        handle.remove()
+        seen.clear()
+        close(call(conv, x, g), fused)
+        assert not seen
+
+
+def test_a_hook_may_change_messages() -> None:
+    g, x = cases.graph(), draw(6, 3)
+    conv = make(bases.Adjacency(), bias=False)
+    before = call(conv, x, g)
+    conv.register_message_forward_hook(lambda module, args, messages: 2 * messages)
+    close(call(conv, x, g), 2 * before)
+
+
+def test_decomposed_layers() -> None:
+    g, x = cases.graph(), draw(6, 4)
+    conv = make(bases.Powers(3), P=4, decomposed_layers=2)
+    close(call(conv, x, g), expected(conv, oracle.powers(oracle.adjacency(g, "sym"), 3), x))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_autocast(path: str) -> None:
+    g, basis = cases.graph(), bases.Identity() + bases.Chebyshev(3)
+    conv, x = make(basis, path=path, dtype=torch.float32), draw(6, 3).float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = call(conv, x, g)
+        assert y.dtype in (torch.float32, torch.bfloat16)
+        low = call(conv, x.bfloat16(), g)
+    y.sum().backward()
+    assert x.grad.dtype == conv.weight.grad.dtype == torch.float32
+    A = oracle.concat(oracle.identity(g), oracle.chebyshev(g, 3))
+    for result in (y, low):
+        torch.testing.assert_close(result.double(), expected(conv, A, x), rtol=5e-2, atol=5e-2)
+
+
+def test_deterministic_algorithms() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        for case in ("Sum-random", "Edges(3)-typed", "Edges(3)-shared", "Mix+Product-random"):
+            c = cases.CASES[case]
+            g = c.graph()
+            for path, conv in layers(c.basis()):
+                x = draw(2, g.M, 3).requires_grad_()
+                weight = g.weight.clone().requires_grad_()
+                y = call(conv, x, g, edge_weight=weight)
+                y.sum().backward()
+                close(y, expected(conv, c.matrices(g), x))
+                assert weight.grad is not None, path
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_long_sums(dtype: torch.dtype) -> None:
+    """A hub with 3000 neighbours: low precision adds up in a wider one, forward and backward."""
+    M = 3000
+    g = oracle.Graph(M, M, [(m, 0) for m in range(M)])
+    for path in ("a_first", "theta_first"):
+        conv = BasisConv(1, 1, bases.Adjacency(), theta.Pass(), path, bias=False)
+        for turned in (False, True):
+            edge_index = tensors(g.turned if turned else g)["edge_index"]
+            x = torch.ones(M, 1, dtype=dtype, requires_grad=True)
+            y = conv(x, edge_index)
+            y.sum().backward()
+            hub = x.grad[0] if turned else y[0]
+            torch.testing.assert_close(hub.detach().double(), torch.tensor([3000.0]).double(), rtol=2e-2, atol=0)
+        weight = torch.full((M,), 0.5, dtype=dtype, requires_grad=True)
+        y = conv(torch.ones(M, 1, dtype=dtype), tensors(g)["edge_index"], weight)
+        torch.testing.assert_close(y[0].double(), torch.tensor([1500.0]).double(), rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("norm", ["sym", "rw", "mean"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_normalisation_is_wide(norm: str, dtype: torch.dtype) -> None:
+    """Degrees beyond what the dtype can count still normalise."""
+    M = 3000
+    edge_index = torch.stack([torch.arange(M), torch.zeros(M, dtype=torch.long)])
+    weight = bases.Adjacency(norm).bind(edge_index, size=M, dtype=dtype).edges().weight
+    reference = bases.Adjacency(norm).bind(edge_index, size=M, dtype=DOUBLE).edges().weight
+    torch.testing.assert_close(weight.double(), reference, rtol=1e-2, atol=1e-6)
+
+
+def test_a_stack_trains() -> None:
+    g = cases.graph()
+    basis = bases.Identity() + bases.Adjacency("sym", True)
+    first, second = BasisConv(3, 8, basis), BasisConv(8, 1, basis)
+    optimiser = torch.optim.Adam([*first.parameters(), *second.parameters()], 0.05)
+    x, goal, arguments = draw(6, 3).float(), draw(6, 1, seed=9).float(), tensors(g, torch.float32)
+    losses = []
+    for _ in range(60):
+        loss = (second(first(x, **arguments).relu(), **arguments) - goal).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.2 * losses[0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
+def test_lazy_copies(copied: Callable[[BasisConv], BasisConv]) -> None:
+    lazy = copied(BasisConv(-1, 2, bases.Powers(3)))
+    lazy.load_state_dict(BasisConv(-1, 2, bases.Powers(3)).state_dict())
+    assert call(lazy, draw(6, 3).float(), cases.graph()).shape == (6, 2)
+
+
+def test_a_sparse_matrix_says_how_many_targets() -> None:
+    dense, x = draw(4, 6) * (draw(4, 6, seed=2) > 0), draw(6, 3)
+    for conv in (make(bases.Adjacency(), path=path) for path in ("auto", "message")):
+        for adj in (dense.to_sparse_coo(), dense.to_sparse_csr(), dense.to_sparse_csc()):
+            for features in (x, (x, None), (x, draw(4, 3))):
+                close(conv(features, adj), dense @ x @ conv.weight[0] + conv.bias)
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_gradients_of_a_sparse_matrix(layout: str) -> None:
+    """Learnt values of a sparse adjacency get their gradient."""
+    dense, x = draw(4, 6) * (draw(4, 6, seed=2) > 0), draw(6, 3)
+    adj = {"coo": dense.to_sparse_coo, "csr": dense.to_sparse_csr, "csc": dense.to_sparse_csc}[layout]()
+    adj = adj.detach().requires_grad_()
+    leaf = dense.clone().requires_grad_()
+    for path in ("a_first", "theta_first", "phi", "message"):
+        conv = make(bases.Adjacency(), path=path)
+        (mine,) = grad(conv((x, None), adj).square().sum(), adj)
+        (theirs,) = grad((leaf @ x @ conv.weight[0] + conv.bias).square().sum(), leaf)
+        close(mine.to_dense()[dense != 0], theirs[dense != 0])

@@ -1,0 +1,259 @@
+"""The node classification example: where its data comes from, what its models compute, and its command line."""
+
+import json
+import os
+import pickle
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from torch_geometric.datasets import Planetoid
+
+import examples.data
+from examples.data import digits, load, planetoid
+from examples.models import MODELS, dropout
+from examples.node_classification import OURS, PYG, SIDES, compare, main
+
+DATA = Path(os.environ.get("BASISCONV_DATA", "datasets"))
+NODES, TEST = 640, 40  # of the made-up network: 60 nodes to train, 500 to validate, the last 40 to test
+
+
+def write_made_up(folder: Path, name: str) -> None:
+    """The eight raw files of a citation network, all made up: features, labels, and three rings of edges."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.RandomState(0)
+    labels = np.eye(3, dtype=np.int32)[np.arange(NODES) % 3]
+    features = scipy.sparse.csr_matrix(labels * 1.0 + 0.5 * draw.rand(NODES, 3), dtype=np.float32)
+    known = NODES - TEST
+    parts = {
+        "x": features[:60],
+        "allx": features[:known],
+        "tx": features[known:],
+        "y": labels[:60],
+        "ally": labels[:known],
+        "ty": labels[known:],
+        "graph": {node: [(node - 3) % NODES, (node + 3) % NODES] for node in range(NODES)},
+    }
+    for part, content in parts.items():
+        (folder / f"ind.{name.lower()}.{part}").write_bytes(pickle.dumps(content))
+    (folder / f"ind.{name.lower()}.test.index").write_text("".join(f"{node}\n" for node in range(known, NODES)))
+
+
+def run(arguments: str, **paths: Path) -> None:
+    main([*arguments.split(), *(f"--{name}={path}" for name, path in paths.items())])
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """Takes the right to write from a folder, by its mode, which binds no super-user, and gives it back."""
+    changed = []
+
+    def lock(folder: Path) -> Path:
+        for path in (folder, *folder.rglob("*")):
+            changed.append((path, path.stat().st_mode))
+            path.chmod(path.stat().st_mode & ~0o222)
+        return folder
+
+    yield lock
+    for path, mode in changed:
+        path.chmod(mode)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """A network that refuses, as it does where there is none; the test may put another in its place."""
+
+    def refuse(self: Planetoid) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(Planetoid, "download", refuse)
+
+
+def test_a_read_only_root_is_copied_and_left_as_it_was(tmp_path, read_only, offline):
+    root = tmp_path / "root"
+    write_made_up(root / "PubMed" / "raw", "PubMed")
+    before = listing(root)
+    name, network = load("PubMed", read_only(root))
+    assert name == "PubMed"
+    assert network.num_nodes == NODES
+    assert (int(network.train_mask.sum()), int(network.val_mask.sum()), int(network.test_mask.sum())) == (60, 500, TEST)
+    torch.testing.assert_close(network.x.sum(-1), torch.ones(NODES))
+    assert listing(root) == before
+
+
+@pytest.mark.parametrize("locked", [False, True], ids=["writable", "read-only"])
+def test_a_download_is_kept_where_the_root_may_be_written(tmp_path, monkeypatch, read_only, locked):
+    source, root = tmp_path / "source", tmp_path / "root"
+    write_made_up(source, "Cora")
+    root.mkdir()
+    if locked:
+        read_only(root)
+
+    def download(self: Planetoid) -> None:
+        shutil.copytree(source, self.raw_dir, dirs_exist_ok=True)
+
+    monkeypatch.setattr(Planetoid, "download", download)
+    assert planetoid("Cora", root).num_nodes == NODES
+    assert listing(root) == ({} if locked else {f"Cora/raw/{file}": text for file, text in listing(source).items()})
+
+
+def test_without_data_and_network_one_line_says_so_and_the_digits_are_taken(tmp_path, capsys, offline):
+    name, network = load("CiteSeer", tmp_path / "none")
+    (line,) = capsys.readouterr().out.splitlines()
+    assert name == "digits"
+    assert network.num_nodes == 1797
+    assert "CiteSeer" in line
+    assert "no route to host" in line
+    assert "digits" in line
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_download_that_hangs_is_given_up_and_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
+    assert examples.data.PATIENCE <= 10
+    monkeypatch.setattr(examples.data, "PATIENCE", 0.1)
+    release = threading.Event()
+
+    def half(self: Planetoid) -> None:
+        Path(self.raw_dir, "ind.cora.x").write_bytes(b"half of")
+        release.wait()
+        raise OSError("released")
+
+    monkeypatch.setattr(Planetoid, "download", half)
+    try:
+        assert load("Cora", tmp_path)[0] == "digits"
+    finally:
+        release.set()
+    assert "nothing came" in capsys.readouterr().out
+    assert listing(tmp_path) == {}
+
+
+def test_broken_files_are_named_and_not_taken_for_missing_ones(tmp_path, capsys, offline):
+    raw = tmp_path / "Cora" / "raw"
+    write_made_up(raw, "Cora")
+    (raw / "ind.cora.graph").write_bytes(b"half of")
+    with pytest.raises(SystemExit):
+        run("--dataset Cora", root=tmp_path, out=tmp_path / "out")
+    assert f"the files in {raw} cannot be read" in capsys.readouterr().err
+
+
+def test_digits():
+    network = digits()
+    assert network.x.shape == (1797, 64)
+    assert (float(network.x.min()), float(network.x.max())) == (0, 1)
+    assert network.is_undirected()
+    assert not network.has_self_loops()
+    assert int(torch.bincount(network.edge_index[1]).min()) >= 8
+    assert torch.bincount(network.y[network.train_mask]).tolist() == [20] * 10
+    assert (int(network.val_mask.sum()), int(network.test_mask.sum())) == (500, 1097)
+    assert torch.equal(network.train_mask ^ network.val_mask ^ network.test_mask, torch.ones(1797, dtype=torch.bool))
+    source, target = network.edge_index
+    assert float((network.y[source] == network.y[target]).float().mean()) > 0.9
+    assert torch.equal(network.edge_index, digits().edge_index)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_is_its_peer(name):
+    """With the same parameters, the stack of BasisConv and that of PyG's layers give the same, gradients included."""
+    torch.manual_seed(0)
+    network = digits()
+    x = network.x.double()
+    ours = MODELS[name].build(64, 10).double().eval()
+    peer = MODELS[name].build(64, 10, pyg=True).double().eval()
+    with torch.no_grad():
+        for conv, layer in zip(ours.layers, peer.layers, strict=True):
+            matrices = [parameter for parameter in layer.parameters() if parameter.dim() == 2]
+            conv.weight.copy_(torch.stack([matrix.t() for matrix in matrices]))
+            conv.bias.copy_(layer.bias.normal_())
+    y, expected = ours(x, network.edge_index), peer(x, network.edge_index)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(ours(x.to_sparse_csr(), network.edge_index), expected)
+    weights = torch.randn_like(y)
+    (y * weights).sum().backward()
+    (expected * weights).sum().backward()
+    for conv, layer in zip(ours.layers, peer.layers, strict=True):
+        gradients = [parameter.grad.t() for parameter in layer.parameters() if parameter.dim() == 2]
+        torch.testing.assert_close(conv.weight.grad, torch.stack(gradients))
+        torch.testing.assert_close(conv.bias.grad, layer.bias.grad)
+
+
+def test_dropout_of_a_sparse_x_drops_entries_and_keeps_the_mean():
+    torch.manual_seed(0)
+    x = torch.eye(1000).to_sparse_csr()
+    dropped = dropout(x, 0.5, True).to_dense().diagonal()
+    assert set(dropped.unique().tolist()) == {0.0, 2.0}
+    assert abs(float(dropped.mean()) - 1) < 0.1
+
+
+def test_the_clock_leaves_out_all_but_the_first_training_of_each():
+    options = SimpleNamespace(seeds=3, minutes=0, epochs=1, patience=1, hidden=4)
+    runs = compare(["gcn", "multi"], digits(), options)
+    assert [(run.side, run.model, run.seed) for run in runs] == [
+        (side, name, 0) for side in SIDES for name in ("gcn", "multi")
+    ]
+
+
+def test_the_command_line_trains_and_reports(tmp_path, capsys):
+    run("--dataset digits --models gcn multi --seeds 1 --epochs 20 --hidden 32", out=tmp_path)
+    shown = capsys.readouterr().out
+    assert "GCN" in shown
+    assert "multi-basis" in shown
+    assert (tmp_path / "digits.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((tmp_path / "digits.json").read_text())
+    assert report["settings"]["hidden"] == 32
+    for name in ("gcn", "multi"):
+        for side in (OURS, PYG):
+            found = report["summary"][name][side]
+            assert found["seeds"] == 1
+            assert found["deviation"] is None
+            assert found["seconds"] > 0
+            assert found["test"] > 60
+    assert [len(run["losses"]) for run in report["runs"]] == [20] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--seeds 0", "at least 1"),
+        ("--minutes -1", "at least 0"),
+        ("--dataset Corra", "invalid choice"),
+        ("--models gat", "invalid choice"),
+        ("--device abacus", "--device abacus"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_trained(arguments, said, capsys, tmp_path):
+    with pytest.raises(SystemExit) as ended:
+        run(arguments, root=tmp_path, out=tmp_path / "out")
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not (DATA / "Cora" / "raw").is_dir(), reason="BASISCONV_DATA holds no Cora")
+def test_cora(tmp_path):
+    run("--dataset Cora --models gcn --seeds 1 --epochs 40", root=DATA, out=tmp_path)
+    for found in json.loads((tmp_path / "cora.json").read_text())["summary"]["gcn"].values():
+        assert found["test"] > 70
+
+
+@pytest.mark.skipif(not (DATA / "PubMed" / "raw").is_dir(), reason="BASISCONV_DATA holds no PubMed")
+def test_pubmed_with_made_up_features(tmp_path, offline):
+    """The real graph and labels; the features of the training nodes are made up where their file is missing."""
+    raw = tmp_path / "PubMed" / "raw"
+    raw.mkdir(parents=True)
+    for file in (DATA / "PubMed" / "raw").iterdir():
+        shutil.copyfile(file, raw / file.name)
+    if not (raw / "ind.pubmed.allx").exists():
+        made_up = scipy.sparse.random(18717, 500, 0.1, "csr", np.float32, random_state=0)
+        (raw / "ind.pubmed.allx").write_bytes(pickle.dumps(made_up))
+    run("--dataset PubMed --models multi --seeds 1 --epochs 2", root=tmp_path, out=tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "pubmed.json").read_text())
+    assert report["dataset"] == "PubMed"
+    assert [len(run["losses"]) for run in report["runs"]] == [2, 2]
