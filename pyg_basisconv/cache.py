@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
+_BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
 
 class kept(cached_property[Any]):
@@ -54,7 +55,9 @@ class IdentityCache:
         if last is not None and last[0] == extra and len(last[1]) == len(tensors) and all(map(_seen, last[1], tensors)):
             return last[2]
         for t in tensors:
-            if t is not None and (type(t) not in _PLAIN or t.requires_grad or t.is_inference()):
+            if t is None:
+                continue
+            if type(t) not in _PLAIN or t.requires_grad or t.is_inference() or t.layout in _BLOCKS:
                 return build()
         parts = [part for t in tensors if t is not None for part in constituents(t)]
         places = (None if t is None else (t.layout, t.shape) for t in tensors)
@@ -69,7 +72,8 @@ class IdentityCache:
             with torch.inference_mode(False):
                 value = build()
             entry = versions, [StorageWeakRef(part.untyped_storage()) for part in parts], value
-            self._entries[key] = entry
+            if parts:  # what depends on no tensor would never leave
+                self._entries[key] = entry
         self._last = extra, [_see(t) for t in tensors], entry[2]
         return entry[2]
 

@@ -341,6 +341,7 @@ class BasisConv(MessagePassing):
             x.is_cuda,
             self._keeps(x, bound),
             theta.sums,
+            weight is not None,
             self.order,
         )
         found: Plan | None = bound.plans.get(key)
@@ -370,6 +371,7 @@ def _problem(
     cuda: bool,
     cached: bool,
     sums: bool,
+    learns: bool,
 ) -> Problem:
     return Problem(
         K=bound.K,
@@ -388,6 +390,7 @@ def _problem(
         itemsize=itemsize,
         device="cuda" if cuda else "cpu",
         cached=cached,
+        learns=learns,
     )
 
 

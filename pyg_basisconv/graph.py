@@ -11,7 +11,7 @@ from torch_geometric.utils import is_torch_sparse_tensor
 
 from .cache import IdentityCache, constituents
 from .errors import reject
-from .kernels import Pattern
+from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype
 
 _CPU = torch.device("cpu")
@@ -37,6 +37,23 @@ class Structure:
     @property
     def pattern(self) -> Pattern:
         return self.memo("pattern", lambda: Pattern(self.source, self.target, self.M, self.N))  # type: ignore[no-any-return]
+
+    def at_source(self, values: Tensor) -> Tensor:
+        """(M,) -> (E,) the value of each edge's source."""
+        return self._lift(values, "source", self.source)
+
+    def at_target(self, values: Tensor) -> Tensor:
+        """(N,) -> (E,) the value of each edge's target."""
+        return self._lift(values, "target", self.target)
+
+    def _lift(self, values: Tensor, name: str, end: Tensor) -> Tensor:
+        if not values.requires_grad:
+            return values.index_select(0, end)
+        # A gather is a sparse product too, and so is its gradient: summed in a fixed order, which a scatter is not.
+        E = end.numel()
+        edges = torch.arange(E, device=end.device)
+        pattern = self.memo(("lift", name), lambda: Pattern(end, edges, values.numel(), E))
+        return spmm(values.unsqueeze(1), None, pattern).squeeze(1)
 
 
 class Graph:

@@ -16,19 +16,24 @@ PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
 
 
 class Machine(NamedTuple):
-    """Rates that turn counts into time. Only their ratios matter, and these to a factor or so."""
+    """Rates that turn counts into time. Only their ratios matter, and these to a factor or so.
+
+    `python -m benchmarks.orders` measures what they were set to agree with.
+    """
 
     arithmetic: float  # operations per second in a dense product
     stream: float  # bytes per second, read or written in order
     gather: float  # bytes per second of gathered rows
     near: float  # the same, where the rows fit into the cache
     cache: int  # bytes
-    launch: float  # seconds per kernel
+    sparse: float  # seconds that a sparse product takes before it starts
+    dense: float  # the same for a dense product
+    small: float  # the same for anything else
 
 
 MACHINES = {
-    "cpu": Machine(3.0e11, 2.4e10, 2.2e10, 6.0e10, 2 << 20, 1.5e-5),
-    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 1.0e-5),
+    "cpu": Machine(2.2e11, 1.4e10, 2.3e10, 4.5e10, 16 << 20, 8e-5, 4e-6, 7e-5),
+    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 6e-5, 2e-5, 4e-5),
 }
 
 
@@ -55,6 +60,7 @@ class Problem(NamedTuple):
     itemsize: int = 4
     device: str = "cpu"
     cached: bool = False
+    learns: bool = True  # False where there is no Theta to multiply with
 
 
 @dataclass
@@ -70,28 +76,25 @@ class Tally:
     def product(self, m: int, k: int, n: int) -> None:
         """A dense product (m, k) (k, n)."""
         operations, moved = 2 * m * k * n, (m * k + k * n + m * n) * self.itemsize
-        self._add(operations, moved, operations / self.machine.arithmetic, moved / self.machine.stream)
+        self.operations += operations
+        self.bytes += moved
+        self.seconds += self.machine.dense + max(operations / self.machine.arithmetic, moved / self.machine.stream)
 
     def sparse(self, work: Work, width: int, table: int) -> None:
         """Sparse products, gathering rows of the given width from a table of so many rows."""
-        if not work.products:
-            return
         row = width * self.itemsize
         gathered = work.entries * max(row, 64)  # a cache line at least
         rate = self.machine.near if table * row <= self.machine.cache else self.machine.gather
         streamed = work.entries * (4 + self.itemsize) + work.rows * row
         self.operations += 2 * work.entries * width
         self.bytes += gathered + streamed
-        self.seconds += work.products * self.machine.launch + gathered / rate + streamed / self.machine.stream
+        self.seconds += work.products * self.machine.sparse + gathered / rate + streamed / self.machine.stream
 
     def copy(self, numbers: int) -> None:
         """Something read and written once."""
-        self._add(0, 2 * numbers * self.itemsize, 0.0, 2 * numbers * self.itemsize / self.machine.stream)
-
-    def _add(self, operations: int, moved: int, *seconds: float) -> None:
-        self.operations += operations
+        moved = 2 * numbers * self.itemsize
         self.bytes += moved
-        self.seconds += max(seconds) + self.machine.launch
+        self.seconds += self.machine.small + moved / self.machine.stream
 
 
 class Estimate(NamedTuple):
@@ -111,21 +114,28 @@ def a_first(p: Problem) -> Estimate:
         return _refuse("a_first", "x is sparse, and its products with A would not be: only Theta first keeps it so")
     t = Tally(MACHINES[p.device], p.itemsize)
     wide, rows = p.B * p.P, p.B * p.N
+    back = p.grad_x or p.grad_basis
+
+    def expand(table: int) -> None:
+        t.sparse(p.expand, wide, table)
+        if p.B > 1:  # the batch is laid beside the width, and back
+            t.copy(p.B * p.M * p.P)
+            t.copy(p.K * rows * p.P)
+
     if not p.cached:
-        t.sparse(p.expand, wide, p.M)
-    for _ in range(p.K):
+        expand(p.M)
+    for _ in range(p.K if p.learns else 0):
         t.product(rows, p.P, p.inner)
-    if p.grad_theta:
-        for _ in range(p.K):
+        if p.grad_theta:
             t.product(p.P, rows, p.inner)
-    if p.grad_x or p.grad_basis:
-        for _ in range(p.K):
+        if back:
             t.product(rows, p.inner, p.P)
-        t.sparse(p.expand, wide, p.N)
+    if back:
+        expand(p.N)
+        t.copy(p.K * rows * p.P)
     if p.grad_basis:
         t.sparse(p.expand, wide, p.M)
-    held = p.K * rows * p.P
-    memory = held * (2 if p.grad_x or p.grad_basis else 1) + rows * p.Q
+    memory = p.K * rows * p.P * (2 if back else 1) + rows * p.Q
     return Estimate("a_first", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 
 
@@ -133,25 +143,30 @@ def theta_first(p: Problem) -> Estimate:
     """Project, x read once, then combine at width Q; nothing is kept but x."""
     t = Tally(MACHINES[p.device], p.itemsize)
     wide, rows = p.B * p.inner, p.B * p.M
+    back = p.grad_theta or p.grad_x or p.grad_basis
 
     def features(m: int, k: int, n: int) -> None:
-        if p.nnz < 0:
-            t.product(m, k, n)
-        else:
+        if p.nnz >= 0:
             t.sparse(Work(p.nnz, m, 1), p.K * p.inner, k)
+        elif p.learns:
+            t.product(m, k, n)
+
+    def gather(table: int) -> None:
+        t.sparse(p.gather, wide, table)
+        if p.K > 1 or p.B > 1:  # members and batches are brought to where the product reads them
+            t.copy(p.K * rows * p.inner)
 
     features(rows, p.P, p.K * p.inner)
-    t.sparse(p.gather, wide, p.K * p.M)
-    if p.grad_theta or p.grad_x or p.grad_basis:
-        t.sparse(p.gather, wide, p.N)
+    gather(p.K * p.M)
+    if back:
+        gather(p.N)
     if p.grad_theta:
         features(p.P, rows, p.K * p.inner)
-    if p.grad_x:
+    if p.grad_x and p.learns:
         t.product(rows, p.K * p.inner, p.P)
     if p.grad_basis:
         t.sparse(p.gather, wide, p.K * p.M)
-    held = p.K * rows * p.inner
-    memory = held * 2 + p.B * p.N * p.Q + (rows * p.P if p.grad_x else 0)
+    memory = 2 * p.K * rows * p.inner + p.B * p.N * p.Q + (rows * p.P if p.grad_x else 0)
     return Estimate("theta_first", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 
 
@@ -174,6 +189,7 @@ def phi(p: Problem) -> Estimate:
         t.product(p.B, p.N * p.Q, p.M * p.P)
     if p.grad_basis:
         t.product(p.M * p.N, p.P * p.Q, p.K)
+        t.copy(p.K * p.M * p.N)
     memory = size * (4 if p.grad_theta or p.grad_basis else 2) + p.K * p.M * p.N + p.B * p.N * p.Q
     return Estimate("phi", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 
@@ -253,7 +269,7 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
     if not possible:
         why = "the only order that is possible here"
     else:
-        gain = possible[0].seconds / best.seconds
+        gain = possible[0].seconds / max(best.seconds, 1e-9)  # nothing to do takes no time
         why = f"about {gain:.1f} times faster than {possible[0].order}; {_grounds(best.order, problem)}"
     return Plan(problem, estimates, best.order, why)
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import oracle
 import torch
+from oracle import Graph
 from torch import Tensor
 
-import oracle
-from oracle import Graph
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis
 

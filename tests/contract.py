@@ -3,15 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import oracle
 import torch
+from oracle import Graph
 from torch import Tensor
 from torch.autograd import grad
 from torch.testing import assert_close
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-import oracle
-from oracle import Graph
 from pyg_basisconv import BasisConv
 from pyg_basisconv import theta as thetas
 from pyg_basisconv.bases import Basis, BoundBasis

@@ -288,12 +288,12 @@ def test_refused_calls_change_nothing() -> None:
     """After a refusal the same layer and the same tensors work."""
     c, edge_index, x = conv(), EDGES.clone(), X.clone()
     edge_index[0, 0] = 7
-    with pytest.raises(ValueError, match="^edge_index: "):
+    with pytest.raises(ValueError, match=r"^edge_index: "):
         c(x, edge_index)
     edge_index[0, 0] = 0
     torch.testing.assert_close(c(x, edge_index), c(x, EDGES))
     edge_index[0, 0] = -3
-    with pytest.raises(ValueError, match="^edge_index: "):
+    with pytest.raises(ValueError, match=r"^edge_index: "):
         c(x, edge_index)
 
 
@@ -301,7 +301,7 @@ def test_refused_every_time() -> None:
     """What was refused once is not taken from a cache the second time."""
     c, edge_index, types = conv(bases.Edges(2)), EDGES.clone(), torch.tensor([0, 1, 2, 0])
     for _ in range(2):
-        with pytest.raises(ValueError, match="^edge_type: "):
+        with pytest.raises(ValueError, match=r"^edge_type: "):
             c(X, edge_index, None, types)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
+import cases
+import contract
+import oracle
 import pytest
 import torch
 from torch import Tensor
 
-import cases
-import contract
-import oracle
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
 from pyg_basisconv.basis import BoundBasis as Bound

@@ -3,15 +3,15 @@
 import gc
 from collections.abc import Callable
 
+import oracle
 import pytest
 import torch
+from contract import DOUBLE, close, draw
+from oracle import Graph
 from torch import Tensor
 from torch.testing import assert_close
 
-import oracle
-from contract import DOUBLE, close, draw
-from oracle import Graph
-from pyg_basisconv import BasisConv, bases, graph
+from pyg_basisconv import BasisConv, bases, graph, theta
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.explicit import EdgeSet
 
@@ -153,6 +153,26 @@ def test_entries_die_with_their_tensors(learnt: bool) -> None:
         conv(draw(8, 3), random_edges(seed), weight).sum().backward()
         most = max(most, _length())
     assert most <= start + 8
+
+
+def test_graphs_without_tensors_are_not_collected() -> None:
+    start = _length()
+    for M in range(50):
+        BasisConv(3, 2, bases.Identity()).double()(draw(M, 3))
+    for _ in range(3):
+        close(*(BasisConv(3, 3, bases.Identity(), theta.Pass(), bias=False)(draw(4, 3)) for _ in range(2)))
+    assert _length() <= start
+
+
+@pytest.mark.parametrize("which", ["batch", "lambda_max"])
+def test_a_companion_that_is_made_anew_in_every_step(which: str) -> None:
+    """One graph for good, and a batch vector or eigenvalues that come and go."""
+    conv, x, edge_index = BasisConv(3, 2, bases.Chebyshev(3)).double(), draw(8, 3), random_edges(0)
+    start = _length()
+    for _ in range(20):
+        companions = {"batch": torch.zeros(8, dtype=torch.long), "lambda_max": torch.full((1,), 1.5)}
+        conv(x, edge_index, **{which: companions[which]})
+    assert _length() <= start + 5
 
 
 def test_nothing_keeps_the_tensors_alive() -> None:
@@ -298,4 +318,4 @@ def test_the_tensors_of_a_matrix_are_not_those_of_its_transpose() -> None:
 def test_the_tensors_of_a_matrix_of_another_shape() -> None:
     edge_index, weight = random_edges(0), draw(20)
     for size in (8, 9, 10):
-        assert bases.Adjacency().bind(torch.sparse_coo_tensor(edge_index, weight, (size, size))).N == size
+        assert size == bases.Adjacency().bind(torch.sparse_coo_tensor(edge_index, weight, (size, size))).N

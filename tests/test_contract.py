@@ -1,7 +1,6 @@
 """The contract over the registry."""
 
 import pytest
-
 from cases import BIPARTITE, CASES, SQUARE
 from contract import CHECKS
 

@@ -4,15 +4,15 @@ import copy
 import pickle
 from collections.abc import Callable
 
+import cases
+import oracle
 import pytest
 import torch
+from contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors
 from torch import Tensor
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch_geometric import EdgeIndex
 
-import cases
-import oracle
-from contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors
 from pyg_basisconv import BasisConv, bases, theta
 
 BIPARTITE = bases.Identity() + bases.Adjacency("mean") + bases.Degree()
@@ -28,11 +28,16 @@ def bipartite_oracle(g: oracle.Graph, x: Tensor, target: Tensor | None, conv: Ba
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("M", "N"), [(6, 3), (3, 6), (4, 4), (5, 0), (0, 2)])
-@pytest.mark.parametrize("kind", ["own target", "head of source", "no target"])
+@pytest.mark.parametrize(
+    ("kind", "M", "N"),
+    [
+        (kind, M, N)
+        for kind in ("own target", "head of source", "no target")
+        for M, N in ((6, 3), (3, 6), (4, 4), (5, 0), (0, 2))
+        if N <= M or kind != "head of source"
+    ],
+)
 def test_pairs(kind: str, M: int, N: int, path: str) -> None:
-    if kind == "head of source" and N > M:
-        pytest.skip("a head is no longer than its whole")
     g = cases.graph(M=M, N=N, E=9 if M and N else 0)
     conv, x = make(BIPARTITE, path=path), draw(M, 3).requires_grad_()
     own = draw(N, 3, seed=1).requires_grad_()
@@ -76,9 +81,8 @@ def test_size_gives_the_targets() -> None:
     call_ = tensors(g)
     for features, size in (((x, None), (6, 3)), ((x, None), (None, 3)), (x, (6, 3)), ((x, draw(3, 9)), None)):
         close(conv(features, **call_, size=size), expected(conv, oracle.adjacency(g), x))
-    close(
-        conv((x, None), EdgeIndex(call_["edge_index"], sparse_size=(6, 3)), g.weight), conv((x, None), **call_, size=3)
-    )
+    found = EdgeIndex(call_["edge_index"], sparse_size=(6, 3))
+    close(conv((x, None), found, g.weight), conv((x, None), **call_, size=(6, 3)))
 
 
 def test_a_bound_basis_is_an_edge_index() -> None:
@@ -104,9 +108,10 @@ def test_gradcheck(kind: str) -> None:
     """First and second derivatives, by finite differences."""
     g = cases.graph(M=4, E=5)
     plain = tensors(g)
-    for basis in (bases.Identity() + bases.Adjacency("sym", True), bases.Chebyshev(3), bases.Edges(2)):
+    families = (bases.Identity() + bases.Adjacency("sym", True), bases.Chebyshev(3), bases.Edges(2))
+    for basis in families if kind == "Full" else families[:1]:
         weight = 0.5 + torch.rand(g.E, 2, dtype=DOUBLE) if isinstance(basis, bases.Edges) else g.weight
-        x = draw(2, 4, 2).requires_grad_()
+        x = draw(4, 2).requires_grad_()
         weight = weight.clone().requires_grad_()
         for path in ("a_first", "theta_first", "phi", "message"):
             conv = make(basis, kind, path, P=2, Q=2)
@@ -174,7 +179,7 @@ def test_lazy_is_taken_from_the_first_call_by_both_of_a_pair() -> None:
     g = cases.graph(M=6, N=3)
     conv = BasisConv(-1, 2, BIPARTITE).double()
     conv((draw(6, 5), draw(3, 5)), **tensors(g))
-    with pytest.raises(ValueError, match="^x: "):
+    with pytest.raises(ValueError, match=r"^x: "):
         conv(draw(6, 4), **tensors(cases.graph()))
 
 
@@ -227,9 +232,8 @@ def test_repr_is_a_value() -> None:
     for case in cases.CASES.values():
         basis = case.basis()
         assert repr(eval(repr(basis), vars(bases) | {"Mix": bases.Mix})) == repr(basis)
-    assert repr(make(bases.Powers(2), "Heads", "phi", cached=True)) == (
-        "BasisConv(3, 4, Powers(K=2, operator=Adjacency(norm='sym')), Heads(combine='concat'), order='phi', cached=True)"
-    )
+    conv = make(bases.Edges(2), "Heads", "phi", cached=True)
+    assert repr(conv) == "BasisConv(3, 4, Edges(K=2), Heads(combine='concat'), order='phi', cached=True)"
 
 
 HOOKS = {

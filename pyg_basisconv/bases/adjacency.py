@@ -129,15 +129,15 @@ class Laplacian(Basis):
         """The edges, the N loops last, and their weights."""
         split = _split(graph)
         w = _select(graph.weights, split.plain)
-        degree = _sums(split.loopless.T, w, graph.wide)
-        source, target = split.loops.source[: w.numel()], split.loops.target[: w.numel()]
+        plain = split.loopless
+        degree = _sums(plain.pattern.T, w, graph.wide)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
             root = _root(degree)
-            w = root.index_select(0, source) * w * root.index_select(0, target)
+            w = plain.at_source(root) * w * plain.at_target(root)
         else:
-            w = _power(degree, -1.0).index_select(0, source) * w
+            w = plain.at_source(_power(degree, -1.0)) * w
         return split.loops, torch.cat([-w, torch.ones_like(degree)])
 
     def build(self, graph: Graph) -> BoundBasis:
@@ -159,13 +159,13 @@ class _Split(NamedTuple):
     """The edges of a square graph, parted from its loops.
 
     plain: positions of the edges that are no loops, None where all are; looped, loop: the nodes that have a loop and
-    the position of the last one; loopless: the pattern of the plain edges; loops: those with one loop per node behind.
+    the position of the last one; loopless: the edges without them; loops: those with one loop per node behind.
     """
 
     plain: Tensor | None
     looped: Tensor
     loop: Tensor
-    loopless: Pattern
+    loopless: Structure
     loops: Structure
 
 
@@ -189,7 +189,7 @@ def _split(graph: Graph) -> _Split:
         source, target = _select(s.source, plain), _select(s.target, plain)
         nodes = torch.arange(s.N, dtype=source.dtype, device=source.device)
         behind = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
-        return _Split(plain, looped, last[looped], Pattern(source, target, s.M, s.N), behind)
+        return _Split(plain, looped, last[looped], Structure(source, target, None, s.M, s.N), behind)
 
     split: _Split = s.memo("split", build)
     return split
@@ -212,13 +212,13 @@ def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Gr
     w = _ones(graph, s) if weight is None else weight
     if norm == "mean":
         count = s.pattern.by_target.ptr.diff().to(w.dtype)
-        return w * _power(count, -1.0).index_select(0, s.target)
+        return w * s.at_target(_power(count, -1.0))
     if norm == "rw":
-        return w * _power(_sums(s.pattern.T, weight, w.dtype), -1.0).index_select(0, s.source)
+        return w * s.at_source(_power(_sums(s.pattern.T, weight, w.dtype), -1.0))
     if s.M != s.N:
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
     root = _root(_sums(s.pattern, weight, w.dtype))
-    return root.index_select(0, s.source) * w * root.index_select(0, s.target)
+    return s.at_source(root) * w * s.at_target(root)
 
 
 def _ones(graph: Graph, structure: Structure) -> Tensor:

@@ -28,7 +28,12 @@ def primitive(
     _LIBRARY.define(schema)
     _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
     torch.library.register_fake(f"basisconv::{name}", fake, lib=_LIBRARY)
-    torch.library.register_autograd(f"basisconv::{name}", backward, setup_context=setup_context, lib=_LIBRARY)
+
+    def listed(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        # For an argument that is a list of tensors, the last one here, an operator wants a list.
+        return (*backward(ctx, grad)[:-1], [None] * len(ctx.arrays))
+
+    torch.library.register_autograd(f"basisconv::{name}", listed, setup_context=setup_context, lib=_LIBRARY)
     operator = getattr(torch.ops.basisconv, name).default
 
     def forward(ctx: Any, *args: Any) -> Tensor:

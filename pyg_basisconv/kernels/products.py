@@ -39,9 +39,8 @@ def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arr
     if not index.numel() or not W:
         return x.new_zeros(N, W)
     x = x.contiguous()
-    if x.is_cuda:
-        csr = W == 1  # wider ones are not summed in a fixed order by cuSPARSE
-    else:
+    csr = False
+    if not x.is_cuda:  # cuSPARSE does not sum in a fixed order
         narrow = W <= _NARROW or (W <= 2 * _NARROW and M * W <= _NEAR)
         csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and narrow)
     if csr and not torch.is_autocast_enabled(x.device.type):  # which would take this product for a dense one

@@ -1,0 +1,209 @@
+"""The two products: values, derivatives, dtypes, edges of the domain, and what they allocate."""
+
+import pytest
+import torch
+from contract import DOUBLE, close, draw
+from torch import Tensor
+from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from pyg_basisconv import BasisConv, bases
+from pyg_basisconv.kernels import Pattern, sddmm, spmm
+
+SHAPES = {
+    # M, N, E
+    "square": (5, 5, 12),
+    "tall": (9, 2, 12),
+    "wide": (2, 9, 12),
+    "no edges": (3, 4, 0),
+    "one": (1, 1, 1),
+    "more edges than places": (2, 2, 50),
+    "no sources": (0, 3, 0),
+    "no targets": (3, 0, 0),
+    "nothing": (0, 0, 0),
+}
+WIDTHS = (0, 1, 3, 8, 9, 40)
+
+
+def pattern(M: int, N: int, E: int, sort: str = "no") -> Pattern:
+    generator = torch.Generator().manual_seed(M + N + E)
+    source = torch.randint(max(M, 1), (E,), generator=generator)
+    target = torch.randint(max(N, 1), (E,), generator=generator)
+    if sort == "target":
+        target = target.sort().values
+    if sort == "source":
+        source = source.sort().values
+    return Pattern(source, target, M, N)
+
+
+def by_target(p: Pattern) -> tuple[Tensor, Tensor]:
+    order = torch.sort(p.target.long(), stable=True).indices
+    return p.source.long()[order], p.target.long()[order]
+
+
+@pytest.mark.parametrize("sort", ["no", "target", "source"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products(shape: str, sort: str) -> None:
+    M, N, E = SHAPES[shape]
+    p = pattern(M, N, E, sort)
+    source, target = by_target(p)
+    for dtype in (DOUBLE, torch.float32, torch.bfloat16, torch.float16):
+        tolerance = {DOUBLE: 1e-12, torch.float32: 1e-5}.get(dtype, 5e-2)
+        for W in WIDTHS:
+            x, y = (draw(n, W).to(dtype).requires_grad_() for n in (M, N))
+            weight = draw(E, seed=2).to(dtype).requires_grad_()
+            wide_x, wide_y, wide_weight = (t.detach().double().requires_grad_() for t in (x, y, weight))
+            for w, wide_w in ((None, torch.ones(E, dtype=DOUBLE)), (weight, wide_weight)):
+                A = torch.zeros(M, N, dtype=DOUBLE).index_put((source, target), wide_w, accumulate=True)
+                result, reference = spmm(x, w, p), A.t() @ wide_x
+                assert result.dtype == dtype
+                assert result.shape == (N, W)
+                assert_close(result.double(), reference, rtol=tolerance, atol=tolerance)
+                leaves, wide_leaves = ([x], [wide_x]) if w is None else ([x, weight], [wide_x, wide_weight])
+                for a, b in zip(grad(result.sum(), leaves), grad(reference.sum(), wide_leaves), strict=True):
+                    assert a.dtype == dtype
+                    assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+            result, reference = sddmm(x, y, p), (wide_x[source] * wide_y[target]).sum(-1)
+            assert_close(result.double(), reference, rtol=tolerance, atol=tolerance)
+            for a, b in zip(grad(result.sum(), [x, y]), grad(reference.sum(), [wide_x, wide_y]), strict=True):
+                assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", ["square", "tall", "more edges than places"])
+def test_derivatives(shape: str) -> None:
+    p = pattern(*SHAPES[shape][:2], 7)
+    x, y = draw(p.M, 2).requires_grad_(), draw(p.N, 2, seed=1).requires_grad_()
+    weight = draw(7, seed=2).requires_grad_()
+    for f, inputs in ((lambda x, w: spmm(x, w, p), (x, weight)), (lambda x, y: sddmm(x, y, p), (x, y))):
+        gradcheck(f, inputs)
+        gradgradcheck(f, inputs)
+
+
+def test_only_what_is_asked_for() -> None:
+    """A gradient of one factor alone, and fixed weights that come in both orders."""
+    p = pattern(*SHAPES["square"])
+    x, weight = draw(5, 3), draw(12)
+    (only_weight,) = grad(spmm(x, w := weight.clone().requires_grad_(), p).square().sum(), w)
+    (only_x,) = grad(spmm(leaf := x.clone().requires_grad_(), weight, p).square().sum(), leaf)
+    # by_target position -> entry -> by_source position
+    entry = (
+        weight if p.by_target.order is None else torch.empty(12, dtype=DOUBLE).index_put((p.by_target.order,), weight)
+    )
+    t_weight = entry if p.by_source.order is None else entry[p.by_source.order]
+    (given,) = grad(spmm(leaf, weight, p, t_weight).square().sum(), leaf)
+    both = grad(spmm(leaf, w, p).square().sum(), [leaf, w])
+    for a, b in ((only_x, both[0]), (given, both[0]), (only_weight, both[1])):
+        close(a, b)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+def test_opcheck(op: str, dtype: torch.dtype) -> None:
+    """Registered as torch asks: schema, fake tensors, autograd, tracing."""
+    p = pattern(*SHAPES["square"])
+    captured = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "basisconv":
+                captured.append((func, args))
+            return func(*args, **(kwargs or {}))
+
+    x, y, weight = (draw(n).to(dtype) for n in (5, 5, 12))
+    x, y = x[:, None].expand(5, 3), y[:, None].expand(5, 3)
+    leaves = [t.clone().requires_grad_() for t in (x, y, weight)]
+    operator = getattr(torch.ops.basisconv, op).default
+    with Record():
+        if op == "spmm":
+            arguments = [(leaves[0], leaves[2], None, p.both_ways_and_across), (x, None, None, p.one_way)]
+        else:
+            arguments = [(leaves[0], leaves[1], p.both_ways_and_across)]
+    for a in arguments:
+        torch.library.opcheck(operator, a)
+
+
+def test_transposed_pattern() -> None:
+    p = pattern(*SHAPES["tall"])
+    x = draw(2, 3)
+    A = torch.zeros(9, 2, dtype=DOUBLE).index_put(
+        (p.source.long(), p.target.long()), torch.ones(12, dtype=DOUBLE), True
+    )
+    for fresh in (True, False):
+        close(spmm(x, None, p.T if fresh else pattern(*SHAPES["tall"]).T), A @ x)
+        assert p.T.T is p
+    assert p.E == 12
+
+
+class Largest(TorchDispatchMode):
+    """The numbers in the largest tensor that any operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel, self.name = 0, ""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for t in tree_iter(result):
+            # Views of one number, expanded, take no room.
+            if isinstance(t, Tensor) and t.layout == torch.strided:
+                room = t.untyped_storage().nbytes() // t.element_size()
+                if min(t.numel(), room) > self.numel:
+                    self.numel, self.name = min(t.numel(), room), str(func)
+        return result
+
+
+N_NODES, N_EDGES, P, Q = 60, 3000, 16, 16
+
+
+def largest(conv: BasisConv, x: Tensor, edge_index: Tensor, weight: Tensor | None, types: Tensor | None) -> Largest:
+    with Largest() as mode:
+        conv(x, edge_index, weight, types).square().sum().backward()
+    return mode
+
+
+FAMILIES = {
+    "Adjacency": (lambda: bases.Adjacency("sym", True), "weight"),
+    "Edges(4) typed": (lambda: bases.Edges(4), "types"),
+    "Edges(4) shared": (lambda: bases.Edges(4), "shared"),
+    "Chebyshev(3)": (lambda: bases.Chebyshev(3), "weight"),
+    "Diffusion(2)": (lambda: bases.Diffusion(2), "weight"),
+    "sum and product": (lambda: bases.Identity() + bases.Powers(2) @ bases.Adjacency("rw"), "weight"),
+}
+
+
+# Sampled products of half precision, for weights that learn, go in chunks of constant size: tested below.
+@pytest.mark.parametrize(
+    ("dtype", "learnt"),
+    [(torch.float32, False), (torch.float32, True), (torch.float64, True), (torch.bfloat16, False)],
+    ids=["float32", "float32, learnt", "float64, learnt", "bfloat16"],
+)
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_of_size_edges_by_width(family: str, order: str, dtype: torch.dtype, learnt: bool) -> None:
+    """E x P or E x Q, forward or backward; the message path, beside it, makes it."""
+    make_basis, kind = FAMILIES[family]
+    edge_index = torch.randint(N_NODES, (2, N_EDGES))
+    types = torch.randint(4, (N_EDGES,)) if kind == "types" else None
+    weight = torch.rand((N_EDGES, 4) if kind == "shared" else (N_EDGES,), dtype=dtype, requires_grad=learnt)
+    x = torch.randn(N_NODES, P, dtype=dtype, requires_grad=True)
+    conv = BasisConv(P, Q, make_basis(), order=order).to(dtype)
+    # The largest things allowed: the indices and weights themselves.
+    assert (mode := largest(conv, x, edge_index, weight, types)).numel < N_EDGES * 12, mode.name
+    conv.fuse = False
+    assert largest(conv, x, edge_index, weight, types).numel >= N_EDGES * P
+
+
+def test_chunks_of_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch has no sampled product, the fallback goes in pieces."""
+    from pyg_basisconv.kernels import products
+
+    p = pattern(20, 20, 300)
+    x, y = draw(20, 8).bfloat16(), draw(20, 8, seed=1).bfloat16()
+    whole = sddmm(x, y, p)
+    monkeypatch.setattr(products, "_CHUNK", 80)
+    with Largest() as mode:
+        pieces = sddmm(x, y, p)
+    assert mode.numel <= 300
+    assert_close(pieces, whole, rtol=0, atol=0)

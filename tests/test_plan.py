@@ -1,0 +1,145 @@
+"""The plan is a pure function, is obeyed, and goes where the sizes say."""
+
+import cases
+import pytest
+import torch
+from contract import THETAS, close, draw, make, take, tensors
+
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import conv as conv_module
+from pyg_basisconv.basis import Work
+from pyg_basisconv.plan import ORDERS, Plan, Problem, plan
+
+
+def problem(**changes) -> Problem:
+    K, M, E = 2, 3000, 20000
+    sizes = {"K": K, "M": M, "N": M, "P": 64, "Q": 64, "B": 1, "inner": 64}
+    work = {"expand": Work(K * E, K * M, 1), "gather": Work(K * E, M, 1)}
+    changes.setdefault("inner", changes.get("Q", 64))
+    return Problem(**{**sizes, **work, **changes})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("gradients", [True, False])
+def test_the_narrow_side_wins(device: str, gradients: bool) -> None:
+    rest = {"device": device, "grad_x": gradients, "grad_theta": gradients}
+    assert plan(problem(P=1024, Q=8, **rest)).order == "theta_first"
+    assert plan(problem(P=8, Q=1024, **rest)).order == "a_first"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_large_batch_on_a_tiny_structure_takes_phi(device: str) -> None:
+    tiny = {
+        "K": 9,
+        "M": 9,
+        "N": 9,
+        "P": 4,
+        "Q": 4,
+        "expand": Work(81, 81, 1),
+        "gather": Work(81, 9, 1),
+        "device": device,
+    }
+    assert plan(problem(B=20000, **tiny)).order == "phi"
+    assert plan(problem(B=1)).order != "phi"
+
+
+def test_sparse_features_leave_one_order() -> None:
+    p = plan(problem(P=1024, nnz=5000))
+    assert (p.order, p.why) == ("theta_first", "the only order that is possible here")
+    assert all(p[order].refused for order in ("a_first", "phi"))
+    for order in ("a_first", "phi"):
+        with pytest.raises(ValueError, match=rf"^order: '{order}' was asked for, but x is sparse"):
+            plan(problem(nnz=5000), order)
+
+
+def test_phi_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^order: 'phi' was asked for, but the operator"):
+        plan(problem(M=10**5, N=10**5), "phi")
+
+
+def test_pure() -> None:
+    p = problem(P=100, Q=7)
+    assert plan(p) == plan(p) == plan(Problem(*p))
+    assert hash(p) == hash(Problem(*p))
+    small = problem(M=50, N=50)
+    assert [plan(small, order).order for order in ORDERS] == list(ORDERS)
+    assert all(plan(small, order).why == "asked for" for order in ORDERS)
+
+
+def test_costs_grow_with_what_they_count() -> None:
+    for order in ORDERS:
+        least = plan(problem(M=50, N=50), order)[order]
+        for change in ({"P": 128}, {"Q": 128}, {"grad_x": True}, {"grad_basis": True}, {"B": 8}, {"K": 4}):
+            more = plan(problem(**{"M": 50, "N": 50, **change}), order)[order]
+            assert more.operations > least.operations, (order, change)
+            assert more.bytes > least.bytes
+            assert more.seconds > least.seconds
+    assert plan(problem(cached=True))["a_first"].seconds < plan(problem())["a_first"].seconds
+    assert plan(problem(itemsize=2))["a_first"].bytes < plan(problem(itemsize=4))["a_first"].bytes
+
+
+@pytest.mark.parametrize("sizes", [{"M": 0, "N": 0}, {"B": 0}, {"N": 0}, {"P": 1, "Q": 1}, {"K": 1}])
+def test_no_size_is_too_small(sizes: dict[str, int]) -> None:
+    assert str(plan(problem(**sizes, expand=Work(), gather=Work())))
+
+
+def test_nothing_to_do() -> None:
+    """The identity with no parameter: every order is free."""
+    conv, x = BasisConv(3, 3, bases.Identity(), theta.Pass(), bias=False), draw(4, 3)
+    assert str(conv.plan(x))
+    close(conv(x), x)
+
+
+def test_table() -> None:
+    conv, g = BasisConv(64, 4, bases.Chebyshev(3)), cases.graph()
+    table = conv.plan(draw(6, 64).float(), **tensors(g, torch.float32))
+    text = str(table)
+    assert isinstance(table, Plan)
+    for word in ("order", "operations", "bytes", "memory", "time", *ORDERS, "K=3", "P=64", "Q=4", "Theta"):
+        assert word in text
+    (chosen,) = [line for line in text.splitlines() if line.startswith(">")]
+    assert chosen.split()[1] == table.order
+    assert text.splitlines()[-1] == f"{table.order}: {table.why}"
+    sparse = str(conv.plan(draw(6, 64).float().to_sparse_csr(), **tensors(g, torch.float32)))
+    assert sparse.count("not possible") == 2
+
+
+def test_every_gradient_is_in_the_plan() -> None:
+    conv, g = BasisConv(3, 2, bases.Adjacency()).double(), cases.graph()
+    x, weight = draw(6, 3).requires_grad_(), g.weight.clone().requires_grad_()
+    edge_index = tensors(g)["edge_index"]
+    p = conv.plan(x, edge_index, weight).problem
+    assert (p.grad_x, p.grad_theta, p.grad_basis) == (True, True, True)
+    with torch.no_grad():
+        p = conv.plan(x, edge_index, weight).problem
+    assert (p.grad_x, p.grad_theta, p.grad_basis) == (False, False, False)
+    conv.theta.requires_grad_(False)
+    p = conv.plan(x.detach(), edge_index, g.weight).problem
+    assert (p.grad_x, p.grad_theta, p.grad_basis) == (False, False, False)
+
+
+@pytest.mark.parametrize("kind", THETAS)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = []
+    spied = {
+        name: lambda *args, name=name, f=f: taken.append(name) or f(*args) for name, f in conv_module.ORDERS.items()
+    }
+    monkeypatch.setattr(conv_module, "ORDERS", spied)
+    g = cases.graph()
+    conv = make(bases.Powers(2), kind, order)
+    y = conv(draw(6, 3), **tensors(g))
+    assert taken == [order] == [conv.plan(draw(6, 3), **tensors(g)).order]
+    auto = take(conv, "auto")
+    close(auto(draw(6, 3), **tensors(g)), y)
+    assert taken[-1] == conv.plan(draw(6, 3), **tensors(g)).order
+
+
+def test_the_layer_plans_by_its_widths() -> None:
+    edge_index = torch.randint(500, (2, 4000))
+    for P, Q, order in ((256, 4, "theta_first"), (4, 256, "a_first")):
+        conv = BasisConv(P, Q, bases.Adjacency("sym"))
+        assert conv.plan(torch.randn(500, P), edge_index).order == order
+    conv = BasisConv(2, 2, bases.Powers(3))
+    tiny = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    assert conv.plan(torch.randn(50000, 3, 2), tiny).order == "phi"
