@@ -1,6 +1,7 @@
 """The node classification example: where its data comes from, what its models compute, and its command line."""
 
 import json
+import math
 import os
 import pickle
 import shutil
@@ -17,7 +18,7 @@ from torch_geometric.datasets import Planetoid
 import examples.data
 from examples.data import digits, load, planetoid
 from examples.models import MODELS, dropout
-from examples.node_classification import OURS, PYG, SIDES, compare, main
+from examples.node_classification import OURS, PYG, SIDES, Run, compare, main, train
 
 DATA = Path(os.environ.get("BASISCONV_DATA", "datasets"))
 NODES, TEST = 640, 40  # of the made-up network: 60 nodes to train, 500 to validate, the last 40 to test
@@ -193,12 +194,26 @@ def test_dropout_of_a_sparse_x_drops_entries_and_keeps_the_mean():
     assert abs(float(dropped.mean()) - 1) < 0.1
 
 
-def test_the_clock_leaves_out_all_but_the_first_training_of_each():
-    options = SimpleNamespace(seeds=3, minutes=0, epochs=1, patience=1, hidden=4)
+def test_the_clock_cuts_the_first_seed_and_leaves_out_the_others():
+    options = SimpleNamespace(seeds=3, minutes=0.0, epochs=5, patience=5, hidden=4)
     runs = compare(["gcn", "multi"], digits(), options)
-    assert [(run.side, run.model, run.seed) for run in runs] == [
-        (side, name, 0) for side in SIDES for name in ("gcn", "multi")
+    assert [(run.side, run.model, run.seed, len(run.losses), run.cut) for run in runs] == [
+        (side, name, 0, 1, True) for side in SIDES for name in ("gcn", "multi")
     ]
+
+
+def test_training_stops_when_the_validation_loss_falls_no_more():
+    network = digits()
+    network.x = torch.zeros_like(network.x)  # nothing to learn from
+    network.y[network.val_mask] = 0
+    network.y[network.train_mask] = 1
+    torch.manual_seed(0)
+    run = Run("gcn", OURS, 0)
+    epochs = list(train(MODELS["gcn"].build(64, 10), network.x, network, run, 50, 3, math.inf))
+    assert len(epochs) == len(run.losses) == len(run.seconds) == 4
+    assert not run.cut
+    assert run.losses[0] == min(run.losses)
+    assert run.validation == run.accuracies[0]
 
 
 def test_the_command_line_trains_and_reports(tmp_path, capsys):
