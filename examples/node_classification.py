@@ -203,7 +203,7 @@ def arguments() -> argparse.ArgumentParser:
     add(
         "--minutes",
         type=at_least(0, float),
-        default=3.0,
+        default=4.0,
         help="to be done in: fewer seeds, and if need be a first one cut, marked in the table",
     )
     add("--epochs", type=at_least(1, int), default=150, help="of one training, at most")

@@ -98,9 +98,9 @@ class BoundBasis:
         return self.explicit.work(direction)
 
     @cached_property
-    def plans(self) -> "dict[Hashable, Any]":
-        """Plans made for this family, by what else they depend on."""
-        return {}
+    def works(self) -> dict[str, Work]:
+        """The work of each direction."""
+        return {"expand": self.work("expand"), "combine": self.work("combine"), "each": self.work("each")}
 
     def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":
         """The same family with `change` applied to every explicit part that it is made of."""
@@ -187,15 +187,28 @@ class Basis(nn.Module):
 
     def on(self, graph: Graph) -> BoundBasis:
         """Binds to a graph; once for all bases that print the same, but anew for one that learns."""
-        if next(self.parameters(), None) is not None:
+        if self._learns:
             return self.build(graph)
         bound: BoundBasis = graph.memo(self.key, lambda: self.build(graph))
         return bound
 
     @cached_property
-    def key(self) -> str:
+    def _learns(self) -> bool:
+        return next(self.parameters(), None) is not None
+
+    @cached_property
+    def key(self) -> Hashable:
         """What tells this basis from others; bases with the same key are bound once."""
-        return repr(self)
+        silent = (part for part in self.modules() if isinstance(part, Basis) and not part._says_all)
+        return repr(self), *silent
+
+    @property
+    def _says_all(self) -> bool:
+        """Whether what it prints tells all that it holds."""
+        kind = type(self)
+        if kind.__repr__ is not Basis.__repr__ or kind.extra_repr is not nn.Module.extra_repr:
+            return True
+        return vars(self).keys() - {"key", "_learns"} <= vars(Basis(1)).keys()
 
     def bind(
         self,

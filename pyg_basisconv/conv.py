@@ -4,18 +4,16 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from .basis import Basis, BoundBasis
 from .errors import reject
 from .explicit import Sparse
+from .features import check_bound, read
 from .graph import Graph, Size, sizes, targets
 from .orders import ORDERS
 from .plan import Plan, Problem, plan
 from .theta import Full, Theta
-
-_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 class BasisConv(MessagePassing):
@@ -201,7 +199,10 @@ class BasisConv(MessagePassing):
         lambda_max: Tensor | float | None,
     ) -> tuple[Tensor, BoundBasis]:
         """Checks the call, and returns the features that the family reads and the family itself."""
-        features, M, N, target_row = self._features(x, size, targets(edge_index, self.flow))
+        found = targets(edge_index, self.flow)
+        features, M, N, target_row = read(x, size, found, self.theta, self.basis.reads_target)
+        if self.in_channels == -1:
+            self.in_channels = self.theta.P  # found in this call
         if isinstance(edge_index, BoundBasis):
             bound = edge_index
             for name, value in (
@@ -214,7 +215,7 @@ class BasisConv(MessagePassing):
                     got = tuple(value.shape) if isinstance(value, Tensor) else value
                     reject(name, "None beside a bound basis", got, "bind the basis with it instead")
             asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
-            _check_bound(bound, self.basis, features, asked)
+            check_bound(bound, self.basis, features, asked)
             return features, bound
         if edge_index is None and self.basis.needs_edges:
             reject("edge_index", f"the edges that {self.basis} needs", None, "pass edge_index, or a bound basis")
@@ -243,111 +244,30 @@ class BasisConv(MessagePassing):
             )
         return features, bound
 
-    def _features(self, x: Any, size: Size, found: int | None) -> tuple[Tensor, int, int, int | None]:
-        """The rows that the basis reads, M, N, and the row of the first target's own features.
-
-        found: what N is, where neither x nor size says it; that of x otherwise.
-        """
-        M, N = sizes(size)
-        if not isinstance(x, tuple | list):
-            self._check(x, "x")
-            rows = x.shape[-2]
-            for name, given in (("M", M), ("N", N)):
-                if given is not None and given != rows and (name == "M" or self.basis.reads_target):
-                    reject(
-                        "size",
-                        f"{name} = {rows}, the rows of x",
-                        given,
-                        "pass (x_src, x_dst) for a bipartite graph",
-                    )
-            N = found if N is None and not self.basis.reads_target else N
-            return x, rows, rows if N is None else N, 0
-        if len(x) != 2:
-            reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
-        source, target = x
-        self._check(source, "x[0]")
-        rows = source.shape[-2]
-        if M is not None and rows != M:
-            reject("size", f"M = {rows}, the rows of x[0]", M, "correct size, or x")
-        if target is None:
-            N = found if N is None else N
-            return source, rows, rows if N is None else N, None
-        if not isinstance(target, Tensor) or target.dim() < 2:
-            got = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
-            reject("x[1]", "a tensor (*, N, P), or None", got, "pass (x_src, x_dst), or size=(M, N)")
-        if N is not None and target.shape[-2] != N:
-            reject("size", f"N = {target.shape[-2]}, the rows of x[1]", N, "correct size, or x")
-        N = target.shape[-2]
-        if not self.basis.reads_target:
-            return source, rows, N, None
-        if target is source or _is_head(target, source):
-            return source, rows, N, 0
-        self._check(target, "x[1]")
-        if source.layout != torch.strided or target.layout != torch.strided:
-            reject(
-                "x",
-                "a dense pair",
-                "a sparse tensor in it",
-                "use .to_dense(), or one sparse x for both sides",
-            )
-        if source.shape[:-2] != target.shape[:-2]:
-            reject("x[1]", f"batch dimensions {tuple(source.shape[:-2])}", tuple(target.shape[:-2]), "as in x[0]")
-        # The family reads one matrix: sources above, the targets' own features below.
-        return torch.cat([source, target], -2), rows + N, N, rows
-
-    def _check(self, x: Any, name: str) -> None:
-        if not isinstance(x, Tensor):
-            reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
-        if x.dtype not in _FLOATS:
-            reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
-        if x.dim() < 2 or (x.layout != torch.strided and (x.dim() != 2 or x.dense_dim())):
-            reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
-        weight = self.theta.weight
-        if isinstance(weight, UninitializedParameter):
-            self.theta.complete(x.shape[-1])
-            self.in_channels = x.shape[-1]
-        if self.theta.P >= 0 and x.shape[-1] != self.theta.P:
-            reject(
-                name,
-                f"{self.theta.P} channels (in_channels) on the last axis",
-                x.shape[-1],
-                "correct x or in_channels",
-            )
-        if weight is not None:
-            if x.device != weight.device:
-                reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
-            if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
-                reject(
-                    name,
-                    f"dtype {weight.dtype}, as the layer",
-                    x.dtype,
-                    "convert one to the other's with .to()",
-                )
-
     def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
         P = x.shape[-1]
-        key = (
-            P,
-            P if theta.Q < 0 else theta.Q,
-            x.shape[:-2].numel(),
-            P if theta.Q < 0 else theta.inner,
-            -1 if x.layout == torch.strided else x._nnz(),
-            grad and x.requires_grad,
-            grad and weight is not None and weight.requires_grad,
-            grad and bound.requires_grad,
-            x.element_size(),
-            x.is_cuda,
-            self._keeps(x, bound),
-            theta.sums,
-            weight is not None,
-            self.order,
+        problem = Problem(
+            K=bound.K,
+            M=bound.M,
+            N=bound.N,
+            P=P,
+            Q=P if theta.Q < 0 else theta.Q,
+            B=x.shape[:-2].numel(),
+            inner=P if theta.Q < 0 else theta.inner,
+            expand=bound.works["expand"],
+            gather=bound.works["combine" if theta.sums else "each"],
+            nnz=-1 if x.layout == torch.strided else x._nnz(),
+            grad_x=grad and x.requires_grad,
+            grad_theta=grad and weight is not None and weight.requires_grad,
+            grad_basis=grad and bound.requires_grad,
+            itemsize=x.element_size(),
+            device="cuda" if x.is_cuda else "cpu",
+            cached=self._keeps(x, bound),
+            learns=weight is not None,
         )
-        found: Plan | None = bound.plans.get(key)
-        if found is None:
-            found = bound.plans[key] = plan(_problem(bound, *key[:-1]), self.order)
-        return found
+        return plan(problem, self.order)
 
     def __repr__(self) -> str:
         order = "" if self.order == "auto" else f", order={self.order!r}"
@@ -355,71 +275,3 @@ class BasisConv(MessagePassing):
         return (
             f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
         )
-
-
-def _problem(
-    bound: BoundBasis,
-    P: int,
-    Q: int,
-    B: int,
-    inner: int,
-    nnz: int,
-    grad_x: bool,
-    grad_theta: bool,
-    grad_basis: bool,
-    itemsize: int,
-    cuda: bool,
-    cached: bool,
-    sums: bool,
-    learns: bool,
-) -> Problem:
-    return Problem(
-        K=bound.K,
-        M=bound.M,
-        N=bound.N,
-        P=P,
-        Q=Q,
-        B=B,
-        inner=inner,
-        expand=bound.work("expand"),
-        gather=bound.work("combine" if sums else "each"),
-        nnz=nnz,
-        grad_x=grad_x,
-        grad_theta=grad_theta,
-        grad_basis=grad_basis,
-        itemsize=itemsize,
-        device="cuda" if cuda else "cpu",
-        cached=cached,
-        learns=learns,
-    )
-
-
-def _check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> None:
-    if N is not None and bound.N != N:
-        reject("edge_index", f"a bound basis with N = {N}", f"N = {bound.N}", "bind it with size=(M, N)")
-    if bound.K != basis.K or x.shape[-2] != bound.M:
-        reject(
-            "edge_index",
-            f"a bound basis with K = {basis.K}, M = {x.shape[-2]}",
-            f"K = {bound.K}, M = {bound.M}",
-            "bind this layer's basis to the graph that x lives on",
-        )
-    if bound.device != x.device:
-        reject("edge_index", f"a bound basis on {x.device}, as x", bound.device, "move it with .to(device)")
-    if bound.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
-        reject("edge_index", f"a bound basis of {x.dtype}, as x", bound.dtype, f"bind it with dtype={x.dtype}")
-
-
-def _is_head(target: Tensor, source: Tensor) -> bool:
-    """Whether target is a view of the first rows of source, for values and gradients alike."""
-    base = target._base
-    return (
-        base is not None
-        and (base is source or base is source._base)
-        and target.data_ptr() == source.data_ptr()
-        and target.stride() == source.stride()
-        and target.shape[:-2] == source.shape[:-2]
-        and target.shape[-1] == source.shape[-1]
-        and target.shape[-2] <= source.shape[-2]
-        and target.requires_grad == source.requires_grad
-    )

@@ -190,8 +190,6 @@ class Graph:
         size = sizes(size)
         if dtype is not None and not dtype.is_floating_point:
             reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
-        if isinstance(edge_index, Tensor) and edge_index.layout == torch.sparse_coo and edge_index.requires_grad:
-            edge_index = edge_index.coalesce()  # only the values of a coalesced tensor pass the gradient on
         eigen = lambda_max if isinstance(lambda_max, Tensor) else None
         number = None if eigen is not None else lambda_max
 
@@ -349,6 +347,10 @@ def _ends(edge_index: Any, flow: str) -> tuple[tuple[Tensor, Tensor] | None, Ten
         reject("edge_index", "a sparse (N, M) matrix", tuple(edge_index.shape), "one value per entry, two axes")
     shape = (edge_index.shape[1], edge_index.shape[0])
     if edge_index.layout == torch.sparse_coo:
+        if edge_index.requires_grad and not edge_index.is_coalesced():
+            reject(
+                "edge_index", "a coalesced tensor, where it requires a gradient", "an uncoalesced one", "coalesce() it"
+            )
         target, source = edge_index._indices()
         return (source, target), constituents(edge_index)[-1], shape
     if edge_index.layout == torch.sparse_csr:

@@ -183,7 +183,8 @@ class Chebyshev(Basis):
     Args:
         K: how many.
         norm: of the Laplacian: 'sym', 'rw' or None.
-        lambda_max: the largest eigenvalue; 'exact' computes it for each undirected graph (`scipy.sparse.linalg.eigsh`).
+        lambda_max: the largest eigenvalue, or 'exact': it is computed, for an undirected graph, by
+            `scipy.sparse.linalg.eigsh`; one value for a whole batch, and a constant to gradients.
 
     >>> edge = torch.tensor([[0, 1], [1, 0]])
     >>> Chebyshev(2).bind(edge).to_coo().to_dense()[1]

@@ -1,0 +1,138 @@
+"""What the user calls x: a tensor, sparse or dense, or a pair; checked at the door."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
+
+from .basis import Basis, BoundBasis
+from .errors import reject
+from .graph import Size, sizes
+from .theta import Theta
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def read(
+    x: Any, size: Size, found: int | None, theta: Theta, reads_target: bool
+) -> tuple[Tensor, int, int, int | None]:
+    """Checks the features of a call.
+
+    Args:
+        x: what the user gave.
+        size: what the user gave.
+        found: what the edges say N is, where neither x nor size says it.
+        theta: the parameter that x is to meet.
+        reads_target: whether the basis reads the target's own features.
+
+    Returns:
+        The rows that the basis reads, M, N, and the row of the first target's own features.
+    """
+    M, N = sizes(size)
+    if not isinstance(x, tuple | list):
+        _check(x, "x", theta)
+        rows = x.shape[-2]
+        for name, given in (("M", M), ("N", N)):
+            if given is not None and given != rows and (name == "M" or reads_target):
+                reject(
+                    "size",
+                    f"{name} = {rows}, the rows of x",
+                    given,
+                    "pass (x_src, x_dst) for a bipartite graph",
+                )
+        N = found if N is None and not reads_target else N
+        return x, rows, rows if N is None else N, 0
+    if len(x) != 2:
+        reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
+    source, target = x
+    _check(source, "x[0]", theta)
+    rows = source.shape[-2]
+    if M is not None and rows != M:
+        reject("size", f"M = {rows}, the rows of x[0]", M, "correct size, or x")
+    if target is None:
+        N = found if N is None else N
+        return source, rows, rows if N is None else N, None
+    if not isinstance(target, Tensor) or target.dim() < 2:
+        got = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
+        reject("x[1]", "a tensor (*, N, P), or None", got, "pass (x_src, x_dst), or size=(M, N)")
+    if N is not None and target.shape[-2] != N:
+        reject("size", f"N = {target.shape[-2]}, the rows of x[1]", N, "correct size, or x")
+    N = target.shape[-2]
+    if not reads_target:
+        return source, rows, N, None
+    if target is source or _is_head(target, source):
+        return source, rows, N, 0
+    _check(target, "x[1]", theta)
+    if source.layout != torch.strided or target.layout != torch.strided:
+        reject(
+            "x",
+            "a dense pair",
+            "a sparse tensor in it",
+            "use .to_dense(), or one sparse x for both sides",
+        )
+    if source.shape[:-2] != target.shape[:-2]:
+        reject("x[1]", f"batch dimensions {tuple(source.shape[:-2])}", tuple(target.shape[:-2]), "as in x[0]")
+    # The family reads one matrix: sources above, the targets' own features below.
+    return torch.cat([source, target], -2), rows + N, N, rows
+
+
+def _check(x: Any, name: str, theta: Theta) -> None:
+    if not isinstance(x, Tensor):
+        reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
+    if x.dtype not in _FLOATS:
+        reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
+    if x.dim() < 2 or (x.layout != torch.strided and (x.dim() != 2 or x.dense_dim())):
+        reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
+    weight = theta.weight
+    if isinstance(weight, UninitializedParameter):
+        theta.complete(x.shape[-1])
+    if theta.P >= 0 and x.shape[-1] != theta.P:
+        reject(
+            name,
+            f"{theta.P} channels (in_channels) on the last axis",
+            x.shape[-1],
+            "correct x or in_channels",
+        )
+    if weight is not None:
+        if x.device != weight.device:
+            reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            reject(
+                name,
+                f"dtype {weight.dtype}, as the layer",
+                x.dtype,
+                "convert one to the other's with .to()",
+            )
+
+
+def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> None:
+    """Checks a bound basis that is given instead of a graph."""
+    if N is not None and bound.N != N:
+        reject("edge_index", f"a bound basis with N = {N}", f"N = {bound.N}", "bind it with size=(M, N)")
+    if bound.K != basis.K or x.shape[-2] != bound.M:
+        reject(
+            "edge_index",
+            f"a bound basis with K = {basis.K}, M = {x.shape[-2]}",
+            f"K = {bound.K}, M = {bound.M}",
+            "bind this layer's basis to the graph that x lives on",
+        )
+    if bound.device != x.device:
+        reject("edge_index", f"a bound basis on {x.device}, as x", bound.device, "move it with .to(device)")
+    if bound.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+        reject("edge_index", f"a bound basis of {x.dtype}, as x", bound.dtype, f"bind it with dtype={x.dtype}")
+
+
+def _is_head(target: Tensor, source: Tensor) -> bool:
+    """Whether target is a view of the first rows of source, for values and gradients alike."""
+    base = target._base
+    return (
+        base is not None
+        and (base is source or base is source._base)
+        and target.data_ptr() == source.data_ptr()
+        and target.stride() == source.stride()
+        and target.shape[:-2] == source.shape[:-2]
+        and target.shape[-1] == source.shape[-1]
+        and target.shape[-2] <= source.shape[-2]
+        and target.requires_grad == source.requires_grad
+    )
