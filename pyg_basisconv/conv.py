@@ -125,15 +125,16 @@ class BasisConv(MessagePassing):
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
         """
         x, bound = self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max)
+        theta, bias = self.theta, self.bias
         order = self._plan(x, bound).order
         if not self._fused:
             bound = bound.map(lambda part: part.via(self._by_messages))
             order = "theta_first" if order == "phi" else order  # Phi sends no messages
         if order == "a_first" and self._keeps(x, bound):
-            y = self.theta.contract(bound.expansions(x))
+            y = theta.contract(bound.expansions(x))
         else:
-            y = ORDERS[order](bound, x, self.theta)
-        return y if self.bias is None else self._plus_bias(y)
+            y = ORDERS[order](bound, x, theta)
+        return y if bias is None else self._plus_bias(y, bias)
 
     def plan(
         self,
@@ -149,12 +150,12 @@ class BasisConv(MessagePassing):
         """What each order would cost for this call with its gradients, and which one is taken."""
         return self._plan(*self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max))
 
-    def _plus_bias(self, y: Tensor) -> Tensor:
+    def _plus_bias(self, y: Tensor, bias: Tensor) -> Tensor:
         # Where y is a fresh result and nobody's view, it is added to in place: one array less to write.
-        own = self.theta.weight is not None and y._base is None and y.dtype == self.bias.dtype
+        own = self.theta.weight is not None and y._base is None and y.dtype == bias.dtype
         if own and not torch._C._are_functorch_transforms_active():
-            return y.add_(self.bias)
-        return y + self.bias
+            return y.add_(bias)
+        return y + bias
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -199,8 +200,8 @@ class BasisConv(MessagePassing):
         lambda_max: Tensor | float | None,
     ) -> tuple[Tensor, BoundBasis]:
         """Checks the call, and returns the features that the family reads and the family itself."""
-        found = targets(edge_index, self.flow)
-        features, M, N, target_row = read(x, size, found, self.theta, self.basis.reads_target)
+        basis, found = self.basis, targets(edge_index, self.flow)
+        features, M, N, target_row = read(x, size, found, self.theta, basis.reads_target)
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
         if isinstance(edge_index, BoundBasis):
@@ -215,10 +216,10 @@ class BasisConv(MessagePassing):
                     got = tuple(value.shape) if isinstance(value, Tensor) else value
                     reject(name, "None beside a bound basis", got, "bind the basis with it instead")
             asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
-            check_bound(bound, self.basis, features, asked)
+            check_bound(bound, basis, features, asked)
             return features, bound
-        if edge_index is None and self.basis.needs_edges:
-            reject("edge_index", f"the edges that {self.basis} needs", None, "pass edge_index, or a bound basis")
+        if edge_index is None and basis.needs_edges:
+            reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
         dtype = features.dtype
         if edge_weight is not None and torch.is_autocast_enabled(features.device.type):
             dtype = edge_weight.dtype
@@ -234,12 +235,12 @@ class BasisConv(MessagePassing):
             lambda_max=lambda_max,
             target_row=target_row,
         )
-        bound = self.basis.on(graph)
+        bound = basis.on(graph)
         if features.shape[-2] != bound.M:
             reject(
                 "basis",
                 f"matrices with the {features.shape[-2]} rows of x",
-                f"{bound.M} x {bound.N}, of {self.basis}",
+                f"{bound.M} x {bound.N}, of {basis}",
                 "turn the edges round instead of the basis, for a graph with M != N",
             )
         return features, bound
@@ -247,14 +248,14 @@ class BasisConv(MessagePassing):
     def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
-        P = x.shape[-1]
+        P = x.size(-1)
         problem = Problem(
             K=bound.K,
             M=bound.M,
             N=bound.N,
             P=P,
             Q=P if theta.Q < 0 else theta.Q,
-            B=x.shape[:-2].numel(),
+            B=1 if x.dim() == 2 else x.shape[:-2].numel(),
             inner=P if theta.Q < 0 else theta.inner,
             expand=bound.works["expand"],
             gather=bound.works["combine" if theta.sums else "each"],

@@ -32,7 +32,7 @@ def read(
     M, N = sizes(size)
     if not isinstance(x, tuple | list):
         _check(x, "x", theta)
-        rows = x.shape[-2]
+        rows = x.size(-2)
         for name, given in (("M", M), ("N", N)):
             if given is not None and given != rows and (name == "M" or reads_target):
                 reject(
@@ -86,12 +86,12 @@ def _check(x: Any, name: str, theta: Theta) -> None:
         reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
     weight = theta.weight
     if isinstance(weight, UninitializedParameter):
-        theta.complete(x.shape[-1])
-    if theta.P >= 0 and x.shape[-1] != theta.P:
+        theta.complete(x.size(-1))
+    if theta.P >= 0 and x.size(-1) != theta.P:
         reject(
             name,
             f"{theta.P} channels (in_channels) on the last axis",
-            x.shape[-1],
+            x.size(-1),
             "correct x or in_channels",
         )
     if weight is not None:

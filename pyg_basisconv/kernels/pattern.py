@@ -35,6 +35,7 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
         grouped, index, order = group, other, None
     else:
         grouped, order = torch.sort(group, stable=True)
+        order = order.to(group.dtype)
         index = other.index_select(0, order)
     bounds = torch.arange(num_groups + 1, dtype=group.dtype, device=group.device)
     ptr = torch.searchsorted(grouped, bounds, out_int32=small)
@@ -104,5 +105,5 @@ def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -
     """Positions in one order, as positions in another."""
     position = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
     if other_order is not None:
-        position = torch.empty_like(position).scatter_(0, other_order, position)
+        position = torch.empty_like(position).scatter_(0, other_order.long(), position)
     return position if order is None else position.index_select(0, order)
