@@ -58,8 +58,9 @@ def planetoid(name: str, root: Path) -> Data:
             data = _while_it_grows(copy, work)
         except Exception as error:  # every kind of network failure has its own
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ConnectionError(f"{name} is not in {root} and could not be downloaded ({reason})") from error
-        if _writable(root):
+            lack = f"{name} lacks {len(missing)} of its {len(files)} files in {raw}"
+            raise ConnectionError(f"{lack}, and could not be downloaded ({reason})") from error
+        if _writable(raw):
             raw.mkdir(parents=True, exist_ok=True)
             for file in missing:
                 shutil.copyfile(copy / file, raw / file)

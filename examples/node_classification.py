@@ -136,7 +136,7 @@ def summary(runs: Sequence[Run]) -> dict[str, float | None]:
 
 def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
     """Ours and PyG's side by side."""
-    rows = Table(box=box.SIMPLE)
+    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     rows.add_column("\nmodel", no_wrap=True)
     for side in SIDES:
         for column in (f"{side}\ntest %", "\nseeds", "\ns/epoch"):
@@ -210,7 +210,7 @@ def arguments() -> argparse.ArgumentParser:
     add(
         "--patience",
         type=at_least(1, int),
-        default=30,
+        default=20,
         help="epochs without a smaller validation loss that end a training",
     )
     add("--hidden", type=at_least(1, int), help="hidden channels, instead of each model's own number")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -58,6 +59,7 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
+    _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
 
@@ -70,7 +72,13 @@ class BoundBasis:
         """The same family with its edges written out."""
         from .explicit import explicit  # the defaults below are the explicit form's
 
-        return explicit(self.K, self.M, self.N, self.edges())
+        if self._explicit is not None:
+            return self._explicit
+        with torch.inference_mode(False):
+            written = explicit(self.K, self.M, self.N, self.edges())
+        if not written.requires_grad:
+            self._explicit = written
+        return written
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         """The K products A_k^T x, (*, N, P) each, one at a time."""
@@ -121,9 +129,7 @@ class BoundBasis:
         if self._dense is not None:
             return self._dense
         with torch.inference_mode(False):
-            kind, source, target, weight = self.edges()
-            dense = weight.new_zeros(self.K, self.M, self.N)
-            dense = dense.index_put((kind.long(), source.long(), target.long()), weight, accumulate=True)
+            dense = self.expand(torch.eye(self.M, dtype=self.dtype, device=self.device)).transpose(-1, -2)
         if not dense.requires_grad:
             self._dense = dense
         return dense
@@ -186,29 +192,34 @@ class Basis(nn.Module):
         return explicit(self.K, graph.M, graph.N, self.edges(graph), dtype=graph.dtype)
 
     def on(self, graph: Graph) -> BoundBasis:
-        """Binds to a graph; once for all bases that print the same, but anew for one that learns."""
-        if self._learns:
+        """Binds to a graph; once for all bases of the same classes that print the same, anew for one that learns."""
+        if self.key is None:
             return self.build(graph)
         bound: BoundBasis = graph.memo(self.key, lambda: self.build(graph))
         return bound
 
     @cached_property
-    def _learns(self) -> bool:
-        return next(self.parameters(), None) is not None
+    def key(self) -> Hashable | None:
+        """What tells this basis from others, or None for one with parameters or buffers, which change.
 
-    @cached_property
-    def key(self) -> Hashable:
-        """What tells this basis from others; bases with the same key are bound once."""
-        silent = (part for part in self.modules() if isinstance(part, Basis) and not part._says_all)
-        return repr(self), *silent
+        A class whose own body does not say what its instances print is taken to hold more than they do.
+        """
+        if any(True for _ in chain(self.parameters(), self.buffers())):
+            return None
+        parts = [part for part in self.modules() if isinstance(part, Basis)]
+        for part in parts:
+            part._frozen = True
+        return repr(self), *(type(part) if part._says_all else part for part in parts)
 
     @property
     def _says_all(self) -> bool:
-        """Whether what it prints tells all that it holds."""
-        kind = type(self)
-        if kind.__repr__ is not Basis.__repr__ or kind.extra_repr is not nn.Module.extra_repr:
-            return True
-        return vars(self).keys() - {"key", "_learns"} <= vars(Basis(1)).keys()
+        own = vars(type(self)).keys() & {"extra_repr", "__repr__"}
+        return bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key"}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self.__dict__.get("_frozen") and name != "training" and not name.startswith("_"):
+            raise AttributeError(f"{self} is a value, and has been bound with its {name}: make another")
+        super().__setattr__(name, value)
 
     def bind(
         self,

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
@@ -26,7 +28,8 @@ class IdentityCache:
     """A memo whose keys are tensors, by storage, view and version, never by value or by shape.
 
     An in-place change of a tensor, or another tensor in the same place, is another key. What is kept must own its
-    memory (hold no alias of a key), so that the key can die; entries whose tensors are gone leave at the next miss.
+    memory (hold no alias of a key), so that the key can die; entries whose tensors are gone leave at the next miss, and
+    the oldest ones when there are more than `limit`.
     Writes that torch does not count (`tensor.data`, shared NumPy memory) cannot be seen.
 
     >>> cache = IdentityCache()
@@ -38,9 +41,13 @@ class IdentityCache:
     'again'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
         self._entries: dict[Hashable, tuple[list[int], list[StorageWeakRef], Any]] = {}
         self._last: tuple[Hashable, list[_Seen], Any] | None = None
+
+    def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
+        return IdentityCache, (self._limit,)  # a copy knows other tensors
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -57,7 +64,7 @@ class IdentityCache:
         for t in tensors:
             if t is None:
                 continue
-            if type(t) not in _PLAIN or t.requires_grad or t.is_inference() or t.layout in _BLOCKS:
+            if type(t) not in _PLAIN or t.requires_grad or t.is_inference() or t.layout in _BLOCKS or _wrapped(t):
                 return build()
         parts = [part for t in tensors if t is not None for part in constituents(t)]
         places = (None if t is None else (t.layout, t.shape) for t in tensors)
@@ -73,9 +80,19 @@ class IdentityCache:
                 value = build()
             entry = versions, [StorageWeakRef(part.untyped_storage()) for part in parts], value
             if parts:  # what depends on no tensor would never leave
+                self._entries.pop(key, None)
                 self._entries[key] = entry
+                while len(self._entries) > self._limit:
+                    self._entries.pop(next(iter(self._entries)), None)
         self._last = extra, [_see(t) for t in tensors], entry[2]
         return entry[2]
+
+
+def _wrapped(t: Tensor) -> bool:
+    """Whether a transform of `torch.func`, or a forward-mode derivative, sees more in a tensor than its storage."""
+    if torch._C._are_functorch_transforms_active() and is_functorch_wrapped_tensor(t):
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def constituents(t: Tensor) -> tuple[Tensor, ...]:

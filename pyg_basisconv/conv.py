@@ -4,6 +4,7 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from .basis import Basis, BoundBasis
@@ -92,7 +93,8 @@ class BasisConv(MessagePassing):
     def reset_parameters(self) -> None:
         """Draws Theta anew and sets the bias to zero."""
         super().reset_parameters()
-        self.theta.reset_parameters()
+        if not isinstance(self.theta.weight, UninitializedParameter):  # then the first call draws it
+            self.theta.reset_parameters()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -126,15 +128,18 @@ class BasisConv(MessagePassing):
         """
         x, bound = self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max)
         theta, bias = self.theta, self.bias
-        order = self._plan(x, bound).order
-        if not self._fused:
+        chosen = self._plan(x, bound)
+        if chosen.problem.messages:
             bound = bound.map(lambda part: part.via(self._by_messages))
-            order = "theta_first" if order == "phi" else order  # Phi sends no messages
-        if order == "a_first" and self._keeps(x, bound):
+        if chosen.order == "a_first" and chosen.problem.cached:
             y = theta.contract(bound.expansions(x))
         else:
-            y = ORDERS[order](bound, x, theta)
-        return y if bias is None else self._plus_bias(y, bias)
+            y = ORDERS[chosen.order](bound, x, theta)
+        if bias is None:
+            return y
+        # A result that nobody else has seen is added to in place: one array less to write.
+        own = type(theta) is Full and y._base is None and y.dtype == bias.dtype and not chosen.problem.messages
+        return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias
 
     def plan(
         self,
@@ -149,13 +154,6 @@ class BasisConv(MessagePassing):
     ) -> Plan:
         """What each order would cost for this call with its gradients, and which one is taken."""
         return self._plan(*self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max))
-
-    def _plus_bias(self, y: Tensor, bias: Tensor) -> Tensor:
-        # Where y is a fresh result and nobody's view, it is added to in place: one array less to write.
-        own = self.theta.weight is not None and y._base is None and y.dtype == bias.dtype
-        if own and not torch._C._are_functorch_transforms_active():
-            return y.add_(bias)
-        return y + bias
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -183,11 +181,6 @@ class BasisConv(MessagePassing):
         hooked = hooked or self._message_forward_pre_hooks or self._message_forward_hooks
         hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
         return bool(self.fuse and not self.explain and self.decomposed_layers == 1 and not hooked)
-
-    def _keeps(self, x: Tensor, bound: BoundBasis) -> bool:
-        if not self.cached or x.layout != torch.strided or x.requires_grad or bound.requires_grad:
-            return False
-        return self._fused
 
     def _bind(
         self,
@@ -248,7 +241,7 @@ class BasisConv(MessagePassing):
     def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
-        P = x.size(-1)
+        P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
         problem = Problem(
             K=bound.K,
             M=bound.M,
@@ -262,11 +255,12 @@ class BasisConv(MessagePassing):
             nnz=-1 if x.layout == torch.strided else x._nnz(),
             grad_x=grad and x.requires_grad,
             grad_theta=grad and weight is not None and weight.requires_grad,
-            grad_basis=grad and bound.requires_grad,
+            grad_basis=grad and learnt,
             itemsize=x.element_size(),
             device="cuda" if x.is_cuda else "cpu",
-            cached=self._keeps(x, bound),
+            cached=self.cached and x.layout == torch.strided and not (messages or x.requires_grad or learnt),
             learns=weight is not None,
+            messages=messages,
         )
         return plan(problem, self.order)
 

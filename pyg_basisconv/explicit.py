@@ -19,8 +19,11 @@ Evaluate = Callable[["Sparse", Tensor], Tensor]
 class Sparse:
     """One sparse matrix, M x N: a pattern and (E,) weights in the pattern's order, None for ones."""
 
-    def __init__(self, pattern: Pattern, weight: Tensor | None, evaluate: Evaluate | None = None) -> None:
+    def __init__(
+        self, pattern: Pattern, weight: Tensor | None, evaluate: Evaluate | None = None, learns: bool = False
+    ) -> None:
         self.pattern, self.weight, self.evaluate = pattern, weight, evaluate
+        self.learns = learns or (weight is not None and weight.requires_grad)
 
     @kept
     def _by_target(self) -> Tensor:
@@ -46,7 +49,7 @@ class Sparse:
     def _apply(self, x: Tensor) -> Tensor:
         if self.weight is None:
             return spmm(x, None, self.pattern)
-        if self.weight.requires_grad:
+        if self.learns:  # now, or when it was bound: its owner may change it
             return spmm(x, _permute(self.weight, self.pattern.by_target.order).to(x.dtype), self.pattern)
         needs = torch.is_grad_enabled() and x.requires_grad
         weight, t_weight = self._by_target, self._by_source if needs else None
@@ -138,6 +141,10 @@ class Explicit(BoundBasis):
         self.weight = None if weight is None else weight.to(dtype)
         self.K, self.M, self.N = edge_set.K, edge_set.M, edge_set.N
         self.device = edge_set.source.device
+        self.learns = self.requires_grad
+
+    def _sparse(self, pattern: Pattern, weight: Tensor | None) -> Sparse:
+        return Sparse(pattern, weight, self.evaluate, self.learns)
 
     @property
     def requires_grad(self) -> bool:
@@ -164,15 +171,15 @@ class TypedEdges(Explicit):
 
     @kept
     def _expand(self) -> Sparse:
-        return Sparse(self.edge_set.expand, self.weight, self.evaluate)
+        return self._sparse(self.edge_set.expand, self.weight)
 
     @kept
     def _combine(self) -> Sparse:
-        return self._expand if self.K == 1 else Sparse(self.edge_set.combine, self.weight, self.evaluate)
+        return self._expand if self.K == 1 else self._sparse(self.edge_set.combine, self.weight)
 
     @kept
     def _each(self) -> Sparse:
-        return self._expand if self.K == 1 else Sparse(self.edge_set.each, self.weight, self.evaluate)
+        return self._expand if self.K == 1 else self._sparse(self.edge_set.each, self.weight)
 
     def edges(self) -> EdgeList:
         e = self.edge_set
@@ -193,6 +200,7 @@ class TypedEdges(Explicit):
         return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = members(z, self.K)
         if self.K == 1:
             return self._expand.apply(cast(Tensor, z[0]))
         z = dense(z)
@@ -213,7 +221,7 @@ class SharedEdges(Explicit):
     @property
     def _matrices(self) -> list[Sparse]:
         # Views of weights that learn are taken anew: in-place steps would cut older ones from the gradient.
-        return self._columns() if self.requires_grad else self._fixed_columns
+        return self._columns() if self.learns else self._fixed_columns
 
     @kept
     def _fixed_columns(self) -> list[Sparse]:
@@ -221,7 +229,7 @@ class SharedEdges(Explicit):
 
     def _columns(self) -> list[Sparse]:
         assert self.weight is not None
-        return [Sparse(self.edge_set.expand, self.weight[:, k], self.evaluate) for k in range(self.K)]
+        return [self._sparse(self.edge_set.expand, self.weight[:, k]) for k in range(self.K)]
 
     def __init__(
         self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
@@ -248,6 +256,13 @@ class SharedEdges(Explicit):
 
     def work(self, direction: Direction) -> Work:
         return Work(self.edge_set.source.numel(), self.N, 1).times(self.K)
+
+
+def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
+    """The K members of z, as a sequence."""
+    if len(z) != K:
+        reject("z", f"{K} members, one for each matrix", len(z), "stack them along the first axis")
+    return z.unbind(0) if isinstance(z, Tensor) else z
 
 
 def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:

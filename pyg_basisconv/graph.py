@@ -188,7 +188,9 @@ class Graph:
             ValueError: whatever does not fit, with what was expected, what came, and the fix.
         """
         size = sizes(size)
-        if dtype is not None and not dtype.is_floating_point:
+        if dtype is None:
+            dtype = _dtype(edge_index, edge_weight)
+        if not dtype.is_floating_point:
             reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
         eigen = lambda_max if isinstance(lambda_max, Tensor) else None
         number = None if eigen is not None else lambda_max
@@ -212,7 +214,7 @@ class Graph:
         edge_weight: Tensor | None,
         edge_type: Tensor | None,
         size: tuple[int | None, int | None],
-        dtype: torch.dtype | None,
+        dtype: torch.dtype,
         device: torch.device | None,
         flow: str,
         batch: Tensor | None,
@@ -227,8 +229,6 @@ class Graph:
                     "edge_weight", "None beside a sparse edge_index that has values", "both", "give the weights once"
                 )
             edge_weight = values
-        if dtype is None:
-            dtype = torch.get_default_dtype() if edge_weight is None else edge_weight.dtype
         M, N = size
         if shape is not None:
             for name, given, found in (("M", M, shape[0]), ("N", N, shape[1])):
@@ -289,6 +289,20 @@ def _form(edge_index: Any) -> Hashable:
     if isinstance(edge_index, Tensor):
         return edge_index.layout, edge_index.shape
     return type(edge_index).__name__
+
+
+def _dtype(edge_index: Any, edge_weight: Tensor | None) -> torch.dtype:
+    """That of the weights, torch's default where there are none."""
+    values = edge_weight
+    if isinstance(edge_index, SparseTensor):
+        values = edge_index.storage.value()
+    elif isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        values = edge_index
+    if not isinstance(values, Tensor):
+        return torch.get_default_dtype()
+    if not values.dtype.is_floating_point:
+        reject("edge_weight", "a floating point dtype", values.dtype, "convert it with .float()")
+    return values.dtype
 
 
 def _tensors(edge_index: Any) -> tuple[Tensor | None, ...]:

@@ -61,6 +61,7 @@ class Problem(NamedTuple):
     device: str = "cpu"
     cached: bool = False
     learns: bool = True  # False where there is no Theta to multiply with
+    messages: bool = False  # True where PyG's message passing is to do it
 
 
 @dataclass
@@ -174,6 +175,8 @@ def phi(p: Problem) -> Estimate:
     """Build the operator (M P, N Q) and apply it to the whole batch at once."""
     if p.nnz >= 0:
         return _refuse("phi", "x is sparse, and the operator is dense")
+    if p.messages:
+        return _refuse("phi", "hooks, explain, decomposed_layers or fuse=False ask for messages, and it sends none")
     size = p.M * p.P * p.N * p.Q
     if size * p.itemsize > PHI_LIMIT:
         return _refuse("phi", f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {_amount(PHI_LIMIT)}B")

@@ -380,3 +380,54 @@ def test_gradients_of_a_sparse_matrix(layout: str) -> None:
         (mine,) = grad(conv((x, None), adj).square().sum(), adj)
         (theirs,) = grad((leaf @ x @ conv.weight[0] + conv.bias).square().sum(), leaf)
         close(mine.to_dense()[dense != 0], theirs[dense != 0])
+
+
+def test_an_output_that_a_hook_keeps_is_not_changed_after() -> None:
+    conv, kept = BasisConv(3, 2, bases.Adjacency(), order="theta_first").double(), []
+    torch.nn.init.ones_(conv.bias)
+    conv.register_propagate_forward_hook(lambda module, inputs, output: kept.append(output))
+    y = conv(draw(6, 3), torch.randint(6, (2, 9)))
+    close(kept[0] + conv.bias, y)
+
+
+def test_phi_sends_no_messages_and_says_so() -> None:
+    conv = BasisConv(3, 2, bases.Adjacency(), order="phi")
+    call_ = torch.randn(6, 3), torch.randint(6, (2, 9))
+    assert conv.plan(*call_).order == "phi"
+    conv.fuse = False
+    for method in (conv, conv.plan):
+        with pytest.raises(ValueError, match="^order: .*sends none"):
+            method(*call_)
+
+
+def test_lazy_layers_may_be_reset_before_the_first_call() -> None:
+    conv = BasisConv(-1, 2, bases.Adjacency())
+    conv.reset_parameters()
+    assert conv(torch.randn(6, 3), torch.randint(6, (2, 9))).shape == (6, 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_bound_basis_checks_what_it_is_given(dtype: torch.dtype) -> None:
+    for basis in (bases.Adjacency(), bases.Powers(3), bases.Identity(), bases.Degree() + bases.Identity()):
+        bound = basis.bind(torch.randint(6, (2, 9)), size=6, dtype=dtype)
+        for rows in (2, 8):
+            with pytest.raises(ValueError, match="rows"):
+                bound.combine(torch.ones(bound.K, rows, 4, dtype=dtype))
+            with pytest.raises(ValueError, match="rows"):
+                bound.expand(torch.ones(rows, 4, dtype=dtype))
+        with pytest.raises(ValueError, match=f"^z: expected {bound.K} members"):
+            bound.combine(torch.ones(bound.K + 1, 6, 4, dtype=dtype))
+
+
+def test_transforms_are_refused_by_the_kernels_and_taken_by_messages() -> None:
+    edge_index, x = torch.randint(6, (2, 9)), draw(6, 3)
+    conv = BasisConv(3, 2, bases.Chebyshev(3), order="theta_first").double()
+    batch, direction = torch.stack([x, 2 * x]), draw(6, 3, seed=1)
+    expected, along = torch.stack([conv(x, edge_index), conv(2 * x, edge_index)]), conv(direction, edge_index)
+    with pytest.raises(NotImplementedError, match="fuse = False"):
+        torch.func.vmap(lambda x: conv(x, edge_index))(batch)
+    with pytest.raises(NotImplementedError, match="fuse = False"):
+        torch.func.jvp(lambda x: conv(x, edge_index), (x,), (direction,))
+    conv.fuse = False
+    close(torch.func.vmap(lambda x: conv(x, edge_index))(batch), expected)
+    close(torch.func.jvp(lambda x: conv(x, edge_index), (x,), (direction,))[1], along - conv.bias)

@@ -30,7 +30,7 @@ class Adjacency(Basis):
 
     Args:
         norm: one of the table.
-        self_loops: True, or the weight of the loop that each node gets before normalisation.
+        self_loops: True, or the weight of the loop that each node gets before normalisation; 0 is none.
         existing: what self_loops does where the graph has a loop: `'keep'` it instead (the last one, if it is there
             several times), `'add'` to it, or `'replace'` it.
         diagonal: lambda in :math:`A + \lambda \, diag(A)` (Cluster-GCN, arXiv:1905.07953).
@@ -61,7 +61,7 @@ class Adjacency(Basis):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 reject(name, "a finite number", repr(value), "give a weight")
         self.norm, self.existing, self.diagonal = norm, existing, float(diagonal)
-        self.self_loops = self_loops
+        self.self_loops = self_loops if self_loops or existing == "replace" else False
 
     def build(self, graph: Graph) -> BoundBasis:
         structure, weight = graph.structure, graph.weight

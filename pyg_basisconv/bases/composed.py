@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..errors import reject
-from ..explicit import Explicit, dense
+from ..explicit import Explicit, dense, members
 from ..graph import Graph
 
 Change = Callable[[Explicit], Explicit]
@@ -35,6 +35,7 @@ class BoundConcat(BoundBasis):
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
     ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
+        z = members(z, self.K)
         start = 0
         for part in self.parts:
             yield part, z[start : start + part.K]
@@ -105,7 +106,7 @@ class BoundProduct(BoundBasis):
         return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = dense(z).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        z = dense(members(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
         return self.second.combine(self.first.combine(z))
 
     def each(self, z: Tensor) -> Tensor:
@@ -181,7 +182,7 @@ class BoundMix(BoundBasis):
         return iter([x.new_zeros(shape) if u is None else u for u in mixed])
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        given = [(h, z_h) for h, z_h in enumerate(z) if z_h is not None]
+        given = [(h, z_h) for h, z_h in enumerate(members(z, self.K)) if z_h is not None]
         spread: list[Tensor | None] = []
         for k in range(self.family.K):
             total: Tensor | None = None

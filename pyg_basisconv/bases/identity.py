@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..explicit import explicit
+from ..errors import reject
+from ..explicit import explicit, members
 from ..graph import Graph
 
 
@@ -23,10 +24,12 @@ class BoundIdentity(BoundBasis):
         return EdgeList(torch.zeros_like(nodes), nodes, nodes, torch.ones(self.M, dtype=self.dtype, device=self.device))
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        if x.size(-2) != self.M:
+            reject("x", f"{self.M} rows, one for each entry", x.size(-2), "pass the features of this very graph")
         return iter((x,))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return cast(Tensor, z[0])
+        return next(self.iterate(cast(Tensor, members(z, 1)[0])))
 
     def each(self, z: Tensor) -> Tensor:
         return z

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..errors import reject
-from ..explicit import Explicit
+from ..explicit import Explicit, members
 from ..graph import Graph
 from .adjacency import Adjacency, Laplacian, single
 
@@ -42,7 +42,7 @@ class Polynomial(BoundBasis):
                 before, now = now, cast(Tensor, self._next(k, now, before if k else None))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = z.unbind(0) if isinstance(z, Tensor) else z
+        z = members(z, self.K)
         total: Tensor | None = None
         later: Tensor | None = None  # the total of one step before
         for k in reversed(range(self.K)):

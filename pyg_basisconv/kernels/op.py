@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Parameter
 
 _LIBRARY = torch.library.Library("basisconv", "DEF")
@@ -21,8 +22,8 @@ def primitive(
     """Registers `torch.ops.basisconv.NAME` and returns the function to call.
 
     Plain tensors in eager mode go through an autograd function, whose rule is the one that the operator has: the
-    dispatcher would cost more than the computation does on a small graph. Traced and transformed tensors go through
-    the operator.
+    dispatcher would cost more than the computation does on a small graph. Traced tensors go through the operator.
+    The transforms of `torch.func` and forward-mode derivatives are refused.
     """
     name = schema.split("(", 1)[0]
     _LIBRARY.define(schema)
@@ -45,8 +46,14 @@ def primitive(
     eager = type(name, (torch.autograd.Function,), rule)
 
     def call(first: Tensor, *rest: Any) -> Tensor:
-        transformed = torch._C._are_functorch_transforms_active()
-        if transformed or torch.compiler.is_compiling() or type(first) not in _PLAIN:
+        if torch._C._are_functorch_transforms_active():
+            if any(isinstance(t, Tensor) and is_functorch_wrapped_tensor(t) for t in (first, *rest)):
+                raise NotImplementedError(
+                    f"the kernel {name} has no rule for torch.func transforms; layer.fuse = False takes the message "
+                    "path, which has"
+                )
+            return compute(first, *rest)
+        if torch.compiler.is_compiling() or type(first) not in _PLAIN:
             result: Tensor = operator(first, *rest)
             return result
         if not torch.is_grad_enabled():

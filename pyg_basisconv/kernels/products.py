@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import reject
 from .op import primitive
 from .pattern import Pattern
 
-# On CPU torch's CSR product is the faster one up to this width, and up to twice of it where x fits into the cache;
-# beyond it the embedding bag is.
+# On CPU torch's CSR product is the faster one up to this width, beyond it the embedding bag is.
 _NARROW = 8
-_NEAR = 0
 _CHUNK = 1 << 22  # numbers held at a time where no vendor kernel applies
 
 # torch announces once per process that its compressed sparse layout may change; users of this library chose neither
@@ -39,13 +38,11 @@ def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arr
     if not index.numel() or not W:
         return x.new_zeros(N, W)
     x = x.contiguous()
-    csr = False
-    if not x.is_cuda:  # cuSPARSE does not sum in a fixed order
-        narrow = W <= _NARROW or (W <= 2 * _NARROW and M * W <= _NEAR)
-        csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and narrow)
-    if csr and not torch.is_autocast_enabled(x.device.type):  # which would take this product for a dense one
+    csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW)
+    # Not on CUDA, where it sums in no fixed order, and not under autocast, which takes it for a dense product.
+    if csr and not x.is_cuda and not torch.is_autocast_enabled(x.device.type):
         values = x.new_ones(index.numel()) if weight is None else weight
-        return torch.sparse_csr_tensor(ptr, index, values, (N, M)) @ x
+        return torch.sparse_csr_tensor(ptr, index, values, (N, M), check_invariants=False) @ x
     # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
 
@@ -105,6 +102,8 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     tensor([[4.],
             [3.]])
     """
+    if x.size(0) != pattern.M:
+        reject("x", f"{pattern.M} rows, one for each source", x.size(0), "pass the features of this very graph")
     learns = weight is not None and weight.requires_grad
     if not (torch.is_grad_enabled() and (learns or x.requires_grad)):
         return spmm_raw(x, weight, None, pattern.one_way)
@@ -122,7 +121,7 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
         return x.new_zeros(E)
     native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
     if native and x.shape[0] * y.shape[0] >= E:  # torch refuses a pattern with more entries than places
-        pattern = torch.sparse_csr_tensor(ptr, index, x.new_zeros(E), (y.shape[0], x.shape[0]))
+        pattern = torch.sparse_csr_tensor(ptr, index, x.new_zeros(E), (y.shape[0], x.shape[0]), check_invariants=False)
         return torch.sparse.sampled_addmm(pattern, y.contiguous(), x.contiguous().t(), beta=0.0).values()
     row = torch.repeat_interleave(ptr.diff(), output_size=E)
     step = max(1, _CHUNK // W)
