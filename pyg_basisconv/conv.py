@@ -11,7 +11,8 @@ from .basis import Basis, BoundBasis
 from .errors import reject
 from .explicit import Sparse
 from .features import check_bound, read
-from .graph import Graph, Size, sizes, targets
+from .graph import Graph, Size, sizes
+from .layouts import layout
 from .orders import ORDERS
 from .plan import Plan, Problem, plan
 from .theta import Full, Theta
@@ -193,12 +194,13 @@ class BasisConv(MessagePassing):
         lambda_max: Tensor | float | None,
     ) -> tuple[Tensor, BoundBasis]:
         """Checks the call, and returns the features that the family reads and the family itself."""
-        basis, found = self.basis, targets(edge_index, self.flow)
-        features, M, N, target_row = read(x, size, found, self.theta, basis.reads_target)
+        basis, given = self.basis, isinstance(edge_index, BoundBasis)
+        edges = layout(None if given else edge_index, self.flow)
+        features, M, N, target_row = read(x, size, edges.shape[1], self.theta, basis.reads_target)
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
-        if isinstance(edge_index, BoundBasis):
-            bound = edge_index
+        if given:
+            bound: BoundBasis = edge_index
             for name, value in (
                 ("edge_weight", edge_weight),
                 ("edge_type", edge_type),
@@ -217,13 +219,12 @@ class BasisConv(MessagePassing):
         if edge_weight is not None and torch.is_autocast_enabled(features.device.type):
             dtype = edge_weight.dtype
         graph = Graph.of(
-            edge_index,
+            edges,
             edge_weight,
             edge_type,
             size=(M, N),
             dtype=dtype,
             device=features.device,
-            flow=self.flow,
             batch=batch,
             lambda_max=lambda_max,
             target_row=target_row,

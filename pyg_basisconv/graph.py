@@ -5,14 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex
-from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import is_torch_sparse_tensor
 
-from .cache import IdentityCache, constituents
+from .cache import IdentityCache
 from .errors import reject
 from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype
+from .layouts import Ends, Layout, layout
 
 _CPU = torch.device("cpu")
 Size = int | tuple[int | None, int | None] | None
@@ -172,8 +170,9 @@ class Graph:
         """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
 
         Args:
-            edge_index: (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed adjacency (N, M) as PyG has it
-                (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`), or None for no edges.
+            edge_index: a `Layout`, or what has one: (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed
+                adjacency (N, M) as PyG has it (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`), or None
+                for no edges.
             edge_weight: (E,) or (E, K) floating point.
             edge_type: (E,) integers.
             size: (M, N), or one number for both; what is None is found from the edges.
@@ -188,21 +187,20 @@ class Graph:
             ValueError: whatever does not fit, with what was expected, what came, and the fix.
         """
         size = sizes(size)
+        edges = edge_index if isinstance(edge_index, Layout) else layout(edge_index, flow)
         if dtype is None:
-            dtype = _dtype(edge_index, edge_weight)
+            dtype = _dtype(edges.values if edge_weight is None else edge_weight)
         if not dtype.is_floating_point:
             reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
         eigen = lambda_max if isinstance(lambda_max, Tensor) else None
         number = None if eigen is not None else lambda_max
 
         def build() -> Graph:
-            return cls._read(
-                edge_index, edge_weight, edge_type, size, dtype, device, flow, batch, lambda_max, target_row
-            )
+            return cls._read(edges, edge_weight, edge_type, size, dtype, device, batch, lambda_max, target_row)
 
         graph: Graph = _GRAPHS.get(
-            (*_tensors(edge_index), edge_type, edge_weight, batch, eigen),
-            (_form(edge_index), size, dtype, device, flow, number, target_row),
+            (*edges.tensors, edge_type, edge_weight, batch, eigen),
+            (edges.form, size, dtype, device, number, target_row),
             build,
         )
         return graph
@@ -210,41 +208,39 @@ class Graph:
     @classmethod
     def _read(
         cls,
-        edge_index: Any,
+        edges: Layout,
         edge_weight: Tensor | None,
         edge_type: Tensor | None,
         size: tuple[int | None, int | None],
         dtype: torch.dtype,
         device: torch.device | None,
-        flow: str,
         batch: Tensor | None,
         lambda_max: Tensor | float | None,
         target_row: int | None,
     ) -> "Graph":
         """Checks the call and makes the graph; the integer part of it, once for the same edges."""
-        ends, values, shape = _ends(edge_index, flow)
-        if values is not None:
+        if edges.values is not None:
             if edge_weight is not None:
                 reject(
                     "edge_weight", "None beside a sparse edge_index that has values", "both", "give the weights once"
                 )
-            edge_weight = values
+            edge_weight = edges.values
+        ends = None if edges.ends is None else edges.ends()
         M, N = size
-        if shape is not None:
-            for name, given, found in (("M", M, shape[0]), ("N", N, shape[1])):
-                if given is not None and found is not None and given != found:
-                    reject(
-                        "edge_index",
-                        f"{name} = {given} as x has rows",
-                        f"a sparse matrix with {name} = {found}",
-                        "pass the transposed adjacency of shape (N, M)",
-                    )
-            M, N = shape[0] if M is None else M, shape[1] if N is None else N
+        for name, given, found in (("M", M, edges.shape[0]), ("N", N, edges.shape[1])):
+            if given is not None and found is not None and given != found:
+                reject(
+                    "edge_index",
+                    f"{name} = {given} as x has rows",
+                    f"a sparse matrix with {name} = {found}",
+                    "pass the transposed adjacency of shape (N, M)",
+                )
+        M, N = edges.shape[0] if M is None else M, edges.shape[1] if N is None else N
         _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
         structure = _STRUCTURES.get(
-            (*_indices(edge_index), edge_type),
-            (_form(edge_index), M, N, flow, device),
-            lambda: _structure(ends, edge_type, M, N, flow, device),
+            (*edges.indices, edge_type),
+            (edges.form, M, N, device),
+            lambda: _structure(ends, edge_type, M, N, device),
         )
         # What is kept owns its memory: the caller's tensors may die, or change.
         weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
@@ -269,115 +265,17 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     return pair
 
 
-def targets(edge_index: Any, flow: str) -> int | None:
-    """N, where the edges say it themselves."""
-    if isinstance(edge_index, EdgeIndex):
-        return edge_index.sparse_size(1 if flow == "source_to_target" else 0)
-    if isinstance(edge_index, SparseTensor):
-        return edge_index.size(0)  # type: ignore[no-any-return]
-    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
-        return edge_index.shape[0]
-    return None
-
-
-def _form(edge_index: Any) -> Hashable:
-    """What the same tensors may mean: those of a CSR matrix are a CSC matrix's, its transpose."""
-    if isinstance(edge_index, EdgeIndex):
-        return EdgeIndex, edge_index.sparse_size()
-    if isinstance(edge_index, SparseTensor):
-        return SparseTensor, tuple(edge_index.sizes())
-    if isinstance(edge_index, Tensor):
-        return edge_index.layout, edge_index.shape
-    return type(edge_index).__name__
-
-
-def _dtype(edge_index: Any, edge_weight: Tensor | None) -> torch.dtype:
+def _dtype(weight: Tensor | None) -> torch.dtype:
     """That of the weights, torch's default where there are none."""
-    values = edge_weight
-    if isinstance(edge_index, SparseTensor):
-        values = edge_index.storage.value()
-    elif isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
-        values = edge_index
-    if not isinstance(values, Tensor):
+    if not isinstance(weight, Tensor):
         return torch.get_default_dtype()
-    if not values.dtype.is_floating_point:
-        reject("edge_weight", "a floating point dtype", values.dtype, "convert it with .float()")
-    return values.dtype
-
-
-def _tensors(edge_index: Any) -> tuple[Tensor | None, ...]:
-    """The tensors by which a user's edges are known again."""
-    if isinstance(edge_index, EdgeIndex):
-        return (edge_index.as_tensor(),)
-    if isinstance(edge_index, SparseTensor):
-        row, column, value = edge_index.coo()
-        return row, column, value
-    return (edge_index,) if isinstance(edge_index, Tensor) else ()
-
-
-def _indices(edge_index: Any) -> tuple[Tensor | None, ...]:
-    """The same, without the values."""
-    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
-        return constituents(edge_index)[:-1]
-    return _tensors(edge_index)[:2]
-
-
-def _ends(edge_index: Any, flow: str) -> tuple[tuple[Tensor, Tensor] | None, Tensor | None, Any]:
-    """(source or pointers, target or indices) as the user holds them, weights, (M, N)."""
-    if edge_index is None:
-        return None, None, None
-    if isinstance(edge_index, EdgeIndex):
-        shape = edge_index.sparse_size()
-        plain = edge_index.as_tensor()
-        return (plain[0], plain[1]), None, shape if flow == "source_to_target" else shape[::-1]
-    sparse = is_torch_sparse_tensor(edge_index) or isinstance(edge_index, SparseTensor)
-    if sparse and flow != "source_to_target":
-        reject(
-            "edge_index",
-            "a (2, E) tensor with flow='target_to_source'",
-            f"a {type(edge_index).__name__} in a sparse layout",
-            "pass the transposed sparse matrix and leave flow as it is",
-        )
-    if isinstance(edge_index, SparseTensor):
-        target, source, value = edge_index.coo()
-        return (source, target), value, (edge_index.size(1), edge_index.size(0))
-    if not isinstance(edge_index, Tensor):
-        reject(
-            "edge_index",
-            "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis",
-            type(edge_index).__name__,
-            "see BasisConv.forward",
-        )
-    if not sparse:
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            reject(
-                "edge_index",
-                "shape (2, E), sources above targets",
-                tuple(edge_index.shape),
-                "transpose it if it is (E, 2)",
-            )
-        return (edge_index[0], edge_index[1]), None, None
-    if edge_index.dim() != 2 or edge_index.dense_dim():
-        reject("edge_index", "a sparse (N, M) matrix", tuple(edge_index.shape), "one value per entry, two axes")
-    shape = (edge_index.shape[1], edge_index.shape[0])
-    if edge_index.layout == torch.sparse_coo:
-        if edge_index.requires_grad and not edge_index.is_coalesced():
-            reject(
-                "edge_index", "a coalesced tensor, where it requires a gradient", "an uncoalesced one", "coalesce() it"
-            )
-        target, source = edge_index._indices()
-        return (source, target), constituents(edge_index)[-1], shape
-    if edge_index.layout == torch.sparse_csr:
-        target = torch.repeat_interleave(edge_index.crow_indices().diff())
-        return (edge_index.col_indices(), target), edge_index.values(), shape
-    if edge_index.layout == torch.sparse_csc:
-        source = torch.repeat_interleave(edge_index.ccol_indices().diff())
-        return (source, edge_index.row_indices()), edge_index.values(), shape
-    raise AssertionError("other layouts were refused before")
+    if not weight.dtype.is_floating_point:
+        reject("edge_weight", "a floating point dtype", weight.dtype, "convert it with .float()")
+    return weight.dtype
 
 
 def _check(
-    ends: tuple[Tensor, Tensor] | None,
+    ends: Ends | None,
     edge_weight: Tensor | None,
     edge_type: Tensor | None,
     batch: Tensor | None,
@@ -449,11 +347,10 @@ def _check(
 
 
 def _structure(
-    ends: tuple[Tensor, Tensor] | None,
+    ends: Ends | None,
     edge_type: Tensor | None,
     M: int | None,
     N: int | None,
-    flow: str,
     device: torch.device | None,
 ) -> Structure:
     """Checks the values of the indices, once for a graph, and copies them into the narrowest integers."""
@@ -462,7 +359,7 @@ def _structure(
             reject("size", "(M, N) where there is no edge_index", (M, N), "pass size=(M, N)")
         none = torch.empty(0, dtype=torch.int32, device=device)
         return Structure(none, none, None, M, N)
-    source, target = ends if flow == "source_to_target" else ends[::-1]
+    source, target = ends
     sizes = []
     for name, end, count in (("source", source, M), ("target", target, N)):
         low, high = (int(end.min()), int(end.max())) if end.numel() else (0, -1)

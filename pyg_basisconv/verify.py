@@ -153,9 +153,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 
-# --- what the systems are compared on ---
-
-
 def graph(loops: Sequence[int] = (2,)) -> tuple[Tensor, Tensor]:
     """A directed graph with parallel edges, some loops and an isolated node, and positive weights."""
     edge_index = torch.randint(0, N - 1, (2, 3 * N))  # node N - 1 is alone
@@ -298,9 +295,6 @@ def forget(reference: Any) -> None:
             setattr(reference, name, None)
 
 
-# --- the formula and its algebra ---
-
-
 def _conv(basis: bases.Basis, P: int, Q: int, order: str = "auto") -> Callable[..., Tensor]:
     """The convolution as a function of x, Theta and the graph."""
     conv = BasisConv(P, Q, basis, order=order, bias=False).double()
@@ -359,9 +353,6 @@ def _composition() -> Iterator[Case]:
                 lambda x, w, a, b, one=one, two=two: two(one(x, a, edge_index, w), b, edge_index, w),
                 [features(N, P), weight, features(first.K, P, 3), features(second.K, 3, Q)],
             )
-
-
-# --- graphs ---
 
 
 def _dense(edge_index: Tensor, weight: Tensor, kind: Tensor | None = None, K: int = 1) -> Tensor:

@@ -396,7 +396,7 @@ def test_phi_sends_no_messages_and_says_so() -> None:
     assert conv.plan(*call_).order == "phi"
     conv.fuse = False
     for method in (conv, conv.plan):
-        with pytest.raises(ValueError, match="^order: .*sends none"):
+        with pytest.raises(ValueError, match=r"^order: .*sends none"):
             method(*call_)
 
 

@@ -1,0 +1,110 @@
+"""The layouts in which PyG's users hold edges; which one it is, is asked here and nowhere else."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor
+
+from .cache import constituents
+from .errors import reject
+
+Ends = tuple[Tensor, Tensor]
+
+
+class Layout(NamedTuple):
+    """Edges as the user holds them.
+
+    Args:
+        form: what the tensors mean; those of a CSR matrix may be a CSC matrix's, its transpose.
+        tensors: by these the edges, with their values, are known again.
+        indices: the same without the values.
+        values: the weights that are part of the edges.
+        shape: (M, N), where the edges say it.
+        ends: reads the sources and targets, (E,) both; None where there are no edges.
+    """
+
+    form: Hashable
+    tensors: tuple[Tensor | None, ...]
+    indices: tuple[Tensor | None, ...]
+    values: Tensor | None
+    shape: tuple[int | None, int | None]
+    ends: Callable[[], Ends] | None
+
+
+def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
+    """The layout of a user's edges.
+
+    >>> edges = layout(torch.tensor([[0., 2.], [0., 0.]]).to_sparse_csr())
+    >>> edges.shape, edges.ends()
+    ((2, 2), (tensor([1]), tensor([0])))
+    """
+    turned = flow != "source_to_target"
+    if edge_index is None:
+        return Layout(None, (), (), None, (None, None), None)
+    if isinstance(edge_index, EdgeIndex):
+        plain, shape = edge_index.as_tensor(), edge_index.sparse_size()
+        shape = shape[::-1] if turned else shape
+        return Layout(("EdgeIndex", shape, turned), (plain,), (plain,), None, shape, lambda: _rows(plain, turned))
+    if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
+        here = (edge_index,)
+        return Layout(("edge_index", turned), here, here, None, (None, None), lambda: _rows(edge_index, turned))
+    if turned:
+        reject(
+            "edge_index",
+            "a (2, E) tensor with flow='target_to_source'",
+            f"a {type(edge_index).__name__} in a sparse layout",
+            "pass the transposed sparse matrix and leave flow as it is",
+        )
+    if isinstance(edge_index, SparseTensor):
+        target, source, values = edge_index.coo()
+        shape = (edge_index.size(1), edge_index.size(0))
+        return Layout(
+            ("SparseTensor", shape), (target, source, values), (target, source), values, shape, lambda: (source, target)
+        )
+    if not isinstance(edge_index, Tensor):
+        reject(
+            "edge_index",
+            "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis",
+            type(edge_index).__name__,
+            "see BasisConv.forward",
+        )
+    return _sparse(edge_index)
+
+
+def _rows(edge_index: Tensor, turned: bool) -> Ends:
+    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        reject(
+            "edge_index",
+            "shape (2, E), sources above targets",
+            tuple(edge_index.shape),
+            "transpose it if it is (E, 2)",
+        )
+    first, second = edge_index
+    return (second, first) if turned else (first, second)
+
+
+def _sparse(adjacency: Tensor) -> Layout:
+    """A transposed adjacency matrix, (N, M), in a layout of `torch.sparse`."""
+    readers: dict[torch.layout, Callable[[], Ends]] = {
+        torch.sparse_coo: lambda: (adjacency._indices()[1], adjacency._indices()[0]),
+        torch.sparse_csr: lambda: (adjacency.col_indices(), _spread(adjacency.crow_indices())),
+        torch.sparse_csc: lambda: (_spread(adjacency.ccol_indices()), adjacency.row_indices()),
+    }
+    if adjacency.layout not in readers:
+        reject("edge_index", "a COO, CSR or CSC layout", adjacency.layout, "convert it with to_sparse_csr()")
+    if adjacency.dim() != 2 or adjacency.dense_dim():
+        reject("edge_index", "a sparse (N, M) matrix", tuple(adjacency.shape), "one value per entry, two axes")
+    if adjacency.layout == torch.sparse_coo and adjacency.requires_grad and not adjacency.is_coalesced():
+        reject("edge_index", "a coalesced tensor, where it requires a gradient", "an uncoalesced one", "coalesce() it")
+    *indices, values = constituents(adjacency)
+    form = (adjacency.layout, adjacency.shape)
+    shape = (adjacency.shape[1], adjacency.shape[0])
+    return Layout(form, (adjacency,), tuple(indices), values, shape, readers[adjacency.layout])
+
+
+def _spread(pointers: Tensor) -> Tensor:
+    """The group of each entry, from the pointers of a compressed layout."""
+    return torch.repeat_interleave(pointers.diff())
