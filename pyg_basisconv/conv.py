@@ -15,6 +15,7 @@ from .graph import Graph, Size, sizes
 from .layouts import layout
 from .orders import ORDERS
 from .plan import Plan, Problem, plan
+from .sparse_input import condensed
 from .theta import Full, Theta
 
 
@@ -31,8 +32,9 @@ class BasisConv(MessagePassing):
         theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
         order: 'auto', or 'a_first', 'theta_first' or 'phi', which is then obeyed or refused with a reason.
         bias: whether b is there.
-        cached: keep the :math:`A_k^\top x` of an x that needs no gradient, for as long as x and the graph are the same
-            (the very same tensors, unchanged): for a first layer in full-batch training.
+        cached: keep the :math:`A_k^\top x` of an x that needs no gradient, and a sparse copy where it is mostly zeros,
+            for as long as x and the graph are the same (the very same tensors, unchanged): for a first layer in
+            full-batch training.
         **kwargs: of `torch_geometric.nn.MessagePassing` (`flow`, `decomposed_layers`).
 
     Shapes:
@@ -135,6 +137,8 @@ class BasisConv(MessagePassing):
         if chosen.order == "a_first" and chosen.problem.cached:
             y = theta.contract(bound.expansions(x))
         else:
+            if chosen.order == "theta_first" and chosen.problem.cached:
+                x = self._condensed(x, chosen.problem.cached)
             y = ORDERS[chosen.order](bound, x, theta)
         if bias is None:
             return y
@@ -239,10 +243,18 @@ class BasisConv(MessagePassing):
             )
         return features, bound
 
+    @staticmethod
+    def _condensed(x: Tensor, cached: bool) -> Tensor:
+        """x, or the sparse copy of it that is kept for one that does not change and is mostly zeros."""
+        copy = condensed(x) if cached and x.dim() == 2 else None
+        return x if copy is None else copy
+
     def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
         P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
+        cached = self.cached and x.layout == torch.strided and not (messages or x.requires_grad or learnt)
+        features = self._condensed(x, cached)
         problem = Problem(
             K=bound.K,
             M=bound.M,
@@ -253,13 +265,13 @@ class BasisConv(MessagePassing):
             inner=P if theta.Q < 0 else theta.inner,
             expand=bound.works["expand"],
             gather=bound.works["combine" if theta.sums else "each"],
-            nnz=-1 if x.layout == torch.strided else x._nnz(),
+            nnz=-1 if features.layout == torch.strided else features._nnz(),
             grad_x=grad and x.requires_grad,
             grad_theta=grad and weight is not None and weight.requires_grad,
             grad_basis=grad and learnt,
             itemsize=x.element_size(),
             device="cuda" if x.is_cuda else "cpu",
-            cached=self.cached and x.layout == torch.strided and not (messages or x.requires_grad or learnt),
+            cached=cached,
             learns=weight is not None,
             messages=messages,
         )

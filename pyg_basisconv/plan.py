@@ -40,8 +40,8 @@ MACHINES = {
 class Problem(NamedTuple):
     """Sizes of one application, in plain integers.
 
-    nnz: entries of x where it is sparse, -1 where it is dense. inner: the width of a projected member.
-    cached: the A_k^T x are at hand from an earlier call.
+    nnz: entries of x where it, or a copy of it that is at hand, is sparse; -1 where it is dense.
+    inner: the width of a projected member. cached: the A_k^T x are at hand from an earlier call.
     """
 
     K: int
@@ -111,7 +111,7 @@ class Estimate(NamedTuple):
 
 def a_first(p: Problem) -> Estimate:
     """Expand at width P, then contract; the expansions are kept for the gradient of Theta."""
-    if p.nnz >= 0:
+    if p.nnz >= 0 and not p.cached:
         return _refuse("a_first", "x is sparse, and its products with A would not be: only Theta first keeps it so")
     t = Tally(MACHINES[p.device], p.itemsize)
     wide, rows = p.B * p.P, p.B * p.N

@@ -11,6 +11,8 @@ from .kernels import Pattern
 # Features keep their places while their values change (dropout): the compressed forms are kept for the places.
 _PATTERNS = IdentityCache()
 _MATRICES = IdentityCache()
+_CONDENSED = IdentityCache()
+_SPARSE = 0.05  # the share of numbers other than zero up to which a dense x is worth a sparse copy
 
 
 def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
@@ -22,6 +24,20 @@ def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
     """
     found: Sparse = _MATRICES.get((x,), None, lambda: _matrix(x))
     return found.apply(weight)
+
+
+def condensed(x: Tensor) -> Tensor | None:
+    """A sparse copy of a dense (M, P) matrix that is mostly zeros, kept for as long as it stays as it is; else None.
+
+    >>> condensed(torch.eye(100)).layout, condensed(torch.ones(2, 2))
+    (torch.sparse_csr, None)
+    """
+
+    def build() -> Tensor | None:
+        return x.to_sparse_csr() if int(x.count_nonzero()) <= _SPARSE * x.numel() else None
+
+    copy: Tensor | None = _CONDENSED.get((x,), None, build)
+    return copy
 
 
 def _matrix(x: Tensor) -> Sparse:

@@ -135,7 +135,8 @@ class Full(Theta):
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         total: Tensor | None = None
         for u_k, weight in zip(u, self.weight.unbind(0), strict=True):
-            total = _add_product(total, u_k, weight)
+            y_k = matmul(u_k, weight)
+            total = y_k if total is None else total + y_k
         assert total is not None
         return total
 
@@ -177,7 +178,7 @@ class Heads(Theta):
         return z if self.combine == "concat" else [z_k / self.K for z_k in z]
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        heads = [u_k @ weight for u_k, weight in zip(u, self.weight.unbind(0), strict=True)]
+        heads = [matmul(u_k, weight) for u_k, weight in zip(u, self.weight.unbind(0), strict=True)]
         return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
 
     def gather(self, basis: BoundBasis, z: Sequence[Tensor]) -> Tensor:
@@ -242,11 +243,3 @@ def project(x: Tensor, weight: Tensor) -> Sequence[Tensor]:
     flat = weight.squeeze(0) if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
     z = matmul(x, flat) if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
     return (z,) if K == 1 else z.unflatten(-1, (K, Q)).unbind(-2)
-
-
-def _add_product(total: Tensor | None, u: Tensor, weight: Tensor) -> Tensor:
-    if total is None:
-        return u @ weight
-    if u.dim() == 2:
-        return torch.addmm(total, u, weight)
-    return total + u @ weight

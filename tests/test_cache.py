@@ -418,3 +418,18 @@ def test_dual_tensors_keep_their_tangents() -> None:
         dual = torch.autograd.forward_ad.make_dual(weight, tangent)
         with pytest.raises((RuntimeError, NotImplementedError)):
             conv(x, edge_index, dual)
+
+
+@pytest.mark.parametrize("order", ["auto", "a_first", "theta_first"])
+def test_a_dense_x_that_is_mostly_zeros_is_kept_sparse_and_its_changes_are_seen(order: str) -> None:
+    edge_index = random_edges(0, M=40, E=100)
+    x = torch.zeros(40, 3, dtype=torch.float64)
+    x[::20, 0] = 1.0
+    conv, plain = layer(cached=True, order=order), layer()
+    plain.load_state_dict(conv.state_dict())
+    for change in (lambda: None, lambda: x.mul_(3), lambda: x.add_(draw(40, 3)), lambda: x.requires_grad_()):
+        change()
+        for _ in range(2):
+            close(conv(x, edge_index), plain(x, edge_index))
+            gradients = [torch.autograd.grad(c(x, edge_index).sin().sum(), c.weight)[0] for c in (conv, plain)]
+            close(*gradients)
