@@ -195,7 +195,7 @@ def arguments() -> argparse.ArgumentParser:
     add(
         "--root",
         type=Path,
-        default=Path(os.environ.get("BASISCONV_DATA", "datasets")),
+        default=Path(os.environ.get("BASISCONV_DATA") or "datasets"),
         help="where Cora/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
     )
     add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="which ones")

@@ -538,3 +538,11 @@ def test_the_warning_names_what_is_left() -> None:
 
 def test_nothing_is_said_of_other_modules() -> None:
     assert left_of(nn.Sequential(nn.Linear(P, Q), nn.ReLU(), nn.LayerNorm(Q))) == {}
+
+
+def test_the_plan_takes_the_call_of_the_layer() -> None:
+    layer = convert(pyg.ChebConv(8, 4, K=3))
+    x, edge_index = torch.randn(6, 8), torch.randint(6, (2, 12))
+    plan = layer.plan(x, edge_index, torch.rand(12), None, torch.tensor(2.0))
+    assert plan.problem.K == 3
+    assert str(plan)

@@ -15,6 +15,7 @@ from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph
+from ..plan import Plan
 
 _COALESCED = IdentityCache()
 
@@ -116,12 +117,19 @@ class Converted(BasisConv):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
+        return super().forward(**self._read(args, kwargs))
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan of a call; takes what the PyG layer takes."""
+        return super().plan(**self._read(args, kwargs))
+
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         call = self.call.read(args, kwargs)
         if self.others:
             other = self._other(call["edge_index"], call.get("edge_weight"))
             if other in self.others:
                 call["edge_index"] = self._bind_to(self.others[other], call["x"], call["edge_index"])
-        return super().forward(**call)
+        return call
 
     def _other(self, edge_index: Any, edge_weight: Tensor | None) -> str:
         if isinstance(edge_index, SparseTensor):
