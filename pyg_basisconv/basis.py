@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from .cache import IdentityCache
 from .errors import reject
-from .graph import Graph, Size
+from .graph import Graph, Size, pooled
 
 if TYPE_CHECKING:
+    from .content import Inputs
     from .explicit import Explicit
+    from .theta import Theta
 
 Direction = Literal["expand", "combine", "each"]
 
@@ -33,18 +35,33 @@ class EdgeList(NamedTuple):
 class Work(NamedTuple):
     """What one evaluation of a family costs per unit of width, in plain integers.
 
-    entries: multiply-adds with gathered rows; rows: rows written; products: kernels launched.
+    entries: multiply-adds with gathered rows; rows: rows written; products: kernels launched; numbers: what is read and
+    written in any case, whatever the width.
     """
 
     entries: int = 0
     rows: int = 0
     products: int = 0
+    numbers: int = 0
 
     def plus(self, other: "Work") -> "Work":
-        return Work(self.entries + other.entries, self.rows + other.rows, self.products + other.products)
+        return Work(*(a + b for a, b in zip(self, other, strict=True)))
 
     def times(self, n: int) -> "Work":
-        return Work(self.entries * n, self.rows * n, self.products * n)
+        return Work(*(n * a for a in self))
+
+
+class Native(NamedTuple):
+    """An evaluation by a vendor's kernel, and what it costs per unit of width.
+
+    run: from the features and the parameter to the output; operations, numbers: of the kernel, numbers read and
+    written; kernels: how many are launched.
+    """
+
+    run: "Callable[[Inputs], Tensor]"
+    operations: int
+    numbers: int
+    kernels: int
 
 
 class BoundBasis:
@@ -59,6 +76,7 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
+    batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
@@ -110,6 +128,24 @@ class BoundBasis:
         """The work of each direction."""
         return {"expand": self.work("expand"), "combine": self.work("combine"), "each": self.work("each")}
 
+    @property
+    def natively(self) -> "BoundBasis | None":
+        """The same family evaluated by a vendor's kernel, where there is one for it."""
+        return None
+
+    def native(self, theta: "Theta") -> Native | None:
+        """The whole of A and Theta evaluated by a vendor's kernel, where there is one for them."""
+        fast = self.natively
+        if fast is None:
+            return None
+        return Native(lambda inputs: theta.gather(fast, inputs.projected), *fast.kernel)
+
+    @property
+    def kernel(self) -> tuple[int, int, int]:
+        """Of a family that is evaluated natively: operations, numbers and kernels, see `Native`."""
+        each = self.works["each"]
+        return 2 * each.entries, 2 * each.rows, each.products
+
     def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":
         """The same family with `change` applied to every explicit part that it is made of."""
         return change(self.explicit)
@@ -125,11 +161,12 @@ class BoundBasis:
         return torch.sparse_coo_tensor(indices, weight, (self.K, self.M, self.N), is_coalesced=False).coalesce()
 
     def to_dense(self) -> Tensor:
-        """The whole family written out, (K, M, N); kept, unless a gradient passes through it."""
+        """The whole family written out, (K, *, M, N); kept, unless a gradient passes through it."""
         if self._dense is not None:
             return self._dense
         with torch.inference_mode(False):
-            dense = self.expand(torch.eye(self.M, dtype=self.dtype, device=self.device)).transpose(-1, -2)
+            eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
+            dense = self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
         if not dense.requires_grad:
             self._dense = dense
         return dense
@@ -174,12 +211,25 @@ class Basis(nn.Module):
 
     needs_edges = True  # False where a call without edge_index makes sense
     reads_target = False  # True where, in a bipartite call, some members read the target's own features
+    reads_content = False  # True where the matrices are computed from the features
+    pools = False  # True where the targets are the graphs of a batch
 
     def __init__(self, K: int) -> None:
         super().__init__()
         if isinstance(K, bool) or not isinstance(K, int) or K < 1:
             reject("K", "an integer from 1 on", K, "a basis has at least one matrix")
         self.K = K
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether it, or a part of it, is computed from features of edges."""
+        return any(part.reads_edges for part in self.children() if isinstance(part, Basis))
+
+    def complete(self, source: int, target: int, inner: int) -> None:
+        """Makes the parameters of what is computed from content, for the widths of sources, targets and values."""
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew, where there are any."""
 
     def edges(self, graph: Graph) -> EdgeList:
         """The family on a graph as typed weighted edges."""
@@ -204,7 +254,7 @@ class Basis(nn.Module):
 
         A class whose own body does not say what its instances print is taken to hold more than they do.
         """
-        if any(True for _ in chain(self.parameters(), self.buffers())):
+        if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers())):
             return None
         parts = [part for part in self.modules() if isinstance(part, Basis)]
         for part in parts:
@@ -246,6 +296,8 @@ class Basis(nn.Module):
         Raises:
             ValueError: what does not fit, with the fix.
         """
+        if self.pools:
+            size = pooled(size, batch)
         graph = Graph.of(edge_index, edge_weight, edge_type, size=size, dtype=dtype, batch=batch, lambda_max=lambda_max)
         return self.on(graph)
 

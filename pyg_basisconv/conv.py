@@ -8,10 +8,11 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from .basis import Basis, BoundBasis
+from .content import Content, Inputs
 from .errors import reject
 from .explicit import Sparse
 from .features import check_bound, read
-from .graph import Graph, Size, sizes
+from .graph import Graph, Size, pooled, sizes
 from .layouts import layout
 from .orders import ORDERS
 from .plan import Plan, Problem, plan
@@ -26,7 +27,7 @@ class BasisConv(MessagePassing):
     taken (J.-M. Andreoli, Convolution, attention and structure embedding, arXiv:1905.01289, Eq. 4).
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
+        in_channels: P, or -1 to find it in the first call; or (P, P') where targets have features of another width.
         out_channels: Q.
         basis: the family A, see `pyg_basisconv.bases`.
         theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
@@ -57,7 +58,7 @@ class BasisConv(MessagePassing):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: int | tuple[int, int],
         out_channels: int,
         basis: Basis,
         theta: Theta | None = None,
@@ -81,21 +82,30 @@ class BasisConv(MessagePassing):
                 repr(order),
                 "'auto' lets the plan choose",
             )
-        for name, size, open_ in (("in_channels", in_channels, True), ("out_channels", out_channels, not bias)):
+        widths = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
+        if len(widths) != 2:
+            reject("in_channels", "P, or (P, P') for sources and targets", in_channels, "give one or two widths")
+        for name, size, open_ in (
+            *(("in_channels", width, True) for width in widths),
+            ("out_channels", out_channels, not bias),
+        ):
             if isinstance(size, bool) or not isinstance(size, int) or not (size >= 1 or (open_ and size == -1)):
                 reject(name, "a positive integer" + (", or -1" if open_ else ""), repr(size), "give the width")
         if theta is not None and not isinstance(theta, Theta):
             reject("theta", "a Theta", repr(theta), "make one, such as theta.Full()")
-        self.in_channels, self.out_channels = in_channels, out_channels
+        self.in_channels, self.out_channels, self.target_channels = in_channels, out_channels, widths[1]
         self.basis = basis
-        self.theta = (Full() if theta is None else theta).build(basis.K, in_channels, out_channels)
+        self.theta = (Full() if theta is None else theta).build(basis.K, widths[0], out_channels)
+        if basis.reads_content:
+            basis.complete(*widths, self.theta.inner)
         self.order, self.cached = order, cached
         self.fuse = True  # False takes the message passing path, as in PyG
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
 
     def reset_parameters(self) -> None:
-        """Draws Theta anew and sets the bias to zero."""
+        """Draws Theta, and the parameters of the basis, anew and sets the bias to zero."""
         super().reset_parameters()
+        self.basis.reset_parameters()
         if not isinstance(self.theta.weight, UninitializedParameter):  # then the first call draws it
             self.theta.reset_parameters()
         if self.bias is not None:
@@ -113,11 +123,15 @@ class BasisConv(MessagePassing):
         edge_weight: Tensor | None = None,
         edge_type: Tensor | None = None,
         *,
+        edge_attr: Tensor | None = None,
         size: Size = None,
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
-    ) -> Tensor:
-        """Applies the layer.
+        mask: Tensor | None = None,
+        valid: Tensor | None = None,
+        return_attention: bool = False,
+    ) -> Any:
+        r"""Applies the layer; returns y, (\*, N, Q), or (y, A) with `return_attention`.
 
         Args:
             x: the features, see Shapes above.
@@ -125,12 +139,24 @@ class BasisConv(MessagePassing):
                 CSR or CSC tensor or a `torch_sparse.SparseTensor`; a bound basis; or None where the basis needs none.
             edge_weight: (E,), or (E, K) for `bases.Edges`.
             edge_type: (E,) for typed edges.
+            edge_attr: (E, R) for mechanisms that read edges; or (M, N, R) where all pairs are edges.
             size: (M, N), to be checked, or where x_dst is None.
             batch: (M,) the graph that each node of a batch belongs to.
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
+            mask: for attention, (M, N), (*, M, N) or (*, K, M, N): True where the target n may look at the source m, or
+                numbers to be added to the scores. (torch's `attn_mask` is its transpose.)
+            valid: for attention, (*, M), True for the sources that are there. (torch's `key_padding_mask` is its
+                contrary.)
+            return_attention: also return the basis, bound: what a basis that is computed from content came to.
         """
-        x, bound = self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max)
-        theta, bias = self.theta, self.bias
+        inputs, bound = self._bind(
+            x, edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid, return_attention
+        )
+        y = self._evaluate(inputs, bound)
+        return (y, bound) if return_attention else y
+
+    def _evaluate(self, inputs: Inputs, bound: BoundBasis) -> Tensor:
+        x, theta, bias = inputs.x, self.theta, self.bias
         chosen = self._plan(x, bound)
         if chosen.problem.messages:
             bound = bound.map(lambda part: part.via(self._by_messages))
@@ -138,12 +164,13 @@ class BasisConv(MessagePassing):
             y = theta.contract(bound.expansions(x))
         else:
             if chosen.order == "theta_first" and chosen.problem.cached:
-                x = self._condensed(x, chosen.problem.cached)
-            y = ORDERS[chosen.order](bound, x, theta)
+                inputs = Inputs(self._condensed(x, chosen.problem.cached), theta)
+            y = ORDERS[chosen.order](bound, inputs)
         if bias is None:
             return y
         # A result that nobody else has seen is added to in place: one array less to write.
-        own = type(theta) is Full and y._base is None and y.dtype == bias.dtype and not chosen.problem.messages
+        own = type(theta) is Full and y._base is None and y.dtype == bias.dtype and y.is_contiguous()
+        own = own and not (chosen.problem.messages or self.basis.reads_content)
         return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias
 
     def plan(
@@ -153,12 +180,18 @@ class BasisConv(MessagePassing):
         edge_weight: Tensor | None = None,
         edge_type: Tensor | None = None,
         *,
+        edge_attr: Tensor | None = None,
         size: Size = None,
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
+        mask: Tensor | None = None,
+        valid: Tensor | None = None,
     ) -> Plan:
         """What each order would cost for this call with its gradients, and which one is taken."""
-        return self._plan(*self._bind(x, edge_index, edge_weight, edge_type, size, batch, lambda_max))
+        inputs, bound = self._bind(
+            x, edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid
+        )
+        return self._plan(inputs.x, bound)
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -193,13 +226,19 @@ class BasisConv(MessagePassing):
         edge_index: Any,
         edge_weight: Tensor | None,
         edge_type: Tensor | None,
+        edge_attr: Tensor | None,
         size: Size,
         batch: Tensor | None,
         lambda_max: Tensor | float | None,
-    ) -> tuple[Tensor, BoundBasis]:
-        """Checks the call, and returns the features that the family reads and the family itself."""
+        mask: Tensor | None,
+        valid: Tensor | None,
+        observed: bool = False,
+    ) -> tuple[Inputs, BoundBasis]:
+        """Checks the call, and returns the features with their parameter and the family that reads them."""
         basis, given = self.basis, isinstance(edge_index, BoundBasis)
         edges = layout(None if given else edge_index, self.flow)
+        if basis.pools and not given:
+            size = pooled(size, batch)
         features, M, N, target_row = read(x, size, edges.shape[1], self.theta, basis.reads_target)
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
@@ -210,13 +249,16 @@ class BasisConv(MessagePassing):
                 ("edge_type", edge_type),
                 ("batch", batch),
                 ("lambda_max", lambda_max),
+                ("edge_attr", edge_attr),
+                ("mask", mask),
+                ("valid", valid),
             ):
                 if value is not None:
                     got = tuple(value.shape) if isinstance(value, Tensor) else value
                     reject(name, "None beside a bound basis", got, "bind the basis with it instead")
             asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
             check_bound(bound, basis, features, asked)
-            return features, bound
+            return Inputs(features, self.theta), bound
         if edge_index is None and basis.needs_edges:
             reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
         dtype = features.dtype
@@ -233,6 +275,18 @@ class BasisConv(MessagePassing):
             lambda_max=lambda_max,
             target_row=target_row,
         )
+        inputs = Inputs(features, self.theta)
+        useless = {} if basis.reads_content else {"mask": mask, "valid": valid}
+        for name, value in ({} if basis.reads_edges else {"edge_attr": edge_attr} | useless).items():
+            if value is not None:
+                reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
+        if basis.reads_content:
+            target = x[1] if isinstance(x, tuple | list) else features if M == N and not basis.pools else None
+            if target is not None and self.target_channels not in (-1, target.shape[-1]):
+                fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
+                reject("x[1]", f"{self.target_channels} channels of the targets", target.shape[-1], fix)
+            E = 0 if edges.ends is None else graph.source.numel()
+            graph = graph.holding(Content(inputs, target, edge_attr, mask, valid, observed, E))
         bound = basis.on(graph)
         if features.shape[-2] != bound.M:
             reject(
@@ -241,7 +295,7 @@ class BasisConv(MessagePassing):
                 f"{bound.M} x {bound.N}, of {basis}",
                 "turn the edges round instead of the basis, for a graph with M != N",
             )
-        return features, bound
+        return inputs, bound
 
     @staticmethod
     def _condensed(x: Tensor, cached: bool) -> Tensor:
@@ -253,7 +307,9 @@ class BasisConv(MessagePassing):
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
         P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
-        cached = self.cached and x.layout == torch.strided and not (messages or x.requires_grad or learnt)
+        fixed = not (x.requires_grad or learnt or self.basis.reads_content)
+        cached = self.cached and x.layout == torch.strided and fixed and not messages
+        found = bound.native(theta)
         features = self._condensed(x, cached)
         problem = Problem(
             K=bound.K,
@@ -274,6 +330,8 @@ class BasisConv(MessagePassing):
             cached=cached,
             learns=weight is not None,
             messages=messages,
+            native=None if found is None else found[1:],
+            batched=bool(bound.batch),
         )
         return plan(problem, self.order)
 

@@ -1,7 +1,8 @@
 """What the user calls a graph, in any of PyG's layouts, checked once and brought to one form."""
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from copy import copy
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from .errors import reject
 from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype
 from .layouts import Ends, Layout, layout
+
+if TYPE_CHECKING:
+    from .content import Content
 
 _CPU = torch.device("cpu")
 Size = int | tuple[int | None, int | None] | None
@@ -81,6 +85,7 @@ class Graph:
         self.batch = batch
         self.lambda_max = lambda_max
         self.target_row = target_row
+        self.content: Content | None = None
         self.differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
         self._memo: dict[Hashable, Any] = {}
 
@@ -91,6 +96,17 @@ class Graph:
     @property
     def N(self) -> int:
         return self.structure.N
+
+    @property
+    def sources(self) -> int:
+        """The rows of x that are sources; behind them, the targets' own features may stand."""
+        return self.target_row or self.M
+
+    def holding(self, content: "Content") -> "Graph":
+        """The same graph, with all that was derived from it, for bases that read a content."""
+        graph = copy(self)
+        graph.content = content
+        return graph
 
     @property
     def source(self) -> Tensor:
@@ -263,6 +279,14 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     if len(pair) != 2:
         reject("size", "(M, N), or one number for both", size, "pass size=(M, N)")
     return pair
+
+
+def pooled(size: Size, batch: Any) -> tuple[int | None, int | None]:
+    """The sizes of a call that pools: as many targets as the batch has graphs, where it is not said."""
+    M, N = sizes(size)
+    if N is None and isinstance(batch, Tensor) and not batch.is_floating_point():
+        N = int(batch.max()) + 1 if batch.numel() else 0
+    return M, N
 
 
 def _dtype(weight: Tensor | None) -> torch.dtype:

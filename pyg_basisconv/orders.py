@@ -6,21 +6,22 @@ import torch
 from torch import Tensor
 
 from .basis import BoundBasis
-from .theta import Theta
+from .content import Inputs
 
 
-def a_first(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
+def a_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
     """(A_k^T x) Theta_k: sparse products at width P."""
-    return theta.contract(basis.iterate(x))
+    return inputs.theta.contract(basis.iterate(inputs.theta.lift(inputs.x)))
 
 
-def theta_first(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
+def theta_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
     """A_k^T (x Theta_k): sparse products at width Q; x may be sparse."""
-    return theta.gather(basis, theta.project(x))
+    return inputs.theta.gather(basis, inputs.projected)
 
 
-def phi(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
+def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
     """X (A o Theta): the operator, once, for the whole batch."""
+    x, theta = inputs.theta.lift(inputs.x), inputs.theta
     A = basis.to_dense()  # (K, M, N)
     if theta.Q < 0:  # theta.Pass of any width
         weight = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(basis.K, -1, -1)
@@ -34,8 +35,16 @@ def phi(basis: BoundBasis, x: Tensor, theta: Theta) -> Tensor:
     return y.view(*batch, N, Q)
 
 
-ORDERS: dict[str, Callable[[BoundBasis, Tensor, Theta], Tensor]] = {
+def native(basis: BoundBasis, inputs: Inputs) -> Tensor:
+    """A and Theta at once, by a vendor's kernel."""
+    found = basis.native(inputs.theta)
+    assert found is not None  # the plan refuses it otherwise
+    return found.run(inputs)
+
+
+ORDERS: dict[str, Callable[[BoundBasis, Inputs], Tensor]] = {
     "a_first": a_first,
     "theta_first": theta_first,
     "phi": phi,
+    "native": native,
 }

@@ -62,6 +62,8 @@ class Problem(NamedTuple):
     cached: bool = False
     learns: bool = True  # False where there is no Theta to multiply with
     messages: bool = False  # True where PyG's message passing is to do it
+    native: tuple[int, int, int] | None = None  # what a vendor's kernel costs, see `basis.Native`
+    batched: bool = False  # True where each graph of the batch has matrices of its own
 
 
 @dataclass
@@ -86,10 +88,18 @@ class Tally:
         row = width * self.itemsize
         gathered = work.entries * max(row, 64)  # a cache line at least
         rate = self.machine.near if table * row <= self.machine.cache else self.machine.gather
-        streamed = work.entries * (4 + self.itemsize) + work.rows * row
+        streamed = work.entries * (4 + self.itemsize) + work.rows * row + work.numbers * self.itemsize
         self.operations += 2 * work.entries * width
         self.bytes += gathered + streamed
         self.seconds += work.products * self.machine.sparse + gathered / rate + streamed / self.machine.stream
+
+    def kernel(self, operations: int, numbers: int, kernels: int) -> None:
+        """A vendor's kernel, which reaches about half of what a product does."""
+        moved = numbers * self.itemsize
+        self.operations += operations
+        self.bytes += moved
+        rate = self.machine.arithmetic / 2
+        self.seconds += kernels * self.machine.small + max(operations / rate, moved / self.machine.stream)
 
     def copy(self, numbers: int) -> None:
         """Something read and written once."""
@@ -177,6 +187,8 @@ def phi(p: Problem) -> Estimate:
         return _refuse("phi", "x is sparse, and the operator is dense")
     if p.messages:
         return _refuse("phi", "hooks, explain, decomposed_layers or fuse=False ask for messages, and it sends none")
+    if p.batched:
+        return _refuse("phi", "each graph of the batch has matrices of its own")
     size = p.M * p.P * p.N * p.Q
     if size * p.itemsize > PHI_LIMIT:
         return _refuse("phi", f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {_amount(PHI_LIMIT)}B")
@@ -197,7 +209,28 @@ def phi(p: Problem) -> Estimate:
     return Estimate("phi", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 
 
-ORDERS = {"a_first": a_first, "theta_first": theta_first, "phi": phi}
+def native(p: Problem) -> Estimate:
+    """A vendor's kernel, on what is projected, or on x itself."""
+    if p.native is None:
+        return _refuse("native", "no vendor's kernel evaluates this basis with this parameter")
+    if p.messages:
+        return _refuse("native", "hooks, explain, decomposed_layers or fuse=False ask for messages, and it sends none")
+    t = Tally(MACHINES[p.device], p.itemsize)
+    operations, numbers, kernels = p.native
+    back = p.grad_theta or p.grad_x or p.grad_basis
+    if p.learns:
+        t.product(p.B * p.M, p.P, p.K * p.inner)
+    for _ in range(3 if back else 1):  # the gradient takes about twice as long
+        t.kernel(operations * p.B * p.inner, numbers * p.B * p.inner, kernels)
+    if p.grad_theta and p.learns:
+        t.product(p.P, p.B * p.M, p.K * p.inner)
+    if p.grad_x and p.learns:
+        t.product(p.B * p.M, p.K * p.inner, p.P)
+    memory = 2 * p.K * p.B * p.M * p.inner + 2 * p.B * p.N * p.Q
+    return Estimate("native", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+
+
+ORDERS = {"a_first": a_first, "theta_first": theta_first, "phi": phi, "native": native}
 
 
 def _refuse(order: str, reason: str) -> Estimate:
@@ -278,6 +311,8 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
 
 
 def _grounds(order: str, p: Problem) -> str:
+    if order == "native":
+        return "a vendor's kernel does all of it"
     if order == "phi":
         return f"one product for a batch of {p.B} on a structure of {p.M} x {p.N}"
     if p.cached and order == "a_first":

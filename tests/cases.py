@@ -83,7 +83,7 @@ class Case:
 
 
 FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] = {
-    # name: (basis, oracle, the graphs it takes: the first for all, a: any shape, s: square, r: random only)
+    # name: (basis, oracle, the graphs it takes: a: any shape, s: square, r: random only; p: places have a meaning)
     "Edges(1)": (lambda: bases.Edges(), lambda g: oracle.edges(g, 1), "a"),
     "Identity": (lambda: bases.Identity(), oracle.identity, "s"),
     "Adjacency": (lambda: bases.Adjacency(), oracle.adjacency, "a"),
@@ -164,6 +164,16 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
         lambda g: oracle.transpose(oracle.concat(oracle.identity(g), oracle.diffusion(g, 2))),
         "r",
     ),
+    "Shifts": (lambda: bases.Shifts([0, -1, 2, 9]), lambda g: oracle.shifts(g, [0, -1, 2, 9]), "ap"),
+    "Complete": (bases.Complete, oracle.complete, "a"),
+    "Causal": (bases.Causal, oracle.causal, "sp"),
+    "Causal(start)": (lambda: bases.Causal("start"), oracle.causal, "ap"),
+    "Causal(end)": (lambda: bases.Causal("end"), lambda g: oracle.causal(g, "end"), "ap"),
+    "Identity+Shifts": (
+        lambda: bases.Adjacency("mean") + bases.Shifts([1]),
+        lambda g: oracle.concat(oracle.adjacency(g, "mean"), oracle.shifts(g, [1])),
+        "rp",
+    ),
     "Mix": (
         lambda: bases.Mix([[0.5, 0.0, -2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], bases.Chebyshev(3)),
         lambda g: oracle.mix([[0.5, 0.0, -2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], oracle.chebyshev(g, 3)),
@@ -186,9 +196,17 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
 
 CASES: dict[str, Case] = {}
 for _name, (_basis, _matrices, _kind) in FAMILIES.items():
-    _graphs = {"r": {"random": graph}, "s": SQUARE, "a": SQUARE | BIPARTITE}[_kind]
+    _graphs = {"r": {"random": graph}, "s": SQUARE, "a": SQUARE | BIPARTITE}[_kind[0]]
     for _graph_name, _graph in _graphs.items():
-        CASES[f"{_name}-{_graph_name}"] = Case(_basis, _graph, _matrices)
+        CASES[f"{_name}-{_graph_name}"] = Case(_basis, _graph, _matrices, {"positions"} if "p" in _kind else set())
+CASES["Complete-batch"] = Case(bases.Complete, lambda: Graph(6, 6, [], batch=[2, 0, 0, 2, 3, 0]), oracle.complete)
+for _norm in (None, "mean"):
+    CASES[f"Bags({_norm})-batch"] = Case(
+        lambda _norm=_norm: bases.Bags(_norm),
+        lambda: Graph(6, 3, [], batch=[2, 0, 0, 2, 2, 0]),
+        lambda g, _norm=_norm: oracle.bags(g, _norm),
+        {"positions"},
+    )
 
 for _name, _graph in {
     "typed": lambda: typed(3),

@@ -23,6 +23,11 @@ THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Full": thetas.Full,
     "Heads": thetas.Heads,
     "Heads(mean)": lambda: thetas.Heads("mean"),
+    "Heads(bias)": lambda: thetas.Heads(bias=True),
+    "LowRank": lambda: thetas.LowRank(2),
+    "LowRank(bias)": lambda: thetas.LowRank(1, bias=True),
+    "Depthwise": thetas.Depthwise,
+    "Depthwise(softmax)": lambda: thetas.Depthwise(shared=1, normalize="softmax"),
     "Pass": thetas.Pass,
 }
 Matrices = Callable[[Graph], Tensor]
@@ -60,7 +65,7 @@ def make(
     basis: Basis, kind: str = "Full", path: str = "auto", P: int = 3, Q: int = 2, dtype: torch.dtype = DOUBLE, **kwargs
 ) -> BasisConv:
     """A layer that takes the path, with a drawn bias; Heads get K columns each, Pass gets Q = P."""
-    Q = {"Heads": Q * basis.K, "Pass": P}.get(kind, Q)
+    Q = {"Heads": Q * basis.K, "Pass": P, "Depthwise": P}.get(kind.split("(b")[0].split("(s")[0], Q)
     conv = BasisConv(P, Q, basis, THETAS[kind](), **kwargs)
     for seed, parameter in enumerate(conv.parameters()):
         parameter.data = draw(*parameter.shape, seed=seed + 5)
@@ -92,7 +97,9 @@ def conv_dtype(conv: BasisConv, x: Tensor) -> torch.dtype:
 
 
 def expected(conv: BasisConv, A: Tensor, x: Tensor, kind: str = "Full") -> Tensor:
-    Theta = oracle.theta(kind, A.shape[0], conv.theta.P, conv.theta.Q, conv.weight)
+    Theta = oracle.theta(kind, A.shape[0], conv.theta.P, conv.theta.Q, dict(conv.theta.named_parameters()))
+    if Theta.shape[1] > x.shape[-1]:  # the values have a bias: x has a column of ones
+        x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
     return oracle.apply(A, x, Theta, conv.bias)
 
 

@@ -157,6 +157,41 @@ def chebyshev(g: Graph, K: int, norm="sym", lambda_max=None) -> Tensor:
     return torch.stack(members[:K])
 
 
+def shifts(g: Graph, offsets: list[int]) -> Tensor:
+    A = torch.zeros(len(offsets), g.M, g.N, dtype=torch.float64)
+    for k, d in enumerate(offsets):
+        for m in range(g.M):
+            for n in range(g.N):
+                if n - m == d:
+                    A[k, m, n] = 1
+    return A
+
+
+def complete(g: Graph) -> Tensor:
+    A = torch.ones(1, g.M, g.N, dtype=torch.float64)
+    for m in range(g.M if g.batch else 0):
+        for n in range(g.N):
+            if g.batch[m] != g.batch[n]:
+                A[0, m, n] = 0
+    return A
+
+
+def causal(g: Graph, align: str = "start") -> Tensor:
+    A = torch.zeros(1, g.M, g.N, dtype=torch.float64)
+    for m in range(g.M):
+        for n in range(g.N):
+            if (m <= n) if align == "start" else (m - g.M <= n - g.N):
+                A[0, m, n] = 1
+    return A
+
+
+def bags(g: Graph, norm: str | None = None) -> Tensor:
+    A = torch.zeros(1, g.M, g.N, dtype=torch.float64)
+    for m, graph in enumerate(g.batch):
+        A[0, m, graph] = 1 / g.batch.count(graph) if norm == "mean" else 1
+    return A
+
+
 def transpose(A: Tensor) -> Tensor:
     return A.transpose(1, 2)
 
@@ -173,15 +208,25 @@ def mix(coefficients: list[list[float]], A: Tensor) -> Tensor:
     return torch.stack([sum(c * a for c, a in zip(row, A, strict=True)) for row in coefficients])
 
 
-def theta(kind: str, K: int, P: int, Q: int, weight: Tensor | None) -> Tensor:
-    """(K, P, Q) whatever the kind of parameter."""
+def theta(kind: str, K: int, P: int, Q: int, parameters: dict[str, Tensor]) -> Tensor:
+    """(K, P, Q) whatever the kind of parameter; with the bias of the values in a further row."""
     if kind == "Pass":
         return torch.stack([torch.eye(P, dtype=torch.float64)] * K)
-    weight = weight.double()
+    weight = parameters["weight"].double()
     if kind == "Full":
         return weight
+    if kind.startswith("Depthwise"):
+        taps = weight
+        if kind == "Depthwise(softmax)":
+            taps = torch.stack([weight[k].exp() / sum(w.exp() for w in weight) for k in range(K)])
+        return torch.stack([torch.diag(torch.cat([taps[k]] * (P // taps.shape[1]))) for k in range(K)])
+    if "value_bias" in parameters:
+        weight = torch.cat([weight, parameters["value_bias"].double()[:, None]], 1)
+        P = P + 1
     if kind == "Heads(mean)":
         return weight / K
+    if kind.startswith("LowRank"):
+        return torch.stack([v @ o for v, o in zip(weight, parameters["output"].double(), strict=True)])
     D = Q // K
     left = [weight.new_zeros(P, k * D) for k in range(K)]
     right = [weight.new_zeros(P, Q - (k + 1) * D) for k in range(K)]

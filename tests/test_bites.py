@@ -209,7 +209,9 @@ def test_every_check_can_fail() -> None:
 
 
 def test_sparse_features_bite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.theta.sparse_matmul", lambda x, weight: x.to_dense().detach().abs() @ weight)
+    monkeypatch.setattr(
+        "pyg_basisconv.theta.base.sparse_matmul", lambda x, weight: x.to_dense().detach().abs() @ weight
+    )
     with pytest.raises(AssertionError):
         contract.check_sparse_features(*(f() for f in ADJACENCY[:2]), ADJACENCY[2])
 

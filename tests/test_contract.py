@@ -14,6 +14,7 @@ PAIRS = [
     for case in CASES
     for check in CHECKS
     if check in ALGEBRA or (case in SPARSE if check == "sparse_features" else case in PLAIN)
+    if check != "permutation" or "positions" not in CASES[case].marks
 ]
 
 

@@ -498,7 +498,7 @@ def other_linear() -> nn.Module:
 
 
 LEFT = {
-    "GATConv: no BasisConv of it is known": lambda: pyg.GATConv(P, Q),
+    "CGConv: no BasisConv of it is known": lambda: pyg.CGConv(P),
     "Own: a subclass of GCNConv may compute something else": lambda: Own(P, Q),
     "GraphConv: aggr='max' is not linear, or not a sum or mean": lambda: pyg.GraphConv(P, Q, aggr="max"),
     "SAGEConv: aggr='lstm' is not linear, or not a sum or mean": lambda: pyg.SAGEConv(P, Q, aggr="lstm"),
@@ -527,12 +527,12 @@ def test_tied_parameters_are_left() -> None:
 
 
 def test_the_warning_names_what_is_left() -> None:
-    model = pyg.Sequential("x, e", [(pyg.GCNConv(P, P), "x, e -> x"), nn.ReLU(), (pyg.GATConv(P, Q), "x, e -> x")])
-    with pytest.warns(UserWarning, match=r"left 1 of 2 layers as they were\n  module_2: GATConv: no BasisConv"):
+    model = pyg.Sequential("x, e", [(pyg.GCNConv(P, P), "x, e -> x"), nn.ReLU(), (pyg.CGConv(P), "x, e -> x")])
+    with pytest.warns(UserWarning, match=r"left 1 of 2 layers as they were\n  module_2: CGConv: no BasisConv"):
         ours = convert(model)
-    assert type(ours.module_2) is pyg.GATConv
+    assert type(ours.module_2) is pyg.CGConv
     assert ours.module_2 is not model.module_2
-    with pytest.warns(UserWarning, match="the layer: GATConv"):
+    with pytest.warns(UserWarning, match="the layer: CGConv"):
         assert convert(model.module_2) is model.module_2
 
 

@@ -3,7 +3,7 @@
 import cases
 import oracle
 import torch
-from contract import DOUBLE, PATHS, close, draw, layouts, make
+from contract import DOUBLE, PATHS, THETAS, close, draw, expected, layouts, make
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Graph
@@ -61,7 +61,7 @@ def test_the_formula(data: st.DataObject, g: Graph, K: int, P: int, Q: int) -> N
         else:
             g = g.but(weight=draw(g.E, K))
         A = oracle.edges(g, K)
-    kind = data.draw(st.sampled_from(["Full", "Heads", "Heads(mean)", "Pass"]), label="theta")
+    kind = data.draw(st.sampled_from(list(THETAS)), label="theta")
     path = data.draw(st.sampled_from(PATHS), label="path")
     options = list(layouts(g))
     _, arguments = options[data.draw(st.integers(0, len(options) - 1), label="layout")]
@@ -69,8 +69,7 @@ def test_the_formula(data: st.DataObject, g: Graph, K: int, P: int, Q: int) -> N
     conv = make(basis, kind, path, P, Q, bias=data.draw(st.booleans(), label="bias"))
     x = draw(*B, g.M, P).requires_grad_()
     y = conv(x if g.M == g.N else (x, None), **arguments, size=(g.M, g.N))
-    Theta = oracle.theta(kind, basis.K, P, conv.theta.Q, conv.weight)
-    reference = oracle.apply(A, x, Theta, conv.bias)
+    reference = expected(conv, A, x, kind)
     close(y, reference, 1e-9)
     leaves = [x, *conv.parameters()]
     down = draw(*y.shape, seed=1)

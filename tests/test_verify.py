@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from pyg_basisconv import BasisConv, bases, verify
+from pyg_basisconv import BasisConv, bases, theta, verify
 from pyg_basisconv.__main__ import main
 from pyg_basisconv.verify import SYSTEMS, TOLERANCE, Case, System, compare, relative_error, table
 
@@ -27,8 +27,8 @@ def test_a_verification_repeats_and_leaves_the_generator() -> None:
 
 def wrong_forward():
     edge_index, weight = verify.graph()
-    ours = BasisConv(5, 5, bases.Adjacency("mean"), verify.Pass(), bias=False)
-    reference = BasisConv(5, 5, bases.Adjacency("rw"), verify.Pass(), bias=False)
+    ours = BasisConv(5, 5, bases.Adjacency("mean"), theta.Pass(), bias=False)
+    reference = BasisConv(5, 5, bases.Adjacency("rw"), theta.Pass(), bias=False)
     yield Case(ours, reference, [verify.features(verify.N, 5), weight], lambda f, x, w: f(x, edge_index, w))
 
 
@@ -63,6 +63,27 @@ def test_a_parameter_without_counterpart_is_an_error() -> None:
     other = torch.nn.Linear(3, 2)
     with pytest.raises(LookupError, match="no counterpart"):
         compare(Case(linear, other, [torch.randn(4, 3)]))
+
+
+def test_parameters_are_found_by_their_numbers() -> None:
+    class Turned(torch.nn.Module):
+        """A Linear whose matrix lies otherwise, one column of which has another gradient."""
+
+        def __init__(self, linear: torch.nn.Linear, factor: float) -> None:
+            super().__init__()
+            self.parts = torch.nn.ParameterList([linear.bias.detach(), *linear.weight.detach().t()])
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            bias, *rows = self.parts
+            y = x @ torch.stack([*rows]) + bias
+            return y + (self.factor - 1) * (rows[0] - rows[0].detach())
+
+    linear, x = torch.nn.Linear(3, 2).double(), verify.features(4, 3)
+    for factor, right in ((1.0, True), (1.5, False)):
+        ours, theirs = compare(Case(Turned(linear, factor), linear, [x]))
+        errors = [relative_error(*pair) for pair in zip(ours, theirs, strict=True)]
+        assert (max(errors) < TOLERANCE) == right
 
 
 def test_errors_are_relative_to_the_reference() -> None:

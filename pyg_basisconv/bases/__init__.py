@@ -2,16 +2,24 @@
 
 from ..basis import Basis, BoundBasis, EdgeList
 from .adjacency import Adjacency, Degree, Laplacian
+from .attention import Attention, BoundAttention
 from .composed import Concat, Mix, Product, Transpose
 from .edges import Edges
 from .identity import Identity
+from .masks import Bags, Causal, Complete
 from .polynomial import Chebyshev, Diffusion, Powers
+from .shifts import Shifts
 
 __all__ = [
     "Adjacency",
+    "Attention",
+    "Bags",
     "Basis",
+    "BoundAttention",
     "BoundBasis",
+    "Causal",
     "Chebyshev",
+    "Complete",
     "Concat",
     "Degree",
     "Diffusion",
@@ -22,5 +30,6 @@ __all__ = [
     "Mix",
     "Powers",
     "Product",
+    "Shifts",
     "Transpose",
 ]

@@ -1,8 +1,8 @@
 """Families made of families: side by side, products, transposes, fixed mixtures."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ class BoundConcat(BoundBasis):
                     "add families of one size",
                 )
         self.K = sum(part.K for part in self.parts)
+        self.batch = max((part.batch for part in self.parts), key=len)
 
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
@@ -80,6 +81,18 @@ class BoundConcat(BoundBasis):
             total = total.plus(part.work(direction))
         return total
 
+    @property
+    def natively(self) -> BoundBasis | None:
+        fast = [part.natively for part in self.parts]
+        if not any(fast):
+            return None
+        return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
+
+    @property
+    def kernel(self) -> tuple[int, int, int]:
+        operations, numbers, kernels = zip(*(part.kernel for part in self.parts), strict=True)
+        return sum(operations), sum(numbers), sum(kernels)
+
     def map(self, change: Change) -> "BoundConcat":
         return BoundConcat([part.map(change) for part in self.parts])
 
@@ -101,6 +114,7 @@ class BoundProduct(BoundBasis):
         self.first, self.second = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.dtype, self.device = first.dtype, first.device
+        self.batch = max(first.batch, second.batch, key=len)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
@@ -166,7 +180,7 @@ class BoundMix(BoundBasis):
         self.family = family
         self.coefficients = [list(row) for row in coefficients]
         self.K, self.M, self.N = len(self.coefficients), family.M, family.N
-        self.dtype, self.device = family.dtype, family.device
+        self.dtype, self.device, self.batch = family.dtype, family.device, family.batch
 
     def _matrix(self) -> Tensor:
         return torch.tensor(self.coefficients, dtype=self.dtype, device=self.device)
@@ -237,13 +251,27 @@ class BoundMix(BoundBasis):
 class Composed(Basis):
     """A basis made of others."""
 
+    keeps_members = False  # True where each matrix is made of one matrix of a part, in the same place
+
     def __init__(self, K: int, *parts: Basis) -> None:
         super().__init__(K)
         self.parts = torch.nn.ModuleList(parts)
         self.needs_edges = any(part.needs_edges for part in parts)
         self.reads_target = any(part.reads_target for part in parts)
+        self.reads_content = any(part.reads_content for part in parts)
+        self.pools = any(part.pools for part in parts)
+
+    def complete(self, source: int, target: int, inner: int) -> None:
+        for part in self.parts:
+            part.complete(source, target, inner)  # type: ignore[operator]
+
+    def reset_parameters(self) -> None:
+        for part in self.parts:
+            part.reset_parameters()  # type: ignore[operator]
 
     def build(self, graph: Graph) -> BoundBasis:
+        if graph.content is not None and not self.keeps_members:
+            graph = graph.holding(graph.content.within(members=None))
         return self.join([part.on(graph) for part in self.parts])  # type: ignore[operator]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
@@ -262,6 +290,16 @@ class Concat(Composed):
     def __init__(self, *parts: Basis) -> None:
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        content = graph.content
+        if content is None:
+            return super().build(graph)
+        bound, start = [], 0
+        for part in cast(Iterable[Basis], self.parts):
+            bound.append(part.on(graph.holding(content.of(start, start + part.K))))
+            start += part.K
+        return BoundConcat(bound)
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundConcat(bound)
@@ -295,6 +333,8 @@ class Transpose(Composed):
     >>> bases.Adjacency('rw').T
     Adjacency(norm='rw').T
     """
+
+    keeps_members = True
 
     def __init__(self, basis: Basis) -> None:
         super().__init__(basis.K, basis)

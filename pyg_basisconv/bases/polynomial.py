@@ -123,6 +123,8 @@ class Powers(Basis):
         self.operator = Adjacency("sym") if operator is None else operator
         if self.operator.K != 1:
             reject("operator", "a basis with K = 1", self.operator, "take powers of one matrix at a time")
+        if self.operator.reads_content:
+            reject("operator", "a basis that needs no content", self.operator, "multiply attentions with @")
         self.needs_edges = self.operator.needs_edges
 
     def build(self, graph: Graph) -> BoundBasis:

@@ -1,21 +1,30 @@
-"""Conversion: layers of PyG, alone or inside models, as the same function made of `BasisConv`s."""
+"""Conversion: layers, alone or inside models, as the same function made of `BasisConv`s."""
 
 import copy
 import warnings
 from collections import Counter
 
 from torch import nn
-from torch_geometric.nn.conv import MessagePassing
 
-from ..conv import BasisConv
-from . import polynomials, sums  # noqa: F401 (each fills the registry)
-from .registry import Left, rebuild
+from . import (  # noqa: F401 (each fills the registry)
+    additive,
+    gated,
+    multihead,
+    polynomials,
+    relational,
+    smooth,
+    sums,
+    supervised,
+    transformer,
+)
+from .registry import Left, convertible, rebuild
 
 __all__ = ["convert"]
 
 
 def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
-    r"""The same function made of `BasisConv`s, for one PyG layer or for all the layers of a model.
+    r"""The same function made of `BasisConv`s, for one layer of PyG or for all the layers of a model; and for attention
+    of torch, `nn.MultiheadAttention`, wherever it is: in `nn.TransformerEncoderLayer`, say.
 
     The result is called as the original is, gives the same outputs and the same gradients, and is a new module with
     parameters of its own: the original stays as it is. The matrix of each `Linear` of a layer becomes one
@@ -26,19 +35,19 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
 
     Args:
-        module: a PyG layer, or any module that has some in it.
-        left: a dict to be filled with the name of each PyG layer that is left, and the reason; without it they are
-            told in one warning.
+        module: a layer, or any module that has some in it.
+        left: a dict to be filled with the name of each layer that is left, and the reason; without it they are told in
+            one warning.
 
     >>> import torch
-    >>> from torch_geometric.nn import GATConv, GCNConv
+    >>> from torch_geometric.nn import CGConv, GCNConv
     >>> convert(GCNConv(8, 4))
     Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
-    >>> model = torch.nn.ModuleList([GCNConv(8, 4), GATConv(4, 2)])
+    >>> model = torch.nn.ModuleList([GCNConv(8, 4), CGConv(4)])
     >>> left = {}
     >>> same = convert(model, left)
     >>> left
-    {'1': 'GATConv: no BasisConv of it is known'}
+    {'1': 'CGConv: no BasisConv of it is known'}
     >>> x, edge_index = torch.randn(3, 8), torch.tensor([[0, 1, 2], [1, 2, 0]])
     >>> torch.testing.assert_close(same[0](x, edge_index), model[0](x, edge_index))
     """
@@ -46,7 +55,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     copies: dict[int, object] = {}
     reasons: dict[str, str] = {}
     for name, part in module.named_modules():
-        if isinstance(part, MessagePassing) and not isinstance(part, BasisConv):
+        if convertible(part):
             try:
                 copies[id(part)] = rebuild(part, shared)
             except Left as reason:
@@ -57,10 +66,13 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
         lines = [f"  {name or 'the layer'}: {reason}" for name, reason in reasons.items()]
         total = len(copies) + len(reasons)
         warnings.warn("\n".join([f"convert left {len(reasons)} of {total} layers as they were", *lines]), stacklevel=2)
-    if isinstance(module, MessagePassing) and not copies and reasons:
+    if convertible(module) and not copies and reasons:
         return module
     # Wherever the model holds a layer, be it in a plain list, its copy holds what the layer became.
     converted: nn.Module = copy.deepcopy(module, copies)
+    for part in converted.modules():
+        if copies and isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False  # a path of torch that reads the weights of its own attention
     return converted
 
 

@@ -117,7 +117,8 @@ class Converted(BasisConv):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
-        return super().forward(**self._read(args, kwargs))
+        y: Tensor = super().forward(**self._read(args, kwargs))
+        return y
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes."""

@@ -1,12 +1,21 @@
-"""From a PyG layer to the rule that rebuilds it, and what every rule takes for granted."""
+"""From a layer to the rule that rebuilds it, and what every rule takes for granted."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch_geometric.nn.conv import MessagePassing
 
-Rule = Callable[[Any], nn.Module]
+from ..conv import BasisConv
+
+
+class Rule(NamedTuple):
+    """How layers of one type are rebuilt, and on which axis these have the nodes."""
+
+    rebuild: Callable[[Any], nn.Module]
+    node_dim: int
+
+
 _RULES: dict[type, Rule] = {}
 _METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update"}
 
@@ -15,21 +24,32 @@ class Left(Exception):
     """Says why a layer is left as it was."""
 
 
-def rule(layer: type) -> Callable[[Rule], Rule]:
-    """Registers the function that rebuilds layers of exactly this type, or raises `Left`."""
+def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
+    """Registers the function that rebuilds layers of exactly this type, or raises `Left`.
 
-    def register(function: Rule) -> Rule:
-        _RULES[layer] = function
+    Args:
+        layer: the type.
+        node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
+    """
+
+    def register(function: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
+        _RULES[layer] = Rule(function, node_dim)
         return function
 
     return register
 
 
-def rebuild(layer: MessagePassing, shared: set[int]) -> nn.Module:
+def convertible(module: nn.Module) -> bool:
+    """Whether a module is a layer that is converted, or left with a reason."""
+    made = isinstance(module, BasisConv) or getattr(module, "rebuilt", False)
+    return isinstance(module, MessagePassing | nn.MultiheadAttention) and not made
+
+
+def rebuild(layer: Any, shared: set[int]) -> nn.Module:
     """The layer made of BasisConvs.
 
     Args:
-        layer: of PyG.
+        layer: of PyG, or of torch.
         shared: the ids of parameters that are tied, and would come apart.
 
     Raises:
@@ -47,9 +67,9 @@ def rebuild(layer: MessagePassing, shared: set[int]) -> nn.Module:
         raise Left("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
         raise Left("it shares a parameter with another layer")
-    if layer.node_dim != -2:
+    if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
         raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
-    new = known(layer)
+    new = known.rebuild(layer)
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))

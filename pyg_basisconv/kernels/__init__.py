@@ -1,7 +1,10 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
+from .attend import Piece, attend
 from .dense import matmul
+from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm
+from .segments import collect, lift, segment_softmax
 
-__all__ = ["Pattern", "matmul", "sddmm", "spmm"]
+__all__ = ["Pattern", "Piece", "attend", "collect", "hidden", "lift", "matmul", "sddmm", "segment_softmax", "spmm"]

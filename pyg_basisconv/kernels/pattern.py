@@ -8,6 +8,7 @@ from torch import Tensor
 from ..cache import kept
 
 _INT32_MAX = 2**31 - 1
+_COPIES = 4  # how many numbers of copies of a pattern are kept
 
 
 class Compressed(NamedTuple):
@@ -21,6 +22,18 @@ class Compressed(NamedTuple):
     ptr: Tensor
     other: Tensor
     order: Tensor | None
+
+
+class End(NamedTuple):
+    """One end of the entries of a pattern, which stand by target.
+
+    arrays: [group], the source or target of each entry; [group, ptr], where each group's entries are consecutive; or
+    [group, ptr, order], with the order in which they are.
+    groups: how many sources or targets there are.
+    """
+
+    arrays: list[Tensor]
+    groups: int
 
 
 def index_dtype(*sizes: int) -> torch.dtype:
@@ -86,6 +99,72 @@ class Pattern:
         order, t_order = self.by_target.order, self.by_source.order
         back, t_back = _translate(order, t_order, self.source), _translate(t_order, order, self.source)
         return [*self.both_ways, back, t_back]
+
+    @kept
+    def row(self) -> Tensor:
+        """(E,) the target of each entry, by target."""
+        ptr = self.by_target.ptr
+        return torch.repeat_interleave(ptr.diff(), output_size=self.by_target.other.numel()).to(ptr.dtype)
+
+    @kept
+    def at_source(self) -> End:
+        """The sources of the entries, which stand by target."""
+        if not self.source.is_cuda:  # where sums are made one after the other
+            return End([self.by_target.other], self.M)
+        arrays = self.both_ways_and_across
+        return End([arrays[1], arrays[2], arrays[5]], self.M)
+
+    @kept
+    def in_source_order(self) -> End:
+        """The same with their order, for a softmax."""
+        arrays = self.both_ways_and_across
+        return End([arrays[1], arrays[2], arrays[5]], self.M)
+
+    @kept
+    def at_target(self) -> End:
+        """The targets of the entries."""
+        return End([self.row, self.by_target.ptr], self.N)
+
+    def run(self, first: int, last: int) -> "Pattern":
+        """The entries into the targets first .. last - 1, an M x (last - first) matrix."""
+        by_target = self.by_target
+        ptr = by_target.ptr[first : last + 1]
+        start, end = int(ptr[0]), int(ptr[-1])
+        pattern = object.__new__(Pattern)
+        pattern.M, pattern.N = self.M, last - first
+        pattern.__dict__["by_target"] = Compressed(ptr - start, by_target.other[start:end], None)
+        pattern.source = by_target.other[start:end]
+        pattern.target = pattern.row
+        return pattern
+
+    def copies(self, count: int) -> "Pattern":
+        """The pattern of so many disjoint copies, (count M) x (count N); nothing is sorted again."""
+        if count == 1:
+            return self
+        kept_copies: dict[int, Pattern] = self.__dict__.setdefault("_copies", {})
+        if count not in kept_copies:
+            while len(kept_copies) >= _COPIES:
+                kept_copies.pop(next(iter(kept_copies)))
+            with torch.inference_mode(False):
+                kept_copies[count] = self._copy(count)
+        return kept_copies[count]
+
+    def _copy(self, count: int) -> "Pattern":
+        dtype = index_dtype(count * self.M, count * self.N, count * self.E)
+        number = torch.arange(count, dtype=dtype, device=self.source.device).unsqueeze(1)
+
+        def repeat(index: Tensor, step: int) -> Tensor:
+            return (index.to(dtype) + number * step).flatten()
+
+        def compressed(one: Compressed, size: int) -> Compressed:
+            total = torch.full((1,), count * self.E, dtype=dtype, device=self.source.device)
+            ptr = torch.cat([repeat(one.ptr[:-1], self.E), total])
+            return Compressed(ptr, repeat(one.other, size), None if one.order is None else repeat(one.order, self.E))
+
+        pattern = Pattern(repeat(self.source, self.M), repeat(self.target, self.N), count * self.M, count * self.N)
+        pattern.__dict__["by_target"] = compressed(self.by_target, self.M)
+        pattern.__dict__["by_source"] = compressed(self.by_source, self.N)
+        return pattern
 
     @kept
     def T(self) -> "Pattern":

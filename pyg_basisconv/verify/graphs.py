@@ -1,178 +1,20 @@
-"""Every reproduced system against its reference, in float64, forward and all gradients."""
+"""The formula, and the linear layers on graphs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
-from . import bases
-from .conv import BasisConv
-from .convert import convert
-from .orders import ORDERS
-from .theta import Pass
-
-TOLERANCE = 1e-10
-N, P, Q = 12, 5, 4
-
-
-class Case(NamedTuple):
-    """Two functions that should be one.
-
-    ours, reference: the functions; of modules, the parameters are compared too.
-    leaves: what they are differentiated by.
-    call: how a function is called with the leaves.
-    """
-
-    ours: Callable[..., Tensor]
-    reference: Callable[..., Tensor]
-    leaves: Sequence[Tensor]
-    call: Callable[..., Tensor] = lambda function, *leaves: function(*leaves)
-
-
-class System(NamedTuple):
-    """A row of the table: what is reproduced, which implementation says so, and the cases to compare."""
-
-    name: str
-    reference: str
-    cases: Callable[[], Iterator[Case]]
-
-
-class Result(NamedTuple):
-    """The largest relative errors of a system over its cases."""
-
-    cases: int
-    forward: float
-    gradients: float
-
-    @property
-    def ok(self) -> bool:
-        return self.cases > 0 and max(self.forward, self.gradients) <= TOLERANCE
-
-
-SYSTEMS: dict[str, System] = {}
-
-
-def system(name: str, reference: str) -> Callable[[Callable[[], Iterator[Case]]], Callable[[], Iterator[Case]]]:
-    """Makes a generator of cases a row of the table."""
-
-    def register(cases: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
-        SYSTEMS[name] = System(name, reference, cases)
-        return cases
-
-    return register
-
-
-def verify(row: System) -> Result:
-    """The largest relative errors of a system, always of the same random numbers.
-
-    >>> verify(SYSTEMS['GCN']).ok
-    True
-    """
-    forward = gradients = 0.0
-    count = 0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for case in row.cases():
-            ours, theirs = compare(case)
-            forward = max(forward, relative_error(ours[0], theirs[0]))
-            gradients = max(gradients, *map(relative_error, ours[1:], theirs[1:]))
-            count += 1
-    return Result(count, forward, gradients)
-
-
-def compare(case: Case) -> tuple[list[Tensor], list[Tensor]]:
-    """The output and every gradient, of ours and of the reference, in one order."""
-    probe: Tensor | None = None
-    results = []
-    for function in (case.ours, case.reference):
-        leaves = [leaf.detach().clone().requires_grad_() for leaf in case.leaves]
-        parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
-        y = case.call(function, *leaves)
-        probe = torch.randn_like(y) if probe is None else probe
-        inputs = [*leaves, *parameters]
-        grads = torch.autograd.grad((y * probe).sum(), inputs, allow_unused=True, materialize_grads=True)
-        values = [(p.detach(), g) for p, g in zip(parameters, grads[len(leaves) :], strict=True)]
-        results.append(([y.detach(), *grads[: len(leaves)]], values))
-    (ours, found), (theirs, wanted) = results
-    for mine, reference in _counterparts(found, wanted):
-        ours.append(mine)
-        theirs.append(reference)
-    return ours, theirs
-
-
-def relative_error(value: Tensor, reference: Tensor) -> float:
-    """The largest difference over the largest entry of the reference; infinite where something is not finite.
-
-    >>> relative_error(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
-    0.25
-    """
-    if value.shape != reference.shape or not bool(torch.isfinite(value).all()):
-        return float("inf")
-    if not reference.numel():
-        return 0.0
-    scale = float(reference.abs().max())
-    return float((value - reference).abs().max()) / (scale or 1.0)
-
-
-_Values = list[tuple[Tensor, Tensor]]
-
-
-def _counterparts(ours: _Values, theirs: _Values) -> Iterator[tuple[Tensor, Tensor]]:
-    """Gradients of the parameters in pairs: a (Q, P) weight of PyG's stands in one of our (K, P, Q), where it is found.
-
-    A value that stands nowhere, and one of ours that is nobody's, are errors.
-    """
-    free = [(v, g) for value, grad in ours for v, g in zip(*map(_members, (value, grad)), strict=True)]
-    for value, grad in theirs:
-        for turned, wanted in ((value, grad), (value.t(), grad.t())):
-            at = next((i for i, (v, _) in enumerate(free) if torch.equal(v, turned)), None)
-            if at is not None:
-                yield free.pop(at)[1], wanted
-                break
-        else:
-            raise LookupError(f"a parameter of the reference, {tuple(value.shape)}, has no counterpart")
-    if free:
-        raise LookupError(f"{len(free)} parameters have no counterpart in the reference")
-
-
-def _members(value: Tensor) -> list[Tensor]:
-    """The matrices of a (K, P, Q) weight; a bias that stands in one comes out as the vector that it was."""
-    if value.dim() != 3:
-        return [value]
-    return [value[0, 0]] if value.shape[:2] == (1, 1) else list(value)
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, the first row above a rule."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
-
-
-def graph(loops: Sequence[int] = (2,)) -> tuple[Tensor, Tensor]:
-    """A directed graph with parallel edges, some loops and an isolated node, and positive weights."""
-    edge_index = torch.randint(0, N - 1, (2, 3 * N))  # node N - 1 is alone
-    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
-    edge_index = torch.cat([edge_index, edge_index[:, :3], torch.tensor([list(loops)] * 2)], 1)
-    return edge_index, torch.rand(edge_index.shape[1], dtype=torch.float64) + 0.1
-
-
-def features(*shape: int) -> Tensor:
-    """Random numbers in float64."""
-    return torch.randn(*shape, dtype=torch.float64)
-
-
-def drawn(module: Any) -> Any:
-    """A module in float64 with random parameters, no two alike."""
-    module = module.double()
-    for parameter in module.parameters():
-        nn.init.normal_(parameter)
-    return module
-
+from .. import bases
+from ..conv import BasisConv
+from ..convert import convert
+from ..theta import Pass
+from .comparison import Case, system
+from .data import N, P, Q, drawn, features, graph
 
 # What is added to (P, Q) in the making of each layer; all of them are converted.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -262,6 +104,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "LEConv": [{}, {"bias": False}, {"flow": "target_to_source"}],
 }
+ORDERS = ("a_first", "theta_first", "phi")
 WITHOUT_WEIGHTS = ("SAGEConv", "ClusterGCNConv")
 WITHOUT_CHANNELS = ("LGConv", "SimpleConv")
 

@@ -1,0 +1,160 @@
+"""Families without numbers of their own, for attention to be masked by, and for pooling."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, EdgeList
+from ..entries import Entries
+from ..errors import reject
+from ..explicit import explicit, members
+from ..graph import Graph
+from ..kernels import Pattern
+
+
+class BoundComplete(BoundBasis):
+    """Ones everywhere: every target sees the sum of all sources. No pair is written out before it is asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.K, self.M, self.N = 1, graph.M, graph.N
+        self.sources = graph.sources
+        self.dtype, self.device = graph.dtype, graph.device
+
+    def iterate(self, x: Tensor):  # type: ignore[no-untyped-def]
+        total = x[..., : self.sources, :].sum(-2, keepdim=True)
+        return iter([total.expand(*x.shape[:-2], self.N, x.shape[-1])])
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        (z_k,) = members(z, 1)
+        assert z_k is not None
+        return next(self.iterate(z_k))
+
+    def each(self, z: Tensor) -> Tensor:
+        return self.combine(z).unsqueeze(0)
+
+    def edges(self) -> EdgeList:
+        target, source = (
+            t.flatten() for t in torch.meshgrid(*map(torch.arange, (self.N, self.sources)), indexing="ij")
+        )
+        source, target = source.to(self.device), target.to(self.device)
+        return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
+
+
+class Complete(Basis):
+    """All pairs: every target sees every source. K = 1. With `batch`, these are the pairs within each of its graphs.
+
+    >>> import torch
+    >>> Complete().bind(size=(2, 3)).to_dense()
+    tensor([[[1., 1., 1.],
+             [1., 1., 1.]]])
+    """
+
+    needs_edges = False
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        if graph.batch is None or graph.M != graph.N:
+            return BoundComplete(graph)
+        M, batch = graph.M, graph.batch.long()
+        if batch.shape != (M,):
+            reject("batch", f"integers of shape ({M},)", tuple(batch.shape), "one for each entry")
+        sizes = torch.bincount(batch, minlength=1)
+        order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
+        seen = sizes.index_select(0, batch)  # how many each entry sees: as many as its graph has
+        target = torch.repeat_interleave(seen)
+        within = torch.arange(target.numel(), device=target.device) - (seen.cumsum(0) - seen).index_select(0, target)
+        source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + within)
+        weight = torch.ones(target.numel(), dtype=graph.dtype, device=target.device)
+        return explicit(1, M, M, EdgeList(torch.zeros_like(source), source, target, weight))
+
+
+class Causal(Basis):
+    """The pairs m <= n: a step of a sequence sees itself and those before it. K = 1.
+
+    Args:
+        align: where the numbers of sources and targets differ, whether the sequences begin together, 'start', or end
+            together, 'end' (then m - M <= n - N).
+
+    >>> Causal().bind(size=3).to_dense()
+    tensor([[[1., 1., 1.],
+             [0., 1., 1.],
+             [0., 0., 1.]]])
+    """
+
+    needs_edges = False
+
+    def __init__(self, align: Literal["start", "end"] | None = None) -> None:
+        super().__init__(1)
+        if align not in (None, "start", "end"):
+            reject("align", "None, 'start' or 'end'", repr(align), "see help(bases.Causal)")
+        self.align = align
+
+    def edges(self, graph: Graph) -> EdgeList:
+        M, N = graph.sources, graph.N
+        if M != N and self.align is None:
+            fix = "say which ends meet, with Causal(align='start') or align='end'"
+            reject("basis", "as many sources as targets, for Causal()", f"M = {M}, N = {N}", fix)
+        first = M - N if self.align == "end" else 0
+        seen = (torch.arange(N, device=graph.device) + first + 1).clamp(0, M)
+        target = torch.repeat_interleave(seen)
+        start = (seen.cumsum(0) - seen).index_select(0, target)
+        source = torch.arange(target.numel(), device=graph.device) - start
+        return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(graph.dtype))
+
+    def extra_repr(self) -> str:
+        return "" if self.align is None else f"align={self.align!r}"
+
+
+class Bags(Basis):
+    r"""Pooling: :math:`A_{mg} = 1` where entry m belongs to graph g of a batch, `batch[m] = g`. K = 1, N graphs.
+
+    Args:
+        norm: None for the sum over a graph, 'mean' for the mean.
+
+    >>> import torch
+    >>> Bags().bind(size=(3, None), batch=torch.tensor([0, 0, 1])).to_dense()
+    tensor([[[1., 0.],
+             [1., 0.],
+             [0., 1.]]])
+    """
+
+    needs_edges = False
+    pools = True
+
+    def __init__(self, norm: Literal["mean"] | None = None) -> None:
+        super().__init__(1)
+        if norm not in (None, "mean"):
+            reject("norm", "None or 'mean'", repr(norm), "see help(bases.Bags)")
+        self.norm = norm
+
+    def edges(self, graph: Graph) -> EdgeList:
+        if graph.batch is None:
+            reject("batch", "the graph of each entry, for bases.Bags", None, "pass batch=(M,), zeros for one graph")
+        M, N, batch = graph.sources, graph.N, graph.batch
+        if batch.is_floating_point() or batch.shape != (M,):
+            reject("batch", f"integers of shape ({M},)", f"{batch.dtype} {tuple(batch.shape)}", "one for each entry")
+        if batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < N:
+            got = (int(batch.min()), int(batch.max()))
+            reject("batch", f"graphs from 0 to {N - 1}", got, "correct batch, or size=(M, N)")
+        target = batch.long()
+        source = torch.arange(target.numel(), device=graph.device)
+        weight = torch.ones(target.numel(), dtype=graph.wide, device=graph.device)
+        if self.norm == "mean":
+            weight = weight / torch.bincount(target, minlength=graph.N).to(graph.wide).index_select(0, target)
+        return EdgeList(torch.zeros_like(source), source, target, weight)
+
+    def extra_repr(self) -> str:
+        return "" if self.norm is None else f"norm={self.norm!r}"
+
+
+def pairs(mask: Basis, bound: BoundBasis) -> Entries:
+    """The entries of a bound mask of this module, which are known without a look at its edges."""
+    written = bound.explicit
+    pattern: Pattern = written.edge_set.expand
+    complete = isinstance(bound, BoundComplete) and bound.sources == bound.M
+    causal = isinstance(mask, Causal) and bound.M == bound.N and bound.M * (bound.M + 1) == 2 * pattern.E
+    return Entries(pattern, None, complete, causal)

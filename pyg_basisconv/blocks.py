@@ -1,0 +1,242 @@
+"""Ready-made pieces, each a BasisConv and what its paper puts around it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import bases, theta
+from .basis import Basis, EdgeList
+from .conv import BasisConv
+from .errors import reject
+from .graph import Graph
+from .mechanisms import MLP, Dot, Tap
+
+
+class LightweightConv(nn.Module):
+    r"""Lightweight convolution: :math:`y = \sum_d A_d^\top h \, \Theta_d \, W_o` with :math:`h = \mathrm{GLU}(x W_1)`.
+
+    A_d shifts the sequence by d. Theta_d is diagonal and has one number per head, shared by its C / H channels:
+    softmax over the taps d of a learnt w[d, h]. Its cost is linear in the length. Taps that reach beyond an end meet
+    zeros. F. Wu et al., Pay Less Attention with Lightweight and Dynamic Convolutions (arXiv:1901.10430).
+
+    Args:
+        channels: C, a multiple of the heads.
+        heads: H.
+        taps: how many positions a window has: around its own if `causal` is False (one more after it than before, if
+            the number is even), else its own and those before.
+        causal: whether an output sees its own position and those before, only.
+        dropout: on the normalised taps, in training.
+
+    Shapes: (\*, N, C) -> (\*, N, C)
+
+    >>> LightweightConv(8, heads=2, taps=3)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, channels: int, heads: int, taps: int, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        _divide(channels, heads)
+        self.linear_in, self.linear_out = nn.Linear(channels, 2 * channels), nn.Linear(channels, channels)
+        window = bases.Shifts(_offsets(taps, causal))
+        shared = theta.Depthwise(shared=heads, normalize="softmax", dropout=dropout)
+        self.conv = BasisConv(channels, channels, window, shared, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_out(self.conv(F.glu(self.linear_in(x))))
+
+
+class DynamicConv(nn.Module):
+    r"""Dynamic convolution: :math:`y = [A_1^\top h_1 \dots A_H^\top h_H] \, W_o` with :math:`h = \mathrm{GLU}(x W_1)`.
+
+    A lightweight convolution whose taps are computed at each position from what stands there: A_k[m, n], for m in the
+    window of n, is the softmax over the offsets d = n - m of h_n . w[k, d]. Nothing is compared with anything: this is
+    attention without keys. h_k is the k-th group of channels. F. Wu et al., Pay Less Attention with Lightweight and
+    Dynamic Convolutions (arXiv:1901.10430).
+
+    Args:
+        channels: C, a multiple of the heads.
+        heads: H, the groups of channels that share their taps.
+        taps, causal, dropout: as in `LightweightConv`.
+
+    Shapes: (\*, N, C) -> (\*, N, C)
+
+    >>> DynamicConv(8, heads=2, taps=3, causal=True)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, channels: int, heads: int, taps: int, causal: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        _divide(channels, heads)
+        self.linear_in, self.linear_out = nn.Linear(channels, 2 * channels), nn.Linear(channels, channels)
+        offsets = _offsets(taps, causal)
+        self.before, self.after = offsets[-1], -offsets[0]
+        window = bases.Attention(heads, Tap(offsets), bases.Shifts(offsets), dropout=dropout)
+        self.conv = BasisConv(channels, channels, window, theta.Split(), bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The softmax counts the taps beyond an end, as in the paper: they find zeros there.
+        h = F.pad(F.glu(self.linear_in(x)), (0, 0, self.before, self.after))
+        return self.linear_out(self.conv(h).narrow(-2, self.before, x.size(-2)))
+
+
+class AttentionPooling(nn.Module):
+    r"""Attention pooling: :math:`y_g = \sum_{m \in g} a_m x_m`, one output for each bag g.
+
+    a is the softmax over the members of the bag of w . tanh(V x_m), or, gated, of w . (tanh(V x_m) * sigm(U x_m)).
+    It does not depend on their order. M. Ilse, J. Tomczak and M. Welling, Attention-based Deep Multiple Instance
+    Learning (arXiv:1802.04712).
+
+    Args:
+        channels: P.
+        hidden: the rows of V, and of U.
+        gated: whether U is there.
+
+    Shapes:
+        - x: (\*, M, P); batch: (M,) the bag of each, 0 .. G-1, or None for a single one
+        - y: (\*, G, P)
+
+    >>> pooling = AttentionPooling(8, hidden=4)
+    >>> pooling(torch.randn(5, 8), torch.tensor([0, 0, 1, 1, 1])).shape
+    torch.Size([2, 8])
+    """
+
+    def __init__(self, channels: int, hidden: int, gated: bool = False) -> None:
+        super().__init__()
+        bags = bases.Attention(1, MLP(hidden, target=None, gated=gated), bases.Bags())
+        self.conv = BasisConv(channels, channels, bags, theta.Pass(), bias=False)
+
+    def forward(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        if batch is None:
+            batch = torch.zeros(x.size(-2), dtype=torch.long, device=x.device)
+        return self.conv(x, batch=batch)
+
+
+class CausalAttention(nn.Module):
+    r"""The attention layer of GPT: :math:`y = x + \sum_k A_k(z)^\top z \, V_k O_k + b`, :math:`z = \mathrm{norm}(x)`.
+
+    A_k[m, n] is the softmax over m <= n of the scaled dot product of key m and query n: each token sees itself and
+    those before. A. Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
+
+    Args:
+        channels: C, a multiple of the heads.
+        heads: H; keys, queries and values are C / H wide.
+        dropout: on the attention weights and on what is added to x, in training.
+        bias: whether keys, queries and values have a bias, as in GPT-2.
+
+    Shapes: (\*, N, C) -> (\*, N, C)
+
+    >>> CausalAttention(8, heads=2)(torch.randn(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    def __init__(self, channels: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        width = _divide(channels, heads)
+        causal = bases.Attention(heads, Dot(width, bias=bias), bases.Causal(), dropout=dropout)
+        self.conv = BasisConv(channels, channels, causal, theta.LowRank(width, bias=bias))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
+        """As above; `mask` and `valid` are those of `BasisConv.forward`."""
+        return x + self.dropout(self.conv(self.norm(x), **mask))
+
+
+class RoutingBlock(nn.Module):
+    r"""Attention to route: :math:`h = \mathrm{BN}(x + \mathrm{MHA}(x))`, :math:`y = \mathrm{BN}(h + \mathrm{FF}(h))`.
+
+    Attention over all pairs of nodes, then W_2 relu(W_1 h + b_1) + b_2 at each, both with residual and batch
+    normalisation, which takes the nodes of all instances together. There are no positions: nodes may come in any
+    order. W. Kool, H. van Hoof and M. Welling, Attention, Learn to Solve Routing Problems! (arXiv:1803.08475).
+
+    Args:
+        channels: C, a multiple of the heads; 128 in the paper.
+        heads: H; 8 in the paper.
+        hidden: of the feed-forward part; 512 in the paper.
+
+    Shapes: (\*, N, C) -> (\*, N, C)
+
+    >>> RoutingBlock(8, heads=2, hidden=16)(torch.randn(3, 5, 8)).shape
+    torch.Size([3, 5, 8])
+    """
+
+    def __init__(self, channels: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        width = _divide(channels, heads)
+        self.conv = BasisConv(channels, channels, bases.Attention(heads, Dot(width)), theta.LowRank(width), bias=False)
+        self.feed = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(channels) for _ in range(2))
+
+    def forward(self, x: Tensor, **mask: Any) -> Tensor:
+        """As above; `mask` is that of `BasisConv.forward`."""
+        h = self._norm(0, x + self.conv(x, **mask))
+        return self._norm(1, h + self.feed(h))
+
+    def _norm(self, i: int, x: Tensor) -> Tensor:
+        return self.norms[i](x.flatten(0, -2)).view_as(x)
+
+
+class PervasiveWindow(Basis):
+    r"""The window of pervasive attention, on the grid of pairs (source s, target t), flattened with t fastest.
+
+    (s, t) sees (s - d, t - e) for |d| <= `rows` // 2 and 0 <= e < `columns`: on the source's side both neighbours, on
+    the target's what has been written. One matrix A for each (d, e), d = -`rows` // 2 ..., e = 0 ...: with
+    `theta.Full` it is a convolution in two dimensions whose kernel is masked; as the mask of `bases.Attention` it says
+    where each pair may look. M. Elbayad, L. Besacier and J. Verbeek, Pervasive Attention (arXiv:1808.03867).
+
+    Args:
+        targets: the length of the target, the number of columns of the grid; its rows are found from x.
+        rows: of the window, an odd number.
+        columns: of the window, the current one and those before; None for all, which is for masks.
+
+    >>> BasisConv(8, 4, PervasiveWindow(targets=3))(torch.randn(2, 5 * 3, 8)).shape
+    torch.Size([2, 15, 4])
+    """
+
+    needs_edges = False
+
+    def __init__(self, targets: int, rows: int = 3, columns: int = 2) -> None:
+        for name, value in (("targets", targets), ("rows", rows), ("columns", columns)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                reject(name, "a positive integer", repr(value), "count positions")
+        if rows % 2 == 0:
+            reject("rows", "an odd number", rows, "the window has as many sources before as after")
+        super().__init__(K=rows * columns)
+        self.targets, self.rows, self.columns = targets, rows, columns
+
+    def edges(self, graph: Graph) -> EdgeList:
+        if graph.M % self.targets or graph.M != graph.N:
+            reject("x", f"a multiple of {self.targets} rows, the pairs with each target", graph.M, "flatten the grid")
+        s, t, d, e = torch.meshgrid(
+            torch.arange(graph.M // self.targets, device=graph.device),
+            torch.arange(self.targets, device=graph.device),
+            torch.arange(self.rows, device=graph.device),
+            torch.arange(self.columns, device=graph.device),
+            indexing="ij",
+        )
+        seen, written = s - d + self.rows // 2, t - e
+        inside = (seen >= 0) & (seen < graph.M // self.targets) & (written >= 0)
+        kind, source, target = d * self.columns + e, seen * self.targets + written, s * self.targets + t
+        weight = torch.ones(int(inside.sum()), dtype=graph.dtype, device=graph.device)
+        return EdgeList(kind[inside], source[inside], target[inside], weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.targets}, rows={self.rows}, columns={self.columns}"
+
+
+def _offsets(taps: int, causal: bool) -> Sequence[int]:
+    """The offsets n - m of a window, ascending: what comes after first."""
+    if isinstance(taps, bool) or not isinstance(taps, int) or taps < 1:
+        reject("taps", "a positive integer", repr(taps), "one tap is a window of its own position")
+    first = 0 if causal else -(taps // 2)
+    return range(first, first + taps)
+
+
+def _divide(channels: int, heads: int) -> int:
+    """The width of one head."""
+    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or channels % heads:
+        reject("heads", f"a divisor of the {channels} channels", repr(heads), "choose another number of heads")
+    return channels // heads

@@ -1,0 +1,184 @@
+"""What a basis that is computed from content reads: the features of sources, targets and edges, and masks."""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from .entries import Entries
+from .errors import reject
+from .kernels import spmm
+from .theta import Theta
+from .theta.base import Members
+from .theta.heads import side_by_side, stacked
+
+
+class Inputs:
+    """Features and the parameter that they meet; what both the basis and the layer make of them is made once."""
+
+    def __init__(self, x: Tensor, theta: Theta) -> None:
+        self.x, self.theta = x, theta
+
+    @cached_property
+    def members(self) -> Members:
+        """The K projected members, as the parameter makes them."""
+        return self.theta.project(self.x)
+
+    @cached_property
+    def stacked(self) -> Tensor:
+        """The same as one tensor, (K, *, M, D)."""
+        return stacked(self.members)
+
+    @property
+    def projected(self) -> Members:
+        """The same, in the form that is at hand."""
+        return self.__dict__.get("stacked", self.members)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What scores are computed from.
+
+    Args:
+        inputs: the sources' features x, (*, M, P), and the parameter.
+        target: the targets' y', (*, N, P'), or None where there are none.
+        edge_attr: (E, R), in the order of the graph's edges, or (M, N, R) for all pairs.
+        mask: (M, N), (*, M, N) or (*, K, M, N): boolean, or to be added to the scores.
+        valid: (*, M) False for sources that are not there.
+        observed: whether the weights are asked for, and have to be those that were applied.
+        edges: E.
+        loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
+        members: of the parameter, those that this basis meets; None in products and mixtures, where none is its own.
+    """
+
+    inputs: Inputs
+    target: Tensor | None = None
+    edge_attr: Tensor | None = None
+    mask: Tensor | None = None
+    valid: Tensor | None = None
+    observed: bool = False
+    edges: int = 0
+    loop_attr: float | str = 0.0
+    members: slice | None = field(default_factory=lambda: slice(None))
+    _shared: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, start: int, stop: int) -> "Content":
+        """The same for some of the members."""
+        if self.members is None:
+            return self
+        first = self.members.start or 0
+        return replace(self, members=slice(first + start, first + stop))
+
+    def within(self, **changes: Any) -> "Content":
+        """The same with some parts changed."""
+        return replace(self, **changes)
+
+    @property
+    def x(self) -> Tensor:
+        return self.inputs.x
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """The batch dimensions."""
+        return tuple(self.x.shape[:-2])
+
+    @property
+    def projected(self) -> Tensor:
+        """The sources' x Theta_k, (K, *, M, D)."""
+        return self._mine(self.inputs.stacked)
+
+    @property
+    def projected_rows(self) -> Tensor:
+        """The same side by side, (*, M, K D)."""
+        return side_by_side(self._mine(stacked(self.inputs.members)))
+
+    @property
+    def projected_target_rows(self) -> Tensor:
+        """The targets' y' Theta_k, side by side, (*, N, K D)."""
+        return self.projected_rows if self.of_target is self.x else side_by_side(self.projected_target)
+
+    @property
+    def projected_target(self) -> Tensor:
+        """The targets' y' Theta_k, (K, *, N, D)."""
+        target = self.of_target
+        if target is self.x:
+            return self.projected
+        if "target" not in self._shared:
+            theta = self.inputs.theta
+            if target.shape[-1] != theta.P:
+                reject("x[1]", f"{theta.P} channels, to be projected as x[0]", target.shape[-1], "use target='own'")
+            self._shared["target"] = stacked(theta.project(target))
+        return self._mine(self._shared["target"])
+
+    def _mine(self, z: Tensor) -> Tensor:
+        """The members that this basis meets; a slice of all of them would cost a copy in the gradient."""
+        if self.members is None:
+            fix = "score x itself, with a mechanism that is not projected"
+            reject("mechanism", "a layer's own basis, or a sum, to score what Theta projects", "a product", fix)
+        return z if self.members in (slice(None), slice(0, len(z))) else z[self.members]
+
+    @property
+    def of_target(self) -> Tensor:
+        """The targets' features, demanded."""
+        if self.target is None:
+            fix = "pass x=(x_src, x_dst), or a mechanism with target=None"
+            reject("x", "features of the targets, which the mechanism scores", None, fix)
+        return self.target
+
+    @property
+    def of_edges(self) -> Tensor:
+        """The edges' features, demanded."""
+        if self.edge_attr is None:
+            reject("edge_attr", "features of the edges, which the mechanism scores", None, "pass edge_attr=(E, R)")
+        return self.edge_attr
+
+    def edges_at(self, entries: Entries) -> Tensor:
+        """(E, R) the features at the entries of a mask, by target."""
+        edge_attr = self.of_edges
+        if edge_attr.dim() == 3:
+            return spmm(edge_attr.flatten(0, 1), None, entries.each_pair)
+        own, into_loops = entries.edge_patterns
+        rows = edge_attr if own is None else spmm(edge_attr, None, own)
+        if into_loops is None or not self.loop_attr:
+            return rows
+        if isinstance(self.loop_attr, str):
+            total = spmm(edge_attr, None, into_loops)
+            count = into_loops.by_target.ptr.diff().clamp(min=1).unsqueeze(1)
+            return rows + (total / count if self.loop_attr == "mean" else total)
+        loops = torch.lt(cast(Tensor, entries.edge), 0).to(edge_attr.dtype).unsqueeze(1)
+        return rows + self.loop_attr * loops
+
+    def check(self, M: int, N: int, K: int) -> None:
+        """Whether the parts agree; nothing is broadcast."""
+        x, batch = self.x, self.batch
+        parts = {"edge_attr": self.edge_attr, "mask": self.mask, "valid": self.valid, "x[1]": self.target}
+        for name, t in parts.items():
+            if t is None:
+                continue
+            if not isinstance(t, Tensor):
+                reject(name, "a tensor", type(t).__name__, "convert it with torch.as_tensor")
+            if t.device != x.device:
+                reject(name, f"a tensor on {x.device}, where x is", t.device, "move all inputs to one device")
+            boolean = name in ("mask", "valid") and t.dtype == torch.bool
+            if not boolean and (name == "valid" or not t.is_floating_point()):
+                wanted = "dtype torch.bool" + " or a floating point dtype" * (name == "mask")
+                reject(name, wanted if name in ("mask", "valid") else "a floating point dtype", t.dtype, "convert it")
+            if not boolean and t.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+                reject(name, f"dtype {x.dtype}, as x", t.dtype, f"convert it with .to({x.dtype})")
+        if self.target is not None and self.target.shape[:-2] != batch:
+            reject("x[1]", f"batch dimensions {batch}", tuple(self.target.shape[:-2]), "as in x[0]")
+        if self.edge_attr is not None:
+            shape = tuple(self.edge_attr.shape)
+            if not ((len(shape) == 2 and shape[0] == self.edges) or (len(shape) == 3 and shape[:2] == (M, N))):
+                expected = f"one row per edge, shape ({self.edges}, R), or per pair, ({M}, {N}, R)"
+                reject("edge_attr", expected, shape, "give as many rows as edge_index has columns")
+        if self.mask is not None:
+            shapes = [(M, N), (*batch, M, N), (*batch, K, M, N)]
+            if tuple(self.mask.shape) not in shapes:
+                expected = "shape " + " or ".join(str(s) for s in dict.fromkeys(shapes))
+                fix = "mask[..., m, n] says whether n may look at m: torch's attn_mask is its transpose"
+                reject("mask", expected, tuple(self.mask.shape), fix)
+        if self.valid is not None and tuple(self.valid.shape) != (*batch, M):
+            reject("valid", f"shape {(*batch, M)}, one for each source", tuple(self.valid.shape), "True where it is")

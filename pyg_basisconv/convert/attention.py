@@ -1,0 +1,229 @@
+"""What converted layers with attention are made of: a BasisConv over the edges, and what PyG does around it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
+
+from ..bases import Adjacency, Attention
+from ..bases.attention import Normalize
+from ..basis import BoundBasis
+from ..content import Content, Inputs
+from ..conv import BasisConv
+from ..errors import reject
+from ..graph import Graph
+from ..mechanisms import Mechanism
+from ..theta import Theta
+from .build import mean
+from .ends import Ends, by_edge, read_ends, returned, targets
+from .layers import Call, pair, reset
+from .registry import Left
+
+Loops = float | str | Tensor | None
+
+
+class Attending(nn.Module):
+    r"""A layer with attention over the edges of a graph, called as the layer of PyG that it replaces.
+
+    Args:
+        layer: of PyG.
+        conv: with `bases.Attention` over the edges as they are.
+        loops: how the features of the loops that PyG adds are made (`fill_value`); None where it adds none.
+        edge_dim: the width of the edges' features; 0 where the layer has none.
+        values: what makes values of the edges' features, beside those of the sources.
+        root: of the target's own features, added to the result.
+        blind: the width of the targets, where a call without them is a call with zeros.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        conv: BasisConv,
+        *,
+        loops: Loops = None,
+        edge_dim: int | None = None,
+        values: Theta | None = None,
+        root: BasisConv | None = None,
+        blind: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.call = Call.of(layer)
+        self.conv, self.values, self.root = conv, values, root
+        self.loops, self.edge_dim, self.blind, self.average = loops, edge_dim or 0, blind, mean(layer)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Applies the layer; takes what the PyG layer takes."""
+        call = self.call.read(args, kwargs)
+        asked = call.get("return_attention_weights")
+        x, size = call["x"], call.get("size")
+        source, target = pair(x)
+        count = min(size) if size is not None else min(t.shape[-2] for t in (source, target) if t is not None)
+        ends = self.ends(call["edge_index"], count)
+        z = self._features(call, ends, count)
+        sizes = (source.shape[-2], size[1] if target is None and size is not None else None)
+        if target is None and self.blind is not None:
+            N = targets(call["edge_index"], source) if size is None else size[1]
+            sizes, x = (source.shape[-2], N), (source, source.new_zeros(N, self.blind))
+        y, A = self.attend(x, ends, z, sizes, self.replies(asked) or self.values is not None, call)
+        y = self.finish(y, target, call)
+        return (y, self.reply(A, ends, call)) if self.replies(asked) else y
+
+    def ends(self, edge_index: Any, count: int) -> Ends:
+        """The edges of a call."""
+        return read_ends(edge_index, self.loops is not None, count, self.conv.flow)
+
+    def attend(
+        self, x: Any, ends: Ends, z: Tensor | None, size: Any, needed: bool, call: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        """The result of the attention, and its weights where they are needed."""
+        weight = call.get("edge_weight")
+        given: dict[str, Any] = {"edge_attr": z, "size": size}
+        if not needed:
+            return self.conv(x, ends.edges, weight, **given), None
+        y, A = self.conv(x, ends.edges, weight, **given, return_attention=True)
+        if self.values is not None and z is not None:
+            y = y + self.values.gather(A.incidence, self.values.project(z))
+        return y, A
+
+    def reply(self, A: Any, ends: Ends, call: dict[str, Any]) -> Any:
+        """The graph and the weights of its edges, (E, K), as PyG returns them."""
+        alpha = by_edge(A, ends.edges.shape[1])
+        if self.average:  # PyG takes the mean of the messages, weights and all
+            n = ends.edges[1 if self.conv.flow == "source_to_target" else 0]
+            alpha = alpha * torch.bincount(n)[n].unsqueeze(-1)
+        return returned(ends, call["edge_index"], alpha)
+
+    def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
+        """What is done with the sum over the edges."""
+        return y if self.root is None or target is None else y + self.root(target)
+
+    def replies(self, asked: Any) -> bool:
+        """Whether the call returns the weights too."""
+        return bool(asked)
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+
+    def _features(self, call: dict[str, Any], ends: Ends, count: int) -> Tensor | None:
+        """(E, R) the features of the edges, those of the loops last."""
+        z = call.get("edge_attr")
+        if not self.edge_dim:
+            if z is not None and self.call.layer != "GATConv":  # which does not look at it
+                reject("edge_attr", "None for a layer without edge_dim", tuple(z.shape), "make it with edge_dim")
+            return None
+        if z is None:
+            z = ends.values
+            if z is None or z.dim() == 1 or self.loops is not None:
+                return None if self.values is not None else self._none(call, ends)
+            return z
+        z = z.view(-1, 1) if z.dim() == 1 else z
+        if self.loops is None:
+            return z
+        edges = call["edge_index"]
+        if not isinstance(edges, Tensor) or is_torch_sparse_tensor(edges):
+            fix = "pass them as edge_index, or leave add_self_loops to the graph"
+            reject("edge_attr", "None where loops are added to a sparse layout", tuple(z.shape), fix)
+        edges, z = remove_self_loops(edges, z)
+        return add_self_loops(edges, z, fill_value=self.loops, num_nodes=count)[1]
+
+    def _none(self, call: dict[str, Any], ends: Ends) -> Tensor:
+        """Features that add nothing to a score."""
+        return pair(call["x"])[0].new_zeros(ends.edges.shape[1], self.edge_dim)
+
+
+def attention_conv(
+    layer: Any,
+    heads: int,
+    mechanism: Mechanism,
+    theta: Theta,
+    P: int | tuple[int, int],
+    Q: int,
+    *,
+    mask: Adjacency | None = None,
+    normalize: Normalize = "source",
+    weighted: bool = False,
+    dropout: float = 0.0,
+    bias: Tensor | None = None,
+) -> BasisConv:
+    """A BasisConv that attends along the edges, its parameters still to be filled with `fill`."""
+    some_left(dropout)
+    average = mean(layer)
+    if mask is None:
+        mask = Adjacency("mean") if average else Adjacency()
+    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+        basis = Attention(heads, mechanism, mask, normalize, dropout, weighted or average)
+        conv = BasisConv(P, Q, basis, theta, bias=False, flow=layer.flow, decomposed_layers=layer.decomposed_layers)
+    conv.bias = None if bias is None else own(bias, bias)
+    return conv
+
+
+def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **content: Any) -> BoundBasis:
+    """The weights of a layer for sources whose features x are not the values that it is to sum.
+
+    Args:
+        conv: with `bases.Attention`, whose scores do not read what Theta projects.
+        x: of the sources.
+        target: features of the targets.
+        edge_index: (2, E), or None for all pairs.
+        **content: as in a call: edge_attr, mask, valid.
+    """
+    size = (x.shape[-2], target.shape[-2])
+    graph = Graph.of(edge_index, size=size, dtype=x.dtype, device=x.device)
+    edges = 0 if edge_index is None else edge_index.shape[1]
+    return conv.basis.on(graph.holding(Content(Inputs(x, conv.theta), target, edges=edges, **content)))
+
+
+def own(value: Tensor, like: Tensor) -> nn.Parameter:
+    """A parameter with these numbers, frozen if the one that they come from is."""
+    return nn.Parameter(value.detach().clone(memory_format=torch.contiguous_format), like.requires_grad)
+
+
+def fill(module: nn.Module, **values: tuple[Tensor, Tensor] | Tensor | None) -> None:
+    """Sets parameters of a module that was made without any.
+
+    Args:
+        module: to be filled.
+        **values: a parameter, or the numbers and the parameter that they come from; None is left out.
+    """
+    for name, value in values.items():
+        if value is None:
+            continue
+        numbers, like = value if isinstance(value, tuple) else (value, value)
+        found = module._parameters[name]
+        assert found is not None, name
+        assert found.shape == numbers.shape, (name, found.shape, numbers.shape)
+        module._parameters[name] = own(numbers, like)
+
+
+def heads_of(linear: Linear, heads: int) -> tuple[Tensor, Tensor]:
+    """The (H D, P) of a Linear as the (H, P, D) of a parameter, and the parameter that it comes from."""
+    weight = matrix(linear)
+    return weight.view(heads, -1, weight.shape[-1]).transpose(1, 2), weight
+
+
+def matrix(linear: Linear) -> Tensor:
+    """The (Q, P) of a Linear."""
+    if type(linear) is not Linear:
+        raise Left(f"one of its matrices is in a {type(linear).__name__}")
+    return linear.weight
+
+
+def started(layer: Any) -> None:
+    """Rejects a layer whose sizes are not known yet."""
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters()):
+        raise Left("it is lazy: call it once before")
+
+
+def some_left(dropout: float) -> None:
+    """Rejects a dropout of all weights, after which nothing is normalised."""
+    if not dropout < 1:
+        raise Left(f"dropout={dropout} drops all weights")
+
+
+def one_fate(*parameters: Tensor | None) -> None:
+    """Rejects parameters that are to be one, some of them frozen and some not."""
+    if len({p.requires_grad for p in parameters if p is not None}) > 1:
+        raise Left("some of its matrices are frozen and some are not")

@@ -1,0 +1,175 @@
+"""Scaled dot products between the places of sequences: torch's own attention."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bases import Attention
+from ..conv import BasisConv
+from ..mechanisms import Dot
+from ..theta import LowRank
+from .attention import fill, one_fate, own, some_left, weigh
+from .layers import reset
+from .registry import Left, rule
+
+
+@rule(nn.MultiheadAttention)
+def multihead(layer: Any) -> nn.Module:
+    """Attention between all pairs."""
+    if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:
+        raise Left(f"its output projection is a {type(layer.out_proj).__name__}")
+    some_left(layer.dropout)
+    return Multihead(layer)
+
+
+class Multihead(nn.MultiheadAttention):
+    r""":math:`\sum_k A_k^\top (x V_k + \beta_k) O_k + b` with the softmax of scaled dot products for A, called as
+    `torch.nn.MultiheadAttention`.
+
+    It is one for the modules around that ask, but has nothing of it. A target all of whose sources are masked gets the
+    bias alone.
+
+    A key and a value that the layer adds to all others are a source of their own: one more row of x, told from the
+    rest by channels of ones, which then hold the biases too.
+    """
+
+    # What the layers of torch around it look at before they take a path of their own, past this one.
+    in_proj_weight = None  # type: ignore[assignment]
+    in_proj_bias = None  # type: ignore[assignment]
+    _qkv_same_embed_dim = False
+    rebuilt = True
+
+    def __init__(self, layer: Any) -> None:
+        nn.Module.__init__(self)
+        E, H, D = layer.embed_dim, layer.num_heads, layer.head_dim
+        self.embed_dim, self.num_heads, self.head_dim = E, H, D
+        self.kdim, self.vdim, self.batch_first, self.dropout = layer.kdim, layer.vdim, layer.batch_first, layer.dropout
+        self.own_row, self.zero_row = layer.bias_k is not None, bool(layer.add_zero_attn)
+        weights, biases = _projections(layer)
+        self.lifted = self.rows > 0 and biases is not None  # the biases are then rows of the matrices
+        if self.rows:
+            given = (layer.in_proj_weight, layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+            one_fate(*given, layer.in_proj_bias, layer.bias_k, layer.bias_v)
+        query, key, value = (w.view(H, D, -1).transpose(1, 2) for w, _ in weights)
+        if self.lifted:
+            assert biases is not None
+            query, key, value = (torch.cat([w, b], 1) for w, b in zip((query, key, value), biases, strict=True))
+        if self.own_row:
+            key, value = (torch.cat([w, b.view(H, 1, D)], 1) for w, b in ((key, layer.bias_k), (value, layer.bias_v)))
+        bias = biases is not None and not self.lifted
+        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+            score, theta = Dot(D, bias=bias), LowRank(D, bias=bias)
+            basis = Attention(H, score, dropout=layer.dropout)
+            basis.complete(key.shape[1], query.shape[1], D)  # keys may be wider than values
+            self.conv = BasisConv((key.shape[1], query.shape[1]), E, basis, LowRank(D), bias=False)
+            self.conv.theta = theta.build(H, value.shape[1], E)
+            self.conv.in_channels = (value.shape[1], query.shape[1])
+        fill(score, key=(key, weights[1][1]), query=(query, weights[0][1]))
+        fill(theta, weight=(value, weights[2][1]))
+        output = layer.out_proj.weight
+        fill(theta, output=(output.t().view(H, D, E), output))
+        if bias:
+            assert biases is not None
+            q, k, v = (b.view(H, D) for b in biases)
+            fill(score, key_bias=(k, layer.in_proj_bias), query_bias=(q, layer.in_proj_bias))
+            fill(theta, value_bias=(v, layer.in_proj_bias))
+        if layer.out_proj.bias is not None:
+            self.conv.bias = own(layer.out_proj.bias, layer.out_proj.bias)
+
+    @property
+    def rows(self) -> int:
+        """How many sources the layer adds."""
+        return self.own_row + self.zero_row
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Applies the layer; takes what `torch.nn.MultiheadAttention` takes, and gives what it gives."""
+        if is_causal and attn_mask is None:
+            raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
+        turned = not self.batch_first and query.dim() == 3
+        given = [query, key] if key is value else [query, key, value]
+        sides = [t.transpose(0, 1) if turned else t for t in given]
+        mask, valid = self._masks(attn_mask, key_padding_mask, sides)
+        if self.rows:
+            sides = [self._with_ones(sides[0]), *map(self._with_rows, sides[1:])]
+        if key is value:
+            x = sides[1] if query is key and not self.rows else (sides[1], sides[0])
+            y, A = self.conv(x, mask=mask, valid=valid, return_attention=True)
+        else:
+            A = weigh(self.conv, sides[1], sides[0], mask=mask, valid=valid)
+            y = self.conv(sides[2], A)
+        y = y.transpose(0, 1) if turned else y
+        if not need_weights:
+            return y, None
+        weights = A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
+        return y, weights.mean(-3) if average_attn_weights else weights
+
+    def _with_ones(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if self.lifted else x
+
+    def _with_rows(self, x: Tensor) -> Tensor:
+        """Sources, and those that the layer adds, with the channels that tell them apart."""
+        x = self._with_ones(x)
+        if self.own_row:
+            x = torch.cat([x, x.new_zeros(*x.shape[:-1], 1)], -1)
+        rows = x.new_zeros(*x.shape[:-2], self.rows, x.shape[-1])
+        if self.own_row:
+            rows[..., 0, -1] = 1
+        return torch.cat([x, rows], -2)
+
+    def _masks(
+        self, attn: Tensor | None, padding: Tensor | None, sides: list[Tensor]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """What may look where, and what is there, as BasisConv takes them."""
+        query, key = sides[:2]
+        batch, L, S = query.shape[:-2], query.shape[-2], key.shape[-2]
+        for name, mask in (("attn_mask", attn), ("key_padding_mask", padding)):
+            if mask is not None and mask.dtype != torch.bool and not mask.is_floating_point():
+                raise AssertionError(f"only bool and floating types of {name} are supported")
+        soft = padding is not None and padding.dtype != torch.bool
+        mask = valid = None
+        if attn is not None:
+            mask = attn if attn.dim() == 2 else attn.view(*batch, self.num_heads, L, S)
+            mask = mask.transpose(-1, -2)
+            if mask.dtype == torch.bool:
+                mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill(mask, -torch.inf) if soft else ~mask
+            if self.rows:
+                mask = nn.functional.pad(mask, (0, 0, 0, self.rows), value=mask.dtype == torch.bool)
+        if padding is None:
+            return mask, None
+        if self.rows:
+            padding = nn.functional.pad(padding, (0, self.rows))
+        if not soft:
+            return mask, ~padding
+        added = padding.unsqueeze(-1).expand(*batch, S + self.rows, L)
+        if mask is None:
+            return added, valid
+        return (mask + added if mask.dim() == 2 else mask + added.unsqueeze(-3)), valid
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+
+    _reset_parameters = reset_parameters
+
+
+def _projections(layer: Any) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor] | None]:
+    """The matrices of queries, keys and values, (E, P), with the parameters that they are parts of; and the biases."""
+    H, D = layer.num_heads, layer.head_dim
+    whole = layer.in_proj_weight
+    if whole is None:
+        parts = [(w, w) for w in (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)]
+    else:
+        parts = [(w, whole) for w in whole.chunk(3)]
+    bias = layer.in_proj_bias
+    return parts, None if bias is None else [b.view(H, 1, D) for b in bias.chunk(3)]

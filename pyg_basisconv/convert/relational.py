@@ -1,0 +1,195 @@
+"""Attention between nodes that each relation projects in its own way."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import RGATConv
+
+from ..bases import Adjacency, Attention
+from ..cache import IdentityCache
+from ..content import Content
+from ..conv import BasisConv
+from ..entries import Entries
+from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
+from ..mechanisms.base import copies, table_score, wide
+from ..theta import Pass, Split
+from .attention import fill, matrix, own, some_left, started, weigh
+from .build import only_sum
+from .ends import by_edge, read_ends, returned
+from .layers import Call, reset
+from .registry import rule
+
+_SPREAD = IdentityCache()
+
+
+@rule(RGATConv, node_dim=0)
+def rgat(layer: Any) -> nn.Module:
+    """One source for each node and relation."""
+    started(layer)
+    only_sum(layer)
+    some_left(layer.dropout)
+    return Relational(layer)
+
+
+class OfRelation(Mechanism):
+    """A term of the target, of the features that the relation of the source gives it.
+
+    Sources stand relation by relation, and targets have as many groups of features as there are relations.
+
+    Args:
+        relations: how many.
+    """
+
+    def __init__(self, relations: int) -> None:
+        super().__init__()
+        self.relations = relations
+
+    def make(self, sizes: Sizes) -> None:
+        self.parameter("weight", sizes.heads, sizes.target // self.relations)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        weight: Any = self.weight
+        groups = content.of_target.unflatten(-1, (self.relations, -1))  # (*, N, R, D)
+        table = (groups @ weight.t()).movedim(-1, 0).flatten(-2)  # (H, *, N R)
+        count = content.x.shape[-2] // self.relations
+
+        def place(m: Tensor, n: Tensor) -> Tensor:
+            return n * self.relations + m // max(1, count)
+
+        return table_score(
+            copies(wide(table), content, weight.shape[0]),
+            lambda e: e.lookup(("relation", self.relations), e.N * self.relations, place),
+            lambda e: e.places(place),
+        )
+
+    def extra_repr(self) -> str:
+        return str(self.relations)
+
+
+class Relational(nn.Module):
+    r""":math:`\sum_{r, m} a_{rmn} \, x_m W_r` with the softmax of :math:`LeakyReLU(k \cdot x_m W_r + q \cdot x_n W_r)`
+    for a, or of the product of the two: a BasisConv whose sources are the pairs of a relation and a node.
+
+    A value is sent along an edge as many times as its head has weights. Within relations targets are pairs, too, and
+    what they get is summed afterwards.
+    """
+
+    l1: Tensor
+    b1: Tensor
+    l2: Tensor
+    b2: Tensor
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.call = Call.of(layer)
+        H, D, K = layer.heads, layer.heads * layer.out_channels, layer.heads * layer.dim
+        self.relations, self.heads, self.concat, self.mod = layer.num_relations, H, layer.concat, layer.mod
+        self.dim = layer.dim
+        self.within = layer.attention_mechanism == "within-relation"
+        for name in ("weight", "att", "basis", "w", "l1", "b1", "l2", "b2"):
+            found = getattr(layer, name, None)
+            self.register_parameter(name, None if found is None else own(found, found))
+        parts = 1 if self.within else self.relations
+        source, target = Additive(target=None), OfRelation(parts)
+        edge = None if layer.lin_edge is None else Edge(D)
+        self.additive = layer.attention_mode == "additive-self-attention"
+        if self.additive:
+            score = source + target if edge is None else source + target + edge
+            score = score.then(nn.LeakyReLU(layer.negative_slope))
+        else:
+            score = source * target if edge is None else source * target * edge
+        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+            basis = Attention(K, score, Adjacency(), dropout=0.0 if layer.mod else layer.dropout)
+            self.conv = BasisConv((D, parts * D), D, basis, Pass(), bias=False)
+            self.conv.theta = Split().build(K, layer.dim * D, layer.dim * D)
+            self.sum = BasisConv(-1, -1, Adjacency(), Pass(), bias=False)
+        fill(source, source=(layer.k.t(), layer.k))
+        fill(target, weight=(layer.q.t(), layer.q))
+        self.lin_edge = None
+        if edge is not None:
+            fill(edge, weight=(layer.e.t(), layer.e))
+            weight = matrix(layer.lin_edge)
+            self.lin_edge = nn.Linear(weight.shape[1], D, bias=False, device="meta")
+            fill(self.lin_edge, weight=weight)
+        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+        self.flow = layer.flow
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Applies the layer; takes what the PyG layer takes."""
+        call = self.call.read(args, kwargs)
+        x, z = call["x"], call.get("edge_attr")
+        N, R = x.shape[0], self.relations
+        ends = read_ends(call["edge_index"], False, N, self.flow)
+        kind = call.get("edge_type")
+        kind = ends.values if kind is None else kind
+        assert kind is not None, "RGATConv needs edge_type"
+        if z is not None:
+            assert self.lin_edge is not None, "RGATConv was made without edge_dim"
+            z = self.lin_edge(z.view(-1, 1) if z.dim() == 1 else z)
+        elif self.lin_edge is not None:
+            assert self.additive, "RGATConv multiplies with edge_attr"
+            z = x.new_zeros(kind.numel(), self.lin_edge.out_features)
+        edges = _SPREAD.get((ends.edges, kind), (N, self.within, self.flow), lambda: self._spread(ends.edges, kind, N))
+        h = x @ self.matrices()  # (R, N, H C)
+        sources = h.flatten(0, 1)
+        targets = sources if self.within else h.transpose(0, 1).flatten(1)
+        A = weigh(self.conv, sources, targets, edges, edge_attr=z)
+        values = sources.unflatten(1, (self.heads, -1)).repeat_interleave(self.dim, 1).flatten(1)
+        y = self.conv(values, A)
+        y = y.unflatten(0, (R, N)).sum(0) if self.within else y
+        y = self._modified(y, values, edges)
+        y = y if self.concat else y.unflatten(-1, (self.heads, -1)).mean(1)
+        y = y if self.bias is None else y + self.bias
+        if not isinstance(call.get("return_attention_weights"), bool):
+            return y
+        return y, returned(ends, call["edge_index"], by_edge(A, kind.numel()))
+
+    def _modified(self, y: Tensor, values: Tensor, edges: Tensor) -> Tensor:
+        """The result where the weights of the edges, all positive, are changed after the softmax."""
+        if self.mod is None:
+            return y
+        N = y.shape[0]
+        if self.mod in ("additive", "f-additive"):
+            total = self.sum((values, None), edges, size=(len(values), N * self.relations if self.within else N))
+            total = total.unflatten(0, (self.relations, N)).sum(0) if self.within else total
+            return y + (total if self.mod == "f-additive" else total * self._per_head(self.w))
+        degree = torch.bincount(edges[1] % N, minlength=N).to(y.dtype).unsqueeze(-1)
+        if self.mod == "f-scaled":
+            return y * degree
+        hidden = (degree @ self.l1 + self.b1).relu()
+        return y * self._per_head(hidden @ self.l2 + self.b2)
+
+    def _per_head(self, t: Any) -> Tensor:
+        """(*, C) -> (*, K C) the same for every member."""
+        return torch.cat([t] * (self.heads * self.dim), -1)
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        reset(self.children())
+        for name in ("weight", "att", "basis"):
+            parameter = self._parameters[name]
+            if parameter is not None:
+                nn.init.xavier_uniform_(parameter)
+        for name in ("w", "l1"):
+            nn.init.ones_(getattr(self, name))
+        for name in ("b1", "b2", "bias"):
+            parameter = self._parameters.get(name)
+            if parameter is not None:
+                nn.init.zeros_(parameter)
+
+    def matrices(self) -> Tensor:
+        """(R, P, H C) of the relations."""
+        weight: Any = self.weight
+        if self.att is not None:
+            basis: Any = self.basis
+            return torch.einsum("rb,bpq->rpq", self.att, basis)
+        if weight.dim() == 4:  # (R, B, P / B, H C / B) blocks
+            return torch.stack([torch.block_diag(*blocks) for blocks in weight])
+        return weight
+
+    def _spread(self, edges: Tensor, kind: Tensor, N: int) -> Tensor:
+        """The edges between pairs of a relation and a node, that is r N + m."""
+        source, target = edges if self.flow == "source_to_target" else edges.flip(0)
+        shift = kind.long() * N
+        return torch.stack([source + shift, target + shift if self.within else target])

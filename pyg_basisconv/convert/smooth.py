@@ -1,0 +1,130 @@
+"""The layers that smooth features along the edges: by cosine, by sign, by a soft assignment."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch_geometric.nn import AGNNConv, FAConv, FeaStConv
+from torch_geometric.typing import SparseTensor, torch_sparse
+from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_torch_sparse_tensor
+
+from ..bases import Adjacency
+from ..content import Content
+from ..entries import Entries
+from ..errors import reject
+from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
+from ..mechanisms.base import copies, node_score, wide
+from ..theta import Full, Pass
+from .attention import Attending, attention_conv, fill, heads_of, matrix, started
+from .build import only_sum
+from .ends import Ends
+from .registry import rule
+
+
+@rule(AGNNConv)
+def agnn(layer: Any) -> nn.Module:
+    r""":math:`\beta \cos(x_m, x_n)`; a learnt beta is a term of the relative position of period 1."""
+    beta = Relative(period=1)
+    score = beta * Cosine() if layer.requires_grad else float(layer.beta) * Cosine()
+    conv = attention_conv(layer, 1, score, Pass(), -1, -1)
+    if layer.requires_grad:
+        fill(beta, weight=(layer.beta.view(1, 1), layer.beta))
+    return Attending(layer, conv, loops=1.0 if layer.add_self_loops else None)
+
+
+@rule(FAConv)
+def fa(layer: Any) -> nn.Module:
+    r""":math:`\tanh(s \cdot x_m + t \cdot x_n)` times the weights of GCN."""
+    started(layer)
+    only_sum(layer)
+    source, target = matrix(layer.att_l), matrix(layer.att_r)
+    score = Additive(target="own")
+    mask = Adjacency("sym", layer.add_self_loops) if layer.normalize else Adjacency()
+    conv = attention_conv(
+        layer,
+        1,
+        score,
+        Pass(),
+        layer.channels,
+        layer.channels,
+        mask=mask,
+        normalize="tanh",
+        weighted=True,
+        dropout=layer.dropout,
+    )
+    fill(score, source=source, target=target)
+    return FrequencyAdaptive(layer, conv)
+
+
+class FrequencyAdaptive(Attending):
+    """The sum, and a share of the initial features."""
+
+    def __init__(self, layer: Any, conv: Any) -> None:
+        super().__init__(layer, conv)
+        self.eps, self.looped = layer.eps, layer.normalize and layer.add_self_loops
+
+    def ends(self, edge_index: Any, count: int) -> Ends:
+        """The edges; PyG adds loops to those that a sparse matrix has, and replaces those of a SparseTensor."""
+        if isinstance(edge_index, SparseTensor):
+            return super().ends(torch_sparse.fill_diag(edge_index, 1.0) if self.looped else edge_index, count)
+        if self.looped and isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
+            edge_index = add_self_loops(edge_index, fill_value=1.0)[0].to_sparse_coo().coalesce()
+        return super().ends(edge_index, count)
+
+    def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
+        if ends.values is not None:
+            call = {**call, "edge_weight": ends.values}
+        return super().attend(x, ends, z, size, False, call)
+
+    def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
+        return y + self.eps * call["x_0"] if self.eps != 0.0 else y
+
+    def replies(self, asked: Any) -> bool:
+        return isinstance(asked, bool)
+
+    def reply(self, A: Any, ends: Ends, call: dict[str, Any]) -> Any:
+        """The signs and strengths alone, (E,), without the weights of the edges."""
+        x, given = call["x"], call["edge_index"]
+        if isinstance(given, SparseTensor) or is_torch_sparse_tensor(given):
+            reject("return_attention_weights", "None with a sparse edge_index", True, "pass edge_index as (2, E)")
+        edges = ends.edges
+        if self.looped:
+            edges = add_remaining_self_loops(edges, num_nodes=x.shape[-2])[0]
+        j, i = edges if self.conv.flow == "source_to_target" else edges.flip(0)
+        score: Any = self.conv.basis.mechanism
+        alpha = ((x @ score.source[0])[j] + (x @ score.target[0])[i]).tanh()
+        return edges, alpha
+
+
+@rule(FeaStConv)
+def feast(layer: Any) -> nn.Module:
+    r""":math:`u_k \cdot (x_m - x_n) + c_k`, a softmax over k."""
+    started(layer)
+    H = layer.heads
+    score = Steered()
+    conv = attention_conv(
+        layer,
+        H,
+        score,
+        Full(),
+        layer.in_channels,
+        layer.out_channels,
+        normalize="heads",
+        bias=layer.bias,
+    )
+    fill(conv.theta, weight=heads_of(layer.lin, H))
+    fill(score, source=matrix(layer.u), bias=layer.c)
+    return Attending(layer, conv, loops=1.0 if layer.add_self_loops else None)
+
+
+class Steered(Mechanism):
+    r"""A term of the difference of the features, :math:`u_k \cdot (x_m - y_n) + c_k`."""
+
+    def make(self, sizes: Sizes) -> None:
+        self.parameter("source", sizes.heads, sizes.source)
+        self.parameter("bias", sizes.heads)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        H = self.source.shape[0]
+        source, target = (wide(side @ self.source.t()).movedim(-1, 0) for side in (content.x, content.of_target))
+        source = source + wide(self.bias).view(H, *[1] * (source.dim() - 1))
+        return node_score(copies(source, content, H), copies(-target, content, H))

@@ -1,0 +1,88 @@
+"""Attention that learns, beside what it is for, to tell edges from other pairs."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import SuperGATConv
+from torch_geometric.utils import (
+    batched_negative_sampling,
+    dropout_edge,
+    is_undirected,
+    negative_sampling,
+    to_undirected,
+)
+
+from ..mechanisms import Additive, Dot
+from .additive import combined
+from .attention import Attending, attention_conv, fill, heads_of, started
+from .ends import Ends
+from .registry import rule
+
+
+@rule(SuperGATConv, node_dim=0)
+def supergat(layer: Any) -> nn.Module:
+    """GAT's score times a sigmoid of the dot product, or the dot product alone."""
+    started(layer)
+    H = layer.heads
+    additive = Additive(projected=True)
+    if layer.attention_type == "MX":
+        score = additive * Dot(scale=1.0, projected=True).then(nn.Sigmoid())
+    else:
+        score = Dot(projected=True)
+    theta, Q = combined(layer)
+    activation = nn.LeakyReLU(layer.negative_slope)
+    conv = attention_conv(
+        layer, H, score.then(activation), theta, layer.in_channels, Q, dropout=layer.dropout, bias=layer.bias
+    )
+    fill(conv.theta, weight=heads_of(layer.lin, H))
+    if layer.attention_type == "MX":
+        fill(additive, source=(layer.att_l[0], layer.att_l), target=(layer.att_r[0], layer.att_r))
+    return SelfSupervised(layer, conv)
+
+
+class SelfSupervised(Attending):
+    """Attention that in training learns to tell edges from pairs that are none, as SuperGAT."""
+
+    def __init__(self, layer: Any, conv: Any) -> None:
+        super().__init__(layer, conv, loops=1.0 if layer.add_self_loops else None)
+        self.scale = 1.0 if layer.attention_type == "MX" else 1 / math.sqrt(layer.out_channels)
+        self.neg_sample_ratio, self.edge_sample_ratio = layer.neg_sample_ratio, layer.edge_sample_ratio
+        self.is_undirected = layer.is_undirected
+        self.att_x: Tensor | None = None
+        self.att_y: Tensor | None = None
+
+    def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
+        y = super().attend(x, ends, z, size, needed, call)
+        if self.training:
+            nodes = x.shape[0]
+            positive, _ = dropout_edge(ends.edges, p=1.0 - self.edge_sample_ratio, training=True)
+            negative = call.get("neg_edge_index")
+            if negative is None:
+                negative = self._sample(ends.edges, nodes, call.get("batch"))
+            h = torch.stack([*self.conv.theta.project(x)])  # (H, N, C)
+            pairs = torch.cat([positive, negative], 1)
+            self.att_x = (h[:, pairs[0]] * h[:, pairs[1]]).sum(-1).t() * self.scale
+            self.att_y = self.att_x.new_zeros(pairs.shape[1])
+            self.att_y[: positive.shape[1]] = 1.0
+        return y
+
+    def _sample(self, edges: Tensor, nodes: int, batch: Tensor | None) -> Tensor:
+        count = int(self.neg_sample_ratio * self.edge_sample_ratio * edges.shape[1])
+        if not self.is_undirected and not is_undirected(edges, num_nodes=nodes):
+            edges = to_undirected(edges, num_nodes=nodes)
+        if batch is None:
+            sampled: Tensor = negative_sampling(edges, nodes, num_neg_samples=count)
+        else:
+            sampled = batched_negative_sampling(edges, batch, num_neg_samples=count)
+        return sampled
+
+    def get_attention_loss(self) -> Tensor:
+        """The loss of the last call in training."""
+        if not self.training:
+            return torch.tensor([0], device=self.conv.theta.weight.device)
+        assert self.att_x is not None
+        assert self.att_y is not None
+        return F.binary_cross_entropy_with_logits(self.att_x.mean(-1), self.att_y)

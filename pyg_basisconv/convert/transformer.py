@@ -1,0 +1,74 @@
+"""Scaled dot products on a graph."""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import TransformerConv
+
+from ..bases import Identity
+from ..conv import BasisConv
+from ..mechanisms import Dot
+from ..theta import Heads
+from .attention import Attending, attention_conv, fill, heads_of, started
+from .build import basis_conv
+from .ends import Ends
+from .registry import rule
+
+
+@rule(TransformerConv, node_dim=0)
+def transformer(layer: Any) -> nn.Module:
+    r""":math:`(x_m K_k + z U_k) \cdot x_n Q_k / \sqrt D`; U makes values of the edges, too."""
+    started(layer)
+    H, R, C = layer.heads, layer.edge_dim or 0, layer.out_channels
+    key, query, value = layer.lin_key, layer.lin_query, layer.lin_value
+    bias = value.bias is not None
+    score = Dot(C, bias=bias, edge_dim=R)
+    theta = Heads("concat" if layer.concat else "mean", bias=bias)
+    Q = C * (H if layer.concat else 1)
+    P = (key.in_channels, query.in_channels)
+    conv = attention_conv(layer, H, score, theta, P, Q, dropout=layer.dropout)
+    fill(theta, weight=heads_of(value, H))
+    fill(score, key=heads_of(key, H), query=heads_of(query, H))
+    if bias:
+        fill(theta, value_bias=(value.bias.view(H, C), value.bias))
+        fill(score, key_bias=(key.bias.view(H, C), key.bias), query_bias=(query.bias.view(H, C), query.bias))
+    values = None
+    if R:
+        fill(score, key_edge=heads_of(layer.lin_edge, H))
+        values = Heads(theta.combine).build(H, R, Q)
+        values.weight = score._parameters["key_edge"]  # type: ignore[assignment]
+    root = basis_conv(layer, [layer.lin_skip], Identity(), layer.lin_skip.bias)
+    return Skipping(layer, conv, values, root)
+
+
+class Skipping(Attending):
+    """Attention and the target's own features: their sum, or a learnt mixture of the two."""
+
+    def __init__(self, layer: Any, conv: BasisConv, values: Any, root: BasisConv) -> None:
+        super().__init__(layer, conv, edge_dim=layer.edge_dim, values=values, root=root)
+        self.lin_beta = deepcopy(layer.lin_beta)
+        self.root_weight = layer.root_weight
+
+    def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
+        y, A = super().attend(x, ends, z, size, needed, call)
+        basis = self.conv.basis
+        if self.replies(call.get("return_attention_weights")) and basis.training and A.dropout[0]:
+            basis.eval()  # the weights that PyG returns here are those before dropout
+            _, A = self.conv(x, ends.edges, edge_attr=z, size=size, return_attention=True)
+            basis.train()
+        return y, A
+
+    def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
+        if not self.root_weight:
+            return y
+        assert self.root is not None
+        skip = self.root(target)
+        if self.lin_beta is None:
+            return y + skip
+        beta = self.lin_beta(torch.cat([y, skip, y - skip], dim=-1)).sigmoid()
+        return beta * skip + (1 - beta) * y
+
+    def replies(self, asked: Any) -> bool:
+        return isinstance(asked, bool)

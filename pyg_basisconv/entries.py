@@ -1,0 +1,150 @@
+"""The entries of a mask: the pairs (m, n) at which scores are computed."""
+
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+from .basis import BoundBasis
+from .cache import kept
+from .kernels import Pattern
+from .kernels.pattern import index_dtype
+
+Index = Callable[[Tensor, Tensor], Tensor]
+
+
+class Entries:
+    """E pairs (m, n), in the order of `pattern.by_target`, and what depends on their places alone.
+
+    Args:
+        pattern: the pairs.
+        weight: (E,) of the mask, in the pattern's own order, None for ones.
+        complete: whether these are all M x N pairs, once each, target by target.
+        causal: whether these are all pairs m <= n of as many sources as targets.
+        first: the number of the first target, where these are the entries of a run of targets.
+    """
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        weight: Tensor | None = None,
+        complete: bool = False,
+        causal: bool = False,
+        first: int = 0,
+    ) -> None:
+        self.pattern, self.complete, self.causal, self.first = pattern, complete, causal, first
+        self._weight = weight
+        self.edge: Tensor | None = None  # (E,) the edge of the graph at each entry, -1 at loops that the mask adds
+        self._lookups: dict[Hashable, Pattern] = {}
+        self._runs: tuple[int, list[Entries]] | None = None
+
+    @property
+    def E(self) -> int:
+        return self.pattern.by_target.other.numel()
+
+    @property
+    def M(self) -> int:
+        return self.pattern.M
+
+    @property
+    def N(self) -> int:
+        return self.pattern.N
+
+    @property
+    def weight(self) -> Tensor | None:
+        """(E,) the weights of the mask, by target."""
+        order = self.pattern.by_target.order
+        return self._weight if self._weight is None or order is None else self._weight.index_select(0, order)
+
+    def lookup(self, name: Hashable, size: int, index: Index) -> Pattern:
+        """From a table of the given size to the entries: entry (m, n) reads the place index(m, n)."""
+        if name not in self._lookups:
+            with torch.inference_mode(False):
+                m, n = self.pattern.by_target.other, self.pattern.row
+                places = index(m.long(), n.long() + self.first).to(index_dtype(size))
+                self._lookups[name] = Pattern(places, n, size, self.N)
+        return self._lookups[name]
+
+    def runs(self, size: int) -> list["Entries"]:
+        """The entries of runs of whole targets, of about so many entries; kept."""
+        if self._runs is None or self._runs[0] != size:
+            with torch.inference_mode(False):
+                self._runs = size, self._cut(size)
+        return self._runs[1]
+
+    def _cut(self, size: int) -> list["Entries"]:
+        ptr = self.pattern.by_target.ptr
+        ends = torch.arange(size, self.E + size, size, device=ptr.device).clamp_(max=self.E).to(ptr.dtype)
+        last = sorted({*torch.searchsorted(ptr, ends).tolist(), self.N} - {0})
+        return [
+            Entries(self.pattern.run(first, last), first=first)
+            for first, last in zip([0, *last[:-1]], last, strict=True)
+        ]
+
+    def places(self, index: Index) -> Tensor:
+        """(M, N) the same for all pairs."""
+        m, n = (torch.arange(size, device=self.pattern.source.device) for size in (self.M, self.N))
+        return index(m[:, None], n[None, :]).expand(self.M, self.N)
+
+    @kept
+    def each_pair(self) -> Pattern:
+        """From all M N pairs to the entries that they are."""
+        place = self.pattern.by_target.other.long() * self.N + self.pattern.row.long()
+        return Pattern(place, torch.arange(self.E, device=place.device), self.M * self.N, self.E)
+
+    @kept
+    def edge_patterns(self) -> tuple[Pattern | None, Pattern | None]:
+        """From the edges of the graph to the entries that they are, None where these are the same in the same order;
+        and from them to the loops at their targets, None where the mask adds none.
+        """
+        edge = self.edge
+        assert edge is not None
+        place = torch.arange(self.E, dtype=edge.dtype, device=edge.device)
+        if bool((edge == place).all()) and self.edges == self.E:
+            return None, None
+        there = (edge >= 0).nonzero().squeeze(1)
+        own = Pattern(edge[there], place[there], self.edges, self.E)
+        if there.numel() == self.E:
+            return own, None
+        loop = torch.full((self.N,), -1, dtype=edge.dtype, device=edge.device)  # of each target, where one is added
+        added = (edge < 0).nonzero().squeeze(1)
+        loop[self.pattern.row[added].long()] = place[added]
+        at = loop[self.pattern.row[there].long()]
+        some = at >= 0
+        return own, Pattern(edge[there][some], at[some], self.edges, self.E)
+
+    def number(self, edge: Tensor, edges: int) -> None:
+        """Learns the edges that its entries are, (E,) in the pattern's own order, -1 for none, of so many."""
+        order = self.pattern.by_target.order
+        self.edge, self.edges = edge if order is None else edge.index_select(0, order), edges
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(M, N) what a softmax over all pairs adds to the scores: the logarithm of how often each pair is there."""
+        if self.complete or self.causal:
+            return None
+        count = torch.zeros(self.M * self.N, dtype=torch.float64, device=self.pattern.source.device)
+        place = self.pattern.source.long() * self.N + self.pattern.target.long()
+        count = count.index_put((place,), count.new_ones(()), accumulate=True)
+        return count.log().view(self.M, self.N)
+
+
+def entries(bound: BoundBasis) -> Entries:
+    """Where a bound basis has edges: each edge of a single matrix, and the distinct places of a family; kept there."""
+    found: Entries | None = bound.__dict__.get("_entries")
+    if found is None:
+        with torch.inference_mode(False):
+            found = _entries(bound)
+        if not bound.requires_grad:
+            bound.__dict__["_entries"] = found
+    return found
+
+
+def _entries(bound: BoundBasis) -> Entries:
+    if bound.K == 1:
+        written = bound.explicit
+        return Entries(written.edge_set.expand, written.weight)
+    _, source, target, _ = bound.edges()
+    N = max(1, bound.N)
+    place = torch.unique(source.long() * N + target.long())
+    return Entries(Pattern(place // N, place % N, bound.M, bound.N))

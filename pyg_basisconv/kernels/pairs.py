@@ -1,0 +1,207 @@
+"""A hidden layer on the pairs of a pattern, in pieces: nothing of size E x width is ever held."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from .pattern import Pattern
+
+_CHUNK = 1 << 20  # numbers held at a time
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class _Side(NamedTuple):
+    """The entries of a pattern grouped by one end: ptr (G + 1,), group (E,), other (E,), and their order by target."""
+
+    ptr: Tensor
+    group: Tensor
+    other: Tensor
+    order: Tensor | None
+
+    def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
+        """Runs of whole groups with their entries, of about as many numbers as may be held."""
+        most = max(1, _CHUNK // max(1, width))
+        E, G = self.group.numel(), self.ptr.numel() - 1
+        # A run ends with the group in which its last entry lies.
+        ends = torch.arange(most, E + most, most, device=self.ptr.device).clamp_(max=E).to(self.ptr.dtype)
+        groups = sorted({*torch.searchsorted(self.ptr, ends).clamp_(max=G).tolist(), G})
+        bounds = self.ptr[groups].tolist()
+        first = start = 0
+        for group, end in zip(groups, bounds, strict=True):
+            if end > start:
+                yield slice(first, group), slice(start, end)
+            first, start = group, end
+
+
+def _sides(pattern: Pattern) -> tuple[_Side, _Side]:
+    ptr, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
+    by_target = _Side(ptr, pattern.row, pattern.by_target.other, None)
+    return by_target, _Side(t_ptr, pattern.T.row, t_index, t_back)
+
+
+class _Hidden(torch.autograd.Function):
+    """See `hidden`; rows are (M, H D), (N, H D) and (E, R)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        source: Tensor | None,
+        target: Tensor | None,
+        edge: Tensor | None,
+        weight: Tensor | None,
+        out: Tensor | None,
+        activation: Activation,
+        pattern: Pattern,
+        heads: int,
+    ) -> Tensor:
+        ctx.save_for_backward(source, target, edge, weight, out)
+        ctx.activation, ctx.pattern, ctx.heads = activation, pattern, heads
+        side = _sides(pattern)[0]
+        like = next(t for t in (source, target, edge) if t is not None)
+        score = like.new_empty(heads, pattern.E)
+        last = None if out is None else spread(out)
+        for _, e in side.chunks(_width(heads, edge, out)):
+            v = activation(_inner(side, e, target, source, edge, weight))
+            score[:, e] = (_by_rows(v, cast(Tensor, edge)[e], heads) if last is None else v @ last).t()
+        return score
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # grad (H, E)
+        source, target, edge, weight, out = ctx.saved_tensors
+        H, pattern, activation = ctx.heads, ctx.pattern, ctx.activation
+        needs, width = ctx.needs_input_grad, _width(H, edge, out)
+        last = None if out is None else spread(out)
+        d_source, d_target, d_edge, d_weight, d_last = (
+            torch.zeros_like(t) if t is not None and needed else None
+            for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
+        )
+        by_target, by_source = _sides(pattern)
+
+        if any(d is not None for d in (d_target, d_edge, d_weight, d_last)):
+            for n, e in by_target.chunks(width):
+                u, d = _inner(by_target, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
+                v, du = _step(activation, u, _back(d, last, edge, e))
+                if d_last is not None:
+                    d_last += v.t() @ d
+                if d_target is not None:
+                    d_target[n] = _sum_groups(du, by_target.ptr, n, e)
+                if d_edge is not None:
+                    if weight is not None:
+                        d_edge[e] += du @ weight.t()
+                    if last is None:
+                        d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
+                if d_weight is not None:
+                    d_weight += edge[e].t() @ du
+        if d_source is not None:
+            order = cast(Tensor, by_source.order)
+            for m, e in by_source.chunks(width):
+                u, d = _inner(by_source, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
+                _, du = _step(activation, u, _back(d, last, edge, order[e]))
+                d_source[m] = _sum_groups(du, by_source.ptr, m, e)
+        if d_last is not None:
+            heads = torch.arange(H, device=out.device)
+            d_last = d_last.view(*out.shape, H)[heads, :, heads]
+        return d_source, d_target, d_edge, d_weight, d_last, None, None, None
+
+
+def _width(heads: int, edge: Tensor | None, out: Tensor | None) -> int:
+    if out is not None:
+        return out.numel()
+    assert edge is not None
+    return heads * edge.shape[1]
+
+
+def _by_rows(v: Tensor, edge: Tensor, heads: int) -> Tensor:
+    """(c, H R), (c, R) -> (c, H)."""
+    return (v.view(v.shape[0], heads, -1) * edge.unsqueeze(1)).sum(-1)
+
+
+def _back(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | Tensor) -> Tensor:
+    """The gradient of the hidden values, (c, H D)."""
+    if last is not None:
+        return d @ last.t()
+    assert edge is not None
+    return (d.unsqueeze(-1) * edge[entries].unsqueeze(1)).flatten(1)
+
+
+def spread(out: Tensor) -> Tensor:
+    """(H, D) -> (H D, H): the product with it sums each head's own columns."""
+    H, D = out.shape
+    return torch.diag_embed(out.t()).transpose(0, 1).reshape(H * D, H)
+
+
+def _inner(
+    side: _Side, e: slice, own: Tensor | None, others: Tensor | None, edge: Tensor | None, weight: Tensor | None
+) -> Tensor:
+    """What enters the activation for some entries, (c, H D)."""
+    u: Tensor | None = None
+    for rows, index in ((others, side.other), (own, side.group)):
+        if rows is not None:
+            found = F.embedding(index[e], rows)
+            u = found if u is None else u.add_(found)
+    if edge is not None and weight is not None:
+        some = edge[e] if side.order is None else edge.index_select(0, side.order[e])
+        u = some @ weight if u is None else u.addmm_(some, weight)
+    assert u is not None
+    return u
+
+
+def _step(activation: Activation, u: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+    """The hidden values, and the gradient of what entered them."""
+    with torch.enable_grad():
+        u.requires_grad_()
+        v = activation(u)
+    (du,) = torch.autograd.grad(v, u, dv)
+    return v.detach(), du
+
+
+def _sum_groups(rows: Tensor, ptr: Tensor, groups: slice, entries: slice) -> Tensor:
+    """The sums of consecutive rows."""
+    offsets = ptr[groups.start : groups.stop + 1] - entries.start
+    if rows.dtype == torch.float32 or rows.is_cuda:
+        index = torch.arange(rows.shape[0], dtype=offsets.dtype, device=rows.device)
+        return torch._embedding_bag_forward_only(rows, index, offsets, False, 0, False, None, True, -1)[0]
+    return torch.segment_reduce(rows, "sum", offsets=offsets.long(), unsafe=True, axis=0)
+
+
+def hidden(
+    source: Tensor | None,
+    target: Tensor | None,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    out: Tensor | None,
+    activation: Activation,
+    pattern: Pattern,
+    heads: int = 0,
+) -> Tensor:
+    r"""Scores of a perceptron: :math:`s_{he} = a_h \cdot act(l_{h,source(e)} + r_{h,target(e)} + f_e U_h)`.
+
+    Deterministic, differentiable once in all tensors; pairs are visited in pieces, and again in the gradient.
+
+    Args:
+        source: l, (M, H D), or None.
+        target: r, (N, H D), or None.
+        edge: f, (E, R) by target, or None.
+        weight: U, (R, H D), or None.
+        out: a, (H, D); None for f itself, of width D = R.
+        activation: elementwise.
+        pattern: the pairs.
+        heads: H, where `out` is None.
+
+    Returns:
+        (H, E), by target.
+
+    >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
+    >>> l, r, a = torch.tensor([[1.], [-3.]]), torch.tensor([[1.]]), torch.tensor([[10.]])
+    >>> hidden(l, r, None, None, a, torch.relu, pattern)
+    tensor([[20.,  0.]])
+    """
+    heads = heads if out is None else out.shape[0]
+    score: Tensor = _Hidden.apply(source, target, edge, weight, out, activation, pattern, heads)
+    return score

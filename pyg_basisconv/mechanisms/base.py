@@ -1,0 +1,346 @@
+"""A mechanism, described, and the score that it gives for a content."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..content import Content
+from ..entries import Entries
+from ..errors import reject
+from ..kernels import Pattern, lift
+from ..kernels.attend import Side
+from ..theta.base import glorot
+
+Tensors = Sequence[Tensor]
+
+
+class Sizes(NamedTuple):
+    """What parameters are made for: K heads, P and P' the widths of sources and targets (-1: not known), D that of a
+    projected member.
+    """
+
+    heads: int
+    source: int
+    target: int
+    inner: int
+
+
+class Dots(NamedTuple):
+    """A score as inner products and tables: the form that a vendor's kernel takes.
+
+    keys: (c, M, d) each; queries: (c, N, d) each; biases: (c, M, N) each.
+    """
+
+    keys: list[Tensor]
+    queries: list[Tensor]
+    biases: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Scores of C copies of a graph (one for each head and graph of a batch), ready to be evaluated on some of them.
+
+    Args:
+        tensors: what they are computed from, (C, ...) each.
+        sides: what the second axis of each is, see `kernels.attend`.
+        on: of the tensors of c copies, or of a run of targets, the scores of their entries, (c E,), by target.
+        dots: the same as inner products, where it is that.
+    """
+
+    tensors: tuple[Tensor, ...]
+    sides: tuple[Side, ...]
+    on: Callable[[Tensors, Entries], Tensor]
+    dots: Callable[[Tensors, Entries], Dots] | None = None
+
+    def __add__(self, other: "Score") -> "Score":
+        mine, theirs = self.dots, other.dots
+        if mine is None or theirs is None:
+            return self.join(other, torch.add)
+        split = len(self.tensors)
+
+        def dots(t: Tensors, entries: Entries) -> Dots:
+            return Dots(*(a + b for a, b in zip(mine(t[:split], entries), theirs(t[split:], entries), strict=True)))
+
+        return self.join(other, torch.add, dots)
+
+    def join(
+        self,
+        other: "Score",
+        operation: Callable[[Tensor, Tensor], Tensor],
+        dots: Callable[[Tensors, Entries], Dots] | None = None,
+    ) -> "Score":
+        """The scores of both, entry by entry, under an operation."""
+        split, tensors, sides = len(self.tensors), self.tensors + other.tensors, self.sides + other.sides
+        return Score(tensors, sides, lambda t, e: operation(self.on(t[:split], e), other.on(t[split:], e)), dots)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Score":
+        """The scores under a function."""
+        return Score(self.tensors, self.sides, lambda t, e: function(self.on(t, e)))
+
+    def times(self, factor: float) -> "Score":
+        """The scores times a number."""
+        inner = self.dots
+
+        def dots(t: Tensors, entries: Entries) -> Dots:
+            assert inner is not None
+            keys, queries, biases = inner(t, entries)
+            return Dots([factor * key for key in keys], queries, [factor * bias for bias in biases])
+
+        return Score(self.tensors, self.sides, lambda t, e: factor * self.on(t, e), None if inner is None else dots)
+
+
+class Mechanism(nn.Module):
+    """Says how pairs (m, n) are scored by their content. Mechanisms add, multiply, scale, and pass through activations.
+
+    A kind gives `make(sizes)`, which registers its parameters, and `score(content, entries)`.
+
+    >>> from pyg_basisconv.mechanisms import Additive, Dot
+    >>> 0.5 * Dot(8) + Additive().then(nn.Tanh())
+    Dot(8) * 0.5 + Additive().then(Tanh())
+    """
+
+    sizes: Sizes | None = None
+    edge_dim = 0  # the width of the features of edges that it reads, 0 for none
+    weight: nn.Parameter
+    source: nn.Parameter
+    target: nn.Parameter
+    key: nn.Parameter
+    query: nn.Parameter
+    key_edge: nn.Parameter
+    query_edge: nn.Parameter
+    gate: nn.Parameter
+    edge: nn.Parameter
+    out: nn.Parameter
+    bias: nn.Parameter
+
+    def build(self, sizes: Sizes) -> None:
+        """Makes the parameters, once."""
+        if self.sizes is not None:
+            if self.sizes != sizes:
+                reject("mechanism", f"one made for {sizes}", self.sizes, "give each layer its own")
+            return
+        self.make(sizes)
+        self.sizes = sizes
+
+    def make(self, sizes: Sizes) -> None:
+        """Registers the parameters for these sizes, and draws them."""
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        for parameter in self.parameters(recurse=False):
+            draw(parameter)
+        for part in self.children():
+            if isinstance(part, Mechanism):
+                part.reset_parameters()
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        """The scores of a content at the entries of a mask."""
+        raise NotImplementedError
+
+    def parameter(self, name: str, *shape: int) -> None:
+        """Registers a parameter with a given shape, (H, ...)."""
+        if any(n < 0 for n in shape):
+            fix = "give in_channels, or score what is projected"
+            reject("in_channels", f"a positive integer, which {self} needs", -1, fix)
+        setattr(self, name, nn.Parameter(torch.empty(shape)))
+        draw(getattr(self, name))
+
+    @property
+    def reads_edges(self) -> bool:
+        """Whether it, or a part of it, reads features of edges."""
+        return any(part.edge_dim > 0 for part in self.modules() if isinstance(part, Mechanism))
+
+    def then(self, activation: Callable[[Tensor], Tensor]) -> "Mechanism":
+        """The scores under an elementwise function without parameters."""
+        return Then(self, activation)
+
+    def __add__(self, other: Any) -> "Mechanism":
+        return Sum(self, other) if isinstance(other, Mechanism) else NotImplemented
+
+    def __mul__(self, other: Any) -> "Mechanism":
+        if isinstance(other, Mechanism):
+            return Times(self, other)
+        return Scaled(self, float(other)) if isinstance(other, int | float) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def extra_repr(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def check_width(name: str, value: Any, least: int = 1) -> None:
+    """Rejects what is not an integer from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        reject(name, f"an integer from {least} on", repr(value), "give a width")
+
+
+def draw(parameter: Tensor) -> None:
+    """Draws weights (H, P, D) or (H, D); what is a bias, (H,), is zero."""
+    if parameter.dim() < 2:
+        nn.init.zeros_(parameter)
+    else:
+        glorot(parameter, parameter.shape[-2] if parameter.dim() > 2 else 1, parameter.shape[-1])
+
+
+class Composed(Mechanism):
+    """A mechanism made of others."""
+
+    def __init__(self, *parts: Mechanism) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def make(self, sizes: Sizes) -> None:
+        for part in self.parts:
+            part.build(sizes)  # type: ignore[operator]
+
+    def reset_parameters(self) -> None:
+        for part in self.parts:
+            part.reset_parameters()  # type: ignore[operator]
+
+    def scores(self, content: Content, entries: Entries) -> list[Score]:
+        """The scores of the parts."""
+        return [part.score(content, entries) for part in self.parts]  # type: ignore[operator]
+
+
+class Sum(Composed):
+    """`a + b`."""
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        first, second = self.scores(content, entries)
+        return first + second
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
+
+class Times(Composed):
+    """`a * b`, entry by entry."""
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        first, second = self.scores(content, entries)
+        return first.join(second, torch.mul)
+
+    def __repr__(self) -> str:
+        return " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
+
+
+class Scaled(Composed):
+    """`2.5 * a`."""
+
+    def __init__(self, part: Mechanism, factor: float) -> None:
+        super().__init__(part)
+        self.factor = factor
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        return self.scores(content, entries)[0].times(self.factor)
+
+    def __repr__(self) -> str:
+        part = self.parts[0]
+        return f"({part!r}) * {self.factor}" if isinstance(part, Sum) else f"{part!r} * {self.factor}"
+
+
+class Then(Composed):
+    """`a.then(activation)`."""
+
+    def __init__(self, part: Mechanism, activation: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(part)
+        self.activation = elementwise(activation)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        return self.scores(content, entries)[0].map(self.activation)
+
+    def __repr__(self) -> str:
+        part = self.parts[0]
+        shown = f"({part!r})" if isinstance(part, Sum | Times | Scaled) else repr(part)
+        return f"{shown}.then({getattr(self.activation, '__name__', self.activation)})"
+
+
+def elementwise(activation: Any) -> Callable[[Tensor], Tensor]:
+    """An activation, checked."""
+    if not callable(activation) or isinstance(activation, Mechanism):
+        reject("activation", "an elementwise function", repr(activation), "such as torch.nn.LeakyReLU(0.2)")
+    if isinstance(activation, nn.Module) and next(activation.parameters(), None) is not None:
+        reject("activation", "one without parameters", repr(activation), "its parameters would get no gradient")
+    return activation  # type: ignore[no-any-return]
+
+
+def wide(t: Tensor) -> Tensor:
+    """In float32 at least, in which scores are computed."""
+    return t if t.dtype in (torch.float32, torch.float64) else t.float()
+
+
+def copies(t: Tensor, content: Content, heads: int) -> Tensor:
+    """(H, *, ...) or, with None for either, sizes 1 to be repeated: (C, ...), C = H x batch."""
+    lead = (heads, *content.batch)
+    return t.expand(*lead, *t.shape[len(lead) :]).flatten(0, len(lead) - 1)
+
+
+def per_copy(parameter: Tensor, content: Content) -> Tensor:
+    """(H, ...) -> (C, ...): the same for every graph of a batch."""
+    lead = len(content.batch)
+    return copies(parameter[(slice(None), *[None] * lead)], content, parameter.shape[0])
+
+
+def node_score(source: Tensor | None, target: Tensor | None) -> Score:
+    """s_m + t_n of (C, M) and (C, N), where they are there."""
+    tensors = tuple(t for t in (source, target) if t is not None)
+    at: dict[Side, Tensor | None] = {"source": source, "target": target}
+    sides = tuple(side for side, t in at.items() if t is not None)
+
+    def ends(t: Tensors) -> tuple[Tensor | None, Tensor | None]:
+        given = iter(t)
+        return None if source is None else next(given), None if target is None else next(given)
+
+    def on(t: Tensors, entries: Entries) -> Tensor:
+        s, r = ends(t)
+        pattern = entries.pattern.copies(t[0].shape[0])
+        at_source = None if s is None else lift(s.reshape(-1), pattern.at_source)
+        at_target = None if r is None else lift(r.reshape(-1), pattern.at_target)
+        if at_source is None or at_target is None:
+            found = at_target if at_source is None else at_source
+            assert found is not None
+            return found
+        return at_source + at_target
+
+    def dots(t: Tensors, entries: Entries) -> Dots:
+        s, r = ends(t)
+        c = t[0].shape[0]
+        if s is not None and r is None:
+            return Dots([], [], [s.unsqueeze(-1).expand(c, entries.M, entries.N)])
+        one = t[0].new_ones(1)
+        s = s if s is not None else one.expand(c, entries.M) * 0
+        r = r if r is not None else one.expand(c, entries.N) * 0
+        key = torch.stack([s, one.expand_as(s)], -1)
+        return Dots([key], [torch.stack([one.expand_as(r), r], -1)], [])
+
+    return Score(tensors, sides, on, dots)
+
+
+def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Callable[[Entries], Tensor]) -> Score:
+    """Each entry reads a place of its copy's table, (C, S).
+
+    Args:
+        table: the numbers.
+        pattern: from the places of the table to the entries.
+        places: (M, N) the place of each pair.
+    """
+
+    def on(t: Tensors, entries: Entries) -> Tensor:
+        return lift(t[0].reshape(-1), pattern(entries).copies(t[0].shape[0]).at_source)
+
+    def dots(t: Tensors, entries: Entries) -> Dots:
+        place = places(entries)
+        return Dots([], [], [t[0].index_select(1, place.flatten()).unflatten(1, place.shape)])
+
+    return Score((table,), ("copy",), on, dots)
+
+
+def entry_score(values: Tensor) -> Score:
+    """Scores that are at hand, (C, E) by target."""
+    return Score((values,), ("entry",), lambda t, entries: t[0].reshape(-1))

@@ -1,0 +1,68 @@
+"""Mechanisms that read the features of edges."""
+
+import torch
+from torch import Tensor
+
+from ..content import Content
+from ..entries import Entries
+from ..errors import reject
+from .base import Mechanism, Score, Sizes, check_width, entry_score, wide
+
+
+def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
+    """(E, R) the features at the entries, by target."""
+    edge_attr = content.of_edges
+    if edge_attr.shape[-1] != dim:
+        reject("edge_attr", f"{dim} features (edge_dim) on the last axis", edge_attr.shape[-1], "correct one of them")
+    return wide(content.edges_at(entries))
+
+
+class Edge(Mechanism):
+    r"""A term of the edge, :math:`w_k \cdot z_{mn}`, of its features z, `edge_attr`.
+
+    Args:
+        dim: R, the width of z.
+        inner: D, where w is the product of a matrix R x D and a vector, as in `GATConv`; None for a free w.
+    """
+
+    def __init__(self, dim: int, inner: int | None = None) -> None:
+        super().__init__()
+        check_width("dim", dim)
+        if inner is not None:
+            check_width("inner", inner)
+        self.edge_dim, self.inner = dim, inner
+
+    def make(self, sizes: Sizes) -> None:
+        if self.inner is None:
+            self.parameter("weight", sizes.heads, self.edge_dim)
+        else:
+            self.parameter("weight", sizes.heads, self.edge_dim, self.inner)
+            self.parameter("out", sizes.heads, self.inner)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        weight = self.weight if self.inner is None else (self.weight @ self.out.unsqueeze(-1)).squeeze(-1)  # (H, R)
+        found = wide(weight) @ edge_rows(content, entries, self.edge_dim).t()  # (H, E)
+        return entry_score(_repeat(found, content))
+
+    def extra_repr(self) -> str:
+        return str(self.edge_dim) if self.inner is None else f"{self.edge_dim}, inner={self.inner}"
+
+
+class Feature(Mechanism):
+    """One feature of the edge as it is."""
+
+    def __init__(self, dim: int, index: int) -> None:
+        super().__init__()
+        self.edge_dim, self.index = dim, index
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        assert self.sizes is not None
+        found = edge_rows(content, entries, self.edge_dim)[:, self.index]
+        return entry_score(_repeat(found.expand(self.sizes.heads, -1), content))
+
+
+def _repeat(found: Tensor, content: Content) -> Tensor:
+    """(H, E) -> (C, E)."""
+    count = torch.Size(content.batch).numel()
+    H, E = found.shape
+    return found if count == 1 else found.unsqueeze(1).expand(H, count, E).reshape(H * count, E)

@@ -1,0 +1,168 @@
+"""Mechanisms that are inner products of what source and target say."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..content import Content
+from ..entries import Entries
+from ..errors import reject
+from ..kernels import hidden, sddmm
+from ..theta.base import project
+from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
+from .edges import edge_rows
+
+
+def inner_score(key: Tensor, query: Tensor) -> Score:
+    """<key_m, query_n> of (C, M, d) and (C, N, d)."""
+
+    def on(t: Tensors, entries: Entries) -> Tensor:
+        keys, queries = (wide(side).flatten(0, 1) for side in t)
+        return sddmm(keys, queries, entries.pattern.copies(t[0].shape[0]))
+
+    def dots(t: Tensors, entries: Entries) -> Dots:
+        return Dots([t[0]], [t[1]], [])
+
+    return Score((key, query), ("source", "target"), on, dots)
+
+
+class Bilinear(Mechanism):
+    r"""A bilinear form, :math:`x_m \Lambda_k y_n`, with :math:`\Lambda_k` of P x P'."""
+
+    def make(self, sizes: Sizes) -> None:
+        self.parameter("weight", sizes.heads, sizes.source, sizes.target)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        query = content.of_target
+        query = query if query.layout == torch.strided else query.to_dense()
+        H = self.weight.shape[0]
+        return inner_score(copies(project(content.x, self.weight), content, H), copies(query[None], content, H))
+
+
+class Cosine(Mechanism):
+    r"""The cosine of the features, :math:`x_m \cdot y_n / (|x_m| |y_n|)`, without a parameter (AGNN, Thekumparampil et
+    al., arXiv:1803.03735).
+    """
+
+    def make(self, sizes: Sizes) -> None:
+        if -1 not in sizes[1:3] and sizes.source != sizes.target:
+            reject("in_channels", "one width for sources and targets, for Cosine", sizes[1:3], "project them before")
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        assert self.sizes is not None
+        sides = []
+        for side in (content.x, content.of_target):
+            side = side if side.layout == torch.strided else side.to_dense()
+            sides.append(copies(F.normalize(side, dim=-1)[None], content, self.sizes.heads))
+        return inner_score(*sides)
+
+
+class Dot(Mechanism):
+    r"""The inner product of a key and a query, :math:`s \, (x_m K_k + \kappa_k) \cdot (y_n Q_k + \rho_k)`.
+
+    Scaled by :math:`s = 1 / \sqrt{dim}` this is the attention of the Transformer (Vaswani et al., arXiv:1706.03762).
+    Features of the edges, z, may enter it: the key is then :math:`k + z U` ('key'), and the query
+    :math:`q + z V` as well ('both'); or the product of z with itself is left out,
+    :math:`k \cdot q + k \cdot z V + q \cdot z U` ('cross': Henderson et al., arXiv:2305.10147).
+
+    Args:
+        dim: the width of keys and queries; None where they are projected.
+        scale: s; by default :math:`1 / \sqrt{dim}`.
+        bias: whether keys and queries have a bias.
+        projected: keys and queries are :math:`x \Theta_k` and :math:`y \Theta_k`.
+        edge_dim: the width of z, `edge_attr`; 0 for none.
+        mix: 'key', 'both' or 'cross'.
+    """
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        scale: float | None = None,
+        bias: bool = False,
+        projected: bool = False,
+        edge_dim: int = 0,
+        mix: Literal["key", "both", "cross"] = "key",
+    ) -> None:
+        super().__init__()
+        if (dim is None) != projected:
+            fix = "give one of them"
+            reject("dim", "the width of keys and queries, and None where they are projected", repr(dim), fix)
+        if dim is not None:
+            check_width("dim", dim)
+        check_width("edge_dim", edge_dim, 0)
+        if scale is not None and not (isinstance(scale, int | float) and math.isfinite(scale)):
+            reject("scale", "a finite number, or None for 1 / sqrt(dim)", repr(scale), "give a number")
+        if projected and (bias or edge_dim):
+            reject("projected", "False where there is a bias or an edge", True, "give Theta the bias")
+        if mix not in ("key", "both", "cross"):
+            reject("mix", "'key', 'both' or 'cross'", repr(mix), "see help(mechanisms.Dot)")
+        self.dim, self.scale, self.has_bias, self.projected = dim, scale, bias, projected
+        self.edge_dim, self.mix = edge_dim, mix
+
+    def make(self, sizes: Sizes) -> None:
+        H = sizes.heads
+        if self.dim is None:
+            return
+        self.parameter("key", H, sizes.source, self.dim)
+        self.parameter("query", H, sizes.target, self.dim)
+        if self.has_bias:
+            self.key_bias = nn.Parameter(torch.zeros(H, self.dim))
+            self.query_bias = nn.Parameter(torch.zeros(H, self.dim))
+        if self.edge_dim:
+            self.parameter("key_edge", H, self.edge_dim, self.dim)
+            if self.mix != "key":
+                self.parameter("query_edge", H, self.edge_dim, self.dim)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.has_bias and self.dim is not None:
+            nn.init.zeros_(self.key_bias)
+            nn.init.zeros_(self.query_bias)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        if self.projected:
+            key, query = content.projected, content.projected_target
+        else:
+            key, query = project(content.x, self.key), project(content.of_target, self.query)
+        if self.has_bias:
+            ones = [1] * (key.dim() - 2)
+            key = key + self.key_bias.view(key.shape[0], *ones, -1)
+            query = query + self.query_bias.view(query.shape[0], *ones, -1)
+        H = key.shape[0]
+        scale = key.shape[-1] ** -0.5 if self.scale is None else self.scale
+        score = inner_score(copies(key, content, H), copies(query * scale, content, H))
+        if not self.edge_dim:
+            return score
+        return score + self._edges(content, entries, key, query * scale, scale)
+
+    def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
+        """The terms with features of edges, as <z, b_n + a_m + z G>: all of width R."""
+        H, R = self.key_edge.shape[:2]
+        count = torch.Size(content.batch).numel()
+
+        def against(side: Tensor, weight: Tensor) -> Tensor:
+            weight = weight.transpose(1, 2).view(H, *[1] * (side.dim() - 3), self.dim or 0, R)
+            return wide(side @ weight).movedim(0, -2).flatten(-2).flatten(0, -2)  # (B M, H R)
+
+        source = square = None
+        if self.mix != "key":
+            source = against(key * scale, self.query_edge)
+        if self.mix == "both":
+            square = (
+                wide(self.key_edge @ self.query_edge.transpose(1, 2) * scale).transpose(0, 1).flatten(1)
+            )  # (R, H R)
+        z = edge_rows(content, entries, R).repeat(count, 1)
+        score = hidden(
+            source, against(query, self.key_edge), z, square, None, lambda u: u, entries.pattern.copies(count), heads=H
+        )
+        return entry_score(score.view(H * count, entries.E))
+
+    def extra_repr(self) -> str:
+        shown = ["projected=True"] if self.projected else [str(self.dim)]
+        shown += [] if self.scale is None else [f"scale={self.scale}"]
+        shown += ["bias=True"] * self.has_bias
+        shown += [f"edge_dim={self.edge_dim}", f"mix={self.mix!r}"] if self.edge_dim else []
+        return ", ".join(shown)

@@ -1,0 +1,292 @@
+"""Mechanisms that add what source and target say: additive scores, and hidden layers over them."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..content import Content
+from ..entries import Entries
+from ..errors import reject
+from ..kernels import hidden
+from ..kernels.attend import Side
+from ..kernels.pairs import spread
+from ..theta.base import project
+from .base import (
+    Composed,
+    Mechanism,
+    Score,
+    Sizes,
+    Tensors,
+    check_width,
+    copies,
+    elementwise,
+    entry_score,
+    node_score,
+    per_copy,
+    wide,
+)
+from .edges import Feature, edge_rows
+from .inner import Bilinear
+
+Target = Literal["shared", "own"] | None
+
+
+def _check_target(target: Any, projected: bool) -> None:
+    if target not in ("shared", "own", None):
+        reject("target", "'shared', 'own' or None", repr(target), "see help(mechanisms.Additive)")
+    if target == "shared" and not projected:
+        reject("target", "'own' or None where projected=False", "'shared'", "or score what Theta projects")
+
+
+class Additive(Mechanism):
+    r"""A term of the source and a term of the target, :math:`\lambda_k \cdot x_m + \mu_k \cdot y_n + \xi_k`.
+
+    With `projected=True` it reads :math:`x_m \Theta_k` instead, as GAT does (Velickovic et al., arXiv:1710.10903):
+    `Additive(projected=True).then(nn.LeakyReLU(0.2))`.
+
+    Args:
+        projected: score what Theta projects.
+        target: where it is so, how the targets' features are projected: by Theta too, 'shared', or by a matrix of this
+            mechanism, 'own'; None leaves the term of the target out. By default as the sources'.
+        bias: whether :math:`\xi` is there.
+    """
+
+    def __init__(
+        self,
+        projected: bool = False,
+        target: Literal["shared", "own", "default"] | None = "default",
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        if target == "default":
+            target = "shared" if projected else "own"
+        _check_target(target, projected)
+        self.projected, self.target_kind, self.has_bias = projected, target, bias
+
+    def make(self, sizes: Sizes) -> None:
+        H, D = sizes.heads, sizes.inner
+        self.parameter("source", H, D if self.projected else sizes.source)
+        if self.target_kind is not None:
+            self.parameter("target", H, D if self.projected else sizes.target)
+        if self.projected and self.target_kind == "own":
+            self.parameter("weight", H, sizes.target, D)
+        if self.has_bias:
+            self.parameter("bias", H)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        target = None
+        if self.projected:
+            rows, both = content.projected_rows, spread(self.source)
+            if self.target_kind == "shared" and content.target is content.x:
+                both = torch.cat([both, spread(self.target)], 1)  # one product for both sides
+            source = rows @ both  # (*, M, H) or (*, M, 2 H)
+            if source.shape[-1] > len(self.source):
+                source, target = source.chunk(2, -1)
+            elif self.target_kind == "shared":
+                target = content.projected_target_rows @ spread(self.target)
+            elif self.target_kind == "own":
+                target = _rows(project(content.of_target, self.weight)) @ spread(self.target)
+        else:
+            source = _rows(project(content.x, self.source.unsqueeze(-1)))
+            if self.target_kind is not None:
+                target = _rows(project(content.of_target, self.target.unsqueeze(-1)))
+        if self.has_bias:
+            source = source + self.bias
+
+        def heads(t: Tensor) -> Tensor:
+            return copies(wide(t).movedim(-1, 0), content, len(self.source))  # (C, M)
+
+        return node_score(heads(source), None if target is None else heads(target))
+
+    def extra_repr(self) -> str:
+        shown = ["projected=True"] if self.projected else []
+        usual = "shared" if self.projected else "own"
+        shown += [] if self.target_kind == usual else [f"target={self.target_kind!r}"]
+        return ", ".join(shown + ["bias=True"] * self.has_bias)
+
+
+def Biaffine() -> Mechanism:
+    r"""Bi-affine scores, :math:`x_m \Lambda_k y_n + \mu_k \cdot x_m + \nu_k \cdot y_n + \xi_k` (Dozat and Manning,
+    arXiv:1611.01734).
+
+    >>> Biaffine()
+    Bilinear() + Additive(bias=True)
+    """
+    return Bilinear() + Additive(bias=True)
+
+
+class MLP(Mechanism):
+    r"""A hidden layer, :math:`a_k \cdot act(x_m W_k + y_n V_k + z_{mn} U_k + b_k)`.
+
+    GATv2 (Brody et al., arXiv:2105.14491) is `MLP(projected=True, activation=nn.LeakyReLU(0.2))`, the attention of
+    multiple instance learning (Ilse et al., arXiv:1802.04712) `MLP(dim, target=None)`, and `gated=True` its gated form,
+    :math:`a_k \cdot (act(x_m W_k) \odot \sigma(x_m G_k))`.
+
+    Args:
+        dim: the width of the hidden layer; that of a value where it is projected.
+        activation: elementwise.
+        projected: W is Theta.
+        target: V is a matrix of this mechanism, 'own', or Theta too, 'shared'; or there is no such term, None.
+        gated: multiply by a gate; where there is no target.
+        bias: whether b is there.
+        edge_dim: the width of z, `edge_attr`; 0 for none.
+    """
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        activation: Callable[[Tensor], Tensor] | None = None,
+        projected: bool = False,
+        target: Target = "own",
+        gated: bool = False,
+        bias: bool = False,
+        edge_dim: int = 0,
+    ) -> None:
+        super().__init__()
+        _check_target(target, projected)
+        if (dim is None) != projected:
+            reject(
+                "dim", "the width of the hidden layer, and None where it is projected", repr(dim), "give one of them"
+            )
+        if dim is not None:
+            check_width("dim", dim)
+        check_width("edge_dim", edge_dim, 0)
+        if gated and (target is not None or edge_dim):
+            reject("gated", "False where there is a target or an edge", True, "pass target=None")
+        self.dim, self.projected, self.target_kind = dim, projected, target
+        self.activation = elementwise(nn.Tanh() if activation is None else activation)
+        self.gated, self.has_bias, self.edge_dim = gated, bias, edge_dim
+
+    def make(self, sizes: Sizes) -> None:
+        H, D = sizes.heads, sizes.inner if self.dim is None else self.dim
+        if not self.projected:
+            self.parameter("source", H, sizes.source, D)
+        if self.target_kind == "own":
+            self.parameter("target", H, sizes.target, D)
+        if self.gated:
+            self.parameter("gate", H, sizes.source, D)
+        if self.edge_dim:
+            self.parameter("edge", H, self.edge_dim, D)
+        if self.has_bias:
+            self.bias = nn.Parameter(torch.zeros(H, D))
+        self.parameter("out", H, D)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.has_bias:
+            nn.init.zeros_(self.bias)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        H, D = self.out.shape
+        source = content.projected_rows if self.projected else _rows(project(content.x, self.source))  # (*, M, H D)
+        if self.has_bias:
+            source = source + self.bias.flatten()
+        if self.target_kind is None and not self.edge_dim:
+            u = self.activation(source)
+            if self.gated:
+                u = u * _rows(project(content.x, self.gate)).sigmoid()
+            s = (u.unflatten(-1, (H, D)) * self.out).sum(-1)  # (*, M, H)
+            return node_score(copies(wide(s).movedim(-1, 0), content, H), None)
+        target = edge = weight = None
+        if self.target_kind == "shared":
+            target = content.projected_target_rows
+        elif self.target_kind == "own":
+            target = _rows(project(content.of_target, self.target))
+        batch = content.batch
+        count = torch.Size(batch).numel()
+        if self.edge_dim:
+            edge = edge_rows(content, entries, self.edge_dim).repeat(count, 1)
+            weight = wide(self.edge.transpose(0, 1).flatten(1))  # (R, H D)
+        score = hidden(
+            wide(source.flatten(0, -2)),
+            None if target is None else wide(target.flatten(0, -2)),
+            edge,
+            weight,
+            wide(self.out),
+            self.activation,
+            entries.pattern.copies(count),
+        )  # (H, B E)
+        return entry_score(score.view(H * count, entries.E))
+
+    def extra_repr(self) -> str:
+        shown = ["projected=True"] if self.projected else [f"{self.dim}"]
+        shown += [f"activation={self.activation}"]
+        shown += [] if self.target_kind == "own" else [f"target={self.target_kind!r}"]
+        shown += ["gated=True"] * self.gated + ["bias=True"] * self.has_bias
+        return ", ".join(shown + ([f"edge_dim={self.edge_dim}"] if self.edge_dim else []))
+
+
+def _rows(z: Tensor) -> Tensor:
+    """(H, *, M, D) -> (*, M, H D)."""
+    return z.movedim(0, -2).flatten(-2)
+
+
+class Perceptron(Composed):
+    r"""A hidden layer over scores, :math:`\sum_d \alpha'_{kd} \, act(\sum_i \alpha_{kid} s_i + (z_{mn} W_k)_d)`.
+
+    With one inner product and features of edges this is the mixed attention of MatNet (Kwon et al., arXiv:2106.11113).
+
+    Args:
+        dim: the width of the hidden layer.
+        *mechanisms: whose scores :math:`s_i` enter.
+        edge_dim: the width of z, `edge_attr`; 0 for none.
+        activation: elementwise.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *mechanisms: Mechanism,
+        edge_dim: int = 0,
+        activation: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        check_width("dim", dim)
+        check_width("edge_dim", edge_dim, 0)
+        if not (mechanisms or edge_dim) or not all(isinstance(part, Mechanism) for part in mechanisms):
+            reject("mechanisms", "mechanisms, or edge_dim", mechanisms, "say what enters the hidden layer")
+        super().__init__(*mechanisms, *(Feature(edge_dim, i) for i in range(edge_dim)))
+        self.dim, self.edge_dim = dim, edge_dim
+        self.activation = elementwise(nn.ReLU() if activation is None else activation)
+
+    def make(self, sizes: Sizes) -> None:
+        super().make(sizes)
+        self.parameter("weight", sizes.heads, len(self.parts), self.dim)
+        self.parameter("out", sizes.heads, self.dim)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        for parameter in self.parameters(recurse=False):
+            nn.init.normal_(parameter, std=len(self.parts) ** -0.5)
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        parts = self.scores(content, entries)
+        tensors = (
+            *(t for part in parts for t in part.tensors),
+            *(per_copy(t, content) for t in (self.weight, self.out)),
+        )
+
+        def on(t: Tensors, entries: Entries) -> Tensor:
+            *given, weight, out = t
+            scores, c = [], weight.shape[0]
+            for part in parts:
+                scores.append(part.on(given[: len(part.tensors)], entries).view(c, -1))
+                given = given[len(part.tensors) :]
+            total: Tensor | None = None
+            for d in range(self.dim):
+                u = scores[0] * weight[:, 0, d, None]
+                for i, score in enumerate(scores[1:], 1):
+                    u = u + score * weight[:, i, d, None]
+                v = self.activation(u) * out[:, d, None]
+                total = v if total is None else total + v
+            assert total is not None
+            return total.flatten()
+
+        sides: list[Side] = [side for part in parts for side in part.sides]
+        return Score(tuple(map(wide, tensors)), (*sides, "copy", "copy"), on)
+
+    def extra_repr(self) -> str:
+        inputs = [repr(part) for part in self.parts if not isinstance(part, Feature)]
+        edge = [f"edge_dim={self.edge_dim}"] if self.edge_dim else []
+        return ", ".join([str(self.dim), *inputs, *edge, f"activation={self.activation}"])

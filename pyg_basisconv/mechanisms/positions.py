@@ -1,0 +1,100 @@
+"""Mechanisms that know the places of a sequence."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..content import Content
+from ..entries import Entries
+from ..errors import reject
+from ..theta.base import project
+from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, wide
+
+
+class Relative(Mechanism):
+    r"""A learnt term for each relative position, :math:`w_{k, m - n}` (Cinar et al., arXiv:1703.10089).
+
+    Args:
+        window: (lo, hi): positions lo <= m - n <= hi have a term each, others none; or None.
+        period: p: positions have the term of (m - n) mod p; or None. One of the two.
+    """
+
+    def __init__(self, window: tuple[int, int] | None = None, period: int | None = None) -> None:
+        super().__init__()
+        if (window is None) == (period is None):
+            reject("window", "a window or a period", "both" if period else "neither", "add two mechanisms for both")
+        if window is not None:
+            low, high = window if isinstance(window, tuple | list) and len(window) == 2 else (1, 0)
+            if not (isinstance(low, int) and isinstance(high, int) and low <= high):
+                reject("window", "(lo, hi), integers with lo <= hi", repr(window), "such as (-3, 3)")
+            self.low, self.size = low, high - low + 1
+        if period is not None and (isinstance(period, bool) or not isinstance(period, int) or period < 1):
+            reject("period", "a positive integer", repr(period), "such as 7")
+        self.window, self.period = window, period
+
+    def make(self, sizes: Sizes) -> None:
+        self.parameter("weight", sizes.heads, self.period or self.size)
+
+    def _place(self, m: Tensor, n: Tensor) -> Tensor:
+        if self.period is not None:
+            return (m - n) % self.period
+        place = m - n - self.low
+        return torch.where((place >= 0) & (place < self.size), place, self.size)  # the last one holds a zero
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        weight = self.weight if self.period is not None else F.pad(self.weight, (0, 1))
+        size, name = weight.shape[1], ("relative", self.window, self.period)
+        return table_score(
+            per_copy(wide(weight), content),
+            lambda e: e.lookup(name, size, self._place),
+            lambda e: e.places(self._place),
+        )
+
+    def extra_repr(self) -> str:
+        return f"period={self.period}" if self.period is not None else f"window={self.window}"
+
+
+class Tap(Mechanism):
+    r"""A term of the target alone for each offset, :math:`y_n W_{k,o}` at :math:`o = n - m`: the taps of a dynamic
+    convolution (Wu et al., arXiv:1901.10430), with `mask=bases.Shifts(offsets)`.
+
+    Args:
+        offsets: o, integers, each once.
+    """
+
+    def __init__(self, offsets: Iterable[int]) -> None:
+        super().__init__()
+        offsets = list(offsets)
+        whole = all(isinstance(o, int) and not isinstance(o, bool) for o in offsets)
+        if not offsets or not whole or len(set(offsets)) < len(offsets):
+            reject("offsets", "integers, at least one, each once", offsets, "such as range(-1, 2)")
+        self.offsets = tuple(offsets)
+
+    def make(self, sizes: Sizes) -> None:
+        self.parameter("weight", sizes.heads, sizes.target, len(self.offsets))
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        taps = project(content.of_target, self.weight)  # (H, *, N, O)
+        N, count = taps.shape[-2:]
+        low = min(self.offsets)
+        table = torch.full((max(self.offsets) - low + 2,), -1, device=taps.device)
+        table[torch.tensor(self.offsets, device=taps.device) - low] = torch.arange(count, device=taps.device)
+
+        def place(m: Tensor, n: Tensor) -> Tensor:
+            offset = table[(n - m - low).clamp(-1, table.numel() - 1)]
+            if bool((offset < 0).any()):
+                fix = "mask=bases.Shifts(offsets)"
+                reject("mask", f"pairs with n - m in {list(self.offsets)}, which Tap scores", "others", fix)
+            return n * count + offset
+
+        score = table_score(
+            copies(wide(taps).flatten(-2), content, self.weight.shape[0]),
+            lambda e: e.lookup(("tap", self.offsets), N * count, place),
+            lambda e: e.places(place),
+        )
+        return Score(score.tensors, score.sides, score.on)
+
+    def extra_repr(self) -> str:
+        return str(list(self.offsets))

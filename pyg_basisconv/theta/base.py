@@ -1,0 +1,134 @@
+"""A parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from ..basis import BoundBasis
+from ..errors import reject
+from ..kernels import matmul
+from ..sparse_input import sparse_matmul
+
+Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
+
+
+class Theta(nn.Module):
+    """A parameter of a convolution. It says its form when it is made, and gets its sizes from the layer.
+
+    A kind gives `reset_parameters`, `project`, `contract`, `dense`, and `shape(K, P, Q)` of its weight.
+    """
+
+    weight: nn.Parameter | UninitializedParameter
+    K: int
+    P: int
+    Q: int
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        """Makes the parameters for K matrices P x Q; P = -1 leaves them open until `complete`."""
+        if "weight" in self._parameters:
+            if (self.K, self.P, self.Q) != (K, P, Q):
+                reject(
+                    "theta",
+                    f"sizes K, P, Q = {(K, P, Q)}",
+                    (self.K, self.P, self.Q),
+                    "give each layer its own",
+                )
+            return self
+        if Q < 1:
+            reject("out_channels", "a positive integer", Q, "only theta.Pass takes any width")
+        self.K, self.P, self.Q = K, P, Q
+        if P < 0:
+            self.weight = UninitializedParameter()
+        else:
+            self.weight = nn.Parameter(torch.empty(self.shape(K, P, Q)))
+            self.reset_parameters()
+        return self
+
+    def complete(self, P: int) -> None:
+        """Gives parameters that were left open their size."""
+        assert isinstance(self.weight, UninitializedParameter)
+        self.P = P
+        self.weight.materialize(self.shape(self.K, P, self.Q))  # type: ignore[no-untyped-call]
+        self.reset_parameters()
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        if isinstance(self.weight, UninitializedParameter):
+            destination[prefix + "weight"] = self.weight
+        else:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        saved = state_dict.get(prefix + "weight")
+        if isinstance(self.weight, UninitializedParameter):
+            if isinstance(saved, UninitializedParameter):
+                return
+            if saved is not None:
+                self.complete(self.width(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def width(self, weight: Tensor) -> int:
+        """P, of a weight."""
+        return weight.shape[1]
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        """(K, P, ...) the shape of the weight."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        raise NotImplementedError
+
+    def lift(self, x: Tensor) -> Tensor:
+        """The x that `contract` and `dense` are for; with a column of ones where the values have a bias."""
+        return x
+
+    def project(self, x: Tensor) -> Members:
+        r""":math:`x \Theta_k`: (*, M, P) -> K times (*, M, D); D is Q where the members are summed."""
+        raise NotImplementedError
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        r""":math:`\sum_k u_k \Theta_k` of K tensors (*, N, P), as they come -> (*, N, Q)."""
+        raise NotImplementedError
+
+    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
+        """What the basis makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
+        return basis.combine(z)
+
+    def dense(self) -> Tensor:
+        """(K, P, Q) the matrices written out."""
+        raise NotImplementedError
+
+    @property
+    def sums(self) -> bool:
+        """True where `gather` is `combine`; otherwise it needs `each`."""
+        return True
+
+    @property
+    def inner(self) -> int:
+        """D, the width of one projected member."""
+        return self.Q
+
+    def extra_repr(self) -> str:
+        return ""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def glorot(weight: Tensor, P: int, Q: int) -> None:
+    """Draws from the uniform distribution of Glorot and Bengio."""
+    bound = math.sqrt(6 / max(1, P + Q))
+    with torch.no_grad():
+        weight.uniform_(-bound, bound)
+
+
+def project(x: Tensor, weight: Tensor) -> Tensor:
+    """All x Theta_k in one product, in which x is read once: (*, M, P), (K, P, Q) -> (K, *, M, Q), a view."""
+    K, P, Q = weight.shape
+    flat = weight.squeeze(0) if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
+    z = matmul(x, flat) if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)
+    return z.unsqueeze(0) if K == 1 else z.unflatten(-1, (K, Q)).movedim(-2, 0)

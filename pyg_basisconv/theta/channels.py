@@ -1,0 +1,125 @@
+"""Parameters that leave channels apart: each output channel is made of one input channel."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..basis import BoundBasis
+from ..errors import reject
+from .base import Members, Theta
+from .full import Pass
+from .heads import side_by_side, stacked
+
+
+class Depthwise(Theta):
+    r"""Diagonal matrices: :math:`y_q = \sum_k A_k^\top x_q \, w_{k,h(q)}`, where consecutive channels share a weight.
+
+    With shifts for A this is a depthwise convolution, and with `normalize='softmax'` the lightweight convolution of Wu
+    et al. (arXiv:1901.10430), whose taps are a softmax over k. K H numbers; P = Q.
+
+    Args:
+        shared: H, the number of groups of channels, each with weights of its own; one for each channel where None.
+        normalize: 'softmax' over the K members, or None.
+        dropout: on the (normalised) weights, in training.
+
+    >>> theta = Depthwise(shared=2, normalize='softmax').build(3, 8, 8)
+    >>> theta.weight.shape, theta.taps().sum(0)
+    (torch.Size([3, 2]), tensor([1., 1.], grad_fn=<SumBackward1>))
+    """
+
+    def __init__(
+        self, shared: int | None = None, normalize: Literal["softmax"] | None = None, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if shared is not None and (isinstance(shared, bool) or not isinstance(shared, int) or shared < 1):
+            reject("shared", "the number of groups of channels, or None", repr(shared), "give a positive integer")
+        if normalize not in (None, "softmax"):
+            reject("normalize", "None or 'softmax'", repr(normalize), "see help(theta.Depthwise)")
+        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+            reject("dropout", "a probability below 1", repr(dropout), "give a number from 0 to 1")
+        self.shared, self.normalize, self.dropout = shared, normalize, float(dropout)
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        if P != Q:
+            reject("out_channels", f"in_channels, {P}, under theta.Depthwise", Q, "project before, or after")
+        if self.shared is not None and P % self.shared:
+            reject("in_channels", f"a multiple of shared = {self.shared}", P, "correct one of them")
+        return K, P if self.shared is None else self.shared
+
+    def width(self, weight: Tensor) -> int:
+        return self.Q
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            self.weight.uniform_(-(self.K**-0.5), self.K**-0.5)
+
+    def taps(self) -> Tensor:
+        """(K, H) the weights as they are applied."""
+        taps: Tensor = self.weight if self.normalize is None else self.weight.softmax(0)
+        return torch.nn.functional.dropout(taps, self.dropout, self.training) if self.dropout else taps
+
+    def diagonals(self) -> Tensor:
+        """(K, P) the diagonals of the matrices."""
+        return self.taps().repeat_interleave(self.P // self.weight.shape[1], 1)
+
+    def project(self, x: Tensor) -> Members:
+        x = x if x.layout == torch.strided else x.to_dense()
+        return [x * diagonal for diagonal in self.diagonals().unbind(0)]
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        total: Tensor | None = None
+        for u_k, diagonal in zip(u, self.diagonals().unbind(0), strict=True):
+            total = u_k * diagonal if total is None else torch.addcmul(total, u_k, diagonal)
+        assert total is not None
+        return total
+
+    def dense(self) -> Tensor:
+        return torch.diag_embed(self.diagonals())
+
+    def extra_repr(self) -> str:
+        shown = [] if self.shared is None else [f"shared={self.shared}"]
+        shown += [] if self.normalize is None else [f"normalize={self.normalize!r}"]
+        shown += [f"dropout={self.dropout}"] if self.dropout else []
+        return ", ".join(shown)
+
+
+class Split(Pass):
+    """No parameter: member k acts on the k-th of K equal groups of channels. P = Q.
+
+    With heads computed from content this is the dynamic convolution of Wu et al. (arXiv:1901.10430).
+
+    >>> Split().build(2, 4, 4).dense()[1]
+    tensor([[0., 0., 0., 0.],
+            [0., 0., 0., 0.],
+            [0., 0., 1., 0.],
+            [0., 0., 0., 1.]])
+    """
+
+    def build(self, K: int, P: int, Q: int) -> Theta:
+        if P < 1 or P % K:
+            reject("in_channels", f"a multiple of the {K} members that the channels are split among", P, "correct it")
+        return super().build(K, P, Q)
+
+    def project(self, x: Tensor) -> Members:
+        x = x if x.layout == torch.strided else x.to_dense()
+        return x.unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        return torch.cat([u_k[..., k * self.inner : (k + 1) * self.inner] for k, u_k in enumerate(u)], -1)
+
+    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
+        return side_by_side(basis.each(stacked(z)))
+
+    def dense(self) -> Tensor:
+        group = torch.arange(self.P) // self.inner
+        return torch.diag_embed((group == torch.arange(self.K)[:, None]).to(torch.get_default_dtype()))
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+    @property
+    def inner(self) -> int:
+        return self.P // self.K

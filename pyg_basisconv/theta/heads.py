@@ -1,0 +1,183 @@
+"""Parameters of heads: members with values of their own, side by side, averaged, or projected again."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..basis import BoundBasis
+from ..errors import reject
+from ..kernels import matmul
+from .base import Members, Theta, glorot, project
+
+
+class Values(Theta):
+    r"""Values :math:`x V_k + \beta_k`, of K members; what becomes of them is a subclass's.
+
+    Args:
+        bias: whether the values have a bias :math:`\beta`. It goes through the sum: :math:`A_k^\top (x V_k + \beta_k)`.
+    """
+
+    def __init__(self, bias: bool = False) -> None:
+        super().__init__()
+        self.bias = bias
+        self.register_parameter("value_bias", None)
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        new = "weight" not in self._parameters
+        if new and self.bias:
+            self.value_bias = nn.Parameter(torch.zeros(K, self.shape(K, max(P, 0), Q)[-1]))
+        return super().build(K, P, Q)
+
+    def reset_parameters(self) -> None:
+        glorot(self.weight, self.P, self.weight.shape[-1])
+        if self.value_bias is not None:
+            nn.init.zeros_(self.value_bias)
+
+    def lift(self, x: Tensor) -> Tensor:
+        return x if self.value_bias is None else F.pad(x, (0, 1), value=1.0)
+
+    @property
+    def lifted(self) -> Tensor:
+        """(K, P, D), or (K, P + 1, D) with the bias in its last row."""
+        bias = self.value_bias
+        return self.weight if bias is None else torch.cat([self.weight, bias.unsqueeze(1)], 1)
+
+    def values(self, x: Tensor) -> Tensor:
+        """(*, M, P) -> (K, *, M, D)."""
+        z = project(x, self.weight)
+        if self.value_bias is None:
+            return z
+        K, D = self.value_bias.shape
+        return z + self.value_bias.view(K, *[1] * (z.dim() - 2), D)
+
+
+class Heads(Values):
+    r"""One matrix per member, P x D, whose outputs stand side by side (Q = K D) or are averaged (Q = D).
+
+    Args:
+        combine: 'concat' or 'mean'.
+        bias: whether the values have a bias, (K, D), beside the bias of the layer.
+
+    >>> Heads().build(2, 3, 8).weight.shape
+    torch.Size([2, 3, 4])
+    """
+
+    def __init__(self, combine: Literal["concat", "mean"] = "concat", bias: bool = False) -> None:
+        super().__init__(bias)
+        if combine not in ("concat", "mean"):
+            reject("combine", "'concat' or 'mean'", repr(combine), "see help(theta.Heads)")
+        self.combine = combine
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        if self.combine == "concat" and Q % K:
+            reject(
+                "out_channels",
+                f"a multiple of the {K} members that are concatenated",
+                Q,
+                "or use combine='mean'",
+            )
+        return K, P, Q // K if self.combine == "concat" else Q
+
+    def project(self, x: Tensor) -> Members:
+        return self.values(x)
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        heads = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
+        return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
+
+    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
+        if self.sums:
+            return basis.combine(z) / self.K
+        return side_by_side(basis.each(stacked(z)))
+
+    def dense(self) -> Tensor:
+        weight = self.lifted
+        if self.sums:
+            return weight / self.K
+        blocks = torch.diag_embed(weight.permute(1, 2, 0))  # (P, D, K, K)
+        return blocks.permute(3, 0, 2, 1).flatten(-2)  # (K, P, K D)
+
+    @property
+    def sums(self) -> bool:
+        return self.combine == "mean"
+
+    @property
+    def inner(self) -> int:
+        return self.Q // self.K if self.combine == "concat" else self.Q
+
+    def extra_repr(self) -> str:
+        return f"combine={self.combine!r}" + (", bias=True" if self.bias else "")
+
+
+class LowRank(Values):
+    r"""Value and output projections, :math:`\Theta_k = V_k O_k`, as in multi-head attention: the heads' values, side by
+    side, times one matrix. K D (P + Q) numbers instead of K P Q (Vaswani et al., arXiv:1706.03762).
+
+    Args:
+        dim: D, the width of a value.
+        bias: whether the values have a bias, (K, D), beside the bias of the layer.
+
+    Attributes:
+        weight: V, (K, P, D).
+        output: O, (K, D, Q).
+
+    >>> theta = LowRank(2).build(4, 3, 8)
+    >>> theta.weight.shape, theta.output.shape, theta.dense().shape
+    (torch.Size([4, 3, 2]), torch.Size([4, 2, 8]), torch.Size([4, 3, 8]))
+    """
+
+    def __init__(self, dim: int, bias: bool = False) -> None:
+        super().__init__(bias)
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
+            reject("dim", "a positive integer", repr(dim), "give the width of a value")
+        self.dim = dim
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        if "output" not in self._parameters and Q > 0:
+            self.output = nn.Parameter(torch.empty(K, self.dim, Q))
+            glorot(self.output, K * self.dim, Q)
+        return super().build(K, P, Q)
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        return K, P, self.dim
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        glorot(self.output, self.K * self.dim, self.Q)
+
+    def project(self, x: Tensor) -> Members:
+        return self.values(x)
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        values = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
+        return matmul(torch.cat(values, -1), self.output.flatten(0, 1))
+
+    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
+        return matmul(side_by_side(basis.each(stacked(z))), self.output.flatten(0, 1))
+
+    def dense(self) -> Tensor:
+        return self.lifted @ self.output
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+    @property
+    def inner(self) -> int:
+        return self.dim
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}" + (", bias=True" if self.bias else "")
+
+
+def stacked(z: Members) -> Tensor:
+    """(K, *, M, D)."""
+    return z if isinstance(z, Tensor) else torch.stack([*z])
+
+
+def side_by_side(z: Tensor) -> Tensor:
+    """(K, *, N, D) -> (*, N, K D)."""
+    return z.movedim(0, -2).flatten(-2)

@@ -1,0 +1,37 @@
+"""Every reproduced system against its reference, in float64, forward and all gradients."""
+
+from .comparison import SYSTEMS, TOLERANCE, Case, Result, System, compare, relative_error, system, table, verify
+from .data import N, P, Q, drawn, features, graph
+from .graphs import OPTIONS, WITHOUT_WEIGHTS, converted, forget, layer
+from .heads import ATTENTION, attending, attention_cases
+from .pairs import formula
+from .typed import RELATIONS
+
+__all__ = [
+    "ATTENTION",
+    "OPTIONS",
+    "RELATIONS",
+    "SYSTEMS",
+    "TOLERANCE",
+    "WITHOUT_WEIGHTS",
+    "Case",
+    "N",
+    "P",
+    "Q",
+    "Result",
+    "System",
+    "attending",
+    "attention_cases",
+    "compare",
+    "converted",
+    "drawn",
+    "features",
+    "forget",
+    "formula",
+    "graph",
+    "layer",
+    "relative_error",
+    "system",
+    "table",
+    "verify",
+]

@@ -1,0 +1,131 @@
+"""A system against its reference: the output, and the gradients of all inputs and parameters."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+TOLERANCE = 1e-10
+
+
+class Case(NamedTuple):
+    """Two functions that should be one.
+
+    ours, reference: the functions; of modules, the parameters are compared too.
+    leaves: what they are differentiated by.
+    call: how a function is called with the leaves.
+    """
+
+    ours: Callable[..., Tensor]
+    reference: Callable[..., Tensor]
+    leaves: Sequence[Tensor]
+    call: Callable[..., Tensor] = lambda function, *leaves: function(*leaves)
+
+
+class System(NamedTuple):
+    """A row of the table: what is reproduced, which implementation says so, and the cases to compare."""
+
+    name: str
+    reference: str
+    cases: Callable[[], Iterator[Case]]
+
+
+class Result(NamedTuple):
+    """The largest relative errors of a system over its cases."""
+
+    cases: int
+    forward: float
+    gradients: float
+
+    @property
+    def ok(self) -> bool:
+        return self.cases > 0 and max(self.forward, self.gradients) <= TOLERANCE
+
+
+SYSTEMS: dict[str, System] = {}
+
+
+def system(name: str, reference: str) -> Callable[[Callable[[], Iterator[Case]]], Callable[[], Iterator[Case]]]:
+    """Makes a generator of cases a row of the table."""
+
+    def register(cases: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
+        SYSTEMS[name] = System(name, reference, cases)
+        return cases
+
+    return register
+
+
+def verify(row: System) -> Result:
+    """The largest relative errors of a system, always of the same random numbers.
+
+    >>> verify(SYSTEMS['GCN']).ok
+    True
+    """
+    forward = gradients = 0.0
+    count = 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for case in row.cases():
+            ours, theirs = compare(case)
+            forward = max(forward, relative_error(ours[0], theirs[0]))
+            gradients = max(gradients, *map(relative_error, ours[1:], theirs[1:]))
+            count += 1
+    return Result(count, forward, gradients)
+
+
+def compare(case: Case) -> tuple[list[Tensor], list[Tensor]]:
+    """The output and every gradient, of ours and of the reference, in one order."""
+    probe: Tensor | None = None
+    results = []
+    for function in (case.ours, case.reference):
+        leaves = [leaf.detach().clone().requires_grad_() for leaf in case.leaves]
+        parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
+        y = case.call(function, *leaves)
+        probe = torch.randn_like(y) if probe is None else probe
+        inputs = [*leaves, *parameters]
+        grads = torch.autograd.grad((y * probe).sum(), inputs, allow_unused=True, materialize_grads=True)
+        values = [(p.detach(), g) for p, g in zip(parameters, grads[len(leaves) :], strict=True)]
+        results.append(([y.detach(), *grads[: len(leaves)]], values))
+    (ours, found), (theirs, wanted) = results
+    if found or wanted:
+        (mine, ours_grad), (reference, theirs_grad) = _by_value(found), _by_value(wanted)
+        if not torch.equal(mine, reference):
+            count = f"{mine.numel()} and {reference.numel()} numbers"
+            raise LookupError(f"the parameters of the two, {count}, are not the same: some have no counterpart")
+        ours.append(ours_grad)
+        theirs.append(theirs_grad)
+    return ours, theirs
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    """The largest difference over the largest entry of the reference; infinite where something is not finite.
+
+    >>> relative_error(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
+    0.25
+    """
+    if value.shape != reference.shape or not bool(torch.isfinite(value).all()):
+        return float("inf")
+    if not reference.numel():
+        return 0.0
+    scale = float(reference.abs().max())
+    return float((value - reference).abs().max()) / (scale or 1.0)
+
+
+def _by_value(parameters: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """All numbers in some parameters, in ascending order, and their gradients.
+
+    Random numbers are told apart by their values, and are found wherever a layout puts them.
+    """
+    values = torch.cat([torch.zeros(0, dtype=torch.float64), *(v.flatten() for v, _ in parameters)])
+    grads = torch.cat([torch.zeros(0, dtype=torch.float64), *(g.flatten() for _, g in parameters)])
+    order = grads.argsort()  # of numbers that are equal, such as the zeros of a fresh bias
+    order = order[values[order].argsort(stable=True)]
+    return values[order], grads[order]
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text, the first row above a rule."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

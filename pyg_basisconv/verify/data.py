@@ -1,0 +1,30 @@
+"""What the systems are compared on: small graphs, features, and modules with random parameters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+N, P, Q = 12, 5, 4
+
+
+def graph(loops: Sequence[int] = (2,)) -> tuple[Tensor, Tensor]:
+    """A directed graph with parallel edges, some loops and an isolated node, and positive weights."""
+    edge_index = torch.randint(0, N - 1, (2, 3 * N))  # node N - 1 is alone
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    edge_index = torch.cat([edge_index, edge_index[:, :3], torch.tensor([list(loops)] * 2)], 1)
+    return edge_index, torch.rand(edge_index.shape[1], dtype=torch.float64) + 0.1
+
+
+def features(*shape: int) -> Tensor:
+    """Random numbers in float64."""
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def drawn(module: Any) -> Any:
+    """A module in float64 with random parameters, no two alike."""
+    module = module.double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)
+    return module

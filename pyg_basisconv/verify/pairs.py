@@ -1,0 +1,305 @@
+"""Attention on all pairs, on sequences and on bags, against the formulas."""
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import bases
+from ..conv import BasisConv
+from ..convert import convert
+from ..mechanisms import MLP, Additive, Bilinear, Dot, Perceptron, Relative, Tap
+from ..theta import Depthwise, Full, Heads, LowRank, Pass, Split
+from .comparison import Case, system
+from .data import P, Q, drawn, features
+from .heads import E, R
+
+H, D, M, L = 2, 3, 7, 5  # heads, the width of one, the numbers of sources and of targets
+
+
+class Formula(nn.Module):
+    """A formula with parameters of its own, the same as those of a layer."""
+
+    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = copy.deepcopy(layer), function
+
+    def forward(self, *args: Any) -> Tensor:
+        return self.function(self.layer, *args)
+
+
+def formula(
+    conv: BasisConv,
+    function: Callable[..., Tensor],
+    leaves: list[Tensor],
+    call: Callable[..., Tensor] = lambda f, *leaves: f(*leaves),
+) -> Case:
+    """A convolution, and `function(conv, *leaves)`, which reads nothing of it but the parameters.
+
+    call: of the convolution.
+    """
+    reference = Formula(drawn(conv), function)
+    return Case(conv, reference, leaves, lambda f, *args: f(*args) if f is reference else call(f, *args))
+
+
+def softmax_of(score: Tensor, allowed: Tensor | None = None) -> Tensor:
+    """Column-wise, over m for each n: (..., M, N)."""
+    return (score if allowed is None else score.masked_fill(~allowed, -torch.inf)).softmax(-2)
+
+
+def _pair(f: Any, x: Tensor, y: Tensor, *rest: Tensor) -> Tensor:
+    return f((x, y), *rest)
+
+
+def _causal(M: int) -> Tensor:
+    return torch.ones(M, M, dtype=torch.bool).triu()
+
+
+def _relative(M: int, N: int) -> Tensor:
+    """M - n."""
+    return torch.arange(M)[:, None] - torch.arange(N)
+
+
+@system("bi-affine", "x L y + l.x + m.y + xi, dense")
+def _biaffine() -> Iterator[Case]:
+    def score(c: Any, x: Tensor, y: Tensor) -> Tensor:
+        bilinear, additive = c.basis.mechanism.parts
+        source = x @ additive.source.t() + additive.bias
+        target = y @ additive.target.t()
+        sides = source.movedim(-1, -2).unsqueeze(-1) + target.movedim(-1, -2).unsqueeze(-2)
+        return torch.einsum("...mp,kpr,...nr->...kmn", x, bilinear.weight, y) + sides
+
+    def dense(c: Any, x: Tensor, y: Tensor, allowed: Tensor | None = None) -> Tensor:
+        A = softmax_of(score(c, x, y), allowed)
+        return torch.einsum("...kmn,...mp,kpq->...nq", A, x, c.theta.weight) + c.bias
+
+    mechanism = Bilinear() + Additive(bias=True)
+    conv = BasisConv((P, 4), Q, bases.Attention(H, mechanism))
+    yield formula(conv, dense, [features(M, P), features(L, 4)], _pair)
+    yield formula(conv, dense, [features(3, M, P), features(3, L, 4)], _pair)
+    causal = BasisConv(P, Q, bases.Attention(H, Bilinear() + Additive(bias=True), bases.Causal()))
+    yield formula(causal, lambda c, x: dense(c, x, x, _causal(M)), [features(2, M, P)])
+
+
+def sequences(**options: Any) -> tuple[nn.Module, nn.Module]:
+    """An attention of torch and what `convert` makes of it."""
+    reference = drawn(nn.MultiheadAttention(E, H, batch_first=True, **options))
+    return convert(reference), reference
+
+
+@system("Transformer, self", "torch.nn.MultiheadAttention(x, x, x)")
+def _self() -> Iterator[Case]:
+    for options in ({}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True}):
+        for shape in ((M, E), (2, M, E)):
+            yield Case(*sequences(**options), [features(*shape)], lambda f, x: f(x, x, x)[0])
+
+
+@system("Transformer, causal", "torch.nn.MultiheadAttention, is_causal")
+def _gpt() -> Iterator[Case]:
+    mask = ~_causal(M).t()
+    for shape in ((M, E), (2, M, E)):
+        ours, reference = sequences()
+        call = {"attn_mask": mask, "is_causal": True, "need_weights": False}
+        yield Case(ours, reference, [features(*shape)], lambda f, x, call=call: f(x, x, x, **call)[0])
+
+    def layer(c: Any, x: Tensor) -> Tensor:
+        m, t = c.basis.mechanism, c.theta
+        q, k, v = (
+            torch.einsum("...mp,kpd->...kmd", x, w) + b.unsqueeze(1)
+            for w, b in ((m.query, m.query_bias), (m.key, m.key_bias), (t.weight, t.value_bias))
+        )
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + torch.einsum("...knd,kdq->...nq", heads, t.output) + c.bias
+
+    conv = BasisConv(E, E, bases.Attention(H, Dot(D, bias=True), bases.Causal()), LowRank(D, bias=True))
+    yield formula(conv, layer, [features(2, M, E)], lambda f, x: x + f(x))
+
+
+@system("Transformer, cross", "torch.nn.MultiheadAttention(y, x, x)")
+def _cross() -> Iterator[Case]:
+    for options in ({}, {"kdim": 6, "vdim": 6}, {"bias": False}):
+        width = options.get("kdim", E)
+        ours, reference = sequences(**options)
+        for lead in ((), (2,)):
+            leaves = [features(*lead, L, E), features(*lead, M, width)]
+            yield Case(ours, reference, leaves, lambda f, y, x: f(y, x, x)[0])
+
+
+@system("heads, joined or summed", "[h_1 .. h_K] O, and the sum of h_k O_k")
+def _combination() -> Iterator[Case]:
+    def heads(c: Any, x: Tensor) -> Tensor:
+        m = c.basis.mechanism
+        q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, c.theta.weight))
+        return F.scaled_dot_product_attention(q, k, v)  # (*, K, N, D)
+
+    def joined(c: Any, x: Tensor) -> Tensor:
+        return heads(c, x).movedim(-3, -2).flatten(-2) @ c.theta.output.flatten(0, 1)
+
+    def summed(c: Any, x: Tensor) -> Tensor:
+        return sum(heads(c, x)[..., k, :, :] @ c.theta.output[k] for k in range(H))  # type: ignore[return-value]
+
+    for form in (joined, summed):
+        for order in ("theta_first", "a_first"):
+            conv = BasisConv(P, Q, bases.Attention(H, Dot(D)), LowRank(D), order=order, bias=False)
+            yield formula(conv, form, [features(2, M, P)])
+
+
+@system("softmax(X X') X, phi_q, phi_k, phi_v", "F.scaled_dot_product_attention")
+def _slides() -> Iterator[Case]:
+    conv = BasisConv(P, P, bases.Attention(1, Dot(scale=1.0, projected=True)), Pass(), bias=False)
+    yield Case(conv, lambda x: F.scaled_dot_product_attention(x, x, x, scale=1.0), [features(2, M, P)])
+
+    def projected(c: Any, x: Tensor) -> Tensor:
+        m = c.basis.mechanism
+        q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, c.theta.weight))
+        return F.scaled_dot_product_attention(q, k, v).movedim(-3, -2).flatten(-2)
+
+    for heads in (1, 3):
+        conv = BasisConv(P, heads * D, bases.Attention(heads, Dot(D)), Heads(), bias=False)
+        yield formula(conv, projected, [features(2, M, P)])
+
+
+@system("attention pooling", "w.tanh(V x), and gated, bag by bag")
+def _pooling() -> Iterator[Case]:
+    batch = torch.tensor([0, 2, 2, 0, 2, 0, 2])  # the second bag is empty
+
+    def bags(c: Any, x: Tensor) -> Tensor:
+        m = c.basis.mechanism
+        hidden = (x @ m.source[0]).tanh()
+        if m.gated:
+            hidden = hidden * (x @ m.gate[0]).sigmoid()
+        score = hidden @ m.out[0]
+        pooled = [score[batch == g].softmax(0) @ x[batch == g] for g in range(3)]
+        return torch.stack(pooled)
+
+    for gated in (False, True):
+        mechanism = MLP(4, target=None, gated=gated)
+        conv = BasisConv(P, P, bases.Attention(1, mechanism, bases.Bags()), Pass(), bias=False)
+        yield formula(conv, bags, [features(M, P)], lambda f, x: f(x, batch=batch))
+
+
+class Routing(nn.Module):
+    """A layer of an encoder for routing: attention and a hidden layer, each with a skip and batch normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(E, H, bias=False, batch_first=True)
+        self.hidden = nn.Sequential(nn.Linear(E, 9), nn.ReLU(), nn.Linear(9, E))
+        self.first, self.second = nn.BatchNorm1d(E), nn.BatchNorm1d(E)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first((x + self.attention(x, x, x, need_weights=False)[0]).flatten(0, 1))
+        return self.second(h + self.hidden(h)).view_as(x)
+
+
+@system("attention for routing", "nn.MultiheadAttention and nn.BatchNorm1d")
+def _routing() -> Iterator[Case]:
+    reference = drawn(Routing())
+    yield Case(convert(reference), reference, [features(3, M, E)])
+
+
+@system("by relative position and period", "an additive score and two tables, dense")
+def _position() -> Iterator[Case]:
+    def dense(c: Any, x: Tensor) -> Tensor:
+        (content, window), period = c.basis.mechanism.parts[0].parts, c.basis.mechanism.parts[1]
+        delta = _relative(M, M)
+        table = F.pad(window.weight, (0, 1))[:, torch.where(delta.abs() <= 2, delta + 2, 5)]
+        table = table + period.weight[:, delta % 3]
+        source, target = (x @ side.t() for side in (content.source, content.target))
+        score = source.movedim(-1, -2).unsqueeze(-1) + target.movedim(-1, -2).unsqueeze(-2) + table
+        A = softmax_of(score, delta.abs() <= 3)
+        return torch.einsum("...kmn,...mp,kpq->...nq", A, x, c.theta.weight) + c.bias
+
+    mechanism = Additive() + Relative(window=(-2, 2)) + Relative(period=3)
+    conv = BasisConv(P, Q, bases.Attention(H, mechanism, bases.Shifts(range(-3, 4))), Full())
+    for shape in ((M, P), (2, M, P)):
+        yield formula(conv, dense, [features(*shape)])
+
+
+@system("lightweight convolution", "the band matrix; the worked example")
+def _lightweight() -> Iterator[Case]:
+    offsets = [-2, -1, 0, 1]
+
+    def band(c: Any, x: Tensor) -> Tensor:
+        weight = c.theta.weight.softmax(0) if c.theta.normalize else c.theta.weight
+        W = x.new_zeros(H, M, M)
+        for k, offset in enumerate(offsets):
+            W = W + weight[k, :, None, None] * (_relative(M, M) == -offset)
+        return torch.einsum("hmn,...mhd->...nhd", W, x.unflatten(-1, (H, -1))).flatten(-2)
+
+    for normalize in ("softmax", None):
+        conv = BasisConv(E, E, bases.Shifts(offsets), Depthwise(H, normalize), bias=False)
+        for order in ("auto", "a_first", "theta_first"):
+            conv.order = order
+            yield formula(copy.deepcopy(conv), band, [features(2, M, E)])
+    x = torch.tensor([[1, 2, 3, 1], [3, 2, 1, 3], [4, 4, 2, 1], [0, 0, 0, 0]], dtype=torch.float64)
+    worked = torch.tensor([[4, 4, 8, 8], [7, 6, 6, 8], [4, 4, 4, 2], [0, 0, 0, 0]], dtype=torch.float64)
+    example = BasisConv(4, 4, bases.Shifts([0, -1]), Depthwise(2), bias=False).double()
+    with torch.no_grad():
+        example.theta.weight.copy_(torch.tensor([[1, 2], [1, 2]]))
+    example.requires_grad_(False)
+    yield Case(lambda scale: example(x * scale), lambda scale: worked * scale, [torch.ones(1, dtype=torch.float64)])
+
+
+@system("dynamic convolution", "a loop over steps, heads and taps")
+def _dynamic() -> Iterator[Case]:
+    offsets = [-1, 0, 2]
+
+    def loop(c: Any, x: Tensor) -> Tensor:
+        weight, rows = c.basis.mechanism.weight, []  # (H, P, taps)
+        for n in range(M):
+            heads = []
+            for h, group in enumerate(x.unflatten(-1, (H, -1)).unbind(-2)):
+                inside = [k for k, offset in enumerate(offsets) if 0 <= n - offset < M]
+                taps = (x[n] @ weight[h][:, inside]).softmax(-1)
+                heads.append(sum(tap * group[n - offsets[k]] for tap, k in zip(taps, inside, strict=True)))
+            rows.append(torch.cat(heads))  # type: ignore[arg-type]
+        return torch.stack(rows)
+
+    conv = BasisConv(E, E, bases.Attention(H, Tap(offsets), bases.Shifts(offsets)), Split(), bias=False)
+    yield formula(conv, loop, [features(M, E)])
+
+
+@system("shift heads beside content heads", "the sum of the parts")
+def _shift_heads() -> Iterator[Case]:
+    def parts(c: Any, x: Tensor) -> Tensor:
+        m, t = c.basis.parts[0].mechanism, c.theta
+        q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, t.weight[:H]))
+        y = torch.einsum("...knd,kdq->...nq", F.scaled_dot_product_attention(q, k, v), t.output[:H])
+        back, ahead = F.pad(x, (0, 0, 0, 1))[..., 1:, :], F.pad(x, (0, 0, 1, 0))[..., :-1, :]
+        return y + back @ t.weight[H] @ t.output[H] + ahead @ t.weight[H + 1] @ t.output[H + 1] + c.bias
+
+    for lead in ((), (2,)):
+        conv = BasisConv(P, Q, bases.Attention(H, Dot(D)) + bases.Shifts([-1, 1]), LowRank(D))
+        yield formula(conv, parts, [features(*lead, M, P)])
+
+
+@system("mixed with edges", "(k + zU).(q + zV); k.q + k.(zV) + q.(zU); relu(k.q a + zW).a'")
+def _mixed() -> Iterator[Case]:
+    def score(m: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        if isinstance(m, Perceptron):
+            (dot, *_), weight = m.parts, m.weight  # (K, 1 + R, D)
+            plain = torch.einsum("mp,kpd,kqd,nq->kmn", x, dot.key, dot.query, y) / D**0.5
+            given = torch.cat([plain.unsqueeze(-1), z.expand(H, *z.shape)], -1)
+            return torch.einsum("kmnd,kd->kmn", torch.einsum("kmni,kid->kmnd", given, weight).relu(), m.out)
+        k, q = torch.einsum("mp,kpd->kmd", x, m.key)[:, :, None], torch.einsum("np,kpd->knd", y, m.query)[:, None]
+        u, v = (torch.einsum("mnr,krd->kmnd", z, w) for w in (m.key_edge, m.query_edge))
+        if m.mix == "both":
+            return ((k + u) * (q + v)).sum(-1) / D**0.5
+        return (k * q + k * v + q * u).sum(-1) / D**0.5
+
+    def dense(c: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        A = softmax_of(score(c.basis.mechanism, x, y, z))
+        return torch.einsum("kmn,mp,kpd,kdq->nq", A, x, c.theta.weight, c.theta.output) + c.bias
+
+    for mechanism in (
+        Dot(D, edge_dim=R, mix="both"),
+        Dot(D, edge_dim=R, mix="cross"),
+        Perceptron(4, Dot(D), edge_dim=R),
+    ):
+        conv = BasisConv((P, 4), Q, bases.Attention(H, mechanism), LowRank(D))
+        leaves = [features(M, P), features(L, 4), features(M, L, R)]
+        yield formula(conv, dense, leaves, lambda f, x, y, z: f((x, y), edge_attr=z))
