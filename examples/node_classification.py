@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from examples.data import CITATIONS, load
-from examples.models import MODELS
+from examples.models import MODELS, Model, models
 
 OURS, PYG = SIDES = ("BasisConv", "PyG")
 
@@ -48,14 +48,14 @@ class Run:
     cut: bool = False  # the clock ended it
 
 
-def train(net: nn.Module, x: Tensor, data: Data, run: Run, epochs: int, patience: int, end: float) -> Iterator[Run]:
+def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: float = math.inf) -> Iterator[Run]:
     """Adam on the cross-entropy of the training nodes, until the loss on the validation nodes falls no more.
 
     Yields the run after each epoch. A run that the clock finds unfinished at the time `end` says so.
     """
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.02, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(net.parameters(), lr=model.lr, weight_decay=model.weight_decay)
     best, since = math.inf, 0
-    for _ in range(epochs):
+    for _ in range(model.epochs):
         start = time.perf_counter()
         if start > end and run.losses:
             run.cut = True
@@ -81,43 +81,46 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, epochs: int, patience
             best, since = loss, 0
             run.validation, run.test = accuracy, right[data.test_mask].mean().item()
         yield run
-        if since == patience:
+        if since == model.patience:
             return
 
 
-def compare(names: Sequence[str], data: Data, options: argparse.Namespace) -> list[Run]:
+def compare(models: dict[str, Model], data: Data, options: argparse.Namespace) -> list[Run]:
     """Trains the models for each seed, ours in half of the time and then PyG's, while a bar tells how far it is.
 
     The first seed is trained whatever it takes, each model in a fair share of what is left of the time, where it is
-    cut; another seed is only begun if it will be done in time, by what the one before it took.
+    cut; another seed is only begun if all its epochs fit into what is left, and never cut.
     """
     sparse = int(data.x.count_nonzero()) < 0.1 * data.x.numel()
     features = {OURS: data.x.to_sparse_csr() if sparse else data.x, PYG: data.x}
     classes = int(data.y.max()) + 1
+    names = list(models)
     jobs = [(side, seed, i) for side in SIDES for seed in range(options.seeds) for i in range(len(names))]
     begin = time.perf_counter()
     ends = {OURS: begin + 30 * options.minutes, PYG: begin + 60 * options.minutes}
-    took: dict[tuple[str, str], float] = {}
+    pace: dict[tuple[str, str], float] = {}  # seconds per epoch
     runs = []
     text, percent = TextColumn("{task.description:32}"), TextColumn("{task.percentage:3.0f} %")
     with Progress(text, BarColumn(), percent, TimeElapsedColumn()) as bar:
-        task = bar.add_task("", total=len(jobs) * options.epochs)
-        for done, (side, seed, i) in enumerate(jobs):
-            name, end, start = names[i], ends[side], time.perf_counter()
-            if seed == 0:
-                end = start + (end - start) / (len(names) - i)
-            elif start + took[name, side] > end:
+        task = bar.add_task("", total=sum(models[names[i]].epochs for _, _, i in jobs))
+        done = 0
+        for side, seed, i in jobs:
+            name, start = names[i], time.perf_counter()
+            model, left = models[name], ends[side] - start
+            done += model.epochs
+            if seed and model.epochs * pace[name, side] > left:
                 continue
-            bar.update(task, description=f"{MODELS[name].title}, {side}, seed {seed}")
+            end = math.inf if seed else start + left / (len(names) - i)
+            bar.update(task, description=f"{model.title}, {side}, seed {seed}")
             torch.manual_seed(seed)
-            net = MODELS[name].build(data.num_features, classes, options.hidden, pyg=side == PYG).to(data.x.device)
+            net = model.build(data.num_features, classes, options.hidden, pyg=side == PYG).to(data.x.device)
             run = Run(name, side, seed)
-            for _ in train(net, features[side], data, run, options.epochs, options.patience, end):
+            for _ in train(net, features[side], data, run, model, end):
                 bar.advance(task)
             runs.append(run)
-            took[name, side] = time.perf_counter() - start
-            bar.update(task, completed=(done + 1) * options.epochs)
-        bar.update(task, completed=len(jobs) * options.epochs, description="done")
+            pace[name, side] = statistics.mean(run.seconds)
+            bar.update(task, completed=done)
+        bar.update(task, completed=done, description="done")
     return runs
 
 
@@ -203,17 +206,16 @@ def arguments() -> argparse.ArgumentParser:
     add(
         "--minutes",
         type=at_least(0, float),
-        default=3.0,
+        default=4.0,
         help="to be done in: fewer seeds, and if need be a first one cut, marked in the table",
     )
-    add("--epochs", type=at_least(1, int), default=150, help="of one training, at most")
+    add("--epochs", type=at_least(1, int), help="of one training, at most; each model has its own number")
     add(
         "--patience",
         type=at_least(1, int),
-        default=20,
-        help="epochs without a smaller validation loss that end a training",
+        help="epochs without a smaller validation loss that end a training; each model has its own number",
     )
-    add("--hidden", type=at_least(1, int), help="hidden channels, instead of each model's own number")
+    add("--hidden", type=at_least(1, int), help="hidden channels; each model has its own number")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to train")
     add("--threads", type=at_least(1, int), default=1, help="of torch on the CPU; more than one pays on larger graphs")
     add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
@@ -237,7 +239,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(str(error))
 
     options.models = list(dict.fromkeys(options.models))
-    runs = compare(options.models, data.to(options.device), options)
+    chosen = {name: models(dataset)[name] for name in options.models}
+    for setting in ("epochs", "patience"):
+        if value := getattr(options, setting):
+            chosen = {name: model._replace(**{setting: value}) for name, model in chosen.items()}
+    try:
+        for model in chosen.values():
+            model.build(1, 1, options.hidden)
+    except ValueError as error:  # heads that the channels cannot be divided among
+        parser.error(f"--hidden {options.hidden}: {error}")
+    runs = compare(chosen, data.to(options.device), options)
     summaries = {
         name: {side: summary([run for run in runs if (run.model, run.side) == (name, side)]) for side in SIDES}
         for name in options.models

@@ -83,8 +83,9 @@ class BasisConv(MessagePassing):
                 "'auto' lets the plan choose",
             )
         widths = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
-        if len(widths) != 2:
-            reject("in_channels", "P, or (P, P') for sources and targets", in_channels, "give one or two widths")
+        if len(widths) != 2 or (widths is in_channels and not basis.reads_content):
+            expected = "P, or (P, P') for a basis that reads sources and targets"
+            reject("in_channels", expected, in_channels, "give one width, or two for bases.Attention")
         for name, size, open_ in (
             *(("in_channels", width, True) for width in widths),
             ("out_channels", out_channels, not bias),

@@ -226,6 +226,9 @@ def native(p: Problem) -> Estimate:
         t.product(p.P, p.B * p.M, p.K * p.inner)
     if p.grad_x and p.learns:
         t.product(p.B * p.M, p.K * p.inner, p.P)
+    if p.grad_basis:  # of what keys and queries are made of
+        t.product(p.B * p.M, p.K * p.inner, p.P)
+        t.product(p.B * p.N, p.K * p.inner, p.P)
     memory = 2 * p.K * p.B * p.M * p.inner + 2 * p.B * p.N * p.Q
     return Estimate("native", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 

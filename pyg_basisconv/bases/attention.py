@@ -136,7 +136,7 @@ class BoundAttention(BoundBasis):
         """(K, *, E) the weights at the entries, by target."""
         parts = []
         for piece, _ in self.pieces:
-            cuts = [piece.cut(t, side) for t, side in zip(self.tensors, self.sides, strict=True)]
+            cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
             parts.append(self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern))
         return torch.cat(parts).view(self.K, *self.batch, self.entries.E)
 

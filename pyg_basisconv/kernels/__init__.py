@@ -5,6 +5,18 @@ from .dense import matmul
 from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm
-from .segments import collect, lift, segment_softmax
+from .segments import collect, lift, pair_sum, segment_softmax
 
-__all__ = ["Pattern", "Piece", "attend", "collect", "hidden", "lift", "matmul", "sddmm", "segment_softmax", "spmm"]
+__all__ = [
+    "Pattern",
+    "Piece",
+    "attend",
+    "collect",
+    "hidden",
+    "lift",
+    "matmul",
+    "pair_sum",
+    "sddmm",
+    "segment_softmax",
+    "spmm",
+]

@@ -27,8 +27,7 @@ class Piece(NamedTuple):
     pattern: Pattern
 
     def cut(self, t: Tensor, side: Side) -> Tensor:
-        """The part of (C, ...) that the piece reads."""
-        t = t[self.copies]
+        """The part of (c, ...), of these copies, that the piece reads."""
         if side == "target":
             return t[:, self.targets]
         return t[:, self.entries] if side == "entry" else t
@@ -75,9 +74,10 @@ class _Attend(torch.autograd.Function):
         inverse = torch.empty(C, whole.N, 1, dtype=wide, device=z.device) if softmax else None
         for copies, group in _by_copies(pieces):
             rows = z[copies].reshape(-1, W).to(wide).contiguous()  # (c M, W)
+            local = [t[copies].contiguous() for t in tensors]
             for piece in group:
                 here, pattern = (copies, piece.targets), piece.pattern
-                values, factor = weigh(piece, [piece.cut(t, side) for t, side in zip(tensors, sides, strict=True)])
+                values, factor = weigh(piece, [piece.cut(t, side) for t, side in zip(local, sides, strict=True)])
                 weight = exponentials(values, pattern.at_target) if softmax else values
                 weighted = weight if factor is None else weight * factor
                 part = spmm_raw(rows, weighted.to(wide), None, pattern.one_way).view(y[here].shape)
@@ -102,14 +102,16 @@ class _Attend(torch.autograd.Function):
             for t, side, needed in zip(tensors, sides, needs, strict=True)
         ]
         for copies, group in _by_copies(ctx.pieces):
-            rows, down, mean = z[copies].reshape(-1, W).to(wide).contiguous(), grad[copies].to(wide), None
+            rows, mean = z[copies].reshape(-1, W).to(wide).contiguous(), None
+            down = grad[copies].to(wide, memory_format=torch.contiguous_format)  # (c, N, W)
+            local = [t[copies].contiguous() for t in tensors]
             if inverse is not None:
-                down = down * inverse[copies]  # (c, N, W)
+                down = down * inverse[copies]
                 mean = (down * y[copies]).sum(-1)  # (c, N)
             kept = []
             for piece in group:
                 pattern = piece.pattern
-                cuts = [piece.cut(t, side).detach() for t, side in zip(tensors, sides, strict=True)]
+                cuts = [piece.cut(t, side).detach() for t, side in zip(local, sides, strict=True)]
                 leaves = [t.requires_grad_(needed) for t, needed in zip(cuts, needs, strict=True)]
                 with torch.enable_grad():
                     values, factor = ctx.weigh(piece, leaves)
@@ -134,7 +136,7 @@ class _Attend(torch.autograd.Function):
                 found = iter(torch.autograd.grad(ends, wanted, outward, allow_unused=True, materialize_grads=True))
                 for whole, side in zip(grads, sides, strict=True):
                     if whole is not None:
-                        part = piece.cut(whole, side)
+                        part = piece.cut(whole[copies], side)
                         part.copy_(next(found)) if side in ("target", "entry") else part.add_(next(found))
             if grad_z is not None:
                 pattern = ctx.whole.copies(len(z[copies]))

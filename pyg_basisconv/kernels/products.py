@@ -114,15 +114,23 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     return spmm_raw(x, weight, t_weight, pattern.both_ways)
 
 
+def samples(x: Tensor, M: int, N: int, E: int) -> bool:
+    """Whether a vendor's kernel takes sampled products of such numbers; torch refuses more entries than places."""
+    native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
+    return native and M * N >= E > 0
+
+
 def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     ptr, index = arrays[:2]
     E, W = index.numel(), x.shape[1]
     if not E or not W:
         return x.new_zeros(E)
-    native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
-    if native and x.shape[0] * y.shape[0] >= E:  # torch refuses a pattern with more entries than places
-        pattern = torch.sparse_csr_tensor(ptr, index, x.new_zeros(E), (y.shape[0], x.shape[0]), check_invariants=False)
-        return torch.sparse.sampled_addmm(pattern, y.contiguous(), x.contiguous().t(), beta=0.0).values()
+    if samples(x, x.shape[0], y.shape[0], E):
+        # Into its own zeros: torch would copy them, and beta = 0 does not spare it from reading what is there.
+        values = x.new_zeros(E)
+        sampled = torch.sparse_csr_tensor(ptr, index, values, (y.shape[0], x.shape[0]), check_invariants=False)
+        torch.sparse.sampled_addmm(sampled, y.contiguous(), x.contiguous().t(), beta=0.0, out=sampled)
+        return values
     row = torch.repeat_interleave(ptr.diff(), output_size=E)
     step = max(1, _CHUNK // W)
     wide = x.dtype if x.dtype == torch.float64 else torch.float32

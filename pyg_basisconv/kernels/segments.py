@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..errors import reject
 from .op import primitive
-from .pattern import End
+from .pattern import End, Pattern
+from .products import samples, sddmm_raw
 
 # Values of entries, (E,), stand in the order of `pattern.by_target` throughout. See `End` for the arrays.
 Arrays = list[Tensor]
@@ -74,7 +75,6 @@ collect_raw = primitive(
 def lift(values: Tensor, end: End) -> Tensor:
     """(G,) -> (E,) the value of each entry's group, that is of its source or target; see `Pattern.at_source`.
 
-    >>> from pyg_basisconv.kernels import Pattern
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> lift(torch.tensor([1., 2., 3.]), pattern.at_source)
     tensor([3., 1., 2.])
@@ -87,7 +87,6 @@ def lift(values: Tensor, end: End) -> Tensor:
 def collect(values: Tensor, end: End) -> Tensor:
     """(E,) -> (G,) the sum of the entries of each group, in a fixed order; the adjoint of `lift`.
 
-    >>> from pyg_basisconv.kernels import Pattern
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> collect(torch.tensor([1., 2., 4.]), pattern.at_target)
     tensor([1., 6.])
@@ -95,6 +94,55 @@ def collect(values: Tensor, end: End) -> Tensor:
     if values.numel() != end.arrays[0].numel():
         reject("values", f"{end.arrays[0].numel()}, one for each entry", values.numel(), "pass those of this pattern")
     return collect_raw(values, end.groups, end.arrays)
+
+
+def _pair_sum(source: Tensor, target: Tensor, arrays: Arrays) -> Tensor:
+    row, ptr, col = arrays[:3]
+    if source.is_cuda or not samples(source, source.numel(), target.numel(), col.numel()):
+        return source.index_select(0, col) + target.index_select(0, row)
+    # As the inner product of (s, 1) and (1, t): one array as long as the entries instead of three.
+    left, right = torch.ones_like(source), torch.ones_like(target)
+    return sddmm_raw(torch.stack([source, left], 1), torch.stack([right, target], 1), [ptr, col])
+
+
+def _pair_sum_fake(source: Tensor, target: Tensor, arrays: Arrays) -> Tensor:
+    return source.new_empty(arrays[0].numel())
+
+
+def _pair_sum_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    source, target, ctx.arrays = inputs
+    ctx.groups = source.numel(), target.numel()
+
+
+def _pair_sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    row, ptr, col, *order = ctx.arrays
+    M, N = ctx.groups
+    at_source, at_target = (need for need in ctx.needs_input_grad[:2])
+    grad_source = collect_raw(grad, M, [col, *order]) if at_source else None
+    return grad_source, collect_raw(grad, N, [row, ptr]) if at_target else None, None
+
+
+pair_sum_raw = primitive(
+    "pair_sum(Tensor source, Tensor target, Tensor[] arrays) -> Tensor",
+    _pair_sum,
+    _pair_sum_fake,
+    _pair_sum_context,
+    _pair_sum_backward,
+)
+
+
+def pair_sum(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
+    """(M,), (N,) -> (E,) the sum of what each entry's source and target have.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> pair_sum(torch.tensor([1., 2., 3.]), torch.tensor([10., 20.]), pattern)
+    tensor([13., 21., 22.])
+    """
+    for name, values, size in (("source", source, pattern.M), ("target", target, pattern.N)):
+        if values.numel() != size:
+            reject(name, f"{size} numbers", values.numel(), "pass those of this pattern")
+    (col, *order), (row, ptr) = pattern.at_source.arrays, pattern.at_target.arrays
+    return pair_sum_raw(source, target, [row, ptr, col, *order])
 
 
 def exponentials(score: Tensor, end: End) -> Tensor:
@@ -157,7 +205,6 @@ def segment_softmax(score: Tensor, end: End) -> Tensor:
     r"""Softmax over the entries of each group, :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`, zero where :math:`s_e`
     is minus infinity, and all zeros where every score of a group is.
 
-    >>> from pyg_basisconv.kernels import Pattern
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> segment_softmax(torch.tensor([5., 1e4, 1e4]), pattern.at_target)
     tensor([1.0000, 0.5000, 0.5000])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..content import Content
 from ..entries import Entries
 from ..errors import reject
-from ..kernels import Pattern, lift
+from ..kernels import Pattern, lift, pair_sum
 from ..kernels.attend import Side
 from ..theta.base import glorot
 
@@ -300,13 +300,9 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
     def on(t: Tensors, entries: Entries) -> Tensor:
         s, r = ends(t)
         pattern = entries.pattern.copies(t[0].shape[0])
-        at_source = None if s is None else lift(s.reshape(-1), pattern.at_source)
-        at_target = None if r is None else lift(r.reshape(-1), pattern.at_target)
-        if at_source is None or at_target is None:
-            found = at_target if at_source is None else at_source
-            assert found is not None
-            return found
-        return at_source + at_target
+        if s is not None and r is not None:
+            return pair_sum(s.flatten(), r.flatten(), pattern)
+        return lift(t[0].flatten(), pattern.at_target if s is None else pattern.at_source)
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         s, r = ends(t)
@@ -332,7 +328,7 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
     """
 
     def on(t: Tensors, entries: Entries) -> Tensor:
-        return lift(t[0].reshape(-1), pattern(entries).copies(t[0].shape[0]).at_source)
+        return lift(t[0].flatten(), pattern(entries).copies(t[0].shape[0]).at_source)
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         place = places(entries)
@@ -343,4 +339,4 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
 
 def entry_score(values: Tensor) -> Score:
     """Scores that are at hand, (C, E) by target."""
-    return Score((values,), ("entry",), lambda t, entries: t[0].reshape(-1))
+    return Score((values,), ("entry",), lambda t, entries: t[0].flatten())
