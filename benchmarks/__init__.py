@@ -1,4 +1,4 @@
-"""Benchmarks against PyG's layers, `python -m benchmarks`, and of the planner, `python -m benchmarks.orders`."""
+"""Benchmarks against PyG and torch, `python -m benchmarks`, and of the planner, `python -m benchmarks.orders`."""
 
 import os
 

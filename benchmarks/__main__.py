@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from . import epoch, orders
-from .data import Graph, graph
+from . import orders
 from .machine import machine
-from .measure import FULL, QUICK, ceilings
-from .rows import Result, rows, run
-from .table import HEAD, NOTES, cells, markdown, refusals, verdicts
+from .result import Bench, Result
+from .rows import rows
+from .table import HEAD, NOTES, cells, markdown
+from .verdicts import refusals, verdicts
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,30 +32,19 @@ def parser() -> argparse.ArgumentParser:
 
 def table(only: Sequence[str] | None, quick: bool, device: str) -> dict[str, Any]:
     """Measures and prints."""
-    effort, limits = QUICK if quick else FULL, ceilings(device, quick)
-    about = machine(device)
+    bench, about = Bench(quick, device), machine(device)
     print(", ".join(f"{name} {value}" for name, value in about.items()))
+    limits = bench.ceilings
     print(f"ceilings: {limits.bandwidth / 1e9:.3g} GB/s copied, {limits.arithmetic / 1e9:.3g} Gop/s in a product")
-
-    graphs: dict[str, Graph] = {}
-
-    def on(size: str) -> Graph:
-        if size not in graphs:
-            graphs[size] = graph(size, quick).to(device)
-        return graphs[size]
-
-    def wanted(name: str) -> bool:
-        return not only or any(text.lower() in name.lower() for text in only)
 
     results: list[Result] = []
     for row in rows():
-        if wanted(row.name):
+        wanted = not only or any(text.lower() in row.name.lower() for text in only)
+        if wanted and device in row.devices:
             print(f"\r\033[K{row.name}", end="", file=sys.stderr, flush=True)
-            results.append(run(row, on(row.size), limits, effort, device))
-    if wanted(epoch.WORK):
-        results.insert(sum(r.target > 1 for r in results), epoch.run(on("Cora"), effort, device))
+            results.append(row.run(bench))
     print("\r\033[K", end="", file=sys.stderr, flush=True)
-    for one in graphs.values():
+    for one in bench.graphs.values():
         print(one)
     print("\n" + markdown(HEAD, [cells(r) for r in results], left=3) + "\n")
     closing = ["- targets are not judged with --quick"] if quick else verdicts(results)
@@ -64,7 +53,7 @@ def table(only: Sequence[str] | None, quick: bool, device: str) -> dict[str, Any
         "machine": about,
         "ceilings": limits._asdict(),
         "quick": quick,
-        "graphs": [str(one) for one in graphs.values()],
+        "graphs": [str(one) for one in bench.graphs.values()],
         "rows": [asdict(r) | {"met": r.met} for r in results],
         "targets": closing,
     }

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -82,19 +82,32 @@ def cora() -> Graph | None:
     return Graph("Cora", data.edge_index, data.x, True, True, data.y, data.train_mask.nonzero().squeeze(1))
 
 
-SIZES = {  # nodes, edges, width in, width out, density of x, undirected
-    "Cora": (2708, 10556, 1433, 16, 0.0127, True),
-    "PubMed-sized": (19717, 88648, 500, 16, 0.1, True),
-    "medium": (20_000, 200_000, 64, 64, 1.0, False),
-    "large": (200_000, 4_000_000, 64, 64, 1.0, False),
+class Size(NamedTuple):
+    """What a graph is made of. first: x is data, as in a first layer, and needs no gradient."""
+
+    nodes: int
+    edges: int
+    width_in: int
+    width_out: int
+    density: float = 1.0
+    undirected: bool = False
+    first: bool = False
+
+
+SIZES = {
+    "Cora": Size(2708, 10556, 1433, 16, density=0.0127, undirected=True, first=True),
+    "PubMed-sized": Size(19717, 88648, 500, 16, density=0.1, undirected=True, first=True),
+    "medium": Size(20_000, 200_000, 64, 64),
+    "large": Size(200_000, 4_000_000, 64, 64),
+    "large, 2M edges": Size(200_000, 2_000_000, 64, 64),
 }
 
 
 def graph(name: str, quick: bool = False) -> Graph:
     """One of SIZES, on the CPU; a tenth of it, and less, where quick."""
-    N, E, P, _, density, undirected = SIZES[name]
+    N, E, P, _, density, undirected, _ = SIZES[name]
     if quick:
-        shrink = 100 if name == "large" else 10
+        shrink = 100 if E >= 1_000_000 else 10
         return random_graph(name, N // shrink, E // shrink, max(16, P // 10), density=density, undirected=undirected)
     real = cora() if name == "Cora" else None
     if real is not None:

@@ -11,12 +11,12 @@ from torch_geometric.nn import GCNConv
 from pyg_basisconv import convert
 
 from .compare import assert_close, assert_same_gradients, step
+from .contest import best, measure
 from .data import Graph
-from .layers import LAYOUTS, lay_out
-from .measure import Effort
-from .rows import Result, best, measure
+from .layers import LAYOUTS, layer
+from .result import Bench, Result, Target
 
-WORK, TARGET, HIDDEN = "epoch of a 2-layer GCN, Cora, dropout, sparse x", 3.0, 16
+HIDDEN = 16
 
 
 class GCN(nn.Module):
@@ -60,50 +60,44 @@ def epoch(model: GCN, x: Tensor, edges: tuple[Any, ...], graph: Graph) -> Callab
     return train
 
 
-def run(graph: Graph, effort: Effort, device: str) -> Result:
-    """Equality is asserted without dropout."""
-    torch.manual_seed(0)
-    P, classes = graph.x.shape[1], 7
+class EpochRow:
+    """Training, dropout included; equality is asserted without it."""
 
-    def make() -> GCN:
-        model = GCN(GCNConv(P, HIDDEN, cached=True), GCNConv(HIDDEN, classes, cached=True)).to(device)
-        model.load_state_dict(state)
-        return model
+    name = "epoch of a 2-layer GCN, Cora, dropout, sparse x"
+    target = Target(3)
+    devices = ("cpu", "cuda")
 
-    state = GCN(GCNConv(P, HIDDEN), GCNConv(HIDDEN, classes)).to(device).state_dict()
-    reference, edges = make(), lay_out(graph, "edge_index")
-    ours = converted(reference)
-    gradient = torch.randn(graph.N, classes, device=device)
+    def run(self, bench: Bench) -> Result:
+        torch.manual_seed(0)
+        graph, device, lay_out = bench.graph("Cora"), bench.device, layer("GCNConv").edges
+        P, classes = graph.x.shape[1], 7
 
-    def both(model: nn.Module, x: Tensor, edges: tuple[Any, ...]) -> tuple[Tensor, ...]:
-        return step(lambda: model.eval()(x, *edges), list(model.parameters()), gradient)
+        def make() -> GCN:
+            model = GCN(GCNConv(P, HIDDEN, cached=True), GCNConv(HIDDEN, classes, cached=True)).to(device)
+            model.load_state_dict(state)
+            return model
 
-    expected, found = both(reference, graph.x, edges), both(ours, graph.sparse_x, edges)
-    assert_close(found[0], expected[0], f"{WORK}: the value")
-    assert_same_gradients(make(), converted, expected[1:], found[1:], WORK)
+        state = GCN(GCNConv(P, HIDDEN), GCNConv(HIDDEN, classes)).to(device).state_dict()
+        reference, edges = make(), lay_out(graph, "edge_index")
+        ours = converted(reference)
+        gradient = torch.randn(graph.N, classes, device=device)
 
-    def build(layout: str) -> Callable[[], None]:
-        model, laid = make(), lay_out(graph, layout)
-        assert_close(both(model, graph.x, laid)[0], expected[0], "the value")
-        work = epoch(model, graph.x, laid, graph)
-        work()
-        return work
+        def both(model: nn.Module, x: Tensor, edges: tuple[Any, ...]) -> tuple[Tensor, ...]:
+            return step(lambda: model.eval()(x, *edges), list(model.parameters()), gradient)
 
-    layout, peers, skipped = best(LAYOUTS, build, device)
-    return measure(
-        peers,
-        epoch(ours, graph.sparse_x, edges, graph),
-        effort,
-        device,
-        ceiling=None,  # much of an epoch is dropout, the loss and the optimizer
-        work=WORK,
-        graph=graph.name,
-        E=graph.E,
-        P=P,
-        Q=HIDDEN,
-        gradients="Theta",
-        layout=layout,
-        target=TARGET,
-        order="",
-        skipped=skipped,
-    )
+        expected, found = both(reference, graph.x, edges), both(ours, graph.sparse_x, edges)
+        assert_close(found[0], expected[0], f"{self.name}: the value")
+        assert_same_gradients(make(), converted, expected[1:], found[1:], self.name)
+
+        def build(layout: str) -> Callable[[], None]:
+            model, laid = make(), lay_out(graph, layout)
+            assert_close(both(model, graph.x, laid)[0], expected[0], "the value")
+            work = epoch(model, graph.x, laid, graph)
+            work()
+            return work
+
+        layout, peers, skipped = best(LAYOUTS, build, device)
+        mine = epoch(ours, graph.sparse_x, edges, graph)
+        fields = {"work": self.name, "graph": graph.name, "E": graph.E, "P": P, "Q": HIDDEN, "gradients": "Theta"}
+        # No ceiling: much of an epoch is dropout, the loss and the optimizer.
+        return measure(peers, mine, bench, way=layout, skipped=skipped, target=self.target, **fields)

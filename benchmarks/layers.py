@@ -1,6 +1,6 @@
 """The layers that are compared, and the layouts in which PyG takes their graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -9,85 +9,148 @@ from torch_geometric import EdgeIndex
 from torch_geometric import nn as pyg
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
-from torch_geometric.utils import to_torch_csr_tensor
+from torch_geometric.utils import add_remaining_self_loops, to_torch_csr_tensor
 
 from .data import Graph
 
+Edges = tuple[Any, ...]  # what a layer gets beside x: edge_index, in a layout, and maybe edge_weight
+
+LAYOUTS = ["edge_index", "CSR", "EdgeIndex"] + (["SparseTensor"] if WITH_TORCH_SPARSE else [])
+
+
+def lay_out(edge_index: Tensor, N: int, layout: str, weight: Tensor | None = None, undirected: bool = False) -> Edges:
+    """The same graph in a layout; the weights beside it, or inside."""
+    if layout == "edge_index":
+        return (edge_index,) if weight is None else (edge_index, weight)
+    if layout == "CSR":
+        return (to_torch_csr_tensor(edge_index.flip(0), weight, size=(N, N)),)  # transposed, as PyG has it
+    if layout == "EdgeIndex":
+        assert weight is None
+        sides = EdgeIndex(edge_index, sparse_size=(N, N), is_undirected=undirected)
+        return (sides.sort_by("col").values.fill_cache_(),)
+    row, col = edge_index
+    return (SparseTensor(row=col, col=row, value=weight, sparse_sizes=(N, N)).fill_cache_(),)
+
+
+def normalised(graph: Graph, layout: str) -> Edges:
+    edge_index, weight = gcn_norm(graph.edge_index, None, graph.N, add_self_loops=False)
+    return lay_out(edge_index, graph.N, layout, weight)
+
+
+def with_loops(graph: Graph, layout: str) -> Edges:
+    edge_index, _ = add_remaining_self_loops(graph.edge_index, num_nodes=graph.N)
+    return lay_out(edge_index, graph.N, layout, undirected=graph.undirected)
+
+
+class Before(NamedTuple):
+    """What may be done to the graph before a layer of PyG is called: what that is, to which layouts, and how."""
+
+    name: str
+    layouts: Sequence[str]
+    edges: Callable[[Graph, str], Edges]
+
+
+NORMALISED = Before("normalised before", ["CSR", "edge_index"], normalised)
+WITH_LOOPS = Before("loops added before", LAYOUTS, with_loops)
+
+Make = Callable[[int, int], nn.Module]  # of the widths in and out
+
 
 class Layer(NamedTuple):
-    """A layer of PyG: make(P, Q, cached), where cached says that x is constant, so that a layer may keep what it makes
-    of it; and, where there is one, the same function of a graph that was normalised beforehand.
+    """A layer of PyG.
+
+    cached: one that may keep what it makes of x, where x is constant; prepared: the same function of a graph to which
+    something was done before.
     """
 
     name: str
-    make: Callable[[int, int, bool], nn.Module]
-    normalised: Callable[[int, int], nn.Module] | None = None
+    make: Make
+    cached: Make | None = None
+    prepared: tuple[Before, Make] | None = None
+
+    def layouts(self) -> list[str]:
+        """The ways to call it; not every layer takes every one."""
+        if self.prepared is None:
+            return LAYOUTS
+        before, _ = self.prepared
+        return LAYOUTS + [f"{layout}, {before.name}" for layout in before.layouts]
+
+    def module(self, layout: str, P: int, Q: int, constant_x: bool, parameters: dict[str, Tensor]) -> nn.Module:
+        """The layer for a layout, with the given parameters."""
+        make = self.make if self.cached is None or not constant_x else self.cached
+        if layout not in LAYOUTS:
+            assert self.prepared is not None
+            make = self.prepared[1]
+        module = make(P, Q)
+        module.load_state_dict(parameters)
+        return module.to(next(iter(parameters.values())).device if parameters else torch.device("cpu"))
+
+    def edges(self, graph: Graph, layout: str) -> Edges:
+        """What it gets beside x."""
+        if layout in LAYOUTS:
+            return lay_out(graph.edge_index, graph.N, layout, undirected=graph.undirected)
+        assert self.prepared is not None
+        return self.prepared[0].edges(graph, layout.split(",")[0])
 
 
-LAYERS = [
-    Layer("GCNConv", lambda P, Q, cached: pyg.GCNConv(P, Q, cached=True)),
-    Layer("ChebConv K=3", lambda P, Q, cached: pyg.ChebConv(P, Q, K=3)),
+CONVOLUTIONS = [
+    Layer("GCNConv", lambda P, Q: pyg.GCNConv(P, Q, cached=True)),
+    Layer("ChebConv K=3", lambda P, Q: pyg.ChebConv(P, Q, K=3)),
     Layer(
         "TAGConv K=3",
-        lambda P, Q, cached: pyg.TAGConv(P, Q, K=3),
-        lambda P, Q: pyg.TAGConv(P, Q, K=3, normalize=False),
+        lambda P, Q: pyg.TAGConv(P, Q, K=3),
+        prepared=(NORMALISED, lambda P, Q: pyg.TAGConv(P, Q, K=3, normalize=False)),
     ),
-    Layer("SGConv K=2", lambda P, Q, cached: pyg.SGConv(P, Q, K=2, cached=cached)),
-    Layer("SSGConv K=2", lambda P, Q, cached: pyg.SSGConv(P, Q, alpha=0.1, K=2, cached=cached)),
-    Layer("LGConv", lambda P, Q, cached: pyg.LGConv(), lambda P, Q: pyg.LGConv(normalize=False)),
-    Layer("SimpleConv sum", lambda P, Q, cached: pyg.SimpleConv("sum")),
-    Layer("SimpleConv mean", lambda P, Q, cached: pyg.SimpleConv("mean")),
-    Layer("GraphConv add", lambda P, Q, cached: pyg.GraphConv(P, Q, aggr="add")),
-    Layer("GraphConv mean", lambda P, Q, cached: pyg.GraphConv(P, Q, aggr="mean")),
-    Layer("SAGEConv mean", lambda P, Q, cached: pyg.SAGEConv(P, Q, aggr="mean")),
-    Layer("SAGEConv sum", lambda P, Q, cached: pyg.SAGEConv(P, Q, aggr="sum")),
-    Layer("ClusterGCNConv", lambda P, Q, cached: pyg.ClusterGCNConv(P, Q)),
-    Layer("LEConv", lambda P, Q, cached: pyg.LEConv(P, Q)),
-    Layer("MixHopConv", lambda P, Q, cached: pyg.MixHopConv(P, Q, powers=[0, 1, 2])),
+    Layer("SGConv K=2", lambda P, Q: pyg.SGConv(P, Q, K=2), lambda P, Q: pyg.SGConv(P, Q, K=2, cached=True)),
+    Layer(
+        "SSGConv K=2",
+        lambda P, Q: pyg.SSGConv(P, Q, alpha=0.1, K=2),
+        lambda P, Q: pyg.SSGConv(P, Q, alpha=0.1, K=2, cached=True),
+    ),
+    Layer("LGConv", lambda P, Q: pyg.LGConv(), prepared=(NORMALISED, lambda P, Q: pyg.LGConv(normalize=False))),
+    Layer("SimpleConv sum", lambda P, Q: pyg.SimpleConv("sum")),
+    Layer("SimpleConv mean", lambda P, Q: pyg.SimpleConv("mean")),
+    Layer("GraphConv add", lambda P, Q: pyg.GraphConv(P, Q, aggr="add")),
+    Layer("GraphConv mean", lambda P, Q: pyg.GraphConv(P, Q, aggr="mean")),
+    Layer("SAGEConv mean", lambda P, Q: pyg.SAGEConv(P, Q, aggr="mean")),
+    Layer("SAGEConv sum", lambda P, Q: pyg.SAGEConv(P, Q, aggr="sum")),
+    Layer("ClusterGCNConv", lambda P, Q: pyg.ClusterGCNConv(P, Q)),
+    Layer("LEConv", lambda P, Q: pyg.LEConv(P, Q)),
+    Layer("MixHopConv", lambda P, Q: pyg.MixHopConv(P, Q, powers=[0, 1, 2])),
 ]
 
-LAYOUTS = ["edge_index", "CSR", "EdgeIndex"] + (["SparseTensor"] if WITH_TORCH_SPARSE else [])
-NORMALISED = ["CSR, normalised before", "edge_index, normalised before"]
+ATTENTION = [  # eight heads, Q channels together
+    Layer(
+        "GATConv 8 heads",
+        lambda P, Q: pyg.GATConv(P, Q // 8, heads=8),
+        prepared=(WITH_LOOPS, lambda P, Q: pyg.GATConv(P, Q // 8, heads=8, add_self_loops=False)),
+    ),
+    Layer(
+        "GATv2Conv 8 heads",
+        lambda P, Q: pyg.GATv2Conv(P, Q // 8, heads=8),
+        prepared=(WITH_LOOPS, lambda P, Q: pyg.GATv2Conv(P, Q // 8, heads=8, add_self_loops=False)),
+    ),
+    Layer("TransformerConv 8 heads", lambda P, Q: pyg.TransformerConv(P, Q // 8, heads=8)),
+    Layer(
+        "SuperGATConv 8 heads",  # in evaluation: training draws pairs that are no edges
+        lambda P, Q: pyg.SuperGATConv(P, Q // 8, heads=8).eval(),
+        prepared=(WITH_LOOPS, lambda P, Q: pyg.SuperGATConv(P, Q // 8, heads=8, add_self_loops=False).eval()),
+    ),
+    Layer(
+        "FeaStConv 8 heads",
+        lambda P, Q: pyg.FeaStConv(P, Q, heads=8),
+        prepared=(WITH_LOOPS, lambda P, Q: pyg.FeaStConv(P, Q, heads=8, add_self_loops=False)),
+    ),
+    Layer(
+        "AGNNConv",
+        lambda P, Q: pyg.AGNNConv(),
+        prepared=(WITH_LOOPS, lambda P, Q: pyg.AGNNConv(add_self_loops=False)),
+    ),
+    Layer("ResGatedGraphConv", lambda P, Q: pyg.ResGatedGraphConv(P, Q)),
+]
+
+LAYERS = CONVOLUTIONS + ATTENTION
 
 
 def layer(name: str) -> Layer:
     return next(candidate for candidate in LAYERS if candidate.name == name)
-
-
-def layouts(layer: Layer) -> list[str]:
-    """The ways to call PyG's layer; not every layer takes every one."""
-    return LAYOUTS + (NORMALISED if layer.normalised else [])
-
-
-def lay_out(graph: Graph, layout: str) -> tuple[Any, ...]:
-    """What a layer gets beside x: edge_index, in a layout, and maybe edge_weight."""
-    edge_index, N = graph.edge_index, graph.N
-    if layout == "edge_index":
-        return (edge_index,)
-    if layout == "CSR":
-        return (transposed_csr(edge_index, None, N),)
-    if layout == "EdgeIndex":
-        sides = EdgeIndex(edge_index, sparse_size=(N, N), is_undirected=graph.undirected)
-        return (sides.sort_by("col").values.fill_cache_(),)
-    if layout == "SparseTensor":
-        row, col = edge_index
-        return (SparseTensor(row=col, col=row, sparse_sizes=(N, N)).fill_cache_(),)
-    edge_index, weight = gcn_norm(edge_index, None, N, add_self_loops=False)
-    if layout == "edge_index, normalised before":
-        return edge_index, weight
-    return (transposed_csr(edge_index, weight, N),)
-
-
-def transposed_csr(edge_index: Tensor, weight: Tensor | None, N: int) -> Tensor:
-    return to_torch_csr_tensor(edge_index.flip(0), weight, size=(N, N))
-
-
-def peer(layer: Layer, layout: str, P: int, Q: int, constant_x: bool, parameters: dict[str, Tensor]) -> nn.Module:
-    """PyG's layer for a layout, with the given parameters."""
-    if layout in NORMALISED:
-        assert layer.normalised is not None
-        module = layer.normalised(P, Q)
-    else:
-        module = layer.make(P, Q, constant_x)
-    module.load_state_dict(parameters)
-    return module.to(next(iter(parameters.values())).device if parameters else torch.device("cpu"))

@@ -17,7 +17,7 @@ from .layouts import layout
 from .orders import ORDERS
 from .plan import Plan, Problem, plan
 from .sparse_input import condensed
-from .theta import Full, Theta
+from .theta import Full, LowRank, Theta
 
 
 class BasisConv(MessagePassing):
@@ -170,8 +170,8 @@ class BasisConv(MessagePassing):
         if bias is None:
             return y
         # A result that nobody else has seen is added to in place: one array less to write.
-        own = type(theta) is Full and y._base is None and y.dtype == bias.dtype and y.is_contiguous()
-        own = own and not (chosen.problem.messages or self.basis.reads_content)
+        own = type(theta) is LowRank or (type(theta) is Full and not self.basis.reads_content)
+        own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
         return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias
 
     def plan(

@@ -10,9 +10,12 @@ from torch import nn
 from torch_geometric.nn import GraphConv
 
 from benchmarks import __main__ as command
-from benchmarks import data, layers, measure, orders, table
+from benchmarks import data, layers, measure, orders, resident, sequences, verdicts
 from benchmarks.compare import assert_same_gradients, step
-from benchmarks.rows import Result, best, rows
+from benchmarks.contest import best
+from benchmarks.on_graphs import LayerRow
+from benchmarks.result import Result, Target
+from benchmarks.rows import rows
 from pyg_basisconv import convert
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of the peers' layouts
@@ -89,7 +92,7 @@ def test_a_wrong_gradient_is_found(wrong: str):
         assert_same_gradients(make(), convert, peers, broken, "here")
 
 
-def test_the_best_layout_is_one_that_is_taken():
+def test_the_best_way_is_one_that_is_open():
     def build(name: str):
         if name == "bad":
             raise TypeError("no such layout")
@@ -97,27 +100,66 @@ def test_the_best_layout_is_one_that_is_taken():
 
     name, _, skipped = best(["bad", "good"], build, "cpu")
     assert (name, skipped) == ("good", {"bad": "TypeError: no such layout"})
+    with pytest.raises(RuntimeError, match="no such layout"):
+        best(["bad"], build, "cpu")
 
 
 def test_every_layer_stands_in_the_table_on_every_small_graph():
-    have = {(row.layer.name, row.size) for row in rows()}
+    have = {(row.layer.name, row.size) for row in rows() if isinstance(row, LayerRow)}
     assert {(one.name, size) for one in layers.LAYERS for size in ("Cora", "PubMed-sized", "medium")} <= have
 
 
+def test_every_row_has_a_name_of_its_own():
+    names = [row.name for row in rows()]
+    assert len(names) == len(set(names))
+
+
+def test_a_band_matrix_holds_the_taps_of_its_row():
+    taps = torch.arange(12.0).view(1, 4, 3) + 1
+    assert sequences.band(taps, 0.0)[0].tolist() == [[2, 3, 0, 0], [4, 5, 6, 0], [0, 7, 8, 9], [0, 0, 10, 11]]
+
+
+def test_the_peak_of_a_process_grows():
+    before = resident.peak()
+    assert 1 << 20 < before <= resident.peak()
+
+
 def result(**changes: object) -> Result:
-    times = {"peer_seconds": 2.0, "ours_seconds": 1.0, "ratio": 2.0, "target": 1.0, "of_ceiling": None}
-    memory = {"peer_memory": 9, "ours_memory": 8, "peer_largest": None, "ours_largest": 8}
-    names = {"gradients": "x", "layout": "CSR", "order": "a_first", "skipped": {}}
-    fields = {"work": "A, large", "graph": "large", "E": 1000, "P": 8, "Q": 8, **times, **memory, **names}
+    times = {"peer_seconds": 2.0, "ours_seconds": 1.0, "ratio": 2.0, "target": ANY}
+    memory = {"peer_memory": 9, "ours_memory": 8, "ours_largest": 8}
+    fields = {"work": "A, large", "E": 10_000_000, "P": 8, "Q": 8, "gradients": "x", **times, **memory}
     return Result(**(fields | changes))
 
 
+ANY = Target(ratio=1, group="any layer, any size")
+
+
 def test_verdicts_tell_what_was_met():
-    lines = table.verdicts([result(), result(work="B", target=3.0), result(work="C", ratio=0.5, ours_largest=40_000)])
+    rows = [result(), result(work="B", target=Target(3)), result(work="C", ratio=0.5, ours_largest=400_000_000)]
+    lines = verdicts.verdicts(rows)
     assert lines[0] == "- MISSED: B: 2 times, target >= 3"
     assert lines[1] == "- MISSED: any layer, any size: 1 of 2 rows >= 1; least: 0.5 times, C"
-    assert lines[2].startswith("- MISSED: no allocation of E x 8")
-    assert table.verdicts([result(ratio=1.5)])[0].startswith("- met: any layer")
+    assert lines[2].startswith("- MISSED: no allocation of E x Q")
+    assert verdicts.verdicts([result(ratio=1.5)])[0].startswith("- met: any layer")
+
+
+def test_verdicts_on_memory():
+    lines = verdicts.verdicts([result(target=Target(2, memory=8)), result(target=Target(resident=5), resident=4)])
+    assert lines[:2] == ["- met: A, large: 2 times, target >= 2", lines[1]]
+    assert lines[1] == "- MISSED: A, large: 1/1.12 of the peak memory, target <= 1/8"
+    assert lines[2].startswith("- met: A, large: 4e-09 GB resident")
+
+
+def test_verdicts_on_growth():
+    def series(power: float) -> list[str]:
+        target = Target(slope=1.1)
+        lengths = (10, 100, 1000)
+        rows = [result(target=target, series="S", length=n, ours_seconds=3 * n**power, E=0) for n in lengths]
+        assert verdicts.verdicts(rows[:2]) == []
+        return verdicts.verdicts(rows)
+
+    assert series(1.0) == ["- met: S: time grows with the length to the power of 1, target <= 1.1"]
+    assert series(1.2)[0].startswith("- MISSED: S: time grows with the length to the power of 1.2")
 
 
 def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -130,6 +172,31 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     for row in found["rows"]:
         assert row["ratio"] > 0
         assert row["peer_memory"] > 0
+
+
+@pytest.mark.parametrize(
+    ("only", "count", "way"),
+    [
+        (("GATConv 8 heads, Cora, sparse x", "GATConv 8 heads, large, forward"), 2, "peer"),
+        (("GATv2Conv 8 heads, large", "TransformerConv 8 heads, large"), 2, "peer"),
+        (("dense attention, causal, 2 x", "dense attention, all pairs, 1 x 16"), 2, "sdpa"),
+        (("LightweightConv",), 5, "band matrix"),
+        (("DynamicConv",), 5, "band matrix"),
+        (("25M edges",), 1, "-"),
+    ],
+    ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else None,
+)
+def test_rows_of_attention_end_to_end(
+    only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "found.json"
+    command.main(["--quick", *(word for text in only for word in ("--only", text)), "--json", str(file)])
+    printed, found = capsys.readouterr().out, json.loads(file.read_text())
+    assert len(found["rows"]) == count
+    assert way in printed
+    for row in found["rows"]:
+        assert row["ours_seconds"] > 0
+        assert row["ours_memory"] or row["resident"]
 
 
 def test_one_point_of_the_orders_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

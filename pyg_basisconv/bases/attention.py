@@ -96,7 +96,8 @@ class BoundAttention(BoundBasis):
     def tensors(self) -> tuple[Tensor, ...]:
         """What the weights are computed from, (C, ...) each."""
         factor = self.entries.weight if self.weighted else None
-        return self.score.tensors if factor is None else (*self.score.tensors, factor.expand(self.copies, -1))
+        scored = tuple(t.flatten(0, len(self.batch)) for t in self.score.tensors)
+        return scored if factor is None else (*scored, factor.expand(self.copies, -1))
 
     @property
     def sides(self) -> tuple[Side, ...]:
@@ -337,28 +338,29 @@ class Fused(BoundBasis):
         if tuple(lead) != self.batch:
             reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
         keys, queries, biases = a.score.dots(a.score.tensors, e)
-        shape = (self.K, torch.Size(self.batch).numel())
 
         def heads_inside(t: Tensor) -> Tensor:
-            """(C, L, d) -> (B, K, L, d)."""
-            return t.unflatten(0, shape).transpose(0, 1).to(z.dtype)
+            """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
+            t = t.flatten(1, len(self.batch)) if self.batch else t.unsqueeze(1)
+            return t.transpose(0, 1).to(z.dtype)
 
         if not keys:
-            keys, queries = ([z.new_zeros(a.copies, size, 1)] for size in (self.M, self.N))
+            keys, queries = ([z.new_zeros(*z.shape[:-2], size, 1)] for size in (self.M, self.N))
         key, query = (heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
         bias = None
         if e.bias is not None:
-            biases = [*biases, e.bias.unsqueeze(0)]
+            biases = [*biases, e.bias]
         if biases:
-            bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (C or 1, N, M)
-            bias = heads_inside(bias) if bias.shape[0] == self.attention.copies else bias.to(z.dtype)
-        value = z.reshape(*shape, *z.shape[-2:]).transpose(0, 1)  # (B, K, M, D)
+            bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (K, *, N, M), or (N, M) for all of them
+            bias = bias.to(z.dtype) if bias.dim() == 2 else heads_inside(bias)
+        value = heads_inside(z)
         causal = e.causal and bias is None
         if e.causal and bias is not None:
             later = torch.ones(self.N, self.M, dtype=torch.bool, device=z.device).tril().logical_not()
             bias = bias.masked_fill(later, -torch.inf)
         y = F.scaled_dot_product_attention(query, key, value, bias, a.dropout[0], causal, scale=1.0)  # (B, K, N, D)
-        return y.transpose(0, 1).reshape(self.K, *self.batch, self.N, y.shape[-1])
+        y = y.transpose(0, 1)  # (K, B, N, D)
+        return y.unflatten(1, self.batch) if self.batch else y.squeeze(1)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         return self.each(dense(z)).sum(0)
@@ -500,7 +502,7 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
     def spread(t: Tensor, rest: int) -> Tensor:
-        """(rest), (*, rest) or (*, K, rest) -> (C, rest)."""
+        """(rest), (*, rest) or (*, K, rest) -> (K, *, rest)."""
         own = t.dim() - rest
         batch = len(content.batch)
         if own == batch + 1:
@@ -509,14 +511,14 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
             t = t.expand(K, *content.batch, *t.shape)
         else:
             t = t.expand(K, *t.shape)
-        return t.flatten(0, batch)
+        return t
 
     if content.valid is not None:
         valid = F.pad(content.valid, (0, found.M - M))
         score = score + node_score(spread(logarithm(valid), 1), None)
     if content.mask is not None:
         mask = F.pad(logarithm(content.mask), (0, 0, 0, found.M - M))
-        table = spread(mask, 2).flatten(1)
+        table = spread(mask, 2).flatten(-2)
 
         def place(m: Tensor, n: Tensor) -> Tensor:
             return m * N + n

@@ -31,7 +31,7 @@ class Sizes(NamedTuple):
 class Dots(NamedTuple):
     """A score as inner products and tables: the form that a vendor's kernel takes.
 
-    keys: (c, M, d) each; queries: (c, N, d) each; biases: (c, M, N) each.
+    keys: (K, *, M, d) each; queries: (K, *, N, d) each; biases: (K, *, M, N) each.
     """
 
     keys: list[Tensor]
@@ -41,13 +41,14 @@ class Dots(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """Scores of C copies of a graph (one for each head and graph of a batch), ready to be evaluated on some of them.
+    """Scores of K heads for each graph of a batch, *, ready to be evaluated: on C = K x * copies of one graph.
 
     Args:
-        tensors: what they are computed from, (C, ...) each.
+        tensors: what they are computed from, (K, *, ...) each.
         sides: what the second axis of each is, see `kernels.attend`.
-        on: of the tensors of c copies, or of a run of targets, the scores of their entries, (c E,), by target.
-        dots: the same as inner products, where it is that.
+        on: of the tensors of c copies, (c, ...) each, or of a run of targets, the scores of the entries, (c E,), by
+            target.
+        dots: of all tensors, the same as inner products, where it is that.
     """
 
     tensors: tuple[Tensor, ...]
@@ -276,19 +277,19 @@ def wide(t: Tensor) -> Tensor:
 
 
 def copies(t: Tensor, content: Content, heads: int) -> Tensor:
-    """(H, *, ...) or, with None for either, sizes 1 to be repeated: (C, ...), C = H x batch."""
+    """(H, *, ...), with 1 for what is to be repeated: (K, *, ...)."""
     lead = (heads, *content.batch)
-    return t.expand(*lead, *t.shape[len(lead) :]).flatten(0, len(lead) - 1)
+    return t.expand(*lead, *t.shape[len(lead) :])
 
 
 def per_copy(parameter: Tensor, content: Content) -> Tensor:
-    """(H, ...) -> (C, ...): the same for every graph of a batch."""
+    """(K, ...) -> (K, *, ...): the same for every graph of a batch."""
     lead = len(content.batch)
     return copies(parameter[(slice(None), *[None] * lead)], content, parameter.shape[0])
 
 
 def node_score(source: Tensor | None, target: Tensor | None) -> Score:
-    """s_m + t_n of (C, M) and (C, N), where they are there."""
+    """s_m + t_n of (K, *, M) and (K, *, N), where they are there."""
     tensors = tuple(t for t in (source, target) if t is not None)
     at: dict[Side, Tensor | None] = {"source": source, "target": target}
     sides = tuple(side for side, t in at.items() if t is not None)
@@ -306,12 +307,12 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         s, r = ends(t)
-        c = t[0].shape[0]
+        lead = t[0].shape[:-1]
         if s is not None and r is None:
-            return Dots([], [], [s.unsqueeze(-1).expand(c, entries.M, entries.N)])
+            return Dots([], [], [s.unsqueeze(-1).expand(*lead, entries.M, entries.N)])
         one = t[0].new_ones(1)
-        s = s if s is not None else one.expand(c, entries.M) * 0
-        r = r if r is not None else one.expand(c, entries.N) * 0
+        s = s if s is not None else t[0].new_zeros(*lead, entries.M)
+        r = r if r is not None else t[0].new_zeros(*lead, entries.N)
         key = torch.stack([s, one.expand_as(s)], -1)
         return Dots([key], [torch.stack([one.expand_as(r), r], -1)], [])
 
@@ -319,7 +320,7 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
 
 
 def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Callable[[Entries], Tensor]) -> Score:
-    """Each entry reads a place of its copy's table, (C, S).
+    """Each entry reads a place of its copy's table, (K, *, S).
 
     Args:
         table: the numbers.
@@ -332,11 +333,11 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         place = places(entries)
-        return Dots([], [], [t[0].index_select(1, place.flatten()).unflatten(1, place.shape)])
+        return Dots([], [], [t[0].index_select(-1, place.flatten()).unflatten(-1, place.shape)])
 
     return Score((table,), ("copy",), on, dots)
 
 
 def entry_score(values: Tensor) -> Score:
-    """Scores that are at hand, (C, E) by target."""
+    """Scores that are at hand, (K, *, E) by target."""
     return Score((values,), ("entry",), lambda t, entries: t[0].flatten())

@@ -1,12 +1,11 @@
 """Mechanisms that read the features of edges."""
 
-import torch
 from torch import Tensor
 
 from ..content import Content
 from ..entries import Entries
 from ..errors import reject
-from .base import Mechanism, Score, Sizes, check_width, entry_score, wide
+from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, wide
 
 
 def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
@@ -42,7 +41,7 @@ class Edge(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         weight = self.weight if self.inner is None else (self.weight @ self.out.unsqueeze(-1)).squeeze(-1)  # (H, R)
         found = wide(weight) @ edge_rows(content, entries, self.edge_dim).t()  # (H, E)
-        return entry_score(_repeat(found, content))
+        return entry_score(per_copy(found, content))
 
     def extra_repr(self) -> str:
         return str(self.edge_dim) if self.inner is None else f"{self.edge_dim}, inner={self.inner}"
@@ -58,11 +57,4 @@ class Feature(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         assert self.sizes is not None
         found = edge_rows(content, entries, self.edge_dim)[:, self.index]
-        return entry_score(_repeat(found.expand(self.sizes.heads, -1), content))
-
-
-def _repeat(found: Tensor, content: Content) -> Tensor:
-    """(H, E) -> (C, E)."""
-    count = torch.Size(content.batch).numel()
-    H, E = found.shape
-    return found if count == 1 else found.unsqueeze(1).expand(H, count, E).reshape(H * count, E)
+        return entry_score(per_copy(found.expand(self.sizes.heads, -1), content))

@@ -1,7 +1,7 @@
 """Mechanisms that are inner products of what source and target say."""
 
 import math
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from .edges import edge_rows
 
 
 def inner_score(key: Tensor, query: Tensor) -> Score:
-    """<key_m, query_n> of (C, M, d) and (C, N, d)."""
+    """<key_m, query_n> of (K, *, M, d) and (K, *, N, d)."""
 
     def on(t: Tensors, entries: Entries) -> Tensor:
         keys, queries = (wide(side).flatten(0, 1) for side in t)
@@ -123,20 +123,26 @@ class Dot(Mechanism):
             nn.init.zeros_(self.query_bias)
 
     def score(self, content: Content, entries: Entries) -> Score:
+        # Scaled while it is small: a matrix, and not the queries that it gives.
+        scale = self.key_width**-0.5 if self.scale is None else self.scale
         if self.projected:
-            key, query = content.projected, content.projected_target
+            key, query = content.projected, content.projected_target * scale
         else:
-            key, query = project(content.x, self.key), project(content.of_target, self.query)
+            key, query = project(content.x, self.key), project(content.of_target, self.query * scale)
         if self.has_bias:
             ones = [1] * (key.dim() - 2)
             key = key + self.key_bias.view(key.shape[0], *ones, -1)
-            query = query + self.query_bias.view(query.shape[0], *ones, -1)
+            query = query + (self.query_bias * scale).view(query.shape[0], *ones, -1)
         H = key.shape[0]
-        scale = key.shape[-1] ** -0.5 if self.scale is None else self.scale
-        score = inner_score(copies(key, content, H), copies(query * scale, content, H))
+        score = inner_score(copies(key, content, H), copies(query, content, H))
         if not self.edge_dim:
             return score
-        return score + self._edges(content, entries, key, query * scale, scale)
+        return score + self._edges(content, entries, key, query, scale)
+
+    @property
+    def key_width(self) -> int:
+        """Of a key: of what Theta projects, where that is it."""
+        return cast(Sizes, self.sizes).inner if self.dim is None else self.dim
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The terms with features of edges, as <z, b_n + a_m + z G>: all of width R."""
@@ -158,7 +164,7 @@ class Dot(Mechanism):
         score = hidden(
             source, against(query, self.key_edge), z, square, None, lambda u: u, entries.pattern.copies(count), heads=H
         )
-        return entry_score(score.view(H * count, entries.E))
+        return entry_score(score.view(H, *content.batch, entries.E))
 
     def extra_repr(self) -> str:
         shown = ["projected=True"] if self.projected else [str(self.dim)]

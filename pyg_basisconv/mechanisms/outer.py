@@ -96,7 +96,7 @@ class Additive(Mechanism):
             source = source + self.bias
 
         def heads(t: Tensor) -> Tensor:
-            return copies(wide(t).movedim(-1, 0), content, len(self.source))  # (C, M)
+            return copies(wide(t).movedim(-1, 0), content, len(self.source))  # (K, *, M)
 
         return node_score(heads(source), None if target is None else heads(target))
 
@@ -208,7 +208,7 @@ class MLP(Mechanism):
             self.activation,
             entries.pattern.copies(count),
         )  # (H, B E)
-        return entry_score(score.view(H * count, entries.E))
+        return entry_score(score.view(H, *batch, entries.E))
 
     def extra_repr(self) -> str:
         shown = ["projected=True"] if self.projected else [f"{self.dim}"]

@@ -1,0 +1,83 @@
+"""A row of one large graph that a whole process has to keep within a limit: GATConv with 25 million edges.
+
+PyG's layer takes over 24 GB for it, and is not run; the values are compared on the edges into some of the nodes.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch_geometric.nn import GATConv
+
+from pyg_basisconv import convert
+
+from .compare import assert_close
+from .contest import checked
+from .result import Bench, Result, Target
+
+WIDTH, HEADS, SEEN = 64, 8, 1000
+
+
+class ResidentRow:
+    """Runs in a process of its own."""
+
+    name = "GATConv 8 heads, 25M edges, in a process of its own"
+    target = Target(resident=12_000_000_000)
+    devices = ("cpu",)
+
+    def run(self, bench: Bench) -> Result:
+        N, E = (10_000, 250_000) if bench.quick else (1_000_000, 25_000_000)
+        command = [sys.executable, "-m", "benchmarks.resident", str(N), str(E), str(torch.get_num_threads())]
+        root = Path(__file__).parent.parent
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{self.name}: {done.stderr}")
+        found = json.loads(done.stdout.splitlines()[-1])
+        about = {"work": self.name, "graph": "25M edges", "E": E, "P": WIDTH, "Q": WIDTH, "gradients": "Theta, x"}
+        return Result(target=self.target, **about, **found)
+
+
+def peak() -> int:
+    """Bytes of this process in memory, at most so far; what it was before it ran this program is not counted."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def measured(N: int, E: int) -> dict[str, Any]:
+    """Forward and backward, the first call included in the peak; then the comparison, which is not."""
+    torch.manual_seed(0)
+    reference = GATConv(WIDTH, WIDTH // HEADS, heads=HEADS)
+    edge_index = torch.randint(N, (2, E))
+    x = torch.randn(N, WIDTH, requires_grad=True)
+    ours = checked(convert(reference))
+    gradient = torch.randn(N, WIDTH)
+    seconds = []
+    for _ in range(2):
+        start = perf_counter()
+        y = ours(x, edge_index)
+        torch.autograd.grad(y, [x, *ours.parameters()], gradient)
+        seconds.append(perf_counter() - start)
+    found = {"ours_seconds": seconds[-1], "resident": peak()}
+    few = edge_index[:, edge_index[1] < SEEN]
+    with torch.no_grad():
+        assert_close(y[:SEEN], reference(x, few)[:SEEN], "the value")
+    return found
+
+
+if __name__ == "__main__":
+    p = argparse.ArgumentParser("python -m benchmarks.resident", description=__doc__)
+    for name in ("nodes", "edges", "threads"):
+        p.add_argument(name, type=int)
+    args = p.parse_args()
+    torch.set_num_threads(args.threads)
+    print(json.dumps(measured(args.nodes, args.edges)))

@@ -1,0 +1,103 @@
+"""What a row is, what it asks for, and what was measured."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from .data import Graph, graph
+from .measure import FULL, QUICK, Ceilings, Effort, ceilings
+
+
+class Bench:
+    """What all rows of a run share: the device, the effort, the machine's ceilings, and the graphs made so far."""
+
+    def __init__(self, quick: bool = False, device: str = "cpu") -> None:
+        self.quick, self.device = quick, device
+        self.effort: Effort = QUICK if quick else FULL
+        self.ceilings: Ceilings = ceilings(device, quick)
+        self.graphs: dict[str, Graph] = {}
+
+    def graph(self, size: str) -> Graph:
+        if size not in self.graphs:
+            self.graphs[size] = graph(size, self.quick).to(self.device)
+        return self.graphs[size]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is asked of a row; None where nothing is.
+
+    ratio: the peer's time over ours, at least; memory: the peer's peak over ours, at least; resident: bytes of the
+    whole process, at most; slope: of the time over the length in a log-log plot, at most, over all rows of a series;
+    group: rows that are judged together, in one line.
+    """
+
+    ratio: float | None = None
+    memory: float | None = None
+    resident: int | None = None
+    slope: float | None = None
+    group: str = ""
+
+    def __str__(self) -> str:
+        parts = [
+            f">= {self.ratio:g}" if self.ratio is not None else "",
+            f"memory <= 1/{self.memory:g}" if self.memory is not None else "",
+            f"resident <= {self.resident / 1e9:g} GB" if self.resident is not None else "",
+        ]
+        return ", ".join(filter(None, parts)) or "-"
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What was measured. Seconds, bytes; None where it is not known, or where there is no peer."""
+
+    work: str
+    graph: str = ""
+    E: int = 0
+    P: int
+    Q: int
+    gradients: str
+    way: str = ""  # the peer's best
+    target: Target
+    peer_seconds: float | None = None
+    ours_seconds: float
+    ratio: float | None = None
+    peer_memory: int | None = None
+    ours_memory: int | None = None
+    peer_largest: int | None = None
+    ours_largest: int | None = None
+    resident: int | None = None
+    of_ceiling: float | None = None
+    order: str = ""
+    series: str = ""
+    length: int = 0
+    skipped: dict[str, str] = field(default_factory=dict)  # ways that the peer does not go, and why
+
+    @property
+    def judged(self) -> list[tuple[bool, str]]:
+        """Every target of its own: whether it was met, and the figures."""
+        t, found = self.target, []
+        if t.ratio is not None and self.ratio is not None:
+            found.append((self.ratio >= t.ratio, f"{self.ratio:.3g} times, target >= {t.ratio:g}"))
+        if t.memory is not None and self.peer_memory is not None and self.ours_memory is not None:
+            saved = self.peer_memory / max(1, self.ours_memory)
+            found.append((saved >= t.memory, f"1/{saved:.3g} of the peak memory, target <= 1/{t.memory:g}"))
+        if t.resident is not None and self.resident is not None:
+            text = f"{self.resident / 1e9:.3g} GB resident at most, target <= {t.resident / 1e9:g} GB"
+            found.append((self.resident <= t.resident, text))
+        return found
+
+    @property
+    def met(self) -> bool:
+        return all(good for good, _ in self.judged)
+
+
+class Row(Protocol):
+    """A work, what it is measured against, and what is asked of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+
+    def run(self, bench: Bench) -> Result: ...
