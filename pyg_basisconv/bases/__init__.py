@@ -2,7 +2,8 @@
 
 from ..basis import Basis, BoundBasis, EdgeList
 from .adjacency import Adjacency, Degree, Laplacian
-from .attention import Attention, BoundAttention
+from .attended import BoundAttention
+from .attention import Attention
 from .composed import Concat, Mix, Product, Transpose
 from .edges import Edges
 from .identity import Identity

@@ -1,375 +1,22 @@
 """Attention: a basis computed from content."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries, entries
 from ..errors import reject
-from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..graph import Graph
-from ..kernels import Pattern, Piece, attend, segment_softmax
-from ..kernels.attend import Side, Weights
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import node_score, table_score
 from .adjacency import Adjacency
+from .attended import ELEMENTWISE, BoundAttention, Normalize
 from .edges import Edges
 from .masks import BoundComplete, Causal, Complete, pairs
-
-# Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
-BLOCK = 1 << 20
-# Entries of one copy that are evaluated together, on the CPU and on CUDA; it bounds the memory, and is otherwise
-# indifferent from 1 << 20 on.
-RUN = (1 << 23, 1 << 26)
-
-Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
-_ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    None: lambda score: score,
-}
-
-
-class BoundAttention(BoundBasis):
-    """K matrices of weights at the entries of a mask, for each graph of a batch; computed where they are needed.
-
-    Args:
-        K: how many.
-        score: of K x batch copies of the graph.
-        entries: of the mask.
-        batch: the batch dimensions of the content.
-        normalize: see `Attention`.
-        dropout: the probability, and the seed that decides.
-        weighted: whether the mask's weights are multiplied with.
-        observed: whether the weights have to be those that are applied.
-    """
-
-    def __init__(
-        self,
-        K: int,
-        score: Score,
-        entries: Entries,
-        batch: tuple[int, ...],
-        normalize: Normalize,
-        dropout: tuple[float, int],
-        weighted: bool,
-        dtype: torch.dtype,
-        observed: bool = False,
-    ) -> None:
-        self.K, self.M, self.N = K, entries.M, entries.N
-        self.score, self.entries, self.batch = score, entries, batch
-        self.normalize, self.dropout, self.weighted = normalize, dropout, weighted
-        self.dtype, self.device, self.observed = dtype, entries.pattern.source.device, observed
-
-    @property
-    def copies(self) -> int:
-        """K x the graphs of the batch."""
-        return self.K * torch.Size(self.batch).numel()
-
-    @cached_property
-    def pieces(self) -> list[tuple[Piece, Entries]]:
-        """What is evaluated at a time: some copies, or a run of the targets of one."""
-        e, C = self.entries, self.copies
-        size = RUN[e.pattern.source.device.type == "cuda"]
-        whole = self.normalize in ("heads", "target")  # which compare what other pieces have
-        step = C if self.normalize == "heads" else max(1, min(C, BLOCK // max(1, e.E)))
-        blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)] or [slice(0, 0)]
-        if len(blocks) == 1 or step > 1 or whole or size >= e.E:
-            all_targets, all_entries = slice(0, self.N), slice(0, e.E)
-            return [(Piece(b, all_targets, all_entries, e.pattern.copies(b.stop - b.start)), e) for b in blocks]
-        pieces, runs = [], e.runs(size)
-        for block in blocks:
-            start = 0
-            for run in runs:
-                targets = slice(run.first, run.first + run.N)
-                pieces.append((Piece(block, targets, slice(start, start + run.E), run.pattern), run))
-                start += run.E
-        return pieces
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What the weights are computed from, (C, ...) each."""
-        factor = self.entries.weight if self.weighted else None
-        scored = tuple(t.flatten(0, len(self.batch)) for t in self.score.tensors)
-        return scored if factor is None else (*scored, factor.expand(self.copies, -1))
-
-    @property
-    def sides(self) -> tuple[Side, ...]:
-        """What the second axis of each is."""
-        return (*self.score.sides, "entry")[: len(self.tensors)]
-
-    def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
-        """The weights of a piece, (c E,) by target, or the scores of which they are the softmax into each target."""
-        split = len(self.score.tensors)
-        value = self.score.on(tensors[:split], self._entries_of[piece.targets.start, piece.targets.stop])
-        if self.normalize == "target":
-            value = segment_softmax(value, piece.pattern.in_source_order)
-        elif self.normalize == "heads":
-            # Where no head may look, the weights are zero, and so is the gradient.
-            score = value.view(self.K, -1)
-            hidden = score == -torch.inf
-            score = torch.where(hidden.all(0), 0, score)
-            value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten()
-        elif self.normalize != "source":
-            hidden = value == -torch.inf
-            value = torch.where(hidden, 0, _ELEMENTWISE[self.normalize](torch.where(hidden, 0, value)))
-        factor = tensors[split].flatten() if len(tensors) > split else None
-        p, seed = self.dropout
-        if p:
-            seed += piece.copies.start * self.N + piece.targets.start
-            generator = torch.Generator(value.device).manual_seed(seed)
-            kept = torch.rand(value.shape, generator=generator, device=value.device) >= p
-            kept = kept.to(value.dtype).div_(1 - p)
-            factor = kept if factor is None else factor * kept
-        return Weights(value, factor)
-
-    @cached_property
-    def _entries_of(self) -> dict[tuple[int, int], Entries]:
-        return {(piece.targets.start, piece.targets.stop): entries for piece, entries in self.pieces}
-
-    def weights(self) -> Tensor:
-        """(K, *, E) the weights at the entries, by target."""
-        parts = []
-        for piece, _ in self.pieces:
-            cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
-            parts.append(self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern))
-        return torch.cat(parts).view(self.K, *self.batch, self.entries.E)
-
-    def each(self, z: Tensor) -> Tensor:
-        z, extra = self._rows(z)
-        pieces = [piece for piece, _ in self.pieces]
-        softmax, whole = self.normalize == "source", self.entries.pattern
-        y = attend(self._weigh, softmax, pieces, whole, z, self.tensors, self.sides)  # (C, N, W)
-        return self._unrows(y, extra)
-
-    def _rows(self, z: Tensor) -> tuple[Tensor, torch.Size]:
-        """(K, +, *, M, D) -> (C, M, + D), and the batch dimensions that the content does not have, +."""
-        lead = z.shape[1:-2]
-        more = len(lead) - len(self.batch)
-        if more < 0 or tuple(lead[more:]) != self.batch:
-            reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "bind with these features")
-        extra = lead[:more]
-        if extra:
-            z = z.flatten(1, more).movedim(1, -2).flatten(-2)  # (K, *, M, + D)
-        return z.reshape(self.copies, self.M, z.shape[-1]), extra
-
-    def _unrows(self, y: Tensor, extra: torch.Size) -> Tensor:
-        y = y.view(self.K, *self.batch, self.N, y.shape[-1])
-        return y.unflatten(-1, (extra.numel(), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self.expand(x))
-
-    def expand(self, x: Tensor) -> Tensor:
-        return self.each(x.expand(self.K, *x.shape))
-
-    @property
-    def explicit(self) -> Explicit:
-        """The weights written out, on the disjoint union of the graphs of the batch."""
-        written = self._explicit
-        if written is None:
-            count = torch.Size(self.batch).numel()
-            weight = self.weights().flatten(1)  # (K, B E)
-            pattern = self.entries.pattern.copies(count)
-            written = _in_given_order(pattern, weight, self.dtype)
-            if not weight.requires_grad:
-                self._explicit = written
-        return written
-
-    def edges(self) -> EdgeList:
-        if self.batch:
-            fix = "take to_dense(), or one of them with A[b]"
-            reject("batch", "one graph, for a list of edges", f"a batch of {self.batch}", fix)
-        return self.explicit.edges()
-
-    def __getitem__(self, index: int | tuple[int, ...]) -> Explicit:
-        """One graph of the batch."""
-        one = index if isinstance(index, tuple) else (index,)
-        if len(one) != len(self.batch):
-            reject("index", f"one number for each of {self.batch}", index, "such as A[0]")
-        weight = self.weights()
-        for i in one:
-            weight = weight.select(1, i)
-        return _in_given_order(self.entries.pattern, weight, self.dtype)
-
-    @property
-    def incidence(self) -> BoundBasis:
-        """The same weights from the edges to their targets: K matrices E x N, for values that edges have.
-
-        The edges are those of the graph where `edge_attr` was given, all pairs m N + n where there is no mask, and else
-        the entries of the mask, in its order.
-        """
-        e = self.entries
-        edge = torch.arange(e.E, device=self.device) if e.edge is None else e.edge
-        size = e.E if e.edge is None else e.edges
-        if e.edge is None and e.complete:
-            edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
-        elif e.edge is None and e.pattern.by_target.order is not None:
-            edge = e.pattern.by_target.order.long()
-        weight = self.weights().flatten(1)
-        there = edge >= 0
-        if not bool(there.all()):
-            edge, weight, row = edge[there], weight[:, there], e.pattern.row[there]
-        else:
-            row = e.pattern.row
-        count = torch.Size(self.batch).numel()
-        pattern = Pattern(edge, row, size, e.N)
-        if count > 1:
-            reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
-        return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
-
-    @property
-    def T(self) -> BoundBasis:
-        return Union(self.explicit, self.batch, self.M, self.N).T if self.batch else self.explicit.T
-
-    def map(self, change: Callable[[Explicit], Explicit]) -> BoundBasis:
-        changed = change(self.explicit)
-        return Union(changed, self.batch, self.M, self.N) if self.batch else changed
-
-    def to_coo(self) -> Tensor:
-        self.edges()  # of a batch, refused
-        return super().to_coo()
-
-    @property
-    def requires_grad(self) -> bool:
-        return any(t.requires_grad for t in self.tensors)
-
-    def work(self, direction: Direction) -> Work:
-        E = self.entries.E
-        # What scoring and normalising reads and writes, whatever the width.
-        return Work(E, self.N, 1, 12 * E).times(self.K)
-
-    @property
-    def natively(self) -> "BoundBasis | None":
-        """The same family, evaluated by the vendor's attention."""
-        plain = self.normalize == "source" and not (self.weighted and self.entries.weight is not None)
-        # A vendor's kernel draws what it drops by itself.
-        plain = plain and not (self.observed and self.dropout[0])
-        return Fused(self) if plain and self.score.dots is not None else None
-
-
-def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
-    """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
-    fill = 0.0
-    exact = type(mask) is Edges and mask.K == 1
-    if type(mask) is Adjacency:
-        exact = mask.norm is None and not mask.diagonal and (mask.existing != "add" or mask.self_loops is False)
-        fill = float(mask.self_loops)
-    if not exact:
-        fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
-        reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
-    E, first = graph.source.numel(), int(abs(fill)) + 1  # loops that the mask adds have smaller numbers than any edge
-    number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
-    numbered = mask.build(Graph(graph.structure, number, torch.float64)).edges().weight
-    found.number((numbered - first).round().long().clamp(min=-1), E)
-
-
-def _in_given_order(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> SharedEdges:
-    """Weights (K, E) by target, as a family on the pattern's entries in the order in which they were given."""
-    order = pattern.by_target.order
-    if order is not None:
-        back = torch.empty_like(order).scatter_(
-            0, order.long(), torch.arange(order.numel(), dtype=order.dtype, device=order.device)
-        )
-        weight = weight.index_select(1, back)
-    edge_set = EdgeSet(1, pattern.M, pattern.N, None, pattern.source, pattern.target, pattern)
-    return SharedEdges(edge_set, weight.t(), dtype)
-
-
-class Union(BoundBasis):
-    """A family for each graph of a batch, written out on their disjoint union."""
-
-    def __init__(self, whole: BoundBasis, batch: tuple[int, ...], M: int, N: int) -> None:
-        self.whole, self.batch = whole, batch
-        self.K, self.M, self.N, self.dtype, self.device = whole.K, M, N, whole.dtype, whole.device
-
-    def each(self, z: Tensor) -> Tensor:
-        lead, more = z.shape[1:-2], z.dim() - 3 - len(self.batch)
-        if more < 0 or tuple(lead[more:]) != self.batch:
-            reject("x", f"the batch dimensions {self.batch}", tuple(lead), "bind with these features")
-        z = z.flatten(1 + more, -2)
-        return self.whole.each(z).unflatten(-2, (*self.batch, self.N))
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self.each(x.expand(self.K, *x.shape)))
-
-    def expand(self, x: Tensor) -> Tensor:
-        return self.each(x.expand(self.K, *x.shape))
-
-    @property
-    def T(self) -> BoundBasis:
-        return Union(self.whole.T, self.batch, self.N, self.M)
-
-    def work(self, direction: Direction) -> Work:
-        return self.whole.work(direction)
-
-    def map(self, change: Callable[[Explicit], Explicit]) -> BoundBasis:
-        return Union(self.whole.map(change), self.batch, self.M, self.N)
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.whole.requires_grad
-
-
-class Fused(BoundBasis):
-    """Attention by `F.scaled_dot_product_attention`: all pairs, those of the mask among them."""
-
-    def __init__(self, attention: BoundAttention) -> None:
-        a = self.attention = attention
-        self.K, self.M, self.N, self.dtype, self.device = a.K, a.M, a.N, a.dtype, a.device
-        self.batch, self.entries = a.batch, a.entries
-
-    def each(self, z: Tensor) -> Tensor:
-        a, e = self.attention, self.entries
-        assert a.score.dots is not None
-        lead = z.shape[1:-2]
-        if tuple(lead) != self.batch:
-            reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
-        keys, queries, biases = a.score.dots(a.score.tensors, e)
-
-        def heads_inside(t: Tensor) -> Tensor:
-            """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
-            t = t.flatten(1, len(self.batch)) if self.batch else t.unsqueeze(1)
-            return t.transpose(0, 1).to(z.dtype)
-
-        if not keys:
-            keys, queries = ([z.new_zeros(*z.shape[:-2], size, 1)] for size in (self.M, self.N))
-        key, query = (heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
-        bias = None
-        if e.bias is not None:
-            biases = [*biases, e.bias]
-        if biases:
-            bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (K, *, N, M), or (N, M) for all of them
-            bias = bias.to(z.dtype) if bias.dim() == 2 else heads_inside(bias)
-        value = heads_inside(z)
-        causal = e.causal and bias is None
-        if e.causal and bias is not None:
-            later = torch.ones(self.N, self.M, dtype=torch.bool, device=z.device).tril().logical_not()
-            bias = bias.masked_fill(later, -torch.inf)
-        y = F.scaled_dot_product_attention(query, key, value, bias, a.dropout[0], causal, scale=1.0)  # (B, K, N, D)
-        y = y.transpose(0, 1)  # (K, B, N, D)
-        return y.unflatten(1, self.batch) if self.batch else y.squeeze(1)
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
-
-    @property
-    def kernel(self) -> tuple[int, int, int]:
-        # Both products, of which the one with the keys is taken to be as wide as that with the values.
-        pairs = self.K * self.M * self.N // (2 if self.entries.causal else 1)
-        return 4 * pairs, self.K * (2 * self.M + 2 * self.N), 1
 
 
 class Attention(Basis):
@@ -426,7 +73,7 @@ class Attention(Basis):
             reject("mask", "a basis that needs no content", mask, "bind it, and mask by the edges that it has")
         if weighted and mask is not None and mask.K > 1:
             reject("weighted", "False for a mask of several matrices", True, "mask by one matrix, such as a Mix")
-        if normalize not in ("source", "target", "heads", *_ELEMENTWISE):
+        if normalize not in ("source", "target", "heads", *ELEMENTWISE):
             known = "'source', 'target', 'heads', 'sigmoid', 'tanh' or None"
             reject("normalize", known, repr(normalize), "see help(bases.Attention)")
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
@@ -525,3 +172,19 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
 
         score = score + table_score(table, lambda e: e.lookup("pairs", found.M * N, place), lambda e: e.places(place))
     return score
+
+
+def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
+    """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
+    fill = 0.0
+    exact = type(mask) is Edges and mask.K == 1
+    if type(mask) is Adjacency:
+        exact = mask.norm is None and not mask.diagonal and (mask.existing != "add" or mask.self_loops is False)
+        fill = float(mask.self_loops)
+    if not exact:
+        fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
+        reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
+    E, first = graph.source.numel(), int(abs(fill)) + 1  # loops that the mask adds have smaller numbers than any edge
+    number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
+    numbered = mask.build(Graph(graph.structure, number, torch.float64)).edges().weight
+    found.number((numbered - first).round().long().clamp(min=-1), E)

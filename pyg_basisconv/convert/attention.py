@@ -8,7 +8,7 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..bases import Adjacency, Attention
-from ..bases.attention import Normalize
+from ..bases.attended import Normalize
 from ..basis import BoundBasis
 from ..content import Content, Inputs
 from ..conv import BasisConv

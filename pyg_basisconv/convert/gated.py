@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import ResGatedGraphConv
 
 from ..bases import Identity
-from ..bases.attention import Normalize
+from ..bases.attended import Normalize
 from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, matrix, started
