@@ -92,9 +92,11 @@ class BoundBasis:
 
         if self._explicit is not None:
             return self._explicit
-        with torch.inference_mode(False):
+        # What comes out of inference mode is kept; what a gradient may pass through is not, whatever the mode is now.
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
             written = explicit(self.K, self.M, self.N, self.edges())
-        if not written.requires_grad:
+        if not self.requires_grad:
             self._explicit = written
         return written
 
@@ -164,10 +166,11 @@ class BoundBasis:
         """The whole family written out, (K, *, M, N); kept, unless a gradient passes through it."""
         if self._dense is not None:
             return self._dense
-        with torch.inference_mode(False):
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
             eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
             dense = self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
-        if not dense.requires_grad:
+        if not self.requires_grad:
             self._dense = dense
         return dense
 
@@ -223,7 +226,7 @@ class Basis(nn.Module):
     @property
     def reads_edges(self) -> bool:
         """Whether it, or a part of it, is computed from features of edges."""
-        return any(part.reads_edges for part in self.children() if isinstance(part, Basis))
+        return any(part.reads_edges for part in self.modules() if part is not self and isinstance(part, Basis))
 
     def complete(self, source: int, target: int, inner: int) -> None:
         """Makes the parameters of what is computed from content, for the widths of sources, targets and values."""

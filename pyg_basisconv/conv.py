@@ -275,6 +275,7 @@ class BasisConv(MessagePassing):
             batch=batch,
             lambda_max=lambda_max,
             target_row=target_row,
+            sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
         )
         inputs = Inputs(features, self.theta)
         useless = {} if basis.reads_content else {"mask": mask, "valid": valid}

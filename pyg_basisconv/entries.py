@@ -39,6 +39,11 @@ class Entries:
         self._runs: tuple[int, list[Entries]] | None = None
 
     @property
+    def device(self) -> torch.device:
+        """Where the entries are."""
+        return self.pattern.source.device
+
+    @property
     def E(self) -> int:
         return self.pattern.by_target.other.numel()
 
@@ -83,7 +88,7 @@ class Entries:
 
     def places(self, index: Index) -> Tensor:
         """(M, N) the same for all pairs."""
-        m, n = (torch.arange(size, device=self.pattern.source.device) for size in (self.M, self.N))
+        m, n = (torch.arange(size, device=self.device) for size in (self.M, self.N))
         return index(m[:, None], n[None, :]).expand(self.M, self.N)
 
     @kept
@@ -127,6 +132,42 @@ class Entries:
         place = self.pattern.source.long() * self.N + self.pattern.target.long()
         count = count.index_put((place,), count.new_ones(()), accumulate=True)
         return count.log().view(self.M, self.N)
+
+
+class Later(Entries):
+    """Entries that follow from the sizes, and are written out when they are first asked for."""
+
+    def __init__(
+        self, write: Callable[[], Pattern], M: int, N: int, E: int, device: torch.device, complete: bool, causal: bool
+    ) -> None:
+        self._write, self._sizes, self._device = write, (M, N, E), device
+        self.complete, self.causal, self.first = complete, causal, 0
+        self._weight = self.edge = None
+        self._lookups, self._runs = {}, None
+
+    @kept
+    def pattern(self) -> Pattern:
+        return self._write()
+
+    @property
+    def device(self) -> torch.device:
+        return self._device
+
+    @property
+    def M(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def N(self) -> int:
+        return self._sizes[1]
+
+    @property
+    def E(self) -> int:
+        return self._sizes[2]
+
+    @property
+    def weight(self) -> Tensor | None:
+        return None
 
 
 def entries(bound: BoundBasis) -> Entries:

@@ -68,6 +68,7 @@ class Graph:
         batch: (M,) the graph of a batch that each node belongs to.
         lambda_max: the largest eigenvalue of a Laplacian, a number or one per graph of the batch.
         target_row: the row of x that holds the first target's own features; None where there are none.
+        sources: the rows of x that are sources, M where it is not said; behind them stand the targets' own features.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Graph:
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
         target_row: int | None = 0,
+        sources: int | None = None,
     ) -> None:
         self.structure = structure
         self.weight = weight
@@ -85,6 +87,7 @@ class Graph:
         self.batch = batch
         self.lambda_max = lambda_max
         self.target_row = target_row
+        self.sources = structure.M if sources is None else sources
         self.content: Content | None = None
         self.differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
         self._memo: dict[Hashable, Any] = {}
@@ -96,11 +99,6 @@ class Graph:
     @property
     def N(self) -> int:
         return self.structure.N
-
-    @property
-    def sources(self) -> int:
-        """The rows of x that are sources; behind them, the targets' own features may stand."""
-        return self.target_row or self.M
 
     def holding(self, content: "Content") -> "Graph":
         """The same graph, with all that was derived from it, for bases that read a content."""
@@ -165,7 +163,8 @@ class Graph:
         turned = s.memo("T", lambda: Structure(s.target, s.source, s.type, s.N, s.M))
         turned._memo.setdefault("pattern", s.pattern.T)
         return self.memo(
-            "T", lambda: Graph(turned, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row)
+            "T",
+            lambda: Graph(turned, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row, self.sources),
         )  # type: ignore[no-any-return]
 
     @classmethod
@@ -182,6 +181,7 @@ class Graph:
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
         target_row: int | None = 0,
+        sources: int | None = None,
     ) -> "Graph":
         """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
 
@@ -198,6 +198,7 @@ class Graph:
             batch: (M,) integers.
             lambda_max: for Laplacians.
             target_row: see the class.
+            sources: see the class.
 
         Raises:
             ValueError: whatever does not fit, with what was expected, what came, and the fix.
@@ -212,11 +213,11 @@ class Graph:
         number = None if eigen is not None else lambda_max
 
         def build() -> Graph:
-            return cls._read(edges, edge_weight, edge_type, size, dtype, device, batch, lambda_max, target_row)
+            return cls._read(edges, edge_weight, edge_type, size, dtype, device, batch, lambda_max, target_row, sources)
 
         graph: Graph = _GRAPHS.get(
             (*edges.tensors, edge_type, edge_weight, batch, eigen),
-            (edges.form, size, dtype, device, number, target_row),
+            (edges.form, size, dtype, device, number, target_row, sources),
             build,
         )
         return graph
@@ -233,6 +234,7 @@ class Graph:
         batch: Tensor | None,
         lambda_max: Tensor | float | None,
         target_row: int | None,
+        sources: int | None,
     ) -> "Graph":
         """Checks the call and makes the graph; the integer part of it, once for the same edges."""
         if edges.values is not None:
@@ -263,7 +265,7 @@ class Graph:
         batch = None if batch is None else batch.clone()
         if isinstance(lambda_max, Tensor) and not lambda_max.requires_grad:
             lambda_max = lambda_max.clone()
-        return cls(structure, weight, dtype, batch, lambda_max, target_row)
+        return cls(structure, weight, dtype, batch, lambda_max, target_row, sources)
 
 
 def sizes(size: Size) -> tuple[int | None, int | None]:

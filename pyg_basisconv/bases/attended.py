@@ -42,6 +42,7 @@ class BoundAttention(BoundBasis):
         dropout: the probability, and the seed that decides.
         weighted: whether the mask's weights are multiplied with.
         observed: whether the weights have to be those that are applied.
+        numbered: whether the entries are edges that have features.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class BoundAttention(BoundBasis):
         weighted: bool,
         dtype: torch.dtype,
         observed: bool = False,
+        numbered: bool = False,
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
         self.score, self.entries, self.batch = score, entries, batch
         self.normalize, self.dropout, self.weighted = normalize, dropout, weighted
-        self.dtype, self.device, self.observed = dtype, entries.pattern.source.device, observed
+        self.dtype, self.device, self.observed = dtype, entries.device, observed
+        self.numbered = numbered
 
     @property
     def copies(self) -> int:
@@ -70,9 +73,9 @@ class BoundAttention(BoundBasis):
     def pieces(self) -> list[tuple[Piece, Entries]]:
         """What is evaluated at a time: some copies, or a run of the targets of one."""
         e, C = self.entries, self.copies
-        size = RUN[e.pattern.source.device.type == "cuda"]
+        size = RUN[self.device.type == "cuda"]
         whole = self.normalize in ("heads", "target")  # which compare what other pieces have
-        step = C if self.normalize == "heads" else max(1, min(C, BLOCK // max(1, e.E)))
+        step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, e.E)))
         blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)] or [slice(0, 0)]
         if len(blocks) == 1 or step > 1 or whole or size >= e.E:
             all_targets, all_entries = slice(0, self.N), slice(0, e.E)
@@ -106,7 +109,7 @@ class BoundAttention(BoundBasis):
             value = segment_softmax(value, piece.pattern.in_source_order)
         elif self.normalize == "heads":
             # Where no head may look, the weights are zero, and so is the gradient.
-            score = value.view(self.K, -1)
+            score = value.view(self.K, value.numel() // self.K)
             hidden = score == -torch.inf
             score = torch.where(hidden.all(0), 0, score)
             value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten()
@@ -175,7 +178,7 @@ class BoundAttention(BoundBasis):
             weight = self.weights().flatten(1)  # (K, B E)
             pattern = self.entries.pattern.copies(count)
             written = _in_given_order(pattern, weight, self.dtype)
-            if not weight.requires_grad:
+            if not self.requires_grad:
                 self._explicit = written
         return written
 
@@ -202,23 +205,23 @@ class BoundAttention(BoundBasis):
         The edges are those of the graph where `edge_attr` was given, all pairs m N + n where there is no mask, and else
         the entries of the mask, in its order.
         """
-        e = self.entries
-        edge = torch.arange(e.E, device=self.device) if e.edge is None else e.edge
-        size = e.E if e.edge is None else e.edges
-        if e.edge is None and e.complete:
+        if self.batch:
+            reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
+        e, order = self.entries, self.entries.pattern.by_target.order
+        size = e.E
+        if self.numbered and e.edge is not None:
+            edge, size = e.edge, e.edges
+        elif e.complete:
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
-        elif e.edge is None and e.pattern.by_target.order is not None:
-            edge = e.pattern.by_target.order.long()
+        else:
+            edge = torch.arange(e.E, device=self.device) if order is None else order.long()
         weight = self.weights().flatten(1)
         there = edge >= 0
         if not bool(there.all()):
             edge, weight, row = edge[there], weight[:, there], e.pattern.row[there]
         else:
             row = e.pattern.row
-        count = torch.Size(self.batch).numel()
         pattern = Pattern(edge, row, size, e.N)
-        if count > 1:
-            reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
 
     @property

@@ -1,5 +1,6 @@
 """Attention: a basis computed from content."""
 
+import math
 from typing import Literal
 
 import torch
@@ -16,7 +17,7 @@ from ..mechanisms.base import node_score, table_score
 from .adjacency import Adjacency
 from .attended import ELEMENTWISE, BoundAttention, Normalize
 from .edges import Edges
-from .masks import BoundComplete, Causal, Complete, pairs
+from .masks import BoundPairs, Complete
 
 
 class Attention(Basis):
@@ -113,15 +114,25 @@ class Attention(Basis):
         p = self.dropout if self.training else 0.0
         if p:
             seed = int(torch.randint(1 << 60, ()))
+        numbered = content.edge_attr is not None and content.edge_attr.dim() == 2
         return BoundAttention(
-            self.K, score, found, content.batch, self.normalize, (p, seed), self.weighted, graph.dtype, content.observed
+            self.K,
+            score,
+            found,
+            content.batch,
+            self.normalize,
+            (p, seed),
+            self.weighted,
+            graph.dtype,
+            content.observed,
+            numbered,
         )
 
     def _entries(self, mask: BoundBasis, graph: Graph) -> Entries:
-        if isinstance(self.mask, Causal) or isinstance(mask, BoundComplete):
+        if isinstance(mask, BoundPairs):
             found = mask.__dict__.get("_entries")
             if found is None:
-                found = mask.__dict__["_entries"] = pairs(self.mask, mask)
+                found = mask.__dict__["_entries"] = mask.entries()
         else:
             found = entries(mask)
         attr = None if graph.content is None else graph.content.edge_attr
@@ -177,14 +188,16 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
 def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
     """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
     fill = 0.0
-    exact = type(mask) is Edges and mask.K == 1
-    if type(mask) is Adjacency:
-        exact = mask.norm is None and not mask.diagonal and (mask.existing != "add" or mask.self_loops is False)
+    if type(mask) is Adjacency and (mask.existing != "add" or mask.self_loops is False):
         fill = float(mask.self_loops)
-    if not exact:
+        mask = Adjacency(None, mask.self_loops, mask.existing)  # has its entries in the same places
+    elif type(mask) is not Edges or mask.K > 1:
         fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
         reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
-    E, first = graph.source.numel(), int(abs(fill)) + 1  # loops that the mask adds have smaller numbers than any edge
+    E, first = (
+        graph.source.numel(),
+        math.ceil(abs(fill)) + 1,
+    )  # loops that the mask adds have smaller numbers than any edge
     number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
     numbered = mask.build(Graph(graph.structure, number, torch.float64)).edges().weight
     found.number((numbered - first).round().long().clamp(min=-1), E)

@@ -59,6 +59,10 @@ class BoundConcat(BoundBasis):
     def each(self, z: Tensor) -> Tensor:
         return torch.cat([part.each(dense(z_part)) for part, z_part in self._split(z)])
 
+    def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
+        """One graph of a batch."""
+        return BoundConcat([part[index] if part.batch else part for part in self.parts])  # type: ignore[index]
+
     def edges(self) -> EdgeList:
         lists, start = [], 0
         for part in self.parts:

@@ -1,28 +1,45 @@
 """Families without numbers of their own, for attention to be masked by, and for pooling."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, EdgeList
-from ..entries import Entries
+from ..entries import Entries, Later
 from ..errors import reject
 from ..explicit import explicit, members
 from ..graph import Graph
-from ..kernels import Pattern
 
 
-class BoundComplete(BoundBasis):
-    """Ones everywhere: every target sees the sum of all sources. No pair is written out before it is asked for."""
+class BoundPairs(BoundBasis):
+    """Pairs that follow from the sizes; none is written out before it is asked for."""
 
     def __init__(self, graph: Graph) -> None:
         self.K, self.M, self.N = 1, graph.M, graph.N
         self.sources = graph.sources
         self.dtype, self.device = graph.dtype, graph.device
 
-    def iterate(self, x: Tensor):  # type: ignore[no-untyped-def]
+    def count(self) -> int:
+        """How many."""
+        raise NotImplementedError
+
+    def entries(self) -> Entries:
+        """The same, for a mask."""
+        sizes = self.M, self.N, self.count()
+        full = self.sources == self.M
+        complete, causal = full and type(self) is BoundComplete, full and type(self) is BoundCausal
+        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, complete, causal and self.M == self.N)
+
+
+class BoundComplete(BoundPairs):
+    """Ones everywhere: every target sees the sum of all sources."""
+
+    def count(self) -> int:
+        return self.sources * self.N
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
         total = x[..., : self.sources, :].sum(-2, keepdim=True)
         return iter([total.expand(*x.shape[:-2], self.N, x.shape[-1])])
 
@@ -35,10 +52,26 @@ class BoundComplete(BoundBasis):
         return self.combine(z).unsqueeze(0)
 
     def edges(self) -> EdgeList:
-        target, source = (
-            t.flatten() for t in torch.meshgrid(*map(torch.arange, (self.N, self.sources)), indexing="ij")
-        )
-        source, target = source.to(self.device), target.to(self.device)
+        source = torch.arange(self.sources, device=self.device).repeat(self.N)
+        target = torch.arange(self.N, device=self.device).repeat_interleave(self.sources)
+        return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
+
+
+class BoundCausal(BoundPairs):
+    """Target n sees the sources up to n + first."""
+
+    def __init__(self, graph: Graph, first: int) -> None:
+        super().__init__(graph)
+        self.first = first
+
+    def count(self) -> int:
+        return sum(max(0, min(n + self.first + 1, self.sources)) for n in range(self.N))
+
+    def edges(self) -> EdgeList:
+        seen = (torch.arange(self.N, device=self.device) + self.first + 1).clamp(0, self.sources)
+        target = torch.repeat_interleave(seen)
+        start = (seen.cumsum(0) - seen).index_select(0, target)
+        source = torch.arange(target.numel(), device=self.device) - start
         return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
 
 
@@ -57,11 +90,13 @@ class Complete(Basis):
         super().__init__(1)
 
     def build(self, graph: Graph) -> BoundBasis:
-        if graph.batch is None or graph.M != graph.N:
+        if graph.batch is None:
             return BoundComplete(graph)
-        M, batch = graph.M, graph.batch.long()
-        if batch.shape != (M,):
-            reject("batch", f"integers of shape ({M},)", tuple(batch.shape), "one for each entry")
+        N, batch = graph.N, graph.batch.long()
+        if graph.sources != N or batch.shape != (N,):
+            expected = "the graph of each entry, where sources and targets are the same"
+            fix = "mask= says which pairs there are between others"
+            reject("batch", expected, f"{tuple(batch.shape)}, for {graph.sources} and {N}", fix)
         sizes = torch.bincount(batch, minlength=1)
         order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
         seen = sizes.index_select(0, batch)  # how many each entry sees: as many as its graph has
@@ -69,7 +104,7 @@ class Complete(Basis):
         within = torch.arange(target.numel(), device=target.device) - (seen.cumsum(0) - seen).index_select(0, target)
         source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + within)
         weight = torch.ones(target.numel(), dtype=graph.dtype, device=target.device)
-        return explicit(1, M, M, EdgeList(torch.zeros_like(source), source, target, weight))
+        return explicit(1, graph.M, N, EdgeList(torch.zeros_like(source), source, target, weight))
 
 
 class Causal(Basis):
@@ -93,17 +128,12 @@ class Causal(Basis):
             reject("align", "None, 'start' or 'end'", repr(align), "see help(bases.Causal)")
         self.align = align
 
-    def edges(self, graph: Graph) -> EdgeList:
+    def build(self, graph: Graph) -> BoundBasis:
         M, N = graph.sources, graph.N
         if M != N and self.align is None:
             fix = "say which ends meet, with Causal(align='start') or align='end'"
             reject("basis", "as many sources as targets, for Causal()", f"M = {M}, N = {N}", fix)
-        first = M - N if self.align == "end" else 0
-        seen = (torch.arange(N, device=graph.device) + first + 1).clamp(0, M)
-        target = torch.repeat_interleave(seen)
-        start = (seen.cumsum(0) - seen).index_select(0, target)
-        source = torch.arange(target.numel(), device=graph.device) - start
-        return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(graph.dtype))
+        return BoundCausal(graph, M - N if self.align == "end" else 0)
 
     def extra_repr(self) -> str:
         return "" if self.align is None else f"align={self.align!r}"
@@ -149,12 +179,3 @@ class Bags(Basis):
 
     def extra_repr(self) -> str:
         return "" if self.norm is None else f"norm={self.norm!r}"
-
-
-def pairs(mask: Basis, bound: BoundBasis) -> Entries:
-    """The entries of a bound mask of this module, which are known without a look at its edges."""
-    written = bound.explicit
-    pattern: Pattern = written.edge_set.expand
-    complete = isinstance(bound, BoundComplete) and bound.sources == bound.M
-    causal = isinstance(mask, Causal) and bound.M == bound.N and bound.M * (bound.M + 1) == 2 * pattern.E
-    return Entries(pattern, None, complete, causal)

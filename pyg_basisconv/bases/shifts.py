@@ -17,13 +17,21 @@ from ..theta import Depthwise, Theta
 class BoundShifts(BoundBasis):
     """Shifts as slices: no index is ever held."""
 
-    def __init__(self, offsets: Sequence[int], M: int, N: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.offsets = tuple(offsets)
+    def __init__(
+        self,
+        offsets: Sequence[int],
+        M: int,
+        N: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        sources: int | None = None,
+    ) -> None:
+        self.offsets, self.sources = tuple(offsets), M if sources is None else sources
         self.K, self.M, self.N, self.dtype, self.device = len(self.offsets), M, N, dtype, device
 
     def _shift(self, x: Tensor, offset: int) -> Tensor:
         """Row n of the result is row n - offset of x, or zero: (*, M, W) -> (*, N, W)."""
-        first, last = max(0, offset), min(self.N, self.M + offset)  # the targets that see something
+        first, last = max(0, offset), min(self.N, self.sources + offset)  # the targets that see something
         if first >= last:
             return F.pad(x[..., :0, :], (0, 0, 0, self.N))
         return F.pad(x[..., first - offset : last - offset, :], (0, 0, first, self.N - last))
@@ -46,7 +54,9 @@ class BoundShifts(BoundBasis):
     def edges(self) -> EdgeList:
         kinds, targets, sources = [], [], []
         for k, offset in enumerate(self.offsets):
-            target = torch.arange(max(0, offset), max(0, offset, min(self.N, self.M + offset)), device=self.device)
+            target = torch.arange(
+                max(0, offset), max(0, offset, min(self.N, self.sources + offset)), device=self.device
+            )
             kinds.append(torch.full_like(target, k))
             targets.append(target)
             sources.append(target - offset)
@@ -54,14 +64,16 @@ class BoundShifts(BoundBasis):
         return EdgeList(kind, source, target, torch.ones(kind.numel(), dtype=self.dtype, device=self.device))
 
     @property
-    def T(self) -> "BoundShifts":
+    def T(self) -> BoundBasis:
+        if self.sources < self.M:
+            return self.explicit.T
         return BoundShifts([-offset for offset in self.offsets], self.N, self.M, self.dtype, self.device)
 
     def to(self, device: torch.device | str) -> "BoundShifts":
-        return BoundShifts(self.offsets, self.M, self.N, self.dtype, torch.device(device))
+        return BoundShifts(self.offsets, self.M, self.N, self.dtype, torch.device(device), self.sources)
 
     def native(self, theta: Theta) -> Native | None:
-        if not isinstance(theta, Depthwise) or self.M != self.N:
+        if not isinstance(theta, Depthwise) or not self.sources == self.M == self.N > 0:
             return None
         low, high = min(0, *self.offsets), max(0, *self.offsets)
         width = high - low + 1
@@ -132,7 +144,7 @@ class Shifts(Basis):
         self.offsets = tuple(offsets)
 
     def build(self, graph: Graph) -> BoundBasis:
-        return BoundShifts(self.offsets, graph.M, graph.N, graph.dtype, graph.device)
+        return BoundShifts(self.offsets, graph.M, graph.N, graph.dtype, graph.device, graph.sources)
 
     def extra_repr(self) -> str:
         return str(list(self.offsets))

@@ -52,14 +52,14 @@ class OfRelation(Mechanism):
         weight: Any = self.weight
         groups = content.of_target.unflatten(-1, (self.relations, -1))  # (*, N, R, D)
         table = (groups @ weight.t()).movedim(-1, 0).flatten(-2)  # (H, *, N R)
-        count = content.x.shape[-2] // self.relations
+        N, count = content.of_target.shape[-2], content.x.shape[-2] // self.relations
 
         def place(m: Tensor, n: Tensor) -> Tensor:
             return n * self.relations + m // max(1, count)
 
         return table_score(
             copies(wide(table), content, weight.shape[0]),
-            lambda e: e.lookup(("relation", self.relations), e.N * self.relations, place),
+            lambda e: e.lookup(("relation", self.relations), N * self.relations, place),
             lambda e: e.places(place),
         )
 

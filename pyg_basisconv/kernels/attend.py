@@ -6,8 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .op import once
 from .pattern import Pattern
 from .products import sddmm_raw, spmm, spmm_raw
 from .segments import collect, exponentials, lift, segment_softmax
@@ -91,7 +91,7 @@ class _Attend(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, inverse, z, *tensors = ctx.saved_tensors
         W, sides, wide = z.shape[2], ctx.sides, torch.promote_types(z.dtype, torch.float32)

@@ -1,6 +1,7 @@
 """Declares a primitive once: its computation, its shape and its derivative."""
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import torch
@@ -10,6 +11,21 @@ from torch.nn import Parameter
 
 _LIBRARY = torch.library.Library("basisconv", "DEF")
 _PLAIN = (Tensor, Parameter)
+
+
+def once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A derivative that has none itself; torch's own way to say so is silent where a second one is asked of inputs."""
+
+    @wraps(backward)
+    def checked(ctx: Any, grad: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise NotImplementedError(
+                "create_graph=True: scores of hidden layers, and attention on more entries than are evaluated at once, "
+                "are differentiable once"
+            )
+        return backward(ctx, grad)
+
+    return checked
 
 
 def primitive(
@@ -49,8 +65,8 @@ def primitive(
         if torch._C._are_functorch_transforms_active():
             if any(isinstance(t, Tensor) and is_functorch_wrapped_tensor(t) for t in (first, *rest)):
                 raise NotImplementedError(
-                    f"the kernel {name} has no rule for torch.func transforms; layer.fuse = False takes the message "
-                    "path, which has"
+                    f"the kernel {name} has no rule for torch.func transforms; for matrices that are not computed from "
+                    "content, layer.fuse = False takes the message path, which has"
                 )
             return compute(first, *rest)
         if torch.compiler.is_compiling() or type(first) not in _PLAIN:

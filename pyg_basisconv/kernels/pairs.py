@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from .op import once
 from .pattern import Pattern
 
 _CHUNK = 1 << 20  # numbers held at a time
@@ -71,7 +71,7 @@ class _Hidden(torch.autograd.Function):
         return score
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # grad (H, E)
         source, target, edge, weight, out = ctx.saved_tensors
         H, pattern, activation = ctx.heads, ctx.pattern, ctx.activation

@@ -266,6 +266,8 @@ def elementwise(activation: Any) -> Callable[[Tensor], Tensor]:
     """An activation, checked."""
     if not callable(activation) or isinstance(activation, Mechanism):
         reject("activation", "an elementwise function", repr(activation), "such as torch.nn.LeakyReLU(0.2)")
+    if getattr(activation, "inplace", False):
+        reject("activation", "one that leaves its input as it is", repr(activation), "leave inplace=True out")
     if isinstance(activation, nn.Module) and next(activation.parameters(), None) is not None:
         reject("activation", "one without parameters", repr(activation), "its parameters would get no gradient")
     return activation  # type: ignore[no-any-return]

@@ -264,14 +264,15 @@ class Perceptron(Composed):
         parts = self.scores(content, entries)
         tensors = (
             *(t for part in parts for t in part.tensors),
-            *(per_copy(t, content) for t in (self.weight, self.out)),
+            # Of their own: what is computed now is not to change with the parameters.
+            *(per_copy(t.clone(), content) for t in (self.weight, self.out)),
         )
 
         def on(t: Tensors, entries: Entries) -> Tensor:
             *given, weight, out = t
             scores, c = [], weight.shape[0]
             for part in parts:
-                scores.append(part.on(given[: len(part.tensors)], entries).view(c, -1))
+                scores.append(part.on(given[: len(part.tensors)], entries).view(c, entries.E))
                 given = given[len(part.tensors) :]
             total: Tensor | None = None
             for d in range(self.dim):

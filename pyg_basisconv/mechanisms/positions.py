@@ -44,7 +44,7 @@ class Relative(Mechanism):
         return torch.where((place >= 0) & (place < self.size), place, self.size)  # the last one holds a zero
 
     def score(self, content: Content, entries: Entries) -> Score:
-        weight = self.weight if self.period is not None else F.pad(self.weight, (0, 1))
+        weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))
         size, name = weight.shape[1], ("relative", self.window, self.period)
         return table_score(
             per_copy(wide(weight), content),
