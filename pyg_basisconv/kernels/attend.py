@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .op import once
 from .pattern import Pattern
@@ -77,8 +78,10 @@ class _Attend(torch.autograd.Function):
             local = [t[copies].contiguous() for t in tensors]
             for piece in group:
                 here, pattern = (copies, piece.targets), piece.pattern
-                values, factor = weigh(piece, [piece.cut(t, side) for t, side in zip(local, sides, strict=True)])
-                weight = exponentials(values, pattern.at_target) if softmax else values
+                cuts = [piece.cut(t, side) for t, side in zip(local, sides, strict=True)]
+                values, factor = weigh(piece, cuts)
+                alone = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in cuts)
+                weight = exponentials(values, pattern.at_target, within=alone) if softmax else values
                 weighted = weight if factor is None else weight * factor
                 part = spmm_raw(rows, weighted.to(wide), None, pattern.one_way).view(y[here].shape)
                 if inverse is not None:
@@ -108,6 +111,7 @@ class _Attend(torch.autograd.Function):
             if inverse is not None:
                 down = down * inverse[copies]
                 mean = (down * y[copies]).sum(-1)  # (c, N)
+                ahead = F.pad(rows, (0, 1), value=1.0)
             kept = []
             for piece in group:
                 pattern = piece.pattern
@@ -122,14 +126,17 @@ class _Attend(torch.autograd.Function):
                 ends = [t for t in (values, factor) if t is not None and t.requires_grad]
                 if not ends:
                     continue
-                inner = sddmm_raw(rows, down[:, piece.targets].reshape(-1, W), pattern.one_way)
+                left, right = rows, down[:, piece.targets].reshape(-1, W)
+                if mean is not None and factors is None:
+                    # <z, g> - <y, g> as one inner product, of (z, 1) and (g, -<y, g>).
+                    left, right = ahead, torch.cat([right, -mean[:, piece.targets].reshape(-1, 1)], 1)
+                inner = sddmm_raw(left, right, pattern.one_way)
                 outward = []
                 if values.requires_grad:
                     own = inner if factors is None else inner * factors
-                    if mean is not None:
-                        own = own - lift(mean[:, piece.targets].reshape(-1), pattern.at_target)
-                        own = own.mul_(weight)
-                    outward.append(own.to(values.dtype))
+                    if mean is not None and factors is not None:
+                        own = own.sub_(lift(mean[:, piece.targets].reshape(-1), pattern.at_target))
+                    outward.append((own if mean is None else own.mul_(weight)).to(values.dtype))
                 if factor is not None and factor.requires_grad:
                     outward.append((inner * weight).to(factor.dtype))
                 wanted = [leaf for leaf in leaves if leaf.requires_grad]

@@ -145,15 +145,15 @@ def pair_sum(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     return pair_sum_raw(source, target, [row, ptr, col, *order])
 
 
-def exponentials(score: Tensor, end: End) -> Tensor:
+def exponentials(score: Tensor, end: End, within: bool = False) -> Tensor:
     """Softmax before it is divided: exp(s - b), for a bound b of each group that keeps it from overflow.
 
-    (E,) -> (E,), without a gradient. The same scores give the same bits.
+    (E,) -> (E,), without a gradient; in place of the scores where `within` says so. The same scores, the same bits.
     """
-    return _exponentials(score, end.arrays)
+    return _exponentials(score, end.arrays, within)
 
 
-def _exponentials(score: Tensor, arrays: Arrays) -> Tensor:
+def _exponentials(score: Tensor, arrays: Arrays, within: bool = False) -> Tensor:
     if not score.numel():
         return torch.empty_like(score)
     group, ptr = arrays[:2]
@@ -162,7 +162,7 @@ def _exponentials(score: Tensor, arrays: Arrays) -> Tensor:
         low, high = torch.aminmax(score)
         near = bool(high - low <= _SPREAD)  # False where something is infinite, or no number
     if near:
-        weight = score - high
+        weight = score.sub_(high) if within else score - high
     else:
         grouped = score if len(arrays) == 2 else score.index_select(0, arrays[2])
         top = torch.segment_reduce(grouped, "max", offsets=ptr.long(), unsafe=True)

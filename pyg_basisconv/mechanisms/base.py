@@ -1,6 +1,7 @@
 """A mechanism, described, and the score that it gives for a content."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -49,12 +50,14 @@ class Score:
         on: of the tensors of c copies, (c, ...) each, or of a run of targets, the scores of the entries, (c E,), by
             target.
         dots: of all tensors, the same as inner products, where it is that.
+        fresh: whether what comes out of `on` is nobody else's.
     """
 
     tensors: tuple[Tensor, ...]
     sides: tuple[Side, ...]
     on: Callable[[Tensors, Entries], Tensor]
     dots: Callable[[Tensors, Entries], Dots] | None = None
+    fresh: bool = True
 
     def __add__(self, other: "Score") -> "Score":
         mine, theirs = self.dots, other.dots
@@ -78,8 +81,17 @@ class Score:
         return Score(tensors, sides, lambda t, e: operation(self.on(t[:split], e), other.on(t[split:], e)), dots)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Score":
-        """The scores under a function."""
-        return Score(self.tensors, self.sides, lambda t, e: function(self.on(t, e)))
+        """The scores under a function; in their own place where no gradient is asked for, if it knows how."""
+        within = function
+        if self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace"):
+            within = copy(function)
+            setattr(within, "inplace", True)  # noqa: B010 (a module whose type is not known)
+
+        def on(t: Tensors, entries: Entries) -> Tensor:
+            score = self.on(t, entries)
+            return function(score) if torch.is_grad_enabled() else within(score)
+
+        return Score(self.tensors, self.sides, on)
 
     def times(self, factor: float) -> "Score":
         """The scores times a number."""
@@ -342,4 +354,4 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
 
 def entry_score(values: Tensor) -> Score:
     """Scores that are at hand, (K, *, E) by target."""
-    return Score((values,), ("entry",), lambda t, entries: t[0].flatten())
+    return Score((values,), ("entry",), lambda t, entries: t[0].flatten(), fresh=False)
