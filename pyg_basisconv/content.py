@@ -22,19 +22,9 @@ class Inputs:
         self.x, self.theta = x, theta
 
     @cached_property
-    def members(self) -> Members:
+    def projected(self) -> Members:
         """The K projected members, as the parameter makes them."""
         return self.theta.project(self.x)
-
-    @cached_property
-    def stacked(self) -> Tensor:
-        """The same as one tensor, (K, *, M, D)."""
-        return stacked(self.members)
-
-    @property
-    def projected(self) -> Members:
-        """The same, in the form that is at hand."""
-        return self.__dict__.get("stacked", self.members)
 
 
 @dataclass(frozen=True)
@@ -87,12 +77,12 @@ class Content:
     @property
     def projected(self) -> Tensor:
         """The sources' x Theta_k, (K, *, M, D)."""
-        return self._mine(self.inputs.stacked)
+        return self._mine(stacked(self.inputs.projected))
 
     @property
     def projected_rows(self) -> Tensor:
         """The same side by side, (*, M, K D)."""
-        return side_by_side(self._mine(stacked(self.inputs.members)))
+        return side_by_side(self.projected)
 
     @property
     def projected_target_rows(self) -> Tensor:

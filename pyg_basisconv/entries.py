@@ -8,7 +8,7 @@ from torch import Tensor
 from .basis import BoundBasis
 from .cache import kept
 from .kernels import Pattern
-from .kernels.pattern import index_dtype
+from .kernels.pattern import index_dtype, runs
 
 Index = Callable[[Tensor, Tensor], Tensor]
 
@@ -74,17 +74,9 @@ class Entries:
         """The entries of runs of whole targets, of about so many entries; kept."""
         if self._runs is None or self._runs[0] != size:
             with torch.inference_mode(False):
-                self._runs = size, self._cut(size)
+                cuts = runs(self.pattern.by_target.ptr, size)
+                self._runs = size, [Entries(self.pattern.run(n, last), first=n) for n, last, _ in cuts]
         return self._runs[1]
-
-    def _cut(self, size: int) -> list["Entries"]:
-        ptr = self.pattern.by_target.ptr
-        ends = torch.arange(size, self.E + size, size, device=ptr.device).clamp_(max=self.E).to(ptr.dtype)
-        last = sorted({*torch.searchsorted(ptr, ends).tolist(), self.N} - {0})
-        return [
-            Entries(self.pattern.run(first, last), first=first)
-            for first, last in zip([0, *last[:-1]], last, strict=True)
-        ]
 
     def places(self, index: Index) -> Tensor:
         """(M, N) the same for all pairs."""

@@ -30,7 +30,20 @@ ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
 }
 
 
-class BoundAttention(BoundBasis):
+class MemberByMember(BoundBasis):
+    """Families whose `each` says it all: every member is evaluated for itself."""
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        return self.each(dense(z)).sum(0)
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return iter(self.expand(x))
+
+    def expand(self, x: Tensor) -> Tensor:
+        return self.each(x.expand(self.K, *x.shape))
+
+
+class BoundAttention(MemberByMember):
     """K matrices of weights at the entries of a mask, for each graph of a batch; computed where they are needed.
 
     Args:
@@ -160,15 +173,6 @@ class BoundAttention(BoundBasis):
         y = y.view(self.K, *self.batch, self.N, y.shape[-1])
         return y.unflatten(-1, (extra.numel(), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self.expand(x))
-
-    def expand(self, x: Tensor) -> Tensor:
-        return self.each(x.expand(self.K, *x.shape))
-
     @property
     def explicit(self) -> Explicit:
         """The weights written out, on the disjoint union of the graphs of the batch."""
@@ -256,17 +260,13 @@ class BoundAttention(BoundBasis):
 
 def _in_given_order(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> SharedEdges:
     """Weights (K, E) by target, as a family on the pattern's entries in the order in which they were given."""
-    order = pattern.by_target.order
-    if order is not None:
-        back = torch.empty_like(order).scatter_(
-            0, order.long(), torch.arange(order.numel(), dtype=order.dtype, device=order.device)
-        )
-        weight = weight.index_select(1, back)
+    if pattern.as_given is not None:
+        weight = weight.index_select(1, pattern.as_given)
     edge_set = EdgeSet(1, pattern.M, pattern.N, None, pattern.source, pattern.target, pattern)
     return SharedEdges(edge_set, weight.t(), dtype)
 
 
-class Union(BoundBasis):
+class Union(MemberByMember):
     """A family for each graph of a batch, written out on their disjoint union."""
 
     def __init__(self, whole: BoundBasis, batch: tuple[int, ...], M: int, N: int) -> None:
@@ -279,15 +279,6 @@ class Union(BoundBasis):
             reject("x", f"the batch dimensions {self.batch}", tuple(lead), "bind with these features")
         z = z.flatten(1 + more, -2)
         return self.whole.each(z).unflatten(-2, (*self.batch, self.N))
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self.each(x.expand(self.K, *x.shape)))
-
-    def expand(self, x: Tensor) -> Tensor:
-        return self.each(x.expand(self.K, *x.shape))
 
     @property
     def T(self) -> BoundBasis:
@@ -304,7 +295,7 @@ class Union(BoundBasis):
         return self.whole.requires_grad
 
 
-class Fused(BoundBasis):
+class Fused(MemberByMember):
     """Attention by `F.scaled_dot_product_attention`: all pairs, those of the mask among them."""
 
     def __init__(self, attention: BoundAttention) -> None:
@@ -342,9 +333,6 @@ class Fused(BoundBasis):
         y = F.scaled_dot_product_attention(query, key, value, bias, a.dropout[0], causal, scale=1.0)  # (B, K, N, D)
         y = y.transpose(0, 1)  # (K, B, N, D)
         return y.unflatten(1, self.batch) if self.batch else y.squeeze(1)
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
 
     @property
     def kernel(self) -> tuple[int, int, int]:

@@ -65,7 +65,14 @@ class BoundCausal(BoundPairs):
         self.first = first
 
     def count(self) -> int:
-        return sum(max(0, min(n + self.first + 1, self.sources)) for n in range(self.N))
+        M = self.sources
+
+        def up_to(n: int) -> int:
+            """What targets up to n see, the first of them one source each."""
+            full = min(max(n, 0), M)
+            return full * (full + 1) // 2 + max(n - M, 0) * M
+
+        return up_to(self.first + self.N) - up_to(self.first)
 
     def edges(self) -> EdgeList:
         seen = (torch.arange(self.N, device=self.device) + self.first + 1).clamp(0, self.sources)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .op import once
-from .pattern import Pattern
+from .pattern import Pattern, runs
 
 _CHUNK = 1 << 20  # numbers held at a time
 
@@ -25,17 +25,11 @@ class _Side(NamedTuple):
 
     def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
         """Runs of whole groups with their entries, of about as many numbers as may be held."""
-        most = max(1, _CHUNK // max(1, width))
-        E, G = self.group.numel(), self.ptr.numel() - 1
-        # A run ends with the group in which its last entry lies.
-        ends = torch.arange(most, E + most, most, device=self.ptr.device).clamp_(max=E).to(self.ptr.dtype)
-        groups = sorted({*torch.searchsorted(self.ptr, ends).clamp_(max=G).tolist(), G})
-        bounds = self.ptr[groups].tolist()
-        first = start = 0
-        for group, end in zip(groups, bounds, strict=True):
+        start = 0
+        for first, last, end in runs(self.ptr, max(1, _CHUNK // max(1, width))):
             if end > start:
-                yield slice(first, group), slice(start, end)
-            first, start = group, end
+                yield slice(first, last), slice(start, end)
+            start = end
 
 
 def _sides(pattern: Pattern) -> tuple[_Side, _Side]:

@@ -41,6 +41,19 @@ def index_dtype(*sizes: int) -> torch.dtype:
     return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
 
 
+def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
+    """Runs of whole groups, of about `size` entries each: the first group, the one behind the last, the entries' end.
+
+    >>> runs(torch.tensor([0, 2, 5, 5, 6]), 3)
+    [(0, 2, 5), (2, 4, 6)]
+    """
+    E, G = int(ptr[-1]), ptr.numel() - 1
+    # A run ends with the group in which its last entry lies.
+    ends = torch.arange(size, E + size, size, device=ptr.device).clamp_(max=E).to(ptr.dtype)
+    last = sorted({*torch.searchsorted(ptr, ends).tolist(), G} - {0})
+    return list(zip([0, *last[:-1]], last, ptr[last].tolist(), strict=True))
+
+
 def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     """Groups entries by a stable sort; a list that is already grouped keeps its order and is not sorted."""
     small = group.dtype == torch.int32
@@ -165,6 +178,12 @@ class Pattern:
         pattern.__dict__["by_target"] = compressed(self.by_target, self.M)
         pattern.__dict__["by_source"] = compressed(self.by_source, self.N)
         return pattern
+
+    @kept
+    def as_given(self) -> Tensor | None:
+        """(E,) the position by target of each entry, as the entries were given; None where that is their order."""
+        order = self.by_target.order
+        return None if order is None else _translate(None, order, self.source)
 
     @kept
     def T(self) -> "Pattern":

@@ -1,7 +1,8 @@
 """A system against its reference: the output, and the gradients of all inputs and parameters."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +55,11 @@ def system(name: str, reference: str) -> Callable[[Callable[[], Iterator[Case]]]
         return cases
 
     return register
+
+
+def over_options(name: str, kind: str, cases: Callable[[str, Any], Iterator[Case]], options: dict[str, Any]) -> None:
+    """Makes a layer of PyG, over its options, a row of the table."""
+    system(name, f"torch_geometric.nn.{kind}")(lambda: chain.from_iterable(cases(kind, one) for one in options[kind]))
 
 
 def verify(row: System) -> Result:

@@ -1,7 +1,6 @@
 """The formula, and the linear layers on graphs."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from .. import bases
 from ..conv import BasisConv
 from ..convert import convert
 from ..theta import Pass
-from .comparison import Case, system
+from .comparison import Case, over_options, system
 from .data import N, P, Q, drawn, features, graph
 
 # What is added to (P, Q) in the making of each layer; all of them are converted.
@@ -265,22 +264,18 @@ def _appnp() -> Iterator[Case]:
         yield Case(ours, reference, [features(N, P), weight], lambda f, x, w: f(x, edge_index, w))
 
 
-def _layer(name: str, kind: str) -> None:
-    """One row for a layer that `convert` takes, over its options."""
-    system(name, f"torch_geometric.nn.{kind}")(
-        lambda: chain.from_iterable(converted(kind, options) for options in OPTIONS[kind])
-    )
-
-
-_layer("GCN", "GCNConv")
-_layer("ChebNet", "ChebConv")
-_layer("TAG, powers", "TAGConv")
-_layer("SGC, one power", "SGConv")
-_layer("SSGC, mixed powers", "SSGConv")
-_layer("MixHop, powers as heads", "MixHopConv")
-_layer("LightGCN", "LGConv")
-_layer("sum and mean", "SimpleConv")
-_layer("GraphConv", "GraphConv")
-_layer("SAGE", "SAGEConv")
-_layer("Cluster-GCN", "ClusterGCNConv")
-_layer("local extremum", "LEConv")
+for _name, _kind in {
+    "GCN": "GCNConv",
+    "ChebNet": "ChebConv",
+    "TAG, powers": "TAGConv",
+    "SGC, one power": "SGConv",
+    "SSGC, mixed powers": "SSGConv",
+    "MixHop, powers as heads": "MixHopConv",
+    "LightGCN": "LGConv",
+    "sum and mean": "SimpleConv",
+    "GraphConv": "GraphConv",
+    "SAGE": "SAGEConv",
+    "Cluster-GCN": "ClusterGCNConv",
+    "local extremum": "LEConv",
+}.items():
+    over_options(_name, _kind, converted, OPTIONS)

@@ -1,7 +1,6 @@
 """The layers with attention that `convert` takes: PyG's on graphs, torch's on sequences."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 from ..convert import convert
-from .comparison import Case, system
+from .comparison import Case, over_options
 from .data import N, P, Q, drawn, features, graph
 
 E, R = 8, 3  # the width of a Transformer here, and that of the features of edges
@@ -147,19 +146,15 @@ def _flat(outcome: Any) -> Tensor:
     return torch.cat([y.flatten(), alpha.flatten()])
 
 
-def _layer(name: str, kind: str) -> None:
-    """One row for a layer, over its options."""
-    system(name, f"torch_geometric.nn.{kind}")(
-        lambda: chain.from_iterable(attention_cases(kind, options) for options in ATTENTION[kind])
-    )
-
-
-_layer("GAT", "GATConv")
-_layer("GATv2", "GATv2Conv")
-_layer("Transformer on a graph", "TransformerConv")
-_layer("AGNN, cosine", "AGNNConv")
-_layer("FAGCN, signed tanh", "FAConv")
-_layer("RGAT, relational", "RGATConv")
-_layer("SuperGAT", "SuperGATConv")
-_layer("FeaStNet, softmax over k", "FeaStConv")
-_layer("channel-wise gates", "ResGatedGraphConv")
+for _name, _kind in {
+    "GAT": "GATConv",
+    "GATv2": "GATv2Conv",
+    "Transformer on a graph": "TransformerConv",
+    "AGNN, cosine": "AGNNConv",
+    "FAGCN, signed tanh": "FAConv",
+    "RGAT, relational": "RGATConv",
+    "SuperGAT": "SuperGATConv",
+    "FeaStNet, softmax over k": "FeaStConv",
+    "channel-wise gates": "ResGatedGraphConv",
+}.items():
+    over_options(_name, _kind, attention_cases, ATTENTION)
