@@ -1,10 +1,14 @@
 """What a row is, what it asks for, and what was measured."""
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from .data import Graph, graph
 from .measure import FULL, QUICK, Ceilings, Effort, ceilings
+
+CLOSE = Effort(rounds=15, seconds=3.0, burst=0.02)
 
 
 class Bench:
@@ -14,26 +18,39 @@ class Bench:
         self.quick, self.device = quick, device
         self.effort: Effort = QUICK if quick else FULL
         self.ceilings: Ceilings = ceilings(device, quick)
-        self.graphs: dict[str, Graph] = {}
+        self.graphs: dict[str, Any] = {}
 
     def graph(self, size: str) -> Graph:
-        if size not in self.graphs:
-            self.graphs[size] = graph(size, self.quick).to(self.device)
-        return self.graphs[size]
+        return self.keep(size, lambda: graph(size, self.quick).to(self.device))
+
+    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """What was made under this name, or is now; it says what it is in the report."""
+        if name not in self.graphs:
+            self.graphs[name] = make()
+        return self.graphs[name]
+
+    @property
+    def closely(self) -> "Bench":
+        """The same with more rounds, for works that should take about the same time."""
+        other = copy.copy(self)
+        other.effort = QUICK if self.quick else CLOSE
+        return other
 
 
 @dataclass(frozen=True)
 class Target:
     """What is asked of a row; None where nothing is.
 
-    ratio: the peer's time over ours, at least; memory: the peer's peak over ours, at least; resident: bytes of the
-    whole process, at most; slope: of the time over the length in a log-log plot, at most, over all rows of a series;
-    group: rows that are judged together, in one line.
+    ratio: the peer's time over ours, at least; memory: the peer's peak over ours, at least; peak: our bytes, at most;
+    resident: bytes of the whole process, at most; seconds: our time, at most; slope: of the time over the length in a
+    log-log plot, at most, over all rows of a series; group: rows that are judged together, in one line.
     """
 
     ratio: float | None = None
     memory: float | None = None
+    peak: int | None = None
     resident: int | None = None
+    seconds: float | None = None
     slope: float | None = None
     group: str = ""
 
@@ -41,7 +58,9 @@ class Target:
         parts = [
             f">= {self.ratio:g}" if self.ratio is not None else "",
             f"memory <= 1/{self.memory:g}" if self.memory is not None else "",
+            f"peak <= {self.peak / 1e6:g} MB" if self.peak is not None else "",
             f"resident <= {self.resident / 1e9:g} GB" if self.resident is not None else "",
+            f"<= {self.seconds:g} s" if self.seconds is not None else "",
         ]
         return ", ".join(filter(None, parts)) or "-"
 
@@ -53,8 +72,8 @@ class Result:
     work: str
     graph: str = ""
     E: int = 0
-    P: int
-    Q: int
+    P: int = 0  # where nothing is multiplied
+    Q: int = 0
     gradients: str
     way: str = ""  # the peer's best
     target: Target
@@ -81,9 +100,15 @@ class Result:
         if t.memory is not None and self.peer_memory is not None and self.ours_memory is not None:
             saved = self.peer_memory / max(1, self.ours_memory)
             found.append((saved >= t.memory, f"1/{saved:.3g} of the peak memory, target <= 1/{t.memory:g}"))
+        if t.peak is not None and self.ours_memory is not None:
+            text = f"{self.ours_memory / 1e6:.3g} MB at the peak, target <= {t.peak / 1e6:g} MB"
+            found.append((self.ours_memory <= t.peak, text))
         if t.resident is not None and self.resident is not None:
             text = f"{self.resident / 1e9:.3g} GB resident at most, target <= {t.resident / 1e9:g} GB"
             found.append((self.resident <= t.resident, text))
+        if t.seconds is not None:
+            text = f"{self.ours_seconds:.3g} s, target <= {t.seconds:g} s"
+            found.append((self.ours_seconds <= t.seconds, text))
         return found
 
     @property

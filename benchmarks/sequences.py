@@ -46,7 +46,7 @@ class Lightweight(nn.Module):
 
     def ours(self) -> BasisConv:
         kind = theta.Depthwise(shared=HEADS, normalize="softmax")
-        conv = BasisConv(CHANNELS, CHANNELS, bases.Shifts(OFFSETS), kind, bias=False)
+        conv = BasisConv(CHANNELS, CHANNELS, bases.Shifts(None, OFFSETS), kind, bias=False)
         with torch.no_grad():
             conv.weight.copy_(self.weight.flip(1).t())  # the first tap is of what is 15 places before: offset 15
         return conv
@@ -64,7 +64,7 @@ class Dynamic(nn.Module):
         return by_heads(band(taps, -torch.inf).softmax(-1), x)
 
     def ours(self) -> BasisConv:
-        basis = bases.Attention(HEADS, Tap(OFFSETS), bases.Shifts(OFFSETS))
+        basis = bases.Attention(HEADS, Tap(OFFSETS), bases.Shifts(None, OFFSETS))
         conv = BasisConv(CHANNELS, CHANNELS, basis, theta.Split(), bias=False)
         with torch.no_grad():
             basis.mechanism.weight.copy_(self.weight.flip(2).transpose(0, 1))

@@ -22,17 +22,17 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
 
 
 NOTES = """\
-PyG has the best of its layouts, ours an edge_index; x is constant where it has no gradient. "forward" is without
-gradients. Memory is above the inputs; in a process of its own it is that of the process. The ceiling is the time that
-the operations and bytes of the plan take at the measured rates, over the measured time. A gathered row counts once per
-edge, so that a cache may lift it above 100 %.\
+PyG has the best of its layouts, ours an edge_index, or on grids nothing; x is constant where it has no gradient.
+"forward" is without gradients. Memory is above the inputs; in a process of its own it is that of the process. The
+ceiling is the time that the operations and bytes of the plan take at the measured rates, over the measured time. A
+gathered row counts once per edge, so that a cache may lift it above 100 %.\
 """
 
 
 def cells(r: Result) -> list[str]:
     """One line."""
     return [
-        f"{r.work}, {r.P} -> {r.Q}",
+        f"{r.work}, {r.P} -> {r.Q}" if r.P else r.work,
         r.gradients,
         r.way or "-",
         milliseconds(r.peer_seconds),

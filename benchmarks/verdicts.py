@@ -57,9 +57,9 @@ def of_allocations(results: Sequence[Result]) -> list[str]:
 
 
 def refusals(results: Sequence[Result]) -> list[str]:
-    """The layouts that could not be used with PyG's layers."""
+    """The ways that a peer could not go."""
     found = {(r.work.split(",")[0], way): why for r in results for way, why in r.skipped.items()}
-    return [f"- PyG's {name} does not take {way}: {why}" for (name, way), why in found.items()]
+    return [f"- {name}: the peer does not go by {way}: {why}" for (name, way), why in found.items()]
 
 
 def line(met: bool, text: str) -> str:

@@ -5,7 +5,7 @@
 Attention alone does not see order. The usual remedy adds sines of the position to the input. J.-M. Andreoli
 (arXiv:1905.01289) suggests another: some heads whose matrices are fixed shifts, which costs no positions at all,
 
-    bases.Attention(6, Dot(8)) + bases.Shifts([1, 2, 3, 4])
+    bases.Attention(6, Dot(8)) + bases.Shifts(None, [1, 2, 3, 4])
 
 The same small language model of characters is trained with either, with neither, with learnt terms for the distance
 in the scores, and with shift heads alone. All have the same number of parameters, since two shift heads (values and
@@ -83,7 +83,7 @@ def heads(kind: Kind, task: str) -> BasisConv:
     if kind.content:
         parts.append(bases.Attention(kind.content, score, bases.Causal() if causal else None))
     if kind.shifts:
-        parts.append(bases.Shifts(offsets))
+        parts.append(bases.Shifts(None, offsets))
     basis = sum(parts[1:], parts[0])
     return BasisConv(CHANNELS, CHANNELS, basis, theta.LowRank(WIDTH))
 

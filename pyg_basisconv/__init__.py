@@ -3,6 +3,7 @@
 from . import bases, blocks, mechanisms, theta
 from .conv import BasisConv
 from .convert import convert
+from .grid import GridConv
 
 __version__ = "0.1.0"
-__all__ = ["BasisConv", "__version__", "bases", "blocks", "convert", "mechanisms", "theta"]
+__all__ = ["BasisConv", "GridConv", "__version__", "bases", "blocks", "convert", "mechanisms", "theta"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .cache import IdentityCache
 from .errors import reject
-from .graph import Graph, Size, pooled
+from .graph import Graph, Size, grid_shape, sizes
 
 if TYPE_CHECKING:
     from .content import Inputs
@@ -52,16 +52,22 @@ class Work(NamedTuple):
 
 
 class Native(NamedTuple):
-    """An evaluation by a vendor's kernel, and what it costs per unit of width.
+    """An evaluation by a vendor's kernel, and what it costs for one entry of the batch.
 
-    run: from the features and the parameter to the output; operations, numbers: of the kernel, numbers read and
-    written; kernels: how many are launched.
+    run: from the features, with the parameter, and the bias to the output; operations, numbers: of the kernel, numbers
+    read and written; kernels: how many are launched; projects: whether x Theta is computed before, and is what the
+    kernel reads; of_image: the same from images (B, P, *grid) to images (B, Q, *grid), where it takes them.
     """
 
-    run: "Callable[[Inputs], Tensor]"
+    run: "Callable[[Inputs, Tensor | None], Tensor]"
     operations: int
     numbers: int
     kernels: int
+    projects: bool = False
+    of_image: "Callable[[Tensor, Tensor | None], Tensor] | None" = None
+
+
+Runs = list[tuple[Tensor, Tensor]]  # for each member the sources and the targets that meet, each at most once
 
 
 class BoundBasis:
@@ -77,6 +83,8 @@ class BoundBasis:
     dtype: torch.dtype
     device: torch.device
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
+    grid: tuple[int, ...] | None = None  # the shape of the targets, where they are a grid
+    runs: Runs | None = None  # of a family of ones, where it may be evaluated member by member
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
@@ -135,16 +143,28 @@ class BoundBasis:
         """The same family evaluated by a vendor's kernel, where there is one for it."""
         return None
 
-    def native(self, theta: "Theta") -> Native | None:
-        """The whole of A and Theta evaluated by a vendor's kernel, where there is one for them."""
+    def native(self, theta: "Theta", width: int) -> Native | None:
+        """The whole of A and Theta evaluated by a vendor's kernel, where there is one for them.
+
+        Args:
+            theta: the parameter.
+            width: P.
+        """
         fast = self.natively
         if fast is None:
             return None
-        return Native(lambda inputs: theta.gather(fast, inputs.projected), *fast.kernel)
+
+        def run(inputs: "Inputs", bias: Tensor | None) -> Tensor:
+            y = theta.gather(fast, inputs.projected)
+            return y if bias is None else y + bias
+
+        operations, numbers, kernels = fast.kernel
+        inner = theta.inner if theta.inner > 0 else width
+        return Native(run, operations * inner, numbers * inner, kernels, projects=True)
 
     @property
     def kernel(self) -> tuple[int, int, int]:
-        """Of a family that is evaluated natively: operations, numbers and kernels, see `Native`."""
+        """Of a family that is evaluated natively: operations and numbers per unit of width; kernels. See `Native`."""
         each = self.works["each"]
         return 2 * each.entries, 2 * each.rows, each.products
 
@@ -216,6 +236,7 @@ class Basis(nn.Module):
     reads_target = False  # True where, in a bipartite call, some members read the target's own features
     reads_content = False  # True where the matrices are computed from the features
     pools = False  # True where the targets are the graphs of a batch
+    axes: int | None = None  # how many its grid has, where it is on one
 
     def __init__(self, K: int) -> None:
         super().__init__()
@@ -233,6 +254,12 @@ class Basis(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws the parameters anew, where there are any."""
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        """The numbers of sources and targets of a call, with those that the basis knows filled in."""
+        return M, N
 
     def edges(self, graph: Graph) -> EdgeList:
         """The family on a graph as typed weighted edges."""
@@ -284,6 +311,7 @@ class Basis(nn.Module):
         dtype: torch.dtype | None = None,
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
+        grid: int | Sequence[int] | None = None,
     ) -> BoundBasis:
         """Pays once what depends on the graph: normalising and sorting.
 
@@ -295,13 +323,26 @@ class Basis(nn.Module):
             dtype: of the matrices; that of edge_weight, or torch's default, where None.
             batch: (M,) the graph that each node of a batch belongs to.
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
+            grid: the shape of the grid that the sources are, for `bases.Window` and its like without one.
 
         Raises:
             ValueError: what does not fit, with the fix.
         """
-        if self.pools:
-            size = pooled(size, batch)
-        graph = Graph.of(edge_index, edge_weight, edge_type, size=size, dtype=dtype, batch=batch, lambda_max=lambda_max)
+        shape = grid_shape(grid)
+        size = self.sized(*sizes(size), batch, shape)
+        if edge_index is None and self.axes is not None and None in size:
+            reject("grid", f"the shape of the grid, for {self}", grid, "pass grid=, or make the basis with a shape")
+        graph = Graph.of(
+            edge_index,
+            edge_weight,
+            edge_type,
+            size=size,
+            dtype=dtype,
+            device=batch.device if isinstance(batch, Tensor) else None,
+            batch=batch,
+            lambda_max=lambda_max,
+            grid=shape,
+        )
         return self.on(graph)
 
     @property

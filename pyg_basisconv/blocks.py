@@ -40,7 +40,7 @@ class LightweightConv(nn.Module):
         super().__init__()
         _divide(channels, heads)
         self.linear_in, self.linear_out = nn.Linear(channels, 2 * channels), nn.Linear(channels, channels)
-        window = bases.Shifts(_offsets(taps, causal))
+        window = bases.Shifts(None, _offsets(taps, causal))
         shared = theta.Depthwise(shared=heads, normalize="softmax", dropout=dropout)
         self.conv = BasisConv(channels, channels, window, shared, bias=False)
 
@@ -73,7 +73,7 @@ class DynamicConv(nn.Module):
         self.linear_in, self.linear_out = nn.Linear(channels, 2 * channels), nn.Linear(channels, channels)
         offsets = _offsets(taps, causal)
         self.before, self.after = offsets[-1], -offsets[0]
-        window = bases.Attention(heads, Tap(offsets), bases.Shifts(offsets), dropout=dropout)
+        window = bases.Attention(heads, Tap(offsets), bases.Shifts(None, offsets), dropout=dropout)
         self.conv = BasisConv(channels, channels, window, theta.Split(), bias=False)
 
     def forward(self, x: Tensor) -> Tensor:

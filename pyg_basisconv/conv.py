@@ -1,5 +1,6 @@
 """BasisConv: the formula."""
 
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
@@ -7,14 +8,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
-from .basis import Basis, BoundBasis
+from .basis import Basis, BoundBasis, Native
 from .content import Content, Inputs
 from .errors import reject
 from .explicit import Sparse
-from .features import check_bound, read
-from .graph import Graph, Size, pooled, sizes
+from .features import check_bound, read, rows
+from .graph import Graph, Size, grid_shape, sizes
 from .layouts import layout
 from .orders import ORDERS
+from .plan import ORDERS as NAMES
 from .plan import Plan, Problem, plan
 from .sparse_input import condensed
 from .theta import Full, LowRank, Theta
@@ -75,10 +77,12 @@ class BasisConv(MessagePassing):
         super().__init__(**kwargs)
         if not isinstance(basis, Basis):
             reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
-        if order != "auto" and order not in ORDERS:
+        if not basis.needs_edges:
+            self._explain = False  # PyG's explainers have masks for the edges of a graph
+        if order != "auto" and order not in NAMES:
             reject(
                 "order",
-                f"'auto' or one of {', '.join(map(repr, ORDERS))}",
+                f"'auto' or one of {', '.join(map(repr, NAMES))}",
                 repr(order),
                 "'auto' lets the plan choose",
             )
@@ -130,6 +134,7 @@ class BasisConv(MessagePassing):
         lambda_max: Tensor | float | None = None,
         mask: Tensor | None = None,
         valid: Tensor | None = None,
+        grid: int | Sequence[int] | None = None,
         return_attention: bool = False,
     ) -> Any:
         r"""Applies the layer; returns y, (\*, N, Q), or (y, A) with `return_attention`.
@@ -148,17 +153,32 @@ class BasisConv(MessagePassing):
                 numbers to be added to the scores. (torch's `attn_mask` is its transpose.)
             valid: for attention, (*, M), True for the sources that are there. (torch's `key_padding_mask` is its
                 contrary.)
+            grid: the shape of the grid that x is, flattened with the last axis fastest, for `bases.Window` and its like
+                without a shape of their own; see also `GridConv`.
             return_attention: also return the basis, bound: what a basis that is computed from content came to.
         """
         inputs, bound = self._bind(
-            x, edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid, return_attention
+            x,
+            edge_index,
+            edge_weight,
+            edge_type,
+            edge_attr=edge_attr,
+            size=size,
+            batch=batch,
+            lambda_max=lambda_max,
+            mask=mask,
+            valid=valid,
+            grid=grid,
+            observed=return_attention,
         )
-        y = self._evaluate(inputs, bound)
+        y = self._evaluate(inputs, bound, *self._choose(inputs.x, bound))
         return (y, bound) if return_attention else y
 
-    def _evaluate(self, inputs: Inputs, bound: BoundBasis) -> Tensor:
+    def _evaluate(self, inputs: Inputs, bound: BoundBasis, chosen: Plan, native: Native | None) -> Tensor:
         x, theta, bias = inputs.x, self.theta, self.bias
-        chosen = self._plan(x, bound)
+        if chosen.order == "native":
+            assert native is not None  # the plan refuses it otherwise
+            return native.run(inputs, bias)
         if chosen.problem.messages:
             bound = bound.map(lambda part: part.via(self._by_messages))
         if chosen.order == "a_first" and chosen.problem.cached:
@@ -174,25 +194,10 @@ class BasisConv(MessagePassing):
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
         return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias
 
-    def plan(
-        self,
-        x: Tensor | tuple[Tensor, Tensor | None],
-        edge_index: Any = None,
-        edge_weight: Tensor | None = None,
-        edge_type: Tensor | None = None,
-        *,
-        edge_attr: Tensor | None = None,
-        size: Size = None,
-        batch: Tensor | None = None,
-        lambda_max: Tensor | float | None = None,
-        mask: Tensor | None = None,
-        valid: Tensor | None = None,
-    ) -> Plan:
-        """What each order would cost for this call with its gradients, and which one is taken."""
-        inputs, bound = self._bind(
-            x, edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid
-        )
-        return self._plan(inputs.x, bound)
+    def plan(self, x: Tensor | tuple[Tensor, Tensor | None], *args: Any, **kwargs: Any) -> Plan:
+        """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
+        inputs, bound = self._bind(x, *args, **kwargs)
+        return self._choose(inputs.x, bound)[0]
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -224,22 +229,26 @@ class BasisConv(MessagePassing):
     def _bind(
         self,
         x: Tensor | tuple[Tensor, Tensor | None],
-        edge_index: Any,
-        edge_weight: Tensor | None,
-        edge_type: Tensor | None,
-        edge_attr: Tensor | None,
-        size: Size,
-        batch: Tensor | None,
-        lambda_max: Tensor | float | None,
-        mask: Tensor | None,
-        valid: Tensor | None,
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        *,
+        edge_attr: Tensor | None = None,
+        size: Size = None,
+        batch: Tensor | None = None,
+        lambda_max: Tensor | float | None = None,
+        mask: Tensor | None = None,
+        valid: Tensor | None = None,
+        grid: int | Sequence[int] | None = None,
         observed: bool = False,
     ) -> tuple[Inputs, BoundBasis]:
         """Checks the call, and returns the features with their parameter and the family that reads them."""
         basis, given = self.basis, isinstance(edge_index, BoundBasis)
         edges = layout(None if given else edge_index, self.flow)
-        if basis.pools and not given:
-            size = pooled(size, batch)
+        shape = grid_shape(grid)
+        if not given:
+            M, N = sizes(size)
+            size = basis.sized(rows(x) if M is None else M, N, batch, shape)
         features, M, N, target_row = read(x, size, edges.shape[1], self.theta, basis.reads_target)
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
@@ -253,6 +262,7 @@ class BasisConv(MessagePassing):
                 ("edge_attr", edge_attr),
                 ("mask", mask),
                 ("valid", valid),
+                ("grid", grid),
             ):
                 if value is not None:
                     got = tuple(value.shape) if isinstance(value, Tensor) else value
@@ -276,6 +286,7 @@ class BasisConv(MessagePassing):
             lambda_max=lambda_max,
             target_row=target_row,
             sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
+            grid=shape,
         )
         inputs = Inputs(features, self.theta)
         useless = {} if basis.reads_content else {"mask": mask, "valid": valid}
@@ -305,20 +316,20 @@ class BasisConv(MessagePassing):
         copy = condensed(x) if cached and x.dim() == 2 else None
         return x if copy is None else copy
 
-    def _plan(self, x: Tensor, bound: BoundBasis) -> Plan:
+    def _choose(self, x: Tensor, bound: BoundBasis) -> tuple[Plan, Native | None]:
+        """The plan of a call, and what a vendor's kernel can do of it."""
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
         P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages
-        found = bound.native(theta)
-        features = self._condensed(x, cached)
+        features, native = self._condensed(x, cached), bound.native(theta, P)
         problem = Problem(
             K=bound.K,
             M=bound.M,
             N=bound.N,
             P=P,
-            Q=P if theta.Q < 0 else theta.Q,
+            Q=theta.outputs(P),
             B=1 if x.dim() == 2 else x.shape[:-2].numel(),
             inner=P if theta.Q < 0 else theta.inner,
             expand=bound.works["expand"],
@@ -332,10 +343,11 @@ class BasisConv(MessagePassing):
             cached=cached,
             learns=weight is not None,
             messages=messages,
-            native=None if found is None else found[1:],
+            native=None if native is None else native[1:5],
+            touched=-1 if bound.runs is None or not theta.sums else bound.works["combine"].entries,
             batched=bool(bound.batch),
         )
-        return plan(problem, self.order)
+        return plan(problem, self.order), native
 
     def __repr__(self) -> str:
         order = "" if self.order == "auto" else f", order={self.order!r}"

@@ -77,6 +77,12 @@ def read(
     return torch.cat([source, target], -2), rows + N, N, rows
 
 
+def rows(x: Any) -> int | None:
+    """The rows of the sources' features, where they are what they should be."""
+    source = x[0] if isinstance(x, tuple | list) and x else x
+    return source.shape[-2] if isinstance(source, Tensor) and source.dim() > 1 else None
+
+
 def _check(x: Any, name: str, theta: Theta) -> None:
     if not isinstance(x, Tensor):
         reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")

@@ -69,6 +69,7 @@ class Graph:
         lambda_max: the largest eigenvalue of a Laplacian, a number or one per graph of the batch.
         target_row: the row of x that holds the first target's own features; None where there are none.
         sources: the rows of x that are sources, M where it is not said; behind them stand the targets' own features.
+        grid: the shape of the grid that the sources are, where they are one.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Graph:
         lambda_max: Tensor | float | None = None,
         target_row: int | None = 0,
         sources: int | None = None,
+        grid: tuple[int, ...] | None = None,
     ) -> None:
         self.structure = structure
         self.weight = weight
@@ -88,6 +90,7 @@ class Graph:
         self.lambda_max = lambda_max
         self.target_row = target_row
         self.sources = structure.M if sources is None else sources
+        self.grid = grid
         self.content: Content | None = None
         self.differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
         self._memo: dict[Hashable, Any] = {}
@@ -105,6 +108,18 @@ class Graph:
         graph = copy(self)
         graph.content = content
         return graph
+
+    def over(self, grid: tuple[int, ...] | None) -> "Graph":
+        """The same graph, whose sources are another grid, or none."""
+        if grid == self.grid:
+            return self
+
+        def build() -> Graph:
+            graph = copy(self)
+            graph.grid, graph._memo = grid, {}
+            return graph
+
+        return self.memo(("over", grid), build)  # type: ignore[no-any-return]
 
     @property
     def source(self) -> Tensor:
@@ -164,7 +179,9 @@ class Graph:
         turned._memo.setdefault("pattern", s.pattern.T)
         return self.memo(
             "T",
-            lambda: Graph(turned, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row, self.sources),
+            lambda: Graph(
+                turned, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row, self.sources, self.grid
+            ),
         )  # type: ignore[no-any-return]
 
     @classmethod
@@ -182,6 +199,7 @@ class Graph:
         lambda_max: Tensor | float | None = None,
         target_row: int | None = 0,
         sources: int | None = None,
+        grid: tuple[int, ...] | None = None,
     ) -> "Graph":
         """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
 
@@ -199,6 +217,7 @@ class Graph:
             lambda_max: for Laplacians.
             target_row: see the class.
             sources: see the class.
+            grid: see the class.
 
         Raises:
             ValueError: whatever does not fit, with what was expected, what came, and the fix.
@@ -213,11 +232,12 @@ class Graph:
         number = None if eigen is not None else lambda_max
 
         def build() -> Graph:
-            return cls._read(edges, edge_weight, edge_type, size, dtype, device, batch, lambda_max, target_row, sources)
+            about = (batch, lambda_max, target_row, sources, grid)
+            return cls._read(edges, edge_weight, edge_type, size, dtype, device, *about)
 
         graph: Graph = _GRAPHS.get(
             (*edges.tensors, edge_type, edge_weight, batch, eigen),
-            (edges.form, size, dtype, device, number, target_row, sources),
+            (edges.form, size, dtype, device, number, target_row, sources, grid),
             build,
         )
         return graph
@@ -235,6 +255,7 @@ class Graph:
         lambda_max: Tensor | float | None,
         target_row: int | None,
         sources: int | None,
+        grid: tuple[int, ...] | None,
     ) -> "Graph":
         """Checks the call and makes the graph; the integer part of it, once for the same edges."""
         if edges.values is not None:
@@ -265,7 +286,7 @@ class Graph:
         batch = None if batch is None else batch.clone()
         if isinstance(lambda_max, Tensor) and not lambda_max.requires_grad:
             lambda_max = lambda_max.clone()
-        return cls(structure, weight, dtype, batch, lambda_max, target_row, sources)
+        return cls(structure, weight, dtype, batch, lambda_max, target_row, sources, grid)
 
 
 def sizes(size: Size) -> tuple[int | None, int | None]:
@@ -283,12 +304,18 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     return pair
 
 
-def pooled(size: Size, batch: Any) -> tuple[int | None, int | None]:
-    """The sizes of a call that pools: as many targets as the batch has graphs, where it is not said."""
-    M, N = sizes(size)
-    if N is None and isinstance(batch, Tensor) and not batch.is_floating_point():
-        N = int(batch.max()) + 1 if batch.numel() else 0
-    return M, N
+def grid_shape(grid: Any) -> tuple[int, ...] | None:
+    """The shape of a user's grid, checked.
+
+    >>> grid_shape(3), grid_shape([3, 4])
+    ((3,), (3, 4))
+    """
+    if grid is None:
+        return None
+    shape = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
+    if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
+        reject("grid", "one integer from 0 on for each axis", grid, "pass the shape of the grid, such as (28, 28)")
+    return shape
 
 
 def _dtype(weight: Tensor | None) -> torch.dtype:

@@ -1,12 +1,12 @@
-"""The orders of contraction of A, x and Theta, evaluated. What they cost is in plan.py."""
+"""The orders of contraction of A, x and Theta, evaluated; `native` is the basis's. What they cost is in plan.py."""
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from .basis import BoundBasis
 from .content import Inputs
+from .kernels.compact import products
 
 
 def a_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
@@ -23,10 +23,7 @@ def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
     """X (A o Theta): the operator, once, for the whole batch."""
     x, theta = inputs.theta.lift(inputs.x), inputs.theta
     A = basis.to_dense()  # (K, M, N)
-    if theta.Q < 0:  # theta.Pass of any width
-        weight = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(basis.K, -1, -1)
-    else:
-        weight = theta.dense().to(x)  # (K, P, Q)
+    weight = theta.dense(x.shape[-1]).to(x)  # (K, P, Q)
     M, N, P, Q = basis.M, basis.N, weight.shape[1], weight.shape[2]
     operator = A.flatten(1).t() @ weight.flatten(1)  # (M N, P Q)
     operator = operator.view(M, N, P, Q).transpose(1, 2).reshape(M * P, N * Q)
@@ -35,16 +32,16 @@ def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
     return y.view(*batch, N, Q)
 
 
-def native(basis: BoundBasis, inputs: Inputs) -> Tensor:
-    """A and Theta at once, by a vendor's kernel."""
-    found = basis.native(inputs.theta)
-    assert found is not None  # the plan refuses it otherwise
-    return found.run(inputs)
+def compacted(basis: BoundBasis, inputs: Inputs) -> Tensor:
+    """Member by member, on the rows that it touches: gathered, multiplied with Theta_k, added."""
+    assert basis.runs is not None  # the plan refuses it otherwise
+    x = inputs.theta.lift(inputs.x)
+    return products(x, inputs.theta.dense(x.shape[-1]).to(x), basis.runs, basis.N)
 
 
 ORDERS: dict[str, Callable[[BoundBasis, Inputs], Tensor]] = {
     "a_first": a_first,
     "theta_first": theta_first,
     "phi": phi,
-    "native": native,
+    "compacted": compacted,
 }

@@ -62,7 +62,8 @@ class Problem(NamedTuple):
     cached: bool = False
     learns: bool = True  # False where there is no Theta to multiply with
     messages: bool = False  # True where PyG's message passing is to do it
-    native: tuple[int, int, int] | None = None  # what a vendor's kernel costs, see `basis.Native`
+    native: tuple[int, int, int, bool] | None = None  # what a vendor's kernel costs, see `basis.Native`
+    touched: int = -1  # entries of a family that may be evaluated member by member; -1 for any other
     batched: bool = False  # True where each graph of the batch has matrices of its own
 
 
@@ -93,12 +94,12 @@ class Tally:
         self.bytes += gathered + streamed
         self.seconds += work.products * self.machine.sparse + gathered / rate + streamed / self.machine.stream
 
-    def kernel(self, operations: int, numbers: int, kernels: int) -> None:
-        """A vendor's kernel, which reaches about half of what a product does."""
+    def kernel(self, operations: int, numbers: int, kernels: int, share: float) -> None:
+        """A vendor's kernel, which reaches a share of the arithmetic that a product does."""
         moved = numbers * self.itemsize
         self.operations += operations
         self.bytes += moved
-        rate = self.machine.arithmetic / 2
+        rate = self.machine.arithmetic * share
         self.seconds += kernels * self.machine.small + max(operations / rate, moved / self.machine.stream)
 
     def copy(self, numbers: int) -> None:
@@ -216,24 +217,50 @@ def native(p: Problem) -> Estimate:
     if p.messages:
         return _refuse("native", "hooks, explain, decomposed_layers or fuse=False ask for messages, and it sends none")
     t = Tally(MACHINES[p.device], p.itemsize)
-    operations, numbers, kernels = p.native
+    operations, numbers, kernels, projects = p.native
+    if p.nnz >= 0 and not projects:
+        return _refuse("native", "x is sparse, and the kernel reads it whole")
     back = p.grad_theta or p.grad_x or p.grad_basis
-    if p.learns:
+    learns = p.learns and projects
+    if learns:
         t.product(p.B * p.M, p.P, p.K * p.inner)
     for _ in range(3 if back else 1):  # the gradient takes about twice as long
-        t.kernel(operations * p.B * p.inner, numbers * p.B * p.inner, kernels)
-    if p.grad_theta and p.learns:
+        t.kernel(operations * p.B, numbers * p.B, kernels, 0.5 if projects else 1.0)  # attention, or a convolution
+    if p.grad_theta and learns:
         t.product(p.P, p.B * p.M, p.K * p.inner)
-    if p.grad_x and p.learns:
+    if p.grad_x and learns:
         t.product(p.B * p.M, p.K * p.inner, p.P)
     if p.grad_basis:  # of what keys and queries are made of
         t.product(p.B * p.M, p.K * p.inner, p.P)
         t.product(p.B * p.N, p.K * p.inner, p.P)
-    memory = 2 * p.K * p.B * p.M * p.inner + 2 * p.B * p.N * p.Q
+    memory = (2 * p.K * p.B * p.M * p.inner if projects else p.B * p.M * p.P) + 2 * p.B * p.N * p.Q
     return Estimate("native", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 
 
-ORDERS = {"a_first": a_first, "theta_first": theta_first, "phi": phi, "native": native}
+def compacted(p: Problem) -> Estimate:
+    """Gather, multiply and add, member by member; what is gathered is gathered again for the gradient."""
+    if p.touched < 0:
+        return _refuse("compacted", "members touch rows more than once, or are not summed")
+    if p.nnz >= 0:
+        return _refuse("compacted", "x is sparse, and its rows are gathered as they are")
+    if p.messages:
+        return _refuse("compacted", "hooks, explain, decomposed_layers or fuse=False ask for messages")
+    if not p.learns:
+        return _refuse("compacted", "there is no parameter to multiply with")
+    t = Tally(MACHINES[p.device], p.itemsize)
+    each = -(-p.touched // p.K)
+    passes = 1 + (p.grad_x or p.grad_basis) + p.grad_theta
+    for _ in range(p.B * passes):
+        t.sparse(Work(p.touched, p.touched), p.P, p.M)
+        t.sparse(Work(p.touched, p.touched), p.Q, p.N)
+        for _ in range(p.K):
+            t.product(each, p.P, p.Q)
+            t.seconds += 3 * t.machine.dense  # gathered, and added
+    memory = each * (p.P + p.Q) + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
+    return Estimate("compacted", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+
+
+ORDERS = {"a_first": a_first, "theta_first": theta_first, "phi": phi, "native": native, "compacted": compacted}
 
 
 def _refuse(order: str, reason: str) -> Estimate:
@@ -316,6 +343,8 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
 def _grounds(order: str, p: Problem) -> str:
     if order == "native":
         return "a vendor's kernel does all of it"
+    if order == "compacted":
+        return f"each member touches about {-(-p.touched // p.K)} rows"
     if order == "phi":
         return f"one product for a batch of {p.B} on a structure of {p.M} x {p.N}"
     if p.cached and order == "a_first":

@@ -109,7 +109,7 @@ MASKS: dict[str, tuple[Callable[[], bases.Basis | None], Callable[["Case", "Inpu
     ),
     "none": (lambda: None, lambda c, i: oracle.everywhere(c.M, c.targets)),
     "Complete": (bases.Complete, lambda c, i: oracle.everywhere(c.M, c.targets)),
-    "band": (lambda: bases.Shifts(OFFSETS), lambda c, i: oracle.band(c.M, c.targets, OFFSETS)),
+    "band": (lambda: bases.Shifts(None, OFFSETS), lambda c, i: oracle.band(c.M, c.targets, OFFSETS)),
     "causal": (lambda: bases.Causal(), lambda c, i: oracle.causal(c.M, c.targets)),
     "causal-start": (lambda: bases.Causal("start"), lambda c, i: oracle.causal(c.M, c.targets, "start")),
     "causal-end": (lambda: bases.Causal("end"), lambda c, i: oracle.causal(c.M, c.targets, "end")),
@@ -119,7 +119,7 @@ OF_A_GRAPH = ("graph", "loops", "keep", "sym", "walks")
 BESIDE: dict[str, tuple[Callable[[], bases.Basis], int, Callable[["Case", "Inputs"], Tensor]]] = {
     # name: (the family, its K, its matrices)
     "shifts": (
-        lambda: bases.Shifts([-1, 2]),
+        lambda: bases.Shifts(None, [-1, 2]),
         2,
         lambda c, i: torch.stack(
             [torch.tensor([[float(n - m == d) for n in range(c.M)] for m in range(c.M)]).double() for d in (-1, 2)]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import grid_oracle as grids
 import oracle
 import torch
 from oracle import Graph
@@ -81,6 +82,16 @@ class Case:
     matrices: Callable[[Graph], Tensor]
     marks: set[str] = field(default_factory=set)
 
+
+SITES = [(3, 0), (0, 1), (1, 1), (2, 3), (1, 2), (0, 0)]
+S3 = [
+    [0, 1, 2, 3, 4, 5],
+    [1, 0, 4, 5, 2, 3],
+    [2, 3, 0, 1, 5, 4],
+    [3, 2, 5, 4, 0, 1],
+    [4, 5, 1, 0, 3, 2],
+    [5, 4, 3, 2, 1, 0],
+]
 
 FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] = {
     # name: (basis, oracle, the graphs it takes: a: any shape, s: square, r: random only; p: places have a meaning)
@@ -164,13 +175,66 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
         lambda g: oracle.transpose(oracle.concat(oracle.identity(g), oracle.diffusion(g, 2))),
         "r",
     ),
-    "Shifts": (lambda: bases.Shifts([0, -1, 2, 9]), lambda g: oracle.shifts(g, [0, -1, 2, 9]), "ap"),
+    "Shifts": (lambda: bases.Shifts(None, [0, -1, 2, 9]), lambda g: oracle.shifts(g, [0, -1, 2, 9]), "ap"),
+    # Of a grid of the six nodes of the random graph, whose edges they do not see.
+    "Shifts(2,3)": (
+        lambda: bases.Shifts((2, 3), [(0, 0), (1, -1), (0, 2)]),
+        lambda g: grids.shifts((2, 3), [(0, 0), (1, -1), (0, 2)]),
+        "rp",
+    ),
+    "Shifts(2,3,circular)": (
+        lambda: bases.Shifts((2, 3), [(0, 1), (1, 1)], padding_mode="circular"),
+        lambda g: grids.shifts((2, 3), [(0, 1), (1, 1)], "circular"),
+        "rp",
+    ),
+    "Window(2,3)": (
+        lambda: bases.Window((2, 3), (1, 3), padding=(0, 1)),
+        lambda g: grids.window((2, 3), (1, 3), padding=(0, 1)),
+        "rp",
+    ),
+    "Window(6)": (lambda: bases.Window(None, 3, padding=1), lambda g: grids.window((6,), (3,), padding=1), "rp"),
+    "Window(2,3,replicate)": (
+        lambda: bases.Window((2, 3), 2, padding="same", padding_mode="replicate"),
+        lambda g: grids.window((2, 3), (2, 2), padding="same", padding_mode="replicate"),
+        "rp",
+    ),
+    "Window(2,3,mean)": (
+        lambda: bases.Window((2, 3), 3, padding=1, norm="mean"),
+        lambda g: grids.window((2, 3), (3, 3), padding=1, norm="mean"),
+        "rp",
+    ),
+    "Window(2,3,transposed).T": (
+        lambda: bases.Window((2, 3), (2, 1), padding=(1, 0), dilation=(2, 1), transposed=True).T,
+        lambda g: oracle.transpose(grids.window((2, 3), (2, 1), padding=(1, 0), dilation=(2, 1), transposed=True)),
+        "rp",
+    ),
+    "Window(sites)": (
+        lambda: bases.Window((4, 4), 3, padding=1, sites=torch.tensor(SITES)),
+        lambda g: grids.sites(SITES, (4, 4), (3, 3), padding=1)[0],
+        "rp",
+    ),
+    "Group(S3)": (lambda: bases.Group(S3), lambda g: grids.group(S3), "rp"),
+    "Group(C2,window)": (
+        lambda: bases.Group([[0, 1], [1, 0]], bases.Window((3,), 3, padding=1), action=[[[1]], [[-1]]]),
+        lambda g: grids.group_window((3,), (3,), [[0, 1], [1, 0]], lambda h, d: (d[0] * (-1) ** h,), padding=1),
+        "rp",
+    ),
+    "Window+Adjacency": (
+        lambda: bases.Window((3, 2), (2, 1), padding="same") + bases.Adjacency("mean"),
+        lambda g: oracle.concat(grids.window((3, 2), (2, 1), padding="same"), oracle.adjacency(g, "mean")),
+        "rp",
+    ),
+    "Adjacency@Window": (
+        lambda: bases.Adjacency("rw") @ bases.Window((3, 2), (3, 1), padding=(1, 0)),
+        lambda g: oracle.product(oracle.adjacency(g, "rw"), grids.window((3, 2), (3, 1), padding=(1, 0))),
+        "rp",
+    ),
     "Complete": (bases.Complete, oracle.complete, "a"),
     "Causal": (bases.Causal, oracle.causal, "sp"),
     "Causal(start)": (lambda: bases.Causal("start"), oracle.causal, "ap"),
     "Causal(end)": (lambda: bases.Causal("end"), lambda g: oracle.causal(g, "end"), "ap"),
     "Identity+Shifts": (
-        lambda: bases.Adjacency("mean") + bases.Shifts([1]),
+        lambda: bases.Adjacency("mean") + bases.Shifts(None, [1]),
         lambda g: oracle.concat(oracle.adjacency(g, "mean"), oracle.shifts(g, [1])),
         "rp",
     ),

@@ -29,6 +29,11 @@ THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Depthwise": thetas.Depthwise,
     "Depthwise(softmax)": lambda: thetas.Depthwise(shared=1, normalize="softmax"),
     "Pass": thetas.Pass,
+    "Pass(scale)": lambda: thetas.Pass(scale=1 / 3),
+    "Pass(concat)": lambda: thetas.Pass(combine="concat"),
+    "Grouped": lambda: thetas.Grouped(2),
+    "Separable": lambda: thetas.Separable(2),
+    "Separable(depthwise)": lambda: thetas.Separable(depthwise=True),
 }
 Matrices = Callable[[Graph], Tensor]
 
@@ -61,12 +66,23 @@ def draw(*shape: int, seed: int = 0, dtype: torch.dtype = DOUBLE) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE).to(dtype)
 
 
+def widths(kind: str, K: int, P: int = 3, Q: int = 2) -> tuple[int, int]:
+    """P and Q that fit the kind: Heads get K columns each, Pass gets Q = P, two groups have even widths."""
+    if kind in ("Pass", "Pass(scale)") or kind.startswith("Depthwise"):
+        return P, P
+    return {
+        "Grouped": (P + P % 2, 2 * Q),
+        "Pass(concat)": (P, K * P),
+        "Heads": (P, K * Q),
+        "Heads(bias)": (P, K * Q),
+    }.get(kind, (P, Q))
+
+
 def make(
     basis: Basis, kind: str = "Full", path: str = "auto", P: int = 3, Q: int = 2, dtype: torch.dtype = DOUBLE, **kwargs
 ) -> BasisConv:
-    """A layer that takes the path, with a drawn bias; Heads get K columns each, Pass gets Q = P."""
-    Q = {"Heads": Q * basis.K, "Pass": P, "Depthwise": P}.get(kind.split("(b")[0].split("(s")[0], Q)
-    conv = BasisConv(P, Q, basis, THETAS[kind](), **kwargs)
+    """A layer that takes the path, with a drawn bias, and the widths that fit its parameter."""
+    conv = BasisConv(*widths(kind, basis.K, P, Q), basis, THETAS[kind](), **kwargs)
     for seed, parameter in enumerate(conv.parameters()):
         parameter.data = draw(*parameter.shape, seed=seed + 5)
     return take(conv.to(dtype), path)
@@ -157,15 +173,15 @@ def check_orders(basis: Basis, g: Graph, matrices: Matrices) -> None:
     for kind in THETAS:
         for _, conv in layers(basis, kind, PATHS if kind == "Full" else PATHS[1:-1]):
             for batch in ((), (2,)) if kind == "Full" else ((2,),):
-                x = draw(*batch, g.M, 3)
+                x = draw(*batch, g.M, conv.in_channels)
                 close(call(conv, x, g), expected(conv, A, x, kind))
 
 
 def check_gradients(basis: Basis, g: Graph, matrices: Matrices, tolerance: float = 1e-10) -> None:
     """Of x, Theta, bias, edge_weight and lambda_max, by every path, as by the oracle."""
-    for kind in ("Full", "Heads"):
+    for kind in ("Full", "Heads", "Grouped", "Separable"):
         for path, conv in layers(basis, kind, PATHS[1:] if kind == "Full" else PATHS[1:-2]):
-            x = draw(2, g.M, 3).requires_grad_()
+            x = draw(2, g.M, conv.in_channels).requires_grad_()
             leaves = {"x": x, **dict(conv.named_parameters())}
             inner = g
             if g.weight is not None:
@@ -270,7 +286,7 @@ def check_strides(basis: Basis, g: Graph, matrices: Matrices) -> None:
 def check_sparse_features(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """Sparse x is dense x, forward and backward."""
     A = matrices(g)
-    dense = draw(g.M, 5) * (draw(g.M, 5, seed=1) > 0)
+    dense = draw(g.M, 6) * (draw(g.M, 6, seed=1) > 0)
     doubled = torch.sparse_coo_tensor(
         dense.to_sparse_coo().indices().repeat(1, 2), dense.to_sparse_coo().values().repeat(2) / 2, dense.shape
     )
@@ -282,10 +298,10 @@ def check_sparse_features(basis: Basis, g: Graph, matrices: Matrices) -> None:
     }
     for path in ("auto", "message"):
         for kind in THETAS if path == "auto" else ("Full",):
-            conv = make(basis, kind, path, P=5)
+            conv = make(basis, kind, path, P=6)
             for name, sparse in forms.items():
                 x = sparse.detach().clone()
-                learnt = name in ("coo", "repeated") and kind != "Pass"
+                learnt = name in ("coo", "repeated") and not kind.startswith("Pass")
                 x.requires_grad_(learnt)
                 y = call(conv, x, g)
                 reference = expected(conv, A, dense, kind)

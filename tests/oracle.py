@@ -210,9 +210,19 @@ def mix(coefficients: list[list[float]], A: Tensor) -> Tensor:
 
 def theta(kind: str, K: int, P: int, Q: int, parameters: dict[str, Tensor]) -> Tensor:
     """(K, P, Q) whatever the kind of parameter; with the bias of the values in a further row."""
-    if kind == "Pass":
-        return torch.stack([torch.eye(P, dtype=torch.float64)] * K)
+    if kind.startswith("Pass"):
+        matrices = torch.zeros(K, P, Q, dtype=torch.float64)
+        for k in range(K):
+            for p in range(P):
+                matrices[k, p, k * P + p if kind == "Pass(concat)" else p] = 1 / 3 if kind == "Pass(scale)" else 1
+        return matrices
     weight = parameters["weight"].double()
+    if kind == "Grouped":
+        return torch.stack([torch.block_diag(*blocks) for blocks in weight])
+    if kind.startswith("Separable"):
+        mix = parameters["mix"].double()
+        pairs = [[(c[k], w) for c, w in zip(mix, weight, strict=True)] for k in range(K)]
+        return torch.stack([sum((torch.diag(c) @ w if c.dim() else c * w) for c, w in row) for row in pairs])
     if kind == "Full":
         return weight
     if kind.startswith("Depthwise"):

@@ -351,7 +351,7 @@ def test_each_attention_meets_its_own_members(lead: tuple[int, ...]) -> None:
     c = Case(mask="graph", lead=lead)
     made = inputs(c).require_grad()
     first, second = gat(), leaf("Dot", projected=True)
-    family = bases.Identity() + bases.Attention(2, first.module, bases.Adjacency()) + bases.Shifts([1])
+    family = bases.Identity() + bases.Attention(2, first.module, bases.Adjacency()) + bases.Shifts(None, [1])
     conv = BasisConv(4, 15, family + bases.Attention(1, second.module), theta.Heads()).double()
     fill(conv)
     t = oracle.theta("Heads", 5, 4, 15, conv.theta)
@@ -1061,7 +1061,7 @@ KIND |= {"LowRank(3,bias)": "LowRank+bias", "Heads(bias)": "Heads+bias", "Heads(
 def test_parameters_on_a_fixed_basis(kind: str, offsets: list[int]) -> None:
     """By all orders, the vendor's convolution among them, with all gradients."""
     K, P, M = len(offsets), 4, 5
-    conv = BasisConv(P, P, bases.Shifts(offsets), DIAGONAL[kind]()).double()
+    conv = BasisConv(P, P, bases.Shifts(None, offsets), DIAGONAL[kind]()).double()
     fill(conv)
     x = draw(2, 3, M, P).requires_grad_()
     A = torch.tensor([[[float(n - m == d) for n in range(M)] for m in range(M)] for d in offsets], dtype=DOUBLE)
@@ -1086,7 +1086,7 @@ def test_parameters_on_a_fixed_basis(kind: str, offsets: list[int]) -> None:
 def test_the_lightweight_convolution_of_the_paper() -> None:
     """Worked by hand: two heads, taps at n and n + 1, not normalised."""
     x = torch.tensor([[1.0, 2, 3, 1], [3, 2, 1, 3], [4, 4, 2, 1], [0, 0, 0, 0]])
-    conv = BasisConv(4, 4, bases.Shifts([0, -1]), theta.Depthwise(shared=2), bias=False)
+    conv = BasisConv(4, 4, bases.Shifts(None, [0, -1]), theta.Depthwise(shared=2), bias=False)
     with torch.no_grad():
         conv.weight.copy_(torch.tensor([[1.0, 2], [1, 2]]))
     right = torch.tensor([[4.0, 4, 8, 8], [7, 6, 6, 8], [4, 4, 4, 2], [0, 0, 0, 0]])

@@ -23,13 +23,13 @@ def attended(basis: bases.Basis, *args, **kwargs):
 
 
 def test_shifts_do_not_reach_the_targets_own_rows() -> None:
-    conv = BasisConv(1, 1, bases.Shifts([-1]) + bases.Identity(), bias=False)
+    conv = BasisConv(1, 1, bases.Shifts(None, [-1]) + bases.Identity(), bias=False)
     conv.weight.data = torch.tensor([[[1.0]], [[0.0]]])
     y = conv((torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[100.0], [200.0], [300.0]])))
     assert y.flatten().tolist() == [2, 3, 0]
 
 
-@pytest.mark.parametrize("mask", [None, bases.Shifts([-1]), bases.Causal("start")], ids=repr)
+@pytest.mark.parametrize("mask", [None, bases.Shifts(None, [-1]), bases.Causal("start")], ids=repr)
 def test_targets_are_not_sources(mask: bases.Basis | None) -> None:
     """Beside Identity, the targets' own rows stand below the sources, and are attended to by nobody."""
     A = attended(attention(mask) + bases.Identity(), (X, torch.randn(3, 2))).to_dense()
@@ -115,7 +115,7 @@ def test_attention_is_what_was_applied(mechanism) -> None:
 
 @pytest.mark.parametrize(
     "compose",
-    [lambda a: a + bases.Identity(), lambda a: bases.Shifts([1]) + a, lambda a: a @ a, lambda a: a.T],
+    [lambda a: a + bases.Identity(), lambda a: bases.Shifts(None, [1]) + a, lambda a: a @ a, lambda a: a.T],
     ids=["+ Identity", "Shifts +", "@", ".T"],
 )
 def test_composed_bases_read_edges(compose) -> None:
@@ -143,7 +143,7 @@ def test_mean_of_messages_with_edges() -> None:
 def test_an_empty_batch(normalize: str | None, mechanism) -> None:
     conv = BasisConv(2, 2, attention(None, mechanism(), normalize=normalize))
     assert conv(torch.randn(0, 3, 2)).shape == (0, 3, 2)
-    assert BasisConv(2, 2, bases.Shifts([0, 1]), theta.Depthwise())(torch.randn(4, 0, 2)).shape == (4, 0, 2)
+    assert BasisConv(2, 2, bases.Shifts(None, [0, 1]), theta.Depthwise())(torch.randn(4, 0, 2)).shape == (4, 0, 2)
 
 
 def test_incidence_does_not_know_other_layers() -> None:
@@ -163,7 +163,7 @@ def test_all_pairs_are_not_written_out_for_the_vendors_kernel() -> None:
 
 
 def test_one_graph_of_a_sum() -> None:
-    A = attended(attention() + bases.Shifts([1]), torch.randn(3, 4, 2))
+    A = attended(attention() + bases.Shifts(None, [1]), torch.randn(3, 4, 2))
     close(A[1].to_dense(), A.to_dense()[:, 1], 1e-5)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch_geometric.nn import GraphConv
 
 from benchmarks import __main__ as command
-from benchmarks import data, layers, measure, orders, resident, sequences, verdicts
+from benchmarks import data, layers, measure, orders, resident, sequences, sites, verdicts
 from benchmarks.compare import assert_same_gradients, step
 from benchmarks.contest import best
 from benchmarks.on_graphs import LayerRow
@@ -124,6 +125,24 @@ def test_the_peak_of_a_process_grows():
     assert 1 << 20 < before <= resident.peak()
 
 
+def test_a_cloud_looks_the_same_at_every_size():
+    clouds = [sites.cloud(count, 512) for count in (1_000, 20_000)]
+    assert [one.sites.shape for one in clouds] == [(1_000, 3), (20_000, 3)]
+    for one in clouds:
+        assert len(one.sites.unique(dim=0)) == one.N
+        assert one.sites.min() >= 0
+        assert one.sites.max() < 512
+        assert 11.3 < one.E / one.N < 11.7
+    with pytest.raises(AssertionError, match="no room"):
+        sites.cloud(100_000, 64)
+
+
+def test_neighbours_in_a_cloud_are_counted():
+    one = sites.cloud(300, 32)
+    far = (one.sites[:, None] - one.sites[None]).abs().amax(-1)
+    assert (far <= 1).sum() == one.E
+
+
 def result(**changes: object) -> Result:
     times = {"peer_seconds": 2.0, "ours_seconds": 1.0, "ratio": 2.0, "target": ANY}
     memory = {"peer_memory": 9, "ours_memory": 8, "ours_largest": 8}
@@ -150,6 +169,16 @@ def test_verdicts_on_memory():
     assert lines[2].startswith("- met: A, large: 4e-09 GB resident")
 
 
+def test_verdicts_on_our_own_peak_and_time():
+    rows = [result(target=Target(peak=9)), result(target=Target(peak=7)), result(target=Target(seconds=0.5))]
+    assert verdicts.verdicts(rows)[:3] == [
+        "- met: A, large: 8e-06 MB at the peak, target <= 9e-06 MB",
+        "- MISSED: A, large: 8e-06 MB at the peak, target <= 7e-06 MB",
+        "- MISSED: A, large: 1 s, target <= 0.5 s",
+    ]
+    assert str(Target(2, peak=3_000_000, seconds=0.5)) == ">= 2, peak <= 3 MB, <= 0.5 s"
+
+
 def test_verdicts_on_growth():
     def series(power: float) -> list[str]:
         target = Target(slope=1.1)
@@ -162,16 +191,45 @@ def test_verdicts_on_growth():
     assert series(1.2)[0].startswith("- MISSED: S: time grows with the length to the power of 1.2")
 
 
+def quick(only: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str, Any]]:
+    """What the command prints and writes of the rows with one of these texts."""
+    file = folder / "found.json"
+    command.main(["--quick", *(word for text in only for word in ("--only", text)), "--json", str(file)])
+    return capsys.readouterr().out, json.loads(file.read_text())
+
+
 def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    file = tmp_path / "found.json"
-    command.main(["--quick", "--only", "GCNConv, Cora, sparse x", "--only", "epoch", "--json", str(file)])
-    printed, found = capsys.readouterr().out, json.loads(file.read_text())
+    printed, found = quick(("GCNConv, Cora, sparse x", "epoch"), tmp_path, capsys)
     assert [row["P"] for row in found["rows"]] == [143, 143]
     assert "| GCNConv, Cora, sparse x, 143 -> 16 " in printed
     assert found["machine"]["torch"] == torch.__version__
     for row in found["rows"]:
         assert row["ratio"] > 0
         assert row["peer_memory"] > 0
+
+
+@pytest.mark.parametrize(
+    ("only", "count", "way"),
+    [
+        (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 11, "torch"),
+        (("residual network",), 1, "torch"),
+        (("typed edges",), 2, "RGCNConv"),
+        (("edges of a 3 x 3 window",), 1, "<= 2 s"),
+        (("submanifold",), 6, "dense grid"),
+        (("set-up of a window",), 5, "-"),
+    ],
+    ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else None,
+)
+def test_rows_of_grids_end_to_end(
+    only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    printed, found = quick(only, tmp_path, capsys)
+    assert len(found["rows"]) == count
+    assert way in printed
+    for row in found["rows"]:
+        assert row["ours_seconds"] > 0
+        assert row["ours_memory"]
+        assert (row["ratio"] is None) == (row["peer_seconds"] is None)
 
 
 @pytest.mark.parametrize(
@@ -189,9 +247,7 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def test_rows_of_attention_end_to_end(
     only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    file = tmp_path / "found.json"
-    command.main(["--quick", *(word for text in only for word in ("--only", text)), "--json", str(file)])
-    printed, found = capsys.readouterr().out, json.loads(file.read_text())
+    printed, found = quick(only, tmp_path, capsys)
     assert len(found["rows"]) == count
     assert way in printed
     for row in found["rows"]:

@@ -161,7 +161,7 @@ def test_each_block_is_its_formula(name, lead):
 
 def test_the_worked_example_of_a_lightweight_convolution():
     """Two heads, taps at n and n + 1, not normalised: head 1 has both taps 1, and head 2 both taps 2."""
-    conv = BasisConv(4, 4, bases.Shifts([0, -1]), theta.Depthwise(shared=2), bias=False)
+    conv = BasisConv(4, 4, bases.Shifts(None, [0, -1]), theta.Depthwise(shared=2), bias=False)
     with torch.no_grad():
         conv.weight.copy_(torch.tensor([[1.0, 2.0], [1.0, 2.0]]))
     x = torch.tensor([[1.0, 2, 3, 1], [3, 2, 1, 3], [4, 4, 2, 1], [0, 0, 0, 0]])

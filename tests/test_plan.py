@@ -1,13 +1,16 @@
 """The plan is a pure function, is obeyed, and goes where the sizes say."""
 
+from collections.abc import Callable
+
 import cases
 import pytest
 import torch
 from contract import THETAS, close, draw, make, take, tensors
+from torch import Tensor
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv import conv as conv_module
-from pyg_basisconv.basis import Work
+from pyg_basisconv.basis import BoundBasis, Native, Work
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.plan import ORDERS, Plan, Problem, plan
 
@@ -62,16 +65,25 @@ def test_pure() -> None:
     p = problem(P=100, Q=7)
     assert plan(p) == plan(p) == plan(Problem(*p))
     assert hash(p) == hash(Problem(*p))
-    small = problem(M=50, N=50, native=(1000, 100, 1))
+    small = problem(M=50, N=50, native=(1000, 100, 1, True), touched=40)
     assert [plan(small, order).order for order in ORDERS] == list(ORDERS)
     assert all(plan(small, order).why == "asked for" for order in ORDERS)
 
 
 def test_costs_grow_with_what_they_count() -> None:
     for order in ORDERS:
-        least = plan(problem(M=50, N=50, native=(1000, 100, 1)), order)[order]
-        for change in ({"P": 128}, {"Q": 128}, {"grad_x": True}, {"grad_basis": True}, {"B": 8}, {"K": 4}):
-            more = plan(problem(**{"M": 50, "N": 50, "native": (1000, 100, 1), **change}), order)[order]
+        least = plan(problem(M=50, N=50, native=(1000, 100, 1, True), touched=40), order)[order]
+        for change in (
+            {"P": 128},
+            {"Q": 128},
+            {"grad_x": True},
+            {"grad_basis": True},
+            {"B": 8},
+            {"K": 4, "touched": 80},
+        ):
+            more = plan(problem(**{"M": 50, "N": 50, "native": (1000, 100, 1, True), "touched": 40, **change}), order)[
+                order
+            ]
             assert more.operations > least.operations, (order, change)
             assert more.bytes > least.bytes
             assert more.seconds > least.seconds
@@ -102,7 +114,7 @@ def test_table() -> None:
     assert chosen.split()[1] == table.order
     assert text.splitlines()[-1] == f"{table.order}: {table.why}"
     sparse = str(conv.plan(draw(6, 64).float().to_sparse_csr(), **tensors(g, torch.float32)))
-    assert sparse.count("not possible") == 3
+    assert sparse.count("not possible") == 4  # all but theta_first
 
 
 def test_every_gradient_is_in_the_plan() -> None:
@@ -123,17 +135,34 @@ def test_every_gradient_is_in_the_plan() -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    spied = {
-        name: lambda *args, name=name, f=f: taken.append(name) or f(*args) for name, f in conv_module.ORDERS.items()
-    }
-    monkeypatch.setattr(conv_module, "ORDERS", spied)
+
+    def spied(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args: taken.append(name) or function(*args)
+
+    def native(basis: BoundBasis, kind: theta.Theta, width: int) -> Native | None:
+        found = right(basis, kind, width)
+        return found and found._replace(run=spied("native", found.run))
+
+    right = BoundBasis.native
+    monkeypatch.setattr(conv_module, "ORDERS", {name: spied(name, f) for name, f in conv_module.ORDERS.items()})
+    monkeypatch.setattr(BoundBasis, "native", native)
     g = cases.graph()
-    conv = make(bases.Attention(2, Dot(3)) if order == "native" else bases.Powers(2), kind, order)
-    y = conv(draw(6, 3), **tensors(g))
-    assert taken == [order] == [conv.plan(draw(6, 3), **tensors(g)).order]
+    sites = torch.tensor([[0, 1], [2, 2], [1, 1], [2, 0], [0, 0], [1, 2]])
+    basis = {
+        "native": lambda: bases.Attention(2, Dot(3)),
+        "compacted": lambda: bases.Window((3, 3), (1, 2), padding="same", sites=sites),
+    }.get(order, lambda: bases.Powers(2))()
+    conv = make(basis, kind, order)
+    if order == "compacted" and not (conv.theta.sums and conv.weight is not None):
+        with pytest.raises(ValueError, match=r"not summed|no parameter"):
+            conv(draw(6, conv.in_channels), **tensors(g))
+        return
+    x = draw(6, conv.in_channels)
+    y = conv(x, **tensors(g))
+    assert taken == [order] == [conv.plan(x, **tensors(g)).order]
     auto = take(conv, "auto")
-    close(auto(draw(6, 3), **tensors(g)), y)
-    assert taken[-1] == conv.plan(draw(6, 3), **tensors(g)).order
+    close(auto(x, **tensors(g)), y)
+    assert taken[-1] == conv.plan(x, **tensors(g)).order
 
 
 def test_the_layer_plans_by_its_widths() -> None:

@@ -67,7 +67,7 @@ def test_the_formula(data: st.DataObject, g: Graph, K: int, P: int, Q: int) -> N
     _, arguments = options[data.draw(st.integers(0, len(options) - 1), label="layout")]
     B = data.draw(st.sampled_from([(), (0,), (1,), (3,), (2, 2)]), label="B")
     conv = make(basis, kind, path, P, Q, bias=data.draw(st.booleans(), label="bias"))
-    x = draw(*B, g.M, P).requires_grad_()
+    x = draw(*B, g.M, conv.in_channels).requires_grad_()
     y = conv(x if g.M == g.N else (x, None), **arguments, size=(g.M, g.N))
     reference = expected(conv, A, x, kind)
     close(y, reference, 1e-9)

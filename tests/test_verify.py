@@ -1,14 +1,16 @@
 """The table of `python -m pyg_basisconv verify`, and that it tells wrong from right."""
 
+import inspect
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from pyg_basisconv import BasisConv, bases, theta, verify
+from pyg_basisconv import BasisConv, GridConv, bases, convert, theta, verify
 from pyg_basisconv.__main__ import main
-from pyg_basisconv.verify import SYSTEMS, TOLERANCE, Case, System, compare, relative_error, table
+from pyg_basisconv.verify import GRIDS, LAYERS, SYSTEMS, TOLERANCE, Case, System, compare, relative_error, table
+from pyg_basisconv.verify.grids import filled_in, group_table, sites_of, turned
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -40,7 +42,29 @@ def not_finite():
     yield Case(lambda x: x / 0, lambda x: x, [verify.features(3)])
 
 
-@pytest.mark.parametrize("cases", [wrong_forward, wrong_gradient, not_finite])
+def turned_kernel():
+    reference = verify.torch_layer("Conv2d", {"padding": 1})
+    ours = convert(reference)
+    ours.theta.weight.data = ours.theta.weight.data.flip(0)
+    yield Case(ours, reference, [verify.features(2, reference.in_channels, 5, 6)])
+
+
+def other_padding():
+    reference = verify.torch_layer("Conv1d", {"padding": 1, "padding_mode": "circular"})
+    ours = convert(reference)
+    ours.basis = bases.Window(None, 3, padding=1)
+    yield Case(ours, reference, [verify.features(2, reference.in_channels, 9)])
+
+
+def turned_back():
+    """Rotations in the other order: only what is not symmetric tells."""
+    layer = verify.drawn(GridConv(2, 3, bases.Group("p4", bases.Window((5, 5), 3, padding=1), lift=True)))
+    yield Case(lambda x: layer(turned(x, 1)), lambda x: turned(layer(x), 1).roll(-1, -3), [verify.features(2, 2, 5, 5)])
+
+
+@pytest.mark.parametrize(
+    "cases", [wrong_forward, wrong_gradient, not_finite, turned_kernel, other_padding, turned_back]
+)
 def test_what_differs_fails(cases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(SYSTEMS, "wrong", System("wrong", "right", cases))
     assert main(["verify", "--only", "wrong"]) == 1
@@ -115,3 +139,39 @@ def test_the_module_is_a_command() -> None:
 
 def test_tables_line_up() -> None:
     assert table([("a", "b"), ("long", "c")]) == "a     b\n-------\nlong  c"
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_every_option_of_a_layer_is_compared(kind: str) -> None:
+    given = {name for options in LAYERS[kind] for name in options}
+    names = inspect.signature(getattr(torch.nn, kind)).parameters.keys() - {"device", "dtype"}
+    always = {"in_channels", "out_channels", "kernel_size"}
+    if kind.startswith("ConvTranspose"):
+        names -= {"padding_mode"}  # torch takes none but zeros
+    assert names - always <= given
+
+
+@pytest.mark.parametrize("n", GRIDS)
+def test_every_padding_is_compared(n: int) -> None:
+    modes = {options.get("padding_mode", "zeros") for options in LAYERS[f"Conv{n}d"]}
+    assert modes == {"zeros", "reflect", "replicate", "circular"}
+    assert {"same", "valid"} <= {options.get("padding", 0) for options in LAYERS[f"Conv{n}d"]}
+
+
+@pytest.mark.parametrize("group", [bases.group.p4, bases.group.p4m], ids=repr)
+def test_the_groups_of_rotations_and_reflections(group: bases.FiniteGroup) -> None:
+    assert group.table == group_table(group.order)
+    image = torch.randn(4, 4)
+    for g in range(group.order):
+        assert torch.equal(turned(turned(image, g), group.inverse[g]), image)
+
+
+def test_sites_stand_where_they_say() -> None:
+    sites = sites_of((5, 6))
+    assert len(sites.unique(dim=0)) == len(sites) == 12
+    x, batch = torch.randn(12, 3), torch.arange(12) % 2
+    image = filled_in(x, sites, (5, 6), batch)
+    assert image.shape == (2, 3, 5, 6)
+    assert int(image.ne(0).any(1).sum()) == 12
+    for row, site, b in zip(x, sites.tolist(), batch.tolist(), strict=True):
+        assert torch.equal(image[b, :, site[0], site[1]], row)

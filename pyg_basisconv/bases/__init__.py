@@ -6,10 +6,12 @@ from .attended import BoundAttention
 from .attention import Attention
 from .composed import Concat, Mix, Product, Transpose
 from .edges import Edges
+from .group import FiniteGroup, Group
 from .identity import Identity
 from .masks import Bags, Causal, Complete
 from .polynomial import Chebyshev, Diffusion, Powers
 from .shifts import Shifts
+from .window import Window
 
 __all__ = [
     "Adjacency",
@@ -26,6 +28,8 @@ __all__ = [
     "Diffusion",
     "EdgeList",
     "Edges",
+    "FiniteGroup",
+    "Group",
     "Identity",
     "Laplacian",
     "Mix",
@@ -33,4 +37,5 @@ __all__ = [
     "Product",
     "Shifts",
     "Transpose",
+    "Window",
 ]

@@ -1,7 +1,7 @@
 """Attention: a basis computed from content."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -83,7 +83,7 @@ class Attention(Basis):
             reject("loop_attr", "a number, 'mean' or 'add'", repr(loop_attr), "see help(bases.Attention)")
         self.mechanism = mechanism
         self.mask = Complete() if mask is None else mask
-        self.needs_edges, self.pools = self.mask.needs_edges, self.mask.pools
+        self.needs_edges, self.pools, self.axes = self.mask.needs_edges, self.mask.pools, self.mask.axes
         self.normalize, self.dropout, self.weighted = normalize, float(dropout), weighted
         self.loop_attr = loop_attr
 
@@ -93,6 +93,11 @@ class Attention(Basis):
 
     def complete(self, source: int, target: int, inner: int) -> None:
         self.mechanism.build(Sizes(self.K, source, target, inner))
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        return self.mask.sized(M, N, batch, grid)
 
     def reset_parameters(self) -> None:
         """Draws the parameters of the mechanism anew."""

@@ -31,6 +31,7 @@ class BoundConcat(BoundBasis):
                     "add families of one size",
                 )
         self.K = sum(part.K for part in self.parts)
+        self.grid = next((part.grid for part in self.parts if part.grid is not None), None)
         self.batch = max((part.batch for part in self.parts), key=len)
 
     def _split(
@@ -116,7 +117,7 @@ class BoundProduct(BoundBasis):
                 "multiply families whose sizes join",
             )
         self.first, self.second = first, second
-        self.K, self.M, self.N = first.K * second.K, first.M, second.N
+        self.K, self.M, self.N, self.grid = first.K * second.K, first.M, second.N, second.grid
         self.dtype, self.device = first.dtype, first.device
         self.batch = max(first.batch, second.batch, key=len)
 
@@ -183,7 +184,7 @@ class BoundMix(BoundBasis):
     def __init__(self, coefficients: Sequence[Sequence[float]], family: BoundBasis) -> None:
         self.family = family
         self.coefficients = [list(row) for row in coefficients]
-        self.K, self.M, self.N = len(self.coefficients), family.M, family.N
+        self.K, self.M, self.N, self.grid = len(self.coefficients), family.M, family.N, family.grid
         self.dtype, self.device, self.batch = family.dtype, family.device, family.batch
 
     def _matrix(self) -> Tensor:
@@ -264,10 +265,18 @@ class Composed(Basis):
         self.reads_target = any(part.reads_target for part in parts)
         self.reads_content = any(part.reads_content for part in parts)
         self.pools = any(part.pools for part in parts)
+        self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
     def complete(self, source: int, target: int, inner: int) -> None:
         for part in self.parts:
             part.complete(source, target, inner)  # type: ignore[operator]
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        for part in self.parts:
+            M, N = part.sized(M, N, batch, grid)  # type: ignore[operator]
+        return M, N
 
     def reset_parameters(self) -> None:
         for part in self.parts:
@@ -323,6 +332,21 @@ class Product(Composed):
     def __init__(self, first: Basis, second: Basis) -> None:
         super().__init__(first.K * second.K, first, second)
 
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        first, second = self.parts
+        M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
+        _, N = second.sized(between, N, batch, None)  # type: ignore[operator]
+        return M, N
+
+    def build(self, graph: Graph) -> BoundBasis:
+        if graph.content is not None:
+            graph = graph.holding(graph.content.within(members=None))
+        first: BoundBasis = self.parts[0].on(graph)  # type: ignore[operator]
+        then = graph if first.grid is None else graph.over(first.grid)
+        return BoundProduct(first, self.parts[1].on(then))  # type: ignore[operator]
+
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)
 
@@ -343,8 +367,22 @@ class Transpose(Composed):
     def __init__(self, basis: Basis) -> None:
         super().__init__(basis.K, basis)
 
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        N, M = self.parts[0].sized(N, M, batch, self._inner(grid, batch))  # type: ignore[operator]
+        return M, N
+
+    def build(self, graph: Graph) -> BoundBasis:
+        return super().build(graph.over(self._inner(graph.grid, graph.batch))).T
+
+    def _inner(self, grid: tuple[int, ...] | None, batch: Any) -> tuple[int, ...] | None:
+        """The sources' grid of the family that is transposed: its own, or for want of it that of the call."""
+        own: Any = self.parts[0].sized(None, None, batch, None)  # type: ignore[operator]
+        return grid if own[0] is None else None
+
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
-        return bound[0].T
+        return bound[0]
 
     @property
     def T(self) -> Basis:

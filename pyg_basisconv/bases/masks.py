@@ -1,7 +1,7 @@
 """Families without numbers of their own, for attention to be masked by, and for pooling."""
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -167,6 +167,13 @@ class Bags(Basis):
         if norm not in (None, "mean"):
             reject("norm", "None or 'mean'", repr(norm), "see help(bases.Bags)")
         self.norm = norm
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        if N is None and isinstance(batch, Tensor) and not batch.is_floating_point():
+            N = int(batch.max()) + 1 if batch.numel() else 0
+        return M, N
 
     def edges(self, graph: Graph) -> EdgeList:
         if graph.batch is None:

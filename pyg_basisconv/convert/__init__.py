@@ -4,11 +4,12 @@ import copy
 import warnings
 from collections import Counter
 
-from torch import nn
+from torch import Tensor, nn
 
 from . import (  # noqa: F401 (each fills the registry)
     additive,
     gated,
+    grids,
     multihead,
     polynomials,
     relational,
@@ -23,8 +24,10 @@ __all__ = ["convert"]
 
 
 def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
-    r"""The same function made of `BasisConv`s, for one layer of PyG or for all the layers of a model; and for attention
-    of torch, `nn.MultiheadAttention`, wherever it is: in `nn.TransformerEncoderLayer`, say.
+    r"""The same function made of `BasisConv`s, for one layer of PyG or for all the layers of a model; and for two kinds
+    of layers of torch: attention, `nn.MultiheadAttention`, wherever it is (in `nn.TransformerEncoderLayer`, say), and
+    layers on grids, `nn.Conv2d`, `nn.ConvTranspose2d`, `nn.AvgPool2d`, the same in one and three dimensions, and
+    `nn.Unfold`, which become `GridConv`s.
 
     The result is called as the original is, gives the same outputs and the same gradients, and is a new module with
     parameters of its own: the original stays as it is. The matrix of each `Linear` of a layer becomes one
@@ -43,6 +46,8 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     >>> from torch_geometric.nn import CGConv, GCNConv
     >>> convert(GCNConv(8, 4))
     Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
+    >>> convert(torch.nn.Conv2d(3, 8, 3, padding=1))
+    Converted(3, 8, Window(None, (3, 3), padding=1), Full())
     >>> model = torch.nn.ModuleList([GCNConv(8, 4), CGConv(4)])
     >>> left = {}
     >>> same = convert(model, left)
@@ -66,12 +71,17 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
         lines = [f"  {name or 'the layer'}: {reason}" for name, reason in reasons.items()]
         total = len(copies) + len(reasons)
         warnings.warn("\n".join([f"convert left {len(reasons)} of {total} layers as they were", *lines]), stacklevel=2)
-    if convertible(module) and not copies and reasons:
+    made = bool(copies)
+    if convertible(module) and not made and reasons:
         return module
+    for part in module.modules():
+        # What a hook computes before each call, as weight normalisation does, has a past that cannot be copied.
+        computed = [v for v in vars(part).values() if isinstance(v, Tensor) and not v.is_leaf]
+        copies.update((id(value), value.detach().clone()) for value in computed)
     # Wherever the model holds a layer, be it in a plain list, its copy holds what the layer became.
     converted: nn.Module = copy.deepcopy(module, copies)
     for part in converted.modules():
-        if copies and isinstance(part, nn.TransformerEncoder):
+        if made and isinstance(part, nn.TransformerEncoder):
             part.use_nested_tensor = False  # a path of torch that reads the weights of its own attention
     return converted
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
 from torch_geometric.nn.conv import MessagePassing
 
 from ..conv import BasisConv
@@ -17,7 +19,7 @@ class Rule(NamedTuple):
 
 
 _RULES: dict[type, Rule] = {}
-_METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update"}
+_METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update", "_conv_forward"}
 
 
 class Left(Exception):
@@ -42,7 +44,7 @@ def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module
 def convertible(module: nn.Module) -> bool:
     """Whether a module is a layer that is converted, or left with a reason."""
     made = isinstance(module, BasisConv) or getattr(module, "rebuilt", False)
-    return isinstance(module, MessagePassing | nn.MultiheadAttention) and not made
+    return isinstance(module, (MessagePassing, *_RULES)) and not made
 
 
 def rebuild(layer: Any, shared: set[int]) -> nn.Module:
@@ -57,13 +59,17 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
     """
     known = _RULES.get(type(layer))
     if known is None:
+        if isinstance(layer, LazyModuleMixin):  # until its first call
+            raise Left("it is lazy: call it once before")
+        if is_parametrized(layer):
+            raise Left("its parameters are computed from others")
         parent = next((t for t in type(layer).__mro__ if t in _RULES), None)
         if parent is None:
             raise Left("no BasisConv of it is known")
         raise Left(f"a subclass of {parent.__name__} may compute something else")
     if _METHODS & vars(layer).keys():
         raise Left(f"its {min(_METHODS & vars(layer).keys())}() was replaced")
-    if any(_hooks(part) for part in layer.modules()):
+    if any(_hooks(part) for part in (*layer.modules(), *layer.parameters())):
         raise Left("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
         raise Left("it shares a parameter with another layer")
@@ -76,8 +82,10 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
     return new.train(layer.training)
 
 
-def _hooks(module: nn.Module) -> bool:
+def _hooks(module: nn.Module | nn.Parameter) -> bool:
     """Whether someone registered a hook; a lazy PyG Linear has one of its own."""
+    if isinstance(module, nn.Parameter):
+        return bool(module._backward_hooks or module._post_accumulate_grad_hooks)
     own = getattr(module, "_hook", None)
     own_id = getattr(own, "id", None)
     tables = [table for name, table in vars(module).items() if name.endswith("_hooks") and table]

@@ -58,7 +58,7 @@ class Relative(Mechanism):
 
 class Tap(Mechanism):
     r"""A term of the target alone for each offset, :math:`y_n W_{k,o}` at :math:`o = n - m`: the taps of a dynamic
-    convolution (Wu et al., arXiv:1901.10430), with `mask=bases.Shifts(offsets)`.
+    convolution (Wu et al., arXiv:1901.10430), with `mask=bases.Shifts(None, offsets)`.
 
     Args:
         offsets: o, integers, each once.
@@ -85,7 +85,7 @@ class Tap(Mechanism):
         def place(m: Tensor, n: Tensor) -> Tensor:
             offset = table[(n - m - low).clamp(-1, table.numel() - 1)]
             if bool((offset < 0).any()):
-                fix = "mask=bases.Shifts(offsets)"
+                fix = "mask=bases.Shifts(None, offsets)"
                 reject("mask", f"pairs with n - m in {list(self.offsets)}, which Tap scores", "others", fix)
             return n * count + offset
 

@@ -1,8 +1,21 @@
 """The kinds of parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
 
-from .base import Theta, project
+from .base import Blocks, Theta, project
+from .blocks import Grouped, Separable
 from .channels import Depthwise, Split
 from .full import Full, Pass
 from .heads import Heads, LowRank
 
-__all__ = ["Depthwise", "Full", "Heads", "LowRank", "Pass", "Split", "Theta", "project"]
+__all__ = [
+    "Blocks",
+    "Depthwise",
+    "Full",
+    "Grouped",
+    "Heads",
+    "LowRank",
+    "Pass",
+    "Separable",
+    "Split",
+    "Theta",
+    "project",
+]

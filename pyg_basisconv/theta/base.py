@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,16 @@ from ..kernels import matmul
 from ..sparse_input import sparse_matmul
 
 Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
+
+
+class Blocks(NamedTuple):
+    """Block-diagonal matrices, as the vendors' convolutions take them, and one that all of them are followed by.
+
+    weight: (K, g, P / g, D / g); then: (D, Q), or None for the identity.
+    """
+
+    weight: Tensor
+    then: Tensor | None = None
 
 
 class Theta(nn.Module):
@@ -29,14 +39,7 @@ class Theta(nn.Module):
 
     def build(self, K: int, P: int, Q: int) -> "Theta":
         """Makes the parameters for K matrices P x Q; P = -1 leaves them open until `complete`."""
-        if "weight" in self._parameters:
-            if (self.K, self.P, self.Q) != (K, P, Q):
-                reject(
-                    "theta",
-                    f"sizes K, P, Q = {(K, P, Q)}",
-                    (self.K, self.P, self.Q),
-                    "give each layer its own",
-                )
+        if self.built(K, P, Q):
             return self
         if Q < 1:
             reject("out_channels", "a positive integer", Q, "only theta.Pass takes any width")
@@ -48,11 +51,20 @@ class Theta(nn.Module):
             self.reset_parameters()
         return self
 
+    def built(self, K: int, P: int, Q: int) -> bool:
+        """Whether it has these sizes; False where it has none, and others are refused."""
+        if "weight" not in self._parameters:
+            return False
+        if (self.K, self.P, self.Q) != (K, P, Q):
+            reject("theta", f"sizes K, P, Q = {(K, P, Q)}", (self.K, self.P, self.Q), "give each layer its own")
+        return True
+
     def complete(self, P: int) -> None:
         """Gives parameters that were left open their size."""
         assert isinstance(self.weight, UninitializedParameter)
+        shape = self.shape(self.K, P, self.Q)
         self.P = P
-        self.weight.materialize(self.shape(self.K, P, self.Q))  # type: ignore[no-untyped-call]
+        self.weight.materialize(shape)  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -98,9 +110,17 @@ class Theta(nn.Module):
         """What the basis makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
         return basis.combine(z)
 
-    def dense(self) -> Tensor:
-        """(K, P, Q) the matrices written out."""
+    def dense(self, width: int = -1) -> Tensor:
+        """(K, P, Q) the matrices written out; `width` is P, where any is taken."""
         raise NotImplementedError
+
+    def outputs(self, P: int) -> int:
+        """Q, for an input of width P."""
+        return self.Q
+
+    def blocks(self, width: int) -> Blocks | None:
+        """The matrices as blocks on their diagonals, for x of some width, where they are few numbers."""
+        return None
 
     @property
     def sums(self) -> bool:

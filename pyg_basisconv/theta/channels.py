@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis
 from ..errors import reject
-from .base import Members, Theta
+from .base import Blocks, Members, Theta
 from .full import Pass
 from .heads import side_by_side, stacked
 
@@ -75,8 +75,11 @@ class Depthwise(Theta):
         assert total is not None
         return total
 
-    def dense(self) -> Tensor:
+    def dense(self, width: int = -1) -> Tensor:
         return torch.diag_embed(self.diagonals())
+
+    def blocks(self, width: int) -> Blocks | None:
+        return Blocks(self.diagonals()[:, :, None, None])
 
     def extra_repr(self) -> str:
         shown = [] if self.shared is None else [f"shared={self.shared}"]
@@ -97,6 +100,9 @@ class Split(Pass):
             [0., 0., 0., 1.]])
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+
     def build(self, K: int, P: int, Q: int) -> Theta:
         if P < 1 or P % K:
             reject("in_channels", f"a multiple of the {K} members that the channels are split among", P, "correct it")
@@ -112,9 +118,12 @@ class Split(Pass):
     def gather(self, basis: BoundBasis, z: Members) -> Tensor:
         return side_by_side(basis.each(stacked(z)))
 
-    def dense(self) -> Tensor:
+    def dense(self, width: int = -1) -> Tensor:
         group = torch.arange(self.P) // self.inner
         return torch.diag_embed((group == torch.arange(self.K)[:, None]).to(torch.get_default_dtype()))
+
+    def blocks(self, width: int) -> Blocks | None:
+        return None  # most of them are zeros
 
     @property
     def sums(self) -> bool:

@@ -1,13 +1,17 @@
 """Free matrices, and none at all."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
 
+from ..basis import BoundBasis
 from ..errors import reject
 from ..kernels import matmul
-from .base import Members, Theta, glorot, project
+from .base import Blocks, Members, Theta, glorot, project
+from .heads import side_by_side, stacked
 
 
 class Full(Theta):
@@ -35,38 +39,127 @@ class Full(Theta):
         assert total is not None
         return total
 
-    def dense(self) -> Tensor:
+    def dense(self, width: int = -1) -> Tensor:
         return self.weight
+
+    def blocks(self, width: int) -> Blocks | None:
+        return Blocks(self.weight.unsqueeze(1))
 
 
 class Pass(Theta):
-    """No parameter: P = Q and every Theta_k is the identity, so that the layer is the sum of the A_k^T x.
+    r"""No parameter: every :math:`\Theta_k` is the identity, or a fixed number times the identity, so that the layer is
+    the sum of the A_k^T x, or a mean of them (P = Q); or they stand side by side (Q = K P).
 
     With in_channels = out_channels = -1 any width is taken.
 
+    Args:
+        scale: :math:`s` or :math:`s_k`, one number or K, in :math:`\Theta_k = s_k I`.
+        combine: 'sum', or 'concat', where output channel k P + p is channel p of member k.
+
     >>> Pass().build(1, 4, 4).dense().shape
     torch.Size([1, 4, 4])
+    >>> Pass([1, 0.5], combine='concat').build(2, 1, 2).dense()
+    tensor([[[1.0000, 0.0000]],
+            [[0.0000, 0.5000]]], dtype=torch.float64)
     """
 
+    def __init__(self, scale: float | Sequence[float] = 1.0, combine: Literal["sum", "concat"] = "sum") -> None:
+        super().__init__()
+        if not (_is_number(scale) or (isinstance(scale, Sequence) and all(map(_is_number, scale)))):
+            reject("scale", "a number, or a list of K numbers", repr(scale), "all of them finite")
+        if combine not in ("sum", "concat"):
+            reject("combine", "'sum' or 'concat'", repr(combine), "see help(theta.Pass)")
+        self.scale = float(scale) if _is_number(scale) else tuple(map(float, scale))  # type: ignore[arg-type]
+        self.combine = combine
+
     def build(self, K: int, P: int, Q: int) -> "Theta":
-        if P != Q:
-            reject("out_channels", f"in_channels, {P}, under theta.Pass", Q, "use theta.Full")
+        if self.built(K, P, Q):
+            return self
+        if isinstance(self.scale, tuple) and len(self.scale) != K:
+            reject("scale", f"{K} numbers, one for each member", len(self.scale), "or give one number for all")
         self.K, self.P, self.Q = K, P, Q
+        right = self.outputs(P) if P > 0 else -1
+        if right != Q:
+            fix = "the members stand side by side" if self.beside else "or use theta.Full"
+            reject("out_channels", f"{right}, under {self} with in_channels = {P}", Q, fix)
         self.register_parameter("weight", None)
         return self
+
+    @property
+    def beside(self) -> bool:
+        """Whether the members stand side by side."""
+        return self.combine == "concat"
 
     def reset_parameters(self) -> None:
         """There is nothing to draw."""
 
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """The K numbers."""
+        return self.scale if isinstance(self.scale, tuple) else (self.scale,) * self.K
+
+    @property
+    def uniform(self) -> float | None:
+        """The one number that the sum is multiplied by, where there is one."""
+        return self.scales[0] if not self.beside and len(set(self.scales)) == 1 else None
+
     def project(self, x: Tensor) -> Members:
-        return [x if x.layout == torch.strided else x.to_dense()] * self.K
+        x = x if x.layout == torch.strided else x.to_dense()
+        scaled = {scale: _times(x, scale) for scale in set(self.scales)}
+        return [scaled[scale] for scale in self.scales]
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
+        pairs = zip(u, self.scales, strict=True)
+        if self.beside:
+            return torch.cat([_times(u_k, scale) for u_k, scale in pairs], -1)
         total: Tensor | None = None
-        for u_k in u:
-            total = u_k if total is None else total + u_k
+        for u_k, scale in pairs:
+            total = _times(u_k, scale) if total is None else torch.add(total, u_k, alpha=scale)
         assert total is not None
         return total
 
-    def dense(self) -> Tensor:
-        return torch.eye(self.Q).expand(self.K, self.Q, self.Q)
+    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
+        return side_by_side(basis.each(stacked(z))) if self.beside else basis.combine(z)
+
+    def dense(self, width: int = -1) -> Tensor:
+        P, scales = self._at(width), torch.tensor(self.scales, dtype=torch.float64)  # Python's numbers, unrounded
+        eye = torch.eye(P, dtype=torch.float64)
+        if self.beside:
+            return torch.kron(scales.diag(), eye).unflatten(0, (self.K, P))
+        return eye * scales.view(-1, 1, 1)
+
+    def blocks(self, width: int) -> Blocks | None:
+        if self.beside:
+            return None
+        return Blocks(
+            torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._at(width), 1, 1)
+        )
+
+    def _at(self, width: int) -> int:
+        if self.P < 0 and width < 0:
+            reject("width", "the width of an input", width, "this parameter takes any")
+        return width if self.P < 0 else self.P
+
+    def outputs(self, P: int) -> int:
+        return self.K * P if self.beside else P
+
+    @property
+    def sums(self) -> bool:
+        return not self.beside
+
+    @property
+    def inner(self) -> int:
+        return self.P
+
+    def extra_repr(self) -> str:
+        shown = [] if self.scale == 1.0 else [f"scale={self.scale}"]
+        shown += [f"combine={self.combine!r}"] if self.beside else []
+        return ", ".join(shown)
+
+
+def _is_number(scale: object) -> TypeGuard[float]:
+    return isinstance(scale, int | float) and not isinstance(scale, bool) and math.isfinite(scale)
+
+
+def _times(x: Tensor, scale: float) -> Tensor:
+    return x if scale == 1.0 else x * scale

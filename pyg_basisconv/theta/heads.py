@@ -93,7 +93,7 @@ class Heads(Values):
             return basis.combine(z) / self.K
         return side_by_side(basis.each(stacked(z)))
 
-    def dense(self) -> Tensor:
+    def dense(self, width: int = -1) -> Tensor:
         weight = self.lifted
         if self.sums:
             return weight / self.K
@@ -158,7 +158,7 @@ class LowRank(Values):
     def gather(self, basis: BoundBasis, z: Members) -> Tensor:
         return matmul(side_by_side(basis.each(stacked(z))), self.output.flatten(0, 1))
 
-    def dense(self) -> Tensor:
+    def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
 
     @property
@@ -174,8 +174,10 @@ class LowRank(Values):
 
 
 def stacked(z: Members) -> Tensor:
-    """(K, *, M, D)."""
-    return z if isinstance(z, Tensor) else torch.stack([*z])
+    """(K, *, M, D); a view, where all members are the same."""
+    if isinstance(z, Tensor):
+        return z
+    return z[0].expand(len(z), *z[0].shape) if all(z_k is z[0] for z_k in z) else torch.stack([*z])
 
 
 def side_by_side(z: Tensor) -> Tensor:

@@ -3,12 +3,15 @@
 from .comparison import SYSTEMS, TOLERANCE, Case, Result, System, compare, relative_error, system, table, verify
 from .data import N, P, Q, drawn, features, graph
 from .graphs import OPTIONS, WITHOUT_WEIGHTS, converted, forget, layer
+from .grids import GRIDS, LAYERS, gridded, torch_layer
 from .heads import ATTENTION, attending, attention_cases
 from .pairs import formula
 from .typed import RELATIONS
 
 __all__ = [
     "ATTENTION",
+    "GRIDS",
+    "LAYERS",
     "OPTIONS",
     "RELATIONS",
     "SYSTEMS",
@@ -29,9 +32,11 @@ __all__ = [
     "forget",
     "formula",
     "graph",
+    "gridded",
     "layer",
     "relative_error",
     "system",
     "table",
+    "torch_layer",
     "verify",
 ]

@@ -214,7 +214,7 @@ def _position() -> Iterator[Case]:
         return torch.einsum("...kmn,...mp,kpq->...nq", A, x, c.theta.weight) + c.bias
 
     mechanism = Additive() + Relative(window=(-2, 2)) + Relative(period=3)
-    conv = BasisConv(P, Q, bases.Attention(H, mechanism, bases.Shifts(range(-3, 4))), Full())
+    conv = BasisConv(P, Q, bases.Attention(H, mechanism, bases.Shifts(None, range(-3, 4))), Full())
     for shape in ((M, P), (2, M, P)):
         yield formula(conv, dense, [features(*shape)])
 
@@ -231,13 +231,13 @@ def _lightweight() -> Iterator[Case]:
         return torch.einsum("hmn,...mhd->...nhd", W, x.unflatten(-1, (H, -1))).flatten(-2)
 
     for normalize in ("softmax", None):
-        conv = BasisConv(E, E, bases.Shifts(offsets), Depthwise(H, normalize), bias=False)
+        conv = BasisConv(E, E, bases.Shifts(None, offsets), Depthwise(H, normalize), bias=False)
         for order in ("auto", "a_first", "theta_first"):
             conv.order = order
             yield formula(copy.deepcopy(conv), band, [features(2, M, E)])
     x = torch.tensor([[1, 2, 3, 1], [3, 2, 1, 3], [4, 4, 2, 1], [0, 0, 0, 0]], dtype=torch.float64)
     worked = torch.tensor([[4, 4, 8, 8], [7, 6, 6, 8], [4, 4, 4, 2], [0, 0, 0, 0]], dtype=torch.float64)
-    example = BasisConv(4, 4, bases.Shifts([0, -1]), Depthwise(2), bias=False).double()
+    example = BasisConv(4, 4, bases.Shifts(None, [0, -1]), Depthwise(2), bias=False).double()
     with torch.no_grad():
         example.theta.weight.copy_(torch.tensor([[1, 2], [1, 2]]))
     example.requires_grad_(False)
@@ -259,7 +259,7 @@ def _dynamic() -> Iterator[Case]:
             rows.append(torch.cat(heads))  # type: ignore[arg-type]
         return torch.stack(rows)
 
-    conv = BasisConv(E, E, bases.Attention(H, Tap(offsets), bases.Shifts(offsets)), Split(), bias=False)
+    conv = BasisConv(E, E, bases.Attention(H, Tap(offsets), bases.Shifts(None, offsets)), Split(), bias=False)
     yield formula(conv, loop, [features(M, E)])
 
 
@@ -273,7 +273,7 @@ def _shift_heads() -> Iterator[Case]:
         return y + back @ t.weight[H] @ t.output[H] + ahead @ t.weight[H + 1] @ t.output[H + 1] + c.bias
 
     for lead in ((), (2,)):
-        conv = BasisConv(P, Q, bases.Attention(H, Dot(D)) + bases.Shifts([-1, 1]), LowRank(D))
+        conv = BasisConv(P, Q, bases.Attention(H, Dot(D)) + bases.Shifts(None, [-1, 1]), LowRank(D))
         yield formula(conv, parts, [features(*lead, M, P)])
 
 

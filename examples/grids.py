@@ -1,0 +1,326 @@
+"""Convolution on a grid is the formula with shifts for a basis. What that gives, on handwritten digits of 8 x 8 pixels.
+
+    python -m examples.grids --seeds 5 --picture shifts.svg
+
+1. A network of `GridConv` is one of `nn.Conv2d`: from the same weights, the losses of a training agree at every step,
+   whether torch's own convolution evaluates the formula, or sparse products do.
+2. Written as edges (`ToGrid`, `bases.Edges`), the same layers go where a grid has holes: a fifth of the pixels is
+   missing, others in each image and epoch, and they are no nodes. The network of `nn.Conv2d` is given zeros there.
+3. With a group beside the shifts (`bases.Group`), a network that learns from upright digits knows them turned.
+
+All networks are three layers of 3 x 3 windows, the maximum over an image of what the last one gives (and the mean over
+a group), and a linear layer. They are trained on 700 images and judged on the other 1,097 (`examples.data.digits`).
+The seeds are 0, 1, ...
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+from torch_geometric.nn import global_max_pool
+
+from examples.data import digits
+from examples.node_classification import at_least
+from pyg_basisconv import BasisConv, GridConv, bases
+from pyg_basisconv.transforms import ToGrid
+
+SIZE, CLASSES, WIDTH, BATCH, LR = 8, 10, 32, 50, 0.005
+MISSING, TEST_SEED = 0.2, 1000
+QUARTERS = range(4)
+WINDOW = bases.Window(None, (3, 3), padding=1)
+TO_GRID = ToGrid(WINDOW)
+SAME_EPOCHS, TOLERANCE = 10, 1e-9  # of losses in float64
+
+Layer = Callable[[int, int], nn.Module]  # from the numbers of channels, in and out
+
+
+def dense(P: int, Q: int) -> nn.Module:
+    return nn.Conv2d(P, Q, 3, padding=1)
+
+
+def grid(P: int, Q: int) -> nn.Module:
+    return GridConv(P, Q, WINDOW)
+
+
+def edges(P: int, Q: int) -> nn.Module:
+    return BasisConv(P, Q, bases.Edges(WINDOW.K))
+
+
+def turning(P: int, Q: int) -> nn.Module:
+    """From images to images over the group of four rotations, and on from there."""
+    return GridConv(P, Q, bases.Group("p4", WINDOW, lift=P == 1))
+
+
+class Net(nn.Module):
+    """Three layers, the maximum over the places of an image, the mean over a group, and scores: (B, 10)."""
+
+    def __init__(self, layer: Layer, width: int = WIDTH) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layer(P, width) for P in (1, width, width))
+        self.scores = nn.Linear(width, CLASSES)
+
+    def forward(self, data: Batch) -> Tensor:
+        x, on_edges = data.x, data.edge_index is not None
+        for layer in self.layers:
+            x = torch.relu(layer(x, data.edge_index, edge_type=data.edge_type) if on_edges else layer(x))
+        x = global_max_pool(x, data.batch, data.num_graphs) if on_edges else x.amax((-2, -1))
+        return self.scores(x if x.dim() == 2 else x.mean(2))
+
+
+def images(dtype: torch.dtype = torch.float32) -> tuple[list[Data], list[Data]]:
+    """The images of the training and those of the test; x is (1, 1, 8, 8), which a batch stacks."""
+    data = digits()
+    every = [Data(x=x.view(1, 1, SIZE, SIZE), y=y) for x, y in zip(data.x.to(dtype), data.y, strict=True)]
+    return [every[i] for i in (~data.test_mask).nonzero()], [every[i] for i in data.test_mask.nonzero()]
+
+
+def with_zeros(image: Data, mask: Tensor) -> Data:
+    return Data(x=image.x * mask, y=image.y)
+
+
+def as_graph(image: Data, mask: Tensor) -> Data:
+    return TO_GRID(Data(x=image.x[0], mask=mask, y=image.y))
+
+
+class Holed(Dataset[Data]):
+    """Images that miss some pixels, others each time; the mask, True where one is left, is drawn by lot."""
+
+    def __init__(self, images: Sequence[Data], form: Callable[[Data, Tensor], Data], seed: int) -> None:
+        self.images, self.form, self.lot = images, form, torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> Data:
+        return self.form(self.images[i], torch.rand(SIZE, SIZE, generator=self.lot) >= MISSING)
+
+
+def train(net: nn.Module, data: Sequence[Data] | Dataset[Data], seed: int, epochs: int) -> list[float]:
+    """Adam on the cross-entropy; the loss at each step."""
+    optimizer = torch.optim.Adam(net.parameters(), LR)
+    loader = DataLoader(data, BATCH, shuffle=True, generator=torch.Generator().manual_seed(seed))
+    losses = []
+    for _ in range(epochs):
+        for batch in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(batch), batch.y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+def accuracy(net: nn.Module, data: Batch) -> float:
+    """In percent."""
+    with torch.no_grad():
+        return 100 * (net(data).argmax(1) == data.y).double().mean().item()
+
+
+def same_weights(ours: Net, peer: Net) -> None:
+    """Gives the layers of ours, Theta (K, P, Q), the kernels of Conv2d, (Q, P, 3, 3)."""
+    ours.scores.load_state_dict(peer.scores.state_dict())
+    for conv, reference in zip(ours.layers, peer.layers, strict=True):
+        found = reference.state_dict()
+        weight = found["weight"].permute(2, 3, 1, 0).flatten(0, 1)
+        conv.load_state_dict({"theta.weight": weight, "bias": found["bias"]})
+
+
+# The same layer evaluated by torch's convolution, by slices of the image, and by sparse products.
+WAYS: dict[str, Layer] = {
+    "GridConv": grid,
+    "GridConv, order='a_first'": partial(GridConv, basis=WINDOW, order="a_first"),
+    "bases.Edges": edges,
+}
+
+
+def losses_of_all(epochs: int) -> dict[str, Tensor]:
+    """The losses at each step of the network of Conv2d, and of ours from the same weights, in float64."""
+    data, _ = images(torch.float64)
+    graphs = [as_graph(image, torch.ones(SIZE, SIZE, dtype=torch.bool)) for image in data]
+    torch.manual_seed(0)
+    peer = Net(dense).double()
+    nets = {name: Net(layer).double() for name, layer in WAYS.items()}
+    for net in nets.values():
+        same_weights(net, peer)
+    return {
+        name: torch.tensor(train(net, graphs if name == "bases.Edges" else data, 0, epochs), dtype=torch.float64)
+        for name, net in {"nn.Conv2d": peer, **nets}.items()
+    }
+
+
+class Run(NamedTuple):
+    """One training: accuracies on the images of the test; where they are turned, for each of the quarters."""
+
+    parameters: int
+    test: list[float]
+
+
+def with_holes(layer: Layer, form: Callable[[Data, Tensor], Data], seed: int, epochs: int) -> Run:
+    """A training on images with holes, and a test on others with holes, the same ones for every network."""
+    fit, test = images()
+    torch.manual_seed(seed)
+    net = Net(layer)
+    train(net, Holed(fit, form, seed), seed, epochs)
+    holed = Holed(test, form, TEST_SEED)
+    return Run(parameters(net), [accuracy(net, Batch.from_data_list([holed[i] for i in range(len(holed))]))])
+
+
+def turned(layer: Layer, width: int, seed: int, epochs: int) -> Run:
+    """A training on upright digits, judged on turned ones."""
+    fit, test = images()
+    torch.manual_seed(seed)
+    net = Net(layer, width)
+    train(net, fit, seed, epochs)
+    batch, found = Batch.from_data_list(test), []
+    for _ in QUARTERS:
+        found.append(accuracy(net, batch))
+        batch.x = batch.x.rot90(1, (-2, -1))
+    return Run(parameters(net), found)
+
+
+def parameters(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+Job = Callable[[int, int], Run]  # from a seed and a number of epochs
+HOLES: dict[str, Job] = {
+    "nn.Conv2d, zeros there": partial(with_holes, dense, with_zeros),
+    "bases.Edges, no nodes there": partial(with_holes, edges, as_graph),
+}
+# Sixteen channels for each of four rotations have as many parameters as 32 channels of one.
+TURNS: dict[str, Job] = {
+    "nn.Conv2d": partial(turned, dense, WIDTH),
+    "bases.Group('p4')": partial(turned, turning, WIDTH // 2),
+}
+
+
+def compare(seeds: int, epochs: int) -> tuple[dict[str, Tensor], dict[str, list[Run]]]:
+    """The losses of the first comparison, and the trainings of the others."""
+    jobs = HOLES | TURNS
+    runs: dict[str, list[Run]] = {name: [] for name in jobs}
+    columns = TextColumn("{task.description:36}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
+    with Progress(*columns, TimeElapsedColumn()) as bar:
+        task = bar.add_task("the same losses", total=1 + seeds * len(jobs))
+        losses = losses_of_all(min(epochs, SAME_EPOCHS))
+        bar.advance(task)
+        for seed in range(seeds):
+            for name, job in jobs.items():
+                bar.update(task, description=f"{name}, seed {seed}")
+                runs[name].append(job(seed, epochs))
+                bar.advance(task)
+    return losses, runs
+
+
+def same(losses: dict[str, Tensor]) -> Table:
+    """A row for each way to evaluate the layers: how far its losses are from those of Conv2d."""
+    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    rows.add_column("layers", no_wrap=True)
+    for heading in ("first loss", "last loss", "largest difference"):
+        rows.add_column(heading, justify="right", no_wrap=True)
+    for name, found in losses.items():
+        apart = float((found - losses["nn.Conv2d"]).abs().max())
+        if not apart <= TOLERANCE:
+            raise AssertionError(f"the losses of {name} and nn.Conv2d come apart by {apart:.1e}")
+        rows.add_row(name, f"{found[0]:.6f}", f"{found[-1]:.6f}", f"{apart:.1e}")
+    return rows
+
+
+def table(headings: Sequence[str], runs: dict[str, list[Run]]) -> Table:
+    """A row for each network: its parameters, and its accuracies over the seeds."""
+    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    rows.add_column("layers", no_wrap=True)
+    for heading in ("params", *headings):
+        rows.add_column(heading, justify="right", no_wrap=True)
+    for name, found in runs.items():
+        cells = [name, f"{found[0].parameters:,}"]
+        for values in zip(*(run.test for run in found), strict=True):
+            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.1f}{spread}")
+        rows.add_row(*cells)
+    return rows
+
+
+def draw(path: Path) -> None:
+    """The matrices of shifts: A[m, n] = 1 where the target n sees the source m; lines between the rows of the grid."""
+    families: dict[str, tuple[bases.Basis, int]] = {  # and the length of a row
+        "a line of 10, shifted by 2": (bases.Shifts((10,), [2]), 10),
+        "a grid of 8 x 10, shifted by (2, 4)": (bases.Shifts((8, 10), [(2, 4)]), 10),
+        "a window of 3 x 3 on a grid of 4 x 4": (bases.Window((4, 4), 3, padding=1), 4),
+    }
+    # Text as text, and names that do not change: a small file, and the same each time.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "shifts"}):
+        figure = Figure(figsize=(10, 3.6), layout="constrained")
+        for i, (title, (basis, width)) in enumerate(families.items()):
+            part = figure.add_subfigure(figure.add_gridspec(1, len(families))[i])
+            part.suptitle(title, fontsize=11)
+            side = math.isqrt(basis.K)
+            for k, A in enumerate(basis.bind().to_dense(), 1):
+                axes = part.add_subplot(side, side, k)
+                axes.spy(A, marker="s", markersize=180 / (side * len(A)), color="#2c6fbb")
+                between = torch.arange(width, len(A), width) - 0.5
+                axes.hlines(between, -0.5, len(A) - 0.5, color="#dddddd", linewidth=0.5)
+                axes.vlines(between, -0.5, len(A) - 0.5, color="#dddddd", linewidth=0.5)
+                axes.set(xticks=[], yticks=[])
+                if side == 1:
+                    axes.set(xlabel="target n", ylabel="source m")
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.grids",
+        description=(__doc__ or "").splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--seeds", type=at_least(1, int), default=3, help="how many trainings of each network")
+    add("--epochs", type=at_least(1, int), default=40, help="of a training")
+    add("--quick", action="store_true", help="one seed, two epochs: to see that it works")
+    add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with such small images")
+    add("--picture", type=Path, default=Path("results/shifts.svg"), help="where the matrices of shifts are drawn")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = arguments()
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    if options.quick:
+        options.seeds, options.epochs = 1, min(options.epochs, 2)
+    try:
+        options.picture.parent.mkdir(parents=True, exist_ok=True)
+        draw(options.picture)
+    except (OSError, ValueError) as error:  # a folder that is none, or a format that is none
+        parser.error(f"--picture {options.picture}: {error}")
+
+    start = time.perf_counter()
+    losses, runs = compare(options.seeds, options.epochs)
+    console, after = Console(), f"after {options.epochs} epochs, mean ± standard deviation of {options.seeds} seeds"
+    print(f"\nTrained from the same weights in float64: {len(losses['nn.Conv2d'])} steps, and their losses")
+    console.print(same(losses))
+    print(f"\nA fifth of the pixels missing: accuracy in percent,\n{after}")
+    console.print(table(["test"], {name: runs[name] for name in HOLES}))
+    print(f"\nTrained upright, tested upright and turned by quarters: accuracy in percent,\n{after}")
+    console.print(table([f"{90 * quarters}°" for quarters in QUARTERS], {name: runs[name] for name in TURNS}))
+    print(f"\n{time.perf_counter() - start:.0f} s. The matrices of shifts are in {options.picture}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,402 @@
+"""Families on regular grids: each matrix brings every target one source, a fixed way off."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import BoundBasis, Direction, EdgeList, Native, Work
+from ..cache import kept
+from ..content import Inputs
+from ..errors import reject
+from ..explicit import members
+from ..kernels.grids import AXES, Frame, Ints, average, convolve, pointwise, spread, strip, strips
+from ..theta import Blocks, Depthwise, Pass, Theta
+
+Mode = Literal["zeros", "circular", "reflect", "replicate"]
+MODES = ("zeros", "circular", "reflect", "replicate")
+Norm = Literal["mean", "padded"] | None
+
+
+class Lattice(NamedTuple):
+    """How two grids meet: at offset o, along each axis, the source m meets the target n where m up = n step + o.
+
+    sources, targets: the shapes of the grids; mode: what a source beyond its grid is.
+    """
+
+    sources: Ints
+    targets: Ints
+    step: Ints
+    up: Ints
+    mode: Mode = "zeros"
+
+    @property
+    def T(self) -> "Lattice":
+        return Lattice(self.targets, self.sources, self.up, self.step, self.mode)
+
+    def meet(self, offset: Ints) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """The sources and the targets that meet at an offset, in the order in which they do."""
+        pairs = [_meet(*axis) for axis in zip(self.sources, self.targets, self.up, self.step, offset, strict=True)]
+        return tuple(m for m, _ in pairs), tuple(n for _, n in pairs)
+
+
+def _meet(M: int, N: int, up: int, step: int, offset: int) -> tuple[slice, slice]:
+    if up > 1:
+        n, m = _meet(N, M, step, up, -offset)
+        return m, n
+    first, last = max(0, -(offset // step)), min(N - 1, (M - 1 - offset) // step)
+    if last < first:
+        return slice(0, 0), slice(0, 0)
+    return slice(first * step + offset, last * step + offset + 1, step), slice(first, last + 1)
+
+
+class Window(NamedTuple):
+    """The smallest regular window that has all offsets among its taps, and the place of each."""
+
+    frame: Frame
+    place: list[int] | None  # None where they are its taps, in order
+    transposed: bool
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.frame.kernel)
+
+
+class OnImages(BoundBasis):
+    """A family whose sources are the first rows of x, a grid.
+
+    Attributes:
+        shape: of the sources' grid.
+    """
+
+    shape: Ints
+    grid: Ints
+
+    @cached_property
+    def sources(self) -> int:
+        """How many rows of x are sources."""
+        return math.prod(self.shape)
+
+    def on_images(self, on: Callable[[Tensor, Tensor | None], Tensor], operations: int, numbers: int) -> Native:
+        """An evaluation that takes and gives images, (B, P, *shape) -> (B, Q, *grid)."""
+
+        def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
+            x = inputs.x[..., : self.sources, :]
+            batch = x.shape[:-2]
+            image = x.transpose(-1, -2).unflatten(-1, self.shape)
+            image = image if len(batch) == 1 else image.reshape(batch.numel(), *image.shape[len(batch) :])
+            y = on(image, bias).flatten(2).transpose(1, 2)  # (B, N, Q)
+            return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
+
+        return Native(run, operations, numbers, 1, of_image=on)
+
+
+class BoundGrid(OnImages):
+    """One matrix for each offset. No index is ever held: what meets at an offset are slices of both grids.
+
+    Args:
+        lattice: of sources and targets.
+        offsets: one for each matrix.
+        M: the rows of x, of which the first are the sources.
+        dtype: of the matrices.
+        device: where they are.
+        norm: None; 'mean', divided by how many sources each target meets; 'padded', by how many offsets stay within
+            the sources and the padding around them.
+        padding: how many places there are before and behind the sources.
+        transposed: whether it is a transposed convolution, where it may be taken for either.
+    """
+
+    def __init__(
+        self,
+        lattice: Lattice,
+        offsets: Sequence[Ints],
+        M: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        norm: Norm = None,
+        padding: tuple[Ints, Ints] = ((), ()),
+        transposed: bool = False,
+    ) -> None:
+        self.lattice, self.offsets, self.norm, self.padding = lattice, list(offsets), norm, padding
+        self.transposed = transposed
+        self.K, self.M, self.N = len(self.offsets), M, math.prod(lattice.targets)
+        self.dtype, self.device = dtype, device
+        self.shape, self.grid = lattice.sources, lattice.targets
+
+    @cached_property
+    def _around(self) -> tuple[Ints, Ints]:
+        """How far the offsets reach before and behind the sources."""
+        low, high = (tuple(f(axis) for axis in zip(*self.offsets, strict=True)) for f in (min, max))
+        last = [
+            (n - 1) * s + o - (m - 1)
+            for n, s, o, m in zip(self.lattice.targets, self.lattice.step, high, self.lattice.sources, strict=True)
+        ]
+        return tuple(max(0, -o) for o in low), tuple(max(0, o) for o in last)
+
+    @cached_property
+    def _slices(self) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        if self.lattice.mode == "zeros" or not self.sources:
+            return [self.lattice.meet(offset) for offset in self.offsets]
+        before, after = self._around
+        wide = tuple(b + m + a for b, m, a in zip(before, self.lattice.sources, after, strict=True))
+        framed = self.lattice._replace(sources=wide)
+        return [framed.meet(tuple(o + b for o, b in zip(offset, before, strict=True))) for offset in self.offsets]
+
+    def _folded(self, axis: int) -> Tensor:
+        """The source that each place along an axis is, from the first that an offset reaches on."""
+        before, after = (side[axis] for side in self._around)
+        size, mode = self.lattice.sources[axis], self.lattice.mode
+        if not size:
+            return torch.empty(0, dtype=torch.int64, device=self.device)
+        place = torch.arange(-before, size + after, device=self.device)
+        if mode == "circular":
+            return place % size
+        if mode == "reflect":
+            return size - 1 - (size - 1 - place.abs()).abs()
+        return place.clamp(0, size - 1)
+
+    def _laid_out(self, x: Tensor) -> Tensor:
+        """(*, M, W) -> (*, *sources, W), with what is around it."""
+        image = x[..., : self.sources, :].unflatten(-2, self.lattice.sources)
+        if self.lattice.mode != "zeros" and self.sources:
+            first = x.dim() - 2
+            for axis in range(len(self.lattice.sources)):
+                image = image.index_select(first + axis, self._folded(axis))
+        return image
+
+    def _place(self, image: Tensor, k: int) -> Tensor:
+        """Member k of an image: (*, *sources, W) -> (*, N, W)."""
+        source, target = self._slices[k]
+        part = image[_at(source)]
+        if any(n != slice(0, size) for n, size in zip(target, self.lattice.targets, strict=True)):
+            whole = image.new_zeros((*image.shape[: -len(source) - 1], *self.lattice.targets, image.shape[-1]))
+            whole[_at(target)] = part
+            part = whole
+        return part.flatten(-len(source) - 1, -2)
+
+    @kept
+    def _scale(self) -> Tensor | None:
+        """(N, 1) what each target's sum is multiplied by."""
+        if self.norm is None:
+            return None
+        lattice, offsets = self.lattice, self.offsets
+        if self.norm == "padded":  # the same window on a grid as large as with its padding
+            before, after = self.padding
+            wide = tuple(b + m + a for b, m, a in zip(before, lattice.sources, after, strict=True))
+            lattice = lattice._replace(sources=wide)
+            offsets = [tuple(o + b for o, b in zip(offset, before, strict=True)) for offset in offsets]
+        count = torch.zeros(lattice.targets, dtype=self.dtype, device=self.device)
+        for offset in offsets:
+            count[lattice.meet(offset)[1]] += 1
+        return count.clamp(min=1).reciprocal().view(self.N, 1)
+
+    def _scaled(self, y: Tensor) -> Tensor:
+        return y if self._scale is None else y * self._scale
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        image = self._laid_out(x)
+        return (self._scaled(self._place(image, k)) for k in range(self.K))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        total: Tensor | None = None
+        for k, z_k in enumerate(members(z, self.K)):
+            if z_k is not None:
+                y_k = self._place(self._laid_out(z_k), k)
+                total = y_k if total is None else total + y_k
+        assert total is not None
+        return self._scaled(total)
+
+    def each(self, z: Tensor) -> Tensor:
+        return self._scaled(torch.stack([self._place(self._laid_out(z_k), k) for k, z_k in enumerate(z)]))
+
+    def edges(self) -> EdgeList:
+        folded = (
+            None
+            if self.lattice.mode == "zeros" or not self.sources
+            else [self._folded(i) for i in range(len(self.lattice.sources))]
+        )
+        kinds, sources, targets = [], [], []
+        for k, (source, target) in enumerate(self._slices):
+            along = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in source]
+            if folded is not None:
+                along = [places[index] for places, index in zip(folded, along, strict=True)]
+            sources.append(_flat(along, self.lattice.sources))
+            onto = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in target]
+            targets.append(_flat(onto, self.lattice.targets))
+            kinds.append(torch.full_like(sources[-1], k))
+        kind, origin, goal = map(torch.cat, (kinds, sources, targets))
+        weight = torch.ones(kind.numel(), dtype=self.dtype, device=self.device)
+        if self._scale is not None:
+            weight = self._scale.flatten().index_select(0, goal)
+        return EdgeList(kind, origin, goal, weight)
+
+    @property
+    def T(self) -> BoundBasis:
+        if self.sources < self.M or self.lattice.mode != "zeros" or self.norm is not None:
+            return self.explicit.T
+        offsets = [tuple(-o for o in offset) for offset in self.offsets]
+        return BoundGrid(self.lattice.T, offsets, self.N, self.dtype, self.device, transposed=not self.transposed)
+
+    @cached_property
+    def entries(self) -> int:
+        """How many entries there are that are not zero."""
+        return sum(math.prod(len(range(n.start, n.stop, n.step or 1)) for n in target) for _, target in self._slices)
+
+    def work(self, direction: Direction) -> Work:
+        # Each member is cut out, laid out, and added or stacked.
+        return Work(self.entries, 3 * self.K * self.N, self.K)
+
+    def to(self, device: torch.device | str) -> "BoundGrid":
+        args = (self.lattice, self.offsets, self.M, self.dtype, torch.device(device))
+        return BoundGrid(*args, self.norm, self.padding, self.transposed)
+
+    @cached_property
+    def window(self) -> Window | None:
+        """The regular window that these offsets are taps of, where torch has a kernel for it, not mostly zeros."""
+        lattice = self.lattice
+        if len(lattice.sources) not in AXES or max(lattice.up if not self.transposed else lattice.step) > 1:
+            return None
+        transposed = self.transposed
+        axes = [sorted(set(axis)) for axis in zip(*self.offsets, strict=True)]
+        dilation = tuple(math.gcd(*(o - axis[0] for o in axis)) or 1 for axis in axes)
+        kernel = tuple((axis[-1] - axis[0]) // d + 1 for axis, d in zip(axes, dilation, strict=True))
+        if math.prod(kernel) > 4 * self.K + 64:
+            return None
+        first = [axis[-1 if transposed else 0] for axis in axes]
+        before = tuple(o if transposed else -o for o in first)
+        steps = lattice.up if transposed else lattice.step
+        places = []
+        for offset in self.offsets:
+            place = 0
+            for o, o_0, d, size in zip(offset, first, dilation, kernel, strict=True):
+                place = place * size + abs(o - o_0) // d
+            places.append(place)
+        frame = Frame(lattice.sources, lattice.targets, kernel, before, steps, dilation, lattice.mode)
+        return Window(frame, None if places == list(range(math.prod(kernel))) else places, transposed)
+
+    def native(self, theta: Theta, width: int) -> Native | None:
+        window = self.window
+        if window is None or not self.sources or not self.N:
+            return None
+        if self._as_strips(theta, window):
+            length = window.frame.kernel[0]
+            return Native(
+                lambda inputs, bias: _added(self._by_strips(inputs, window), bias),
+                2 * (strip(length) + length) * self.M * width,
+                6 * self.M * width,
+                1,
+            )
+        divisor = self._divisor(theta, window)
+        if divisor is not None:
+            return self.on_images(
+                lambda image, bias: self._pooled(image, bias, divisor, window),
+                2 * window.taps * self.N * width,
+                (self.sources + self.N) * width,
+            )
+        blocks = theta.blocks(width)
+        if blocks is None:
+            return None
+        g, p, q = blocks.weight.shape[1:]
+        operations = 2 * window.taps * (self.sources if window.transposed else self.N) * g * p * q
+        numbers = self.sources * g * p + self.N * g * q
+        if blocks.then is not None:
+            operations += 2 * self.N * blocks.then.numel()
+            numbers += self.N * (g * q + blocks.then.shape[1])
+        return self.on_images(lambda image, bias: self._convolved(image, bias, blocks, window), operations, numbers)
+
+    def _convolved(self, image: Tensor, bias: Tensor | None, blocks: Blocks, window: Window) -> Tensor:
+        own = bias if self.norm is None and blocks.then is None else None
+        y = apply(image, blocks.weight, own, window)
+        if self._scale is not None:
+            y = y * self._scale.view(self.lattice.targets)
+        if blocks.then is not None:
+            kernel = blocks.then.to(y).t().reshape(-1, y.shape[1], *[1] * len(window.frame.kernel))
+            return pointwise(y, kernel, _cast(bias, y))
+        return y if own is not None else _shifted(y, bias)
+
+    def _divisor(self, theta: Theta, window: Window) -> tuple[int | None, float] | None:
+        """Of a pooling that does the same: what divides its sums, None for a mean; and what the result is scaled by."""
+        scale = theta.uniform if type(theta) is Pass else None
+        if not scale or window.place is not None or window.transposed or window.frame.pools is None:
+            return None
+        if self.norm is not None:
+            return None, scale
+        divisor = round(1 / scale)
+        return (divisor, 1.0) if divisor >= 1 and abs(scale * divisor - 1) <= 1e-12 else None
+
+    def _pooled(self, image: Tensor, bias: Tensor | None, divisor: tuple[int | None, float], window: Window) -> Tensor:
+        y = average(image, window.frame, divisor[0], self.norm != "mean")
+        return _shifted(y if divisor[1] == 1 else y * divisor[1], bias)
+
+    def _as_strips(self, theta: Theta, window: Window) -> bool:
+        """Whether it is a depthwise convolution of a sequence whose channels share their taps."""
+        shared = isinstance(theta, Depthwise) and theta.shared is not None and 4 * theta.shared <= theta.P
+        frame, lattice = window.frame, self.lattice
+        plain = len(frame.kernel) == 1 and frame.mode == "zeros" and not window.transposed and self.norm is None
+        same = lattice.sources == lattice.targets == (self.M,) and frame.step == (1,)
+        inside = 0 <= frame.before[0] < frame.kernel[0]
+        return shared and plain and same and frame.dilation == (1,) and inside
+
+    def _by_strips(self, inputs: Inputs, window: Window) -> Tensor:
+        assert isinstance(inputs.theta, Depthwise)
+        taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
+        return strips(inputs.x, _placed(taps, window), window.frame.before[0])
+
+
+def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+    """A window's convolution of (B, P, *sources), with blocks (K, g, P / g, Q / g) of channels."""
+    weight = _placed(weight.to(image), window).unflatten(0, window.frame.kernel)
+    *taps, g, p, q = range(weight.dim())
+    sides = (p, q) if window.transposed else (q, p)
+    kernel = weight.permute(g, *sides, *taps).flatten(0, 1)
+    if kernel.is_contiguous():  # its strides may look like channels_last where sizes are 1
+        kernel = kernel.flatten().view(kernel.shape)
+    evaluate = spread if window.transposed else convolve
+    return evaluate(image, kernel, _cast(bias, image), window.frame, weight.shape[g])
+
+
+def _placed(weight: Tensor, window: Window) -> Tensor:
+    """The numbers of each member at the taps of the window, zeros at the others: (K, ...) -> (taps, ...)."""
+    if window.place is None:
+        return weight
+    place = torch.tensor(window.place, device=weight.device)
+    return weight.new_zeros(window.taps, *weight.shape[1:]).index_add(0, place, weight)
+
+
+def _cast(bias: Tensor | None, like: Tensor) -> Tensor | None:
+    return None if bias is None else bias.to(like.dtype)
+
+
+def _at(slices: tuple[slice, ...]) -> tuple[Any, ...]:
+    """An index of the axes before the last."""
+    return (..., *slices, slice(None))
+
+
+def _shifted(image: Tensor, bias: Tensor | None) -> Tensor:
+    return image if bias is None else image + bias.to(image.dtype).view(-1, *[1] * (image.dim() - 2))
+
+
+def _added(y: Tensor, bias: Tensor | None) -> Tensor:
+    return y if bias is None else y + bias
+
+
+def _flat(along: Sequence[Tensor], shape: Ints) -> Tensor:
+    """The numbers of all the places with these coordinates along each axis, the last one fastest."""
+    total = torch.zeros(1, dtype=torch.int64, device=along[0].device)
+    for index, size in zip(along, shape, strict=True):
+        total = (total.unsqueeze(-1) * size + index).flatten()
+    return total
+
+
+def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:
+    """One integer per axis, of a number for all or a sequence; checked."""
+    some: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
+    expected = "an integer" + ("" if least is None else f" from {least} on") + f", or {axes} of them"
+    if len(some) != axes or any(isinstance(v, bool) or not isinstance(v, int) for v in some):
+        reject(name, expected, value, "one number for all axes, or one for each")
+    if least is not None and min(some) < least:
+        reject(name, expected, value, "correct it")
+    return some

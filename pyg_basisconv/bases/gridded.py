@@ -1,0 +1,88 @@
+"""What the families on grids have in common: a shape, their own or the call's."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ..basis import Basis, EdgeList
+from ..errors import reject
+from ..graph import Graph
+from .grid import ints
+
+
+class Gridded(Basis):
+    """A family on a grid.
+
+    Args:
+        K: how many matrices.
+        shape: of the sources' grid, or None where the call says it.
+        axes: how many the grid has.
+    """
+
+    needs_edges = False
+    axes: int
+    open = False  # True where a sequence may have other targets than it has sources
+
+    def __init__(self, K: int, shape: int | Sequence[int] | None, axes: int) -> None:
+        super().__init__(K)
+        self.axes = axes
+        self._counts: dict[tuple[int, ...], tuple[int, int]] = {}  # of sources and targets, by shape
+        self.shape = None if shape is None else ints(shape, "shape", axes, least=0)
+
+    def targets(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the targets' grid, for one of the sources; rejects one that does not fit."""
+        raise NotImplementedError
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Tensor | None, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        shape = self._shape(grid, M)
+        if shape is None:
+            return M, N
+        if shape not in self._counts:
+            self._counts[shape] = math.prod(shape), math.prod(self.targets(shape))
+        rows, count = self._counts[shape]
+        if M is not None and rows != M:
+            reject(
+                "x", f"{rows} rows, the grid {shape}", M, "flatten images with the last axis fastest, or see GridConv"
+            )
+        if self.open and grid is None:
+            return rows, N
+        if N is not None and count != N:
+            reject("size", f"N = {count}, the targets of the grid {shape}", N, "leave it out")
+        return rows, count
+
+    def _shape(self, grid: tuple[int, ...] | None, M: int | None) -> tuple[int, ...] | None:
+        if self.shape is not None:
+            if grid is not None and grid != self.shape:
+                reject("grid", f"the shape of the basis, {self.shape}", grid, "make the basis with shape=None")
+            return self.shape
+        if grid is not None:
+            if len(grid) != self.axes:
+                reject("grid", f"{self.axes} axes, for {self}", grid, "give as many as the basis has")
+            return grid
+        return None if M is None or self.axes > 1 else (M,)
+
+    def shape_of(self, graph: Graph) -> tuple[int, ...]:
+        """The shape of the sources' grid in a call."""
+        shape = self._shape(graph.grid, graph.sources)
+        if shape is None:
+            reject("grid", f"the shape of the grid, for {self}", None, "pass grid=, or make the basis with a shape")
+        self.targets(shape)
+        return shape
+
+    @staticmethod
+    def rows_of(graph: Graph, shape: tuple[int, ...]) -> int:
+        """The rows of x: as many as the grid has places, and maybe the targets' own features behind them."""
+        size = math.prod(shape)
+        return graph.M if graph.sources == size else size
+
+    def edges(self, graph: Graph | None = None) -> EdgeList:
+        """The family as typed weighted edges, on a graph, or on the grid of its own shape."""
+        return (self.bind() if graph is None else self.build(graph)).edges()
+
+    @property
+    def shown_shape(self) -> str:
+        """The shape, as it is printed."""
+        return str(self.shape[0] if self.shape is not None and self.axes == 1 else self.shape)

@@ -1,0 +1,290 @@
+"""Finite groups, and the convolutions that commute with them."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..basis import BoundBasis, Direction, EdgeList, Native, Work
+from ..cache import kept
+from ..errors import reject
+from ..graph import Graph
+from ..kernels.grids import Ints
+from ..theta import Theta
+from .grid import BoundGrid, OnImages, apply
+from .gridded import Gridded
+from .window import Window
+
+
+class FiniteGroup:
+    """A finite group by its multiplication table, with its action on a grid.
+
+    Args:
+        table: (G, G) integers, table[a][b] = a b.
+        action: (G, r, r) signed permutation matrices, of how each element moves the positions of a grid with r axes;
+            None where it leaves them alone.
+        name: as it is printed.
+
+    Raises:
+        ValueError: where this is not a group, or not an action of it.
+
+    >>> cyclic = FiniteGroup([[0, 1, 2], [1, 2, 0], [2, 0, 1]])
+    >>> cyclic.order, cyclic.inverse
+    (3, [0, 2, 1])
+    """
+
+    def __init__(self, table: Any, action: Any = None, name: str | None = None) -> None:
+        self.name = name
+        self.table = self._checked(table)
+        self.order = len(self.table)
+        self.unit = next(e for e, row in enumerate(self.table) if row == list(range(self.order)))
+        self.inverse = [row.index(self.unit) for row in self.table]
+        self.action: list[list[list[int]]] | None = None if action is None else self._checked_action(action)
+
+    @staticmethod
+    def _checked(table: Any) -> list[list[int]]:
+        try:
+            t = torch.as_tensor(table)
+        except (TypeError, ValueError, RuntimeError):
+            reject("group", "a (G, G) table of integers", type(table).__name__, "table[a][b] is the product a b")
+        if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.dim() != 2 or len(set(t.shape)) > 1:
+            reject(
+                "group", "a (G, G) table of integers", f"{t.dtype} {tuple(t.shape)}", "table[a][b] is the product a b"
+            )
+        t, G = t.long().cpu(), t.shape[0]
+        if not G or int(t.min()) < 0 or int(t.max()) >= G:
+            reject("group", f"products among the elements 0 to {G - 1}", t.tolist(), "number the elements from 0 on")
+        elements = torch.arange(G)
+        units = [e for e in range(G) if torch.equal(t[e], elements) and torch.equal(t[:, e], elements)]
+        if not units:
+            reject("group", "an identity, whose row and column are 0, 1, 2 ...", "none", "correct the table")
+        for name, lines in (("row", t), ("column", t.t())):
+            wrong = (lines.sort(1).values != elements).any(1)
+            if bool(wrong.any()):
+                at = int(wrong.nonzero()[0])
+                reject("group", "an inverse for each element", f"{name} {at} with repeats", "correct the table")
+        for a in range(G):  # (a b) c = a (b c), for all b and c at once
+            if not torch.equal(t[t[a]], t[a][t]):
+                reject(
+                    "group", "an associative product", f"(a b) c other than a (b c) for a = {a}", "correct the table"
+                )
+        listed: list[list[int]] = t.tolist()
+        return listed
+
+    def _checked_action(self, action: Any) -> list[list[list[int]]]:
+        try:
+            A = torch.as_tensor(action)
+        except (TypeError, ValueError, RuntimeError):
+            reject("action", "(G, r, r) matrices", type(action).__name__, "one for each element")
+        A = A.cpu()
+        if A.dim() != 3 or A.shape[0] != self.order or A.shape[1] != A.shape[2] or not A.shape[1]:
+            reject("action", f"({self.order}, r, r) matrices", tuple(A.shape), "one for each element")
+        if not torch.equal(A, A.long().to(A.dtype)):
+            reject("action", "integers", A.tolist(), "each is a signed permutation matrix")
+        A = A.long()
+        if bool((A.abs().sum(1) != 1).any()) or bool((A.abs().sum(2) != 1).any()):
+            reject("action", "signed permutation matrices", A.tolist(), "one 1 or -1 in each row and column")
+        products = torch.einsum("aij,bjk->abik", A, A)
+        if not torch.equal(products, A[torch.tensor(self.table)]):
+            reject(
+                "action", "matrices that multiply as the group does", "others", "action[a] @ action[b] = action[a b]"
+            )
+        listed: list[list[list[int]]] = A.tolist()
+        return listed
+
+    @classmethod
+    def of_matrices(cls, matrices: Sequence[Tensor], name: str | None = None) -> "FiniteGroup":
+        """The group that some signed permutation matrices are."""
+        known = {tuple(m.flatten().tolist()): i for i, m in enumerate(matrices)}
+        table = [[known[tuple((a @ b).flatten().tolist())] for b in matrices] for a in matrices]
+        return cls(table, torch.stack(list(matrices)), name)
+
+    def __repr__(self) -> str:
+        return repr(self.name) if self.name else f"FiniteGroup({self.table}, {self.action})"
+
+
+def _square(reflections: bool) -> list[Tensor]:
+    """The symmetries of a square: quarter turns, as torch.rot90 makes them; the last axis reflected, then turned."""
+    turn, flip, one = torch.tensor([[0, -1], [1, 0]]), torch.tensor([[1, 0], [0, -1]]), torch.eye(2, dtype=torch.int64)
+    turns = [one, turn, turn @ turn, turn @ turn @ turn]
+    return turns + [t @ flip for t in turns] * reflections
+
+
+p4 = FiniteGroup.of_matrices(_square(False), "p4")
+p4m = FiniteGroup.of_matrices(_square(True), "p4m")
+_NAMED = {"p4": p4, "p4m": p4m}
+
+
+class BoundGroup(OnImages):
+    """Convolution over a group and a window.
+
+    Args:
+        group: the group.
+        window: bound, of one sheet of the grid.
+        taps: (G, K') the tap of the window that each one is, seen from each element.
+        lift: whether the sources are one sheet, instead of one for each element.
+        M: the rows of x.
+    """
+
+    def __init__(self, group: FiniteGroup, window: BoundGrid, taps: list[list[int]], lift: bool, M: int) -> None:
+        self.group, self.window, self.taps, self.lift = group, window, taps, lift
+        G = group.order
+        self.K, self.M, self.N = window.K * (1 if lift else G), M, window.N * G
+        self.dtype, self.device = window.dtype, window.device
+        self.shape = window.shape if lift else (G, *window.shape)
+        self.grid = (G, *window.grid)
+
+    def edges(self) -> EdgeList:
+        tap, source, target, weight = self.window.edges()
+        G, K, M, N = self.group.order, self.window.K, self.window.sources, self.window.N
+        parts = []
+        for h, order in enumerate(self.taps):
+            place = torch.tensor(order, device=self.device).argsort()  # which member this tap of the window is
+            for r in range(1 if self.lift else G):
+                sheet = 0 if self.lift else self.group.table[h][r]
+                parts.append((r * K + place[tap], sheet * M + source, h * N + target, weight))
+        return EdgeList(*map(torch.cat, zip(*parts, strict=True)))
+
+    def work(self, direction: Direction) -> Work:
+        G = self.group.order
+        entries = self.window.entries * G * (1 if self.lift else G)
+        return Work(entries, self.N if direction == "combine" else self.K * self.N, 1)
+
+    def to(self, device: torch.device | str) -> "BoundGroup":
+        return BoundGroup(self.group, self.window.to(device), self.taps, self.lift, self.M)
+
+    @kept
+    def _members(self) -> Tensor:
+        """(K', S, G) the member that stands at each tap of the window, between a source's sheet and a target's."""
+        G, K = self.group.order, self.window.K
+        places = [torch.tensor(order).argsort() for order in self.taps]
+        members = torch.empty(K, 1 if self.lift else G, G, dtype=torch.int64)
+        for h in range(G):
+            for s in range(members.shape[1]):
+                r = 0 if self.lift else self.group.table[self.group.inverse[h]][s]
+                members[:, s, h] = r * K + places[h]
+        return members.to(self.device)
+
+    def native(self, theta: Theta, width: int) -> Native | None:
+        window = self.window.window
+        blocks = theta.blocks(width)
+        if window is None or blocks is None or blocks.weight.shape[1] > 1 or blocks.then is not None or not self.N:
+            return None
+        G, S = self.group.order, 1 if self.lift else self.group.order
+        P, Q = blocks.weight.shape[2:]
+
+        def on(image: Tensor, bias: Tensor | None) -> Tensor:
+            # Channels and sheets are the channels of one convolution of the plane, and its kernel the members turned.
+            kernel = blocks.weight.to(image).squeeze(1)[self._members]  # (K', S, G, P, Q)
+            kernel = kernel.permute(0, 3, 1, 4, 2).reshape(-1, 1, P * S, Q * G)
+            own = None if bias is None else bias.repeat_interleave(G)
+            y = apply(image.reshape(-1, P * S, *self.window.shape), kernel, own, window)
+            return y.reshape(y.shape[0], Q, *self.grid)
+
+        operations = 2 * window.taps * self.window.N * P * S * Q * G
+        return self.on_images(on, operations, self.sources * P + self.N * Q)
+
+
+class Group(Gridded):
+    r"""Convolution over a finite group, or over a group and a grid that it acts on.
+
+    A function on the group: :math:`y(g) = \sum_u x(u) \, \theta(g^{-1} u)`, one matrix for each element r, which brings
+    x(g r) to g. With a window, on translations t and elements h: :math:`y(h, t) = \sum_{k,r} x(t + h \delta_k, h r) \,
+    \Theta_{r,k}`, where :math:`\delta_k` are the window's taps from its centre; lifted from a plain image,
+    :math:`y(h, t) = \sum_k x(t + h \delta_k) \, \Theta_k`. Such layers commute with the group (T. Cohen and M. Welling,
+    Group Equivariant Convolutional Networks, arXiv:1602.07576; J.-M. Andreoli, arXiv:1905.01289).
+
+    Args:
+        group: 'p4', quarter turns of the plane; 'p4m', also its reflections; or a `FiniteGroup`, or a (G, G)
+            multiplication table, table[a][b] = a b.
+        window: a `Window`, which is turned by each element; None for functions on the group alone.
+        lift: whether x is on the plain grid, instead of on the group times the grid.
+        action: (G, r, r), of a table: how its elements move the positions of the grid; not at all where None.
+
+    Grids: of the sources (G, *shape), or (\*shape) lifted; of the targets (G, *targets).
+
+    >>> from pyg_basisconv import GridConv, bases
+    >>> lifting = GridConv(1, 8, Group('p4', bases.Window(None, (3, 3), padding=1), lift=True))
+    >>> conv = GridConv(8, 8, Group('p4', bases.Window(None, (3, 3), padding=1)))
+    >>> conv(lifting(torch.randn(2, 1, 6, 6))).shape
+    torch.Size([2, 8, 4, 6, 6])
+    """
+
+    def __init__(self, group: Any, window: Window | None = None, lift: bool = False, action: Any = None) -> None:
+        if isinstance(group, str):
+            if group not in _NAMED:
+                reject("group", "'p4', 'p4m', a FiniteGroup or a multiplication table", repr(group), "give a table")
+            group = _NAMED[group]
+        elif not isinstance(group, FiniteGroup):
+            group = FiniteGroup(group, action)
+            action = None
+        if action is not None:
+            reject("action", "None beside a group that has its own", type(action).__name__, "give a table")
+        if window is not None and (not isinstance(window, Window) or window.sites is not None):
+            reject("window", "a Window of a whole grid, or None", window, "make one with bases.Window")
+        if not isinstance(lift, bool):
+            reject("lift", "True or False", repr(lift), "see help(bases.Group)")
+        if lift and window is None:
+            reject("window", "a Window, to lift from its grid", None, "pass one, or lift=False")
+        G = group.order
+        inner = 1 if window is None else window.K
+        axes = 1 if window is None else window.axes + (not lift)
+        shape: Ints | None = (G,)
+        if window is not None:
+            shape = window.shape if lift or window.shape is None else (G, *window.shape)
+        super().__init__(inner * (1 if lift else G), shape, axes)
+        self.group, self.window, self.lift = group, window, lift
+        self._taps = [[0]] * G if window is None else [list(order) for order in self._turned(window)]
+
+    def _turned(self, window: Window) -> Iterator[list[int]]:
+        """For each element, the tap of the window where it brings each tap."""
+        axes = window.axes
+        action = self.group.action
+        if action is None:
+            yield from (list(range(window.K)) for _ in range(self.group.order))
+            return
+        if len(action[0]) != axes:
+            reject("window", f"a window with {len(action[0])} axes, for {self.group}", axes, "take one that it acts on")
+        # Twice the way from the centre, so that even windows have one too.
+        along = [
+            [(2 * tap - k + 1) * d for tap in range(k)]
+            for k, d in zip(window.kernel_size, window.dilation, strict=True)
+        ]
+        taps = list(itertools.product(*along))
+        number = {tap: k for k, tap in enumerate(taps)}
+        for matrix in action:
+            moved = [tuple(sum(c * v for c, v in zip(row, tap, strict=True)) for row in matrix) for tap in taps]
+            if any(tap not in number for tap in moved):
+                got = (window.kernel_size, window.dilation)
+                reject("window", f"one that {self.group} maps to itself, such as a square", got, "take a square one")
+            yield [number[tap] for tap in moved]
+
+    def targets(self, shape: Ints) -> Ints:
+        if self.window is None:
+            return shape
+        plane = shape
+        if not self.lift:
+            if shape[0] != self.group.order:
+                reject("grid", f"{self.group.order} sheets on its first axis", shape, "lift the image first")
+            plane = shape[1:]
+        return (self.group.order, *self.window.targets(plane))
+
+    def build(self, graph: Graph) -> BoundBasis:
+        shape = self.shape_of(graph)
+        rows = self.rows_of(graph, shape)
+        if self.window is None:
+            sheet = Window((1,), 1).bind(dtype=graph.dtype)
+        else:
+            plane = shape if self.lift else shape[1:]
+            sheet = self.window.bind(grid=plane, dtype=graph.dtype)
+        assert isinstance(sheet, BoundGrid)
+        bound = BoundGroup(self.group, sheet.to(graph.device), self._taps, self.lift, rows)
+        if self.window is None:
+            bound.shape = bound.grid = (self.group.order,)
+        return bound
+
+    def extra_repr(self) -> str:
+        shown = [repr(self.group)] + ([] if self.window is None else [repr(self.window)])
+        return ", ".join(shown + ["lift=True"] * self.lift)

@@ -1,0 +1,154 @@
+"""Sparse grids: only some positions are there, and their neighbours are found by sorting."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import BoundBasis, Direction, EdgeList, Work
+from ..errors import reject
+from ..kernels.grids import Ints
+from .grid import Lattice
+
+
+class Places(NamedTuple):
+    """The sites on both sides, and for each member of the family which of them meet.
+
+    sources, targets: (M, r), (N, r) positions; source_batch, target_batch: (M,), (N,) the sample of each;
+    runs: for each member, the sources and the targets that meet, each at most once.
+    """
+
+    sources: Tensor
+    source_batch: Tensor
+    targets: Tensor
+    target_batch: Tensor
+    runs: list[tuple[Tensor, Tensor]]
+
+    @property
+    def T(self) -> "Places":
+        runs = [(target, source) for source, target in self.runs]
+        return Places(self.targets, self.target_batch, self.sources, self.source_batch, runs)
+
+
+class BoundSites(BoundBasis):
+    """A window on a sparse grid.
+
+    Attributes:
+        sites: (N, r) the positions of the targets.
+        site_batch: (N,) the sample that each is in.
+        space: the shape of the grid that they are in.
+    """
+
+    def __init__(self, places: Places, space: Ints, M: int, dtype: torch.dtype) -> None:
+        self.places, self.space = places, space
+        self.K, self.M, self.N = len(places.runs), M, places.targets.shape[0]
+        self.dtype, self.device, self.runs = dtype, places.sources.device, places.runs
+
+    @property
+    def sites(self) -> Tensor:
+        return self.places.targets
+
+    @property
+    def site_batch(self) -> Tensor:
+        return self.places.target_batch
+
+    def edges(self) -> EdgeList:
+        runs = self.places.runs
+        kinds = [torch.full_like(source, k) for k, (source, _) in enumerate(runs)]
+        source, target = (torch.cat(ends) for ends in zip(*runs, strict=True))
+        weight = torch.ones(source.numel(), dtype=self.dtype, device=self.device)
+        return EdgeList(torch.cat(kinds), source, target, weight)
+
+    @property
+    def T(self) -> BoundBasis:
+        if self.places.sources.shape[0] < self.M:
+            return self.explicit.T
+        return BoundSites(self.places.T, self.space, self.N, self.dtype)
+
+    def work(self, direction: Direction) -> Work:
+        entries = sum(source.numel() for source, _ in self.places.runs)
+        return Work(entries, self.N if direction == "combine" else self.K * self.N, 1)
+
+    def to(self, device: torch.device | str) -> "BoundSites":
+        places = self.places
+        sources, targets = places.sources.to(device), places.targets.to(device)
+        of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
+        runs = [(source.to(device), target.to(device)) for source, target in places.runs]
+        return BoundSites(Places(sources, of_sources, targets, of_targets, runs), self.space, self.M, self.dtype)
+
+
+def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Places:
+    """Finds which sites meet at each offset; makes the targets where they are not the sources.
+
+    Args:
+        sites: (M, r) positions, in any order.
+        batch: (M,) the sample of each, or None for one.
+        lattice: of the grid.
+        offsets: one for each member.
+    """
+    M, device = sites.shape[0], sites.device
+    if batch is None:
+        batch = torch.zeros(M, dtype=torch.int64, device=device)
+    integers = isinstance(batch, Tensor) and not batch.is_floating_point() and batch.device == device
+    if not integers or batch.shape != (M,) or (M and int(batch.min()) < 0):
+        expected = f"the sample of each site, ({M},) integers from 0 on, on {device}"
+        reject("batch", expected, tuple(batch.shape) if integers else batch, "one for each")
+    samples = int(batch.max()) + 1 if M else 1
+    if samples * max(math.prod(lattice.sources), math.prod(lattice.targets)) >= 1 << 62:
+        reject("shape", "a grid whose positions can be numbered in 62 bits", lattice.sources, "use a smaller grid")
+    keys = _keys(sites.long(), batch.long(), lattice.sources)
+    # In the order of the grid: shifted keys are then looked up one beside the other.
+    keys, order = keys.sort()
+    if M and bool((keys[1:] == keys[:-1]).any()):
+        twice = sites[order[1:][keys[1:] == keys[:-1]][0]].tolist()
+        reject("sites", "each position once in a sample", f"{twice} twice", "merge the sites that repeat")
+    positions, sample = sites.long()[order], batch.long()[order]
+    same = lattice.sources == lattice.targets and set(lattice.step + lattice.up) == {1}
+    met = {} if same else {o: _reached(positions, sample, lattice, o) for o in offsets}
+    known = keys if same else torch.cat([keys[:0], *(target for _, target in met.values())]).unique()
+    pairs: dict[Ints, tuple[Tensor, Tensor]] = {}
+    for offset in offsets:
+        back = tuple(-o for o in offset)
+        if same and back in pairs:  # who sees whom, the other way round
+            pairs[offset] = pairs[back][::-1]
+            continue
+        source, wanted = _reached(positions, sample, lattice, offset) if same else met[offset]
+        found = torch.searchsorted(known, wanted)
+        if same:
+            found = found.clamp(max=max(M - 1, 0))
+            hit = known[found] == wanted if M else found.bool()
+            source, found = source[hit], order[found[hit]]
+        pairs[offset] = order[source], found
+    runs = [pairs[offset] for offset in offsets]
+    if same:
+        return Places(sites, batch, sites, batch, runs)
+    return Places(sites, batch, *_positions(known, lattice.targets), runs)
+
+
+def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:
+    """The sources that have a target within its grid at an offset, and the keys of these targets."""
+    step, targets = (positions.new_tensor(v) for v in (lattice.step, lattice.targets))
+    place = positions * positions.new_tensor(lattice.up) - positions.new_tensor(offset)
+    inside = ((place >= 0) & (place < targets * step)).all(1)
+    if max(lattice.step) > 1:
+        inside &= (place % step == 0).all(1)
+    source = inside.nonzero().squeeze(1)
+    return source, _keys(place[source] // step, sample[source], lattice.targets)
+
+
+def _keys(positions: Tensor, sample: Tensor, shape: Ints) -> Tensor:
+    """One number for each position of each sample, ascending in the order of the grid."""
+    key = sample
+    for axis, size in enumerate(shape):
+        key = key * size + positions[:, axis]
+    return key
+
+
+def _positions(keys: Tensor, shape: Ints) -> tuple[Tensor, Tensor]:
+    """The positions, (N, r), and the samples of keys."""
+    along = []
+    for size in reversed(shape):
+        along.append(keys % size if size else keys)
+        keys = keys // size if size else keys
+    return torch.stack(along[::-1], 1), keys

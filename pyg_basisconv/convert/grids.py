@@ -1,0 +1,208 @@
+"""Torch's own layers on grids: convolutions, transposed ones, average pooling, patches side by side."""
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..bases import Window
+from ..bases.grid import Norm
+from ..errors import reject
+from ..grid import GridConv
+from ..theta import Depthwise, Full, Grouped, Pass, Theta
+from .attention import own
+from .registry import Left, rule
+
+Ints = tuple[int, ...]
+
+
+class Converted(GridConv):
+    """A `GridConv` that takes the call of the layer of torch that it replaces."""
+
+    basis: Window
+    explain = False  # its edges are not those of the graph that an explainer of PyG has masks for
+    # Of the kernel: torch's layers give what it says, be the input laid out as it may.
+    memory_format: torch.memory_format | None = None
+
+    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        r"""Applies the layer to images (B, P, \*grid) or (P, \*grid)."""
+        axes, form = len(self.basis.kernel_size), self.memory_format
+        if torch._C._are_functorch_transforms_active() or axes == 1:
+            return self._images(input)
+        single = input.dim() == axes + 1
+        image = input.unsqueeze(0) if single else input
+        gray = image.dim() == axes + 2 and image.shape[1] == 1  # only then is the format lost where rows are channels
+        form = last_format(image) if gray and form is None else form
+        if form is None:
+            return self._images(input)
+        image = image.contiguous(memory_format=form)
+        y = self._images(image.squeeze(0) if single else image)
+        return y.contiguous(memory_format=form) if gray and not single else y
+
+    def _images(self, image: Tensor) -> Tensor:
+        y: Tensor = super().forward(image)
+        return y
+
+
+class Transposed(Converted):
+    """A `GridConv` that takes the call of a `torch.nn.ConvTranspose2d`, or one with another number of axes."""
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # type: ignore[override]
+        r"""Applies the layer to images (B, P, \*grid) or (P, \*grid).
+
+        Args:
+            input: the images.
+            output_size: of the grid of the result, or of the whole result; where a stride leaves several.
+        """
+        layer = self if output_size is None else self._reaching(input.shape, list(output_size))
+        return super(Transposed, layer).forward(input)
+
+    def _reaching(self, shape: torch.Size, size: list[int]) -> "Transposed":
+        """The same layer, with this one's parameters and the output padding that a size asks for."""
+        window: Any = self.basis  # whose padding is in numbers
+        n = len(window.kernel_size)
+        asked = size[-n:] if len(size) in (n, len(shape)) else []
+        axes = zip(shape[-n:], window.kernel_size, window.stride, window.padding, window.dilation, strict=True)
+        least = [(m - 1) * s - 2 * p + d * (k - 1) + 1 for m, k, s, p, d in axes]
+        more = tuple(a - b for a, b in zip(asked, least, strict=False))
+        if not asked or not all(0 <= o < s for o, s in zip(more, window.stride, strict=True)):
+            most = [b + s - 1 for b, s in zip(least, window.stride, strict=True)]
+            reject("output_size", f"a size from {least} to {most}", size, "the stride leaves no other")
+        if more == window.output_padding:
+            return self
+        layer = copy.copy(self)
+        wider = _spreading(window.kernel_size, window.stride, window.padding, window.dilation, more)
+        layer._modules = self._modules | {"basis": wider}
+        return layer
+
+
+class Unfolded(Converted):
+    """A `GridConv` that takes the call of a `torch.nn.Unfold`, and gives what that gives: the grid in one axis."""
+
+    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        """Applies the layer to images (B, P, H, W) or (P, H, W)."""
+        y = self._images(input).flatten(-2).unflatten(-2, (self.basis.K, -1))  # tap by tap
+        return y.transpose(-2, -3).flatten(-3, -2)
+
+
+@rule(nn.Conv1d)
+@rule(nn.Conv2d)
+@rule(nn.Conv3d)
+def convolution(layer: Any) -> nn.Module:
+    """A window, with a matrix for each tap."""
+    kernel = weight_of(layer)
+    n, g = kernel.dim() - 2, layer.groups
+    padding: Any = layer.padding if isinstance(layer.padding, str) else axes(layer.padding, n)
+    if layer.padding_mode != "zeros" and not isinstance(padding, str):
+        around = [p for p in reversed(padding) for _ in range(2)]
+        if list(layer._reversed_padding_repeated_twice) != around:
+            raise Left("its padding was changed after it was made")
+    size = tuple(kernel.shape[2:])
+    stride, dilation = axes(layer.stride, n), axes(layer.dilation, n)
+    window = Window(None, size, stride, padding, dilation, layer.padding_mode)
+    Q, P = kernel.shape[0], kernel.shape[1] * g
+    taps = kernel.detach().clone().flatten(2)  # in the memory format of the layer, of which the parameter is a view
+    if g == 1:
+        return filled(Converted, P, Q, window, Full(), taps.permute(2, 1, 0), layer)
+    if g == P == Q:
+        return filled(Converted, P, Q, window, Depthwise(), taps.squeeze(1).t(), layer)
+    return filled(Converted, P, Q, window, Grouped(g), taps.unflatten(0, (g, -1)).permute(3, 0, 2, 1), layer)
+
+
+@rule(nn.ConvTranspose1d)
+@rule(nn.ConvTranspose2d)
+@rule(nn.ConvTranspose3d)
+def transposed(layer: Any) -> nn.Module:
+    """A window seen from its other end."""
+    kernel = weight_of(layer)
+    n, g = kernel.dim() - 2, layer.groups
+    options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
+    window = _spreading(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
+    P, Q = kernel.shape[0], kernel.shape[1] * g
+    taps = kernel.detach().clone().flatten(2)
+    if g == 1:
+        return filled(Transposed, P, Q, window, Full(), taps.permute(2, 0, 1), layer)
+    if g == P == Q:
+        return filled(Transposed, P, Q, window, Depthwise(), taps.squeeze(1).t(), layer)
+    return filled(Transposed, P, Q, window, Grouped(g), taps.unflatten(0, (g, -1)).permute(3, 0, 1, 2), layer)
+
+
+@rule(nn.AvgPool1d)
+@rule(nn.AvgPool2d)
+@rule(nn.AvgPool3d)
+def pooling(layer: Any) -> nn.Module:
+    """A window, all of whose taps count the same."""
+    n = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}[type(layer)]
+    kernel = axes(layer.kernel_size, n)
+    divisor = getattr(layer, "divisor_override", None)
+    norm: Norm = None
+    if divisor is not None and not divisor:
+        raise Left("divisor_override=0")
+    if divisor is None:
+        divisor = math.prod(kernel)
+        if not layer.count_include_pad or layer.ceil_mode:
+            divisor, norm = 1, "padded" if layer.count_include_pad else "mean"
+    stride, padding = axes(layer.stride or kernel, n), axes(layer.padding, n)
+    window = Window(None, kernel, stride, padding, ceil_mode=layer.ceil_mode, norm=norm)
+    return without_parameters(Converted, window, Pass(scale=1 / divisor))
+
+
+@rule(nn.Unfold)
+def patches(layer: Any) -> nn.Module:
+    """A window, the taps of which are kept side by side."""
+    kernel, stride, padding, dilation = (
+        axes(value, 2) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    )
+    return without_parameters(Unfolded, Window(None, kernel, stride, padding, dilation), Pass(combine="concat"))
+
+
+@lru_cache(maxsize=256)
+def _spreading(kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, more: Ints) -> Window:
+    """The window of a transposed convolution; made once, since each output size of a call is another."""
+    return Window(None, kernel, stride, padding, dilation, transposed=True, output_padding=more)
+
+
+def axes(value: int | Sequence[int], n: int) -> Ints:
+    """One number for each of n axes."""
+    found = (value,) if isinstance(value, int) else tuple(value)
+    return found * n if len(found) == 1 else found
+
+
+def weight_of(layer: Any) -> nn.Parameter:
+    """The kernel of a layer."""
+    if not isinstance(layer.weight, nn.Parameter) or not isinstance(layer.bias, nn.Parameter | None):
+        raise Left("its weight or bias is not a parameter of it")
+    if layer.weight.is_complex():
+        raise Left("its weights are complex")
+    return layer.weight
+
+
+def last_format(x: Tensor) -> torch.memory_format | None:
+    """The format that has the channels last, where a kernel or images are laid out so and not as contiguous ones."""
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if form is None:
+        return None
+    plain, last = (torch.empty(x.shape, device="meta", memory_format=f) for f in (torch.contiguous_format, form))
+    return form if x.stride() == last.stride() != plain.stride() else None
+
+
+def filled(
+    kind: type[Converted], P: int, Q: int, window: Window, theta: Theta, weight: Tensor, layer: Any
+) -> nn.Module:
+    """A layer with this weight, and the bias of another."""
+    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+        new = kind(P, Q, window, theta, bias=False)
+    assert new.theta.weight.shape == weight.shape, (new.theta.weight.shape, weight.shape)
+    new.theta.weight = nn.Parameter(weight, layer.weight.requires_grad)
+    new.memory_format = last_format(layer.weight)
+    new.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+    return new
+
+
+def without_parameters(kind: type[Converted], window: Window, theta: Pass) -> nn.Module:
+    """A layer that learns nothing, of any width."""
+    return kind(-1, -1, window, theta, bias=False)

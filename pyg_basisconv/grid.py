@@ -1,0 +1,91 @@
+"""Convolution of images, in torch's layout."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .basis import BoundBasis
+from .content import Inputs
+from .conv import BasisConv
+from .errors import reject
+from .plan import Plan
+
+
+class GridConv(BasisConv):
+    r"""A `BasisConv` that takes and returns images as torch lays them out, for an `nn.Sequential`.
+
+    With `bases.Window` and `theta.Full`, `Grouped` or `Depthwise` it is `torch.nn.Conv2d` and its like, evaluated by
+    the very same kernels; but any basis will do that has as many targets as sources, or says what grid they are.
+
+    Args:
+        in_channels: P, or -1 to find it in the first call.
+        out_channels: Q.
+        basis: such as `bases.Window`, `Shifts` or `Group`; one without a shape takes images of any size.
+        *args: of `BasisConv`.
+        **kwargs: of `BasisConv`.
+
+    Shapes:
+        - image: (\*, P, \*grid), leading batch dimensions, or none; its memory format (`torch.channels_last`) is kept
+        - returned: (\*, Q, \*targets)
+
+    Raises:
+        ValueError: an image of another size or number of channels.
+
+    >>> import torch
+    >>> from pyg_basisconv import GridConv, bases
+    >>> layer = GridConv(3, 8, bases.Window(None, (3, 3), stride=2, padding=1))
+    >>> layer(torch.randn(5, 3, 32, 28)).shape
+    torch.Size([5, 8, 16, 14])
+    """
+
+    def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
+        """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
+        x, grid = self._flat(image, kwargs)
+        observed = kwargs.pop("return_attention", False)
+        inputs, bound = self._bind(x, grid=grid, observed=observed, **kwargs)
+        y = self._of_image(image, grid, inputs, bound)
+        return (y, bound) if observed else y
+
+    def _of_image(self, image: Tensor, grid: tuple[int, ...], inputs: Inputs, bound: BoundBasis) -> Tensor:
+        chosen, native = self._choose(inputs.x, bound)
+        if chosen.order == "native" and native is not None and native.of_image and image.dim() == len(grid) + 2:
+            return native.of_image(image, self.bias)
+        y = self._evaluate(inputs, bound, chosen, native)
+        targets = bound.grid or (grid if math.prod(grid) == bound.N else (bound.N,))
+        y = y.transpose(-1, -2).unflatten(-1, targets)  # (*, Q, *targets), a view
+        # torch's own kernels keep the memory format; the other orders have channels last.
+        return y if chosen.order == "native" else like(y, image)
+
+    def plan(self, image: Tensor, **kwargs: Any) -> Plan:  # type: ignore[override]
+        """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
+        x, grid = self._flat(image, kwargs)
+        return super().plan(x, grid=grid, **kwargs)
+
+    def _flat(self, image: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, tuple[int, ...]]:
+        """(*, P, *grid) -> (*, M, P), a view; and the grid."""
+        if "grid" in kwargs:
+            reject("grid", "None beside an image, which says it", kwargs["grid"], "leave it out")
+        axes = self.basis.axes
+        if not isinstance(image, Tensor):
+            reject("image", "a tensor (*, P, *grid)", type(image).__name__, "convert it with torch.as_tensor")
+        if axes is None:
+            axes = max(1, image.dim() - 2)
+        if image.dim() <= axes:
+            reject("image", f"at least {axes + 1} axes, (*, P, *grid)", tuple(image.shape), "add the missing ones")
+        channels = image.shape[-axes - 1]
+        if self.in_channels not in (-1, channels):
+            expected = f"{self.in_channels} channels on axis {-axes - 1}"
+            reject("image", expected, f"{channels}, of {tuple(image.shape)}", "correct it, or in_channels")
+        return image.flatten(-axes).transpose(-1, -2), tuple(image.shape[-axes:])
+
+
+def like(y: Tensor, image: Tensor) -> Tensor:
+    """A result in the memory format of an image, where that has one."""
+    if torch._C._are_functorch_transforms_active():  # under which none can be asked for
+        return y
+    for dim, last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if image.dim() == y.dim() == dim and image.is_contiguous(memory_format=last) and not image.is_contiguous():
+            return y.contiguous(memory_format=last)
+    return y.contiguous() if image.is_contiguous() else y

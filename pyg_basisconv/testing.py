@@ -1,0 +1,390 @@
+"""Is a layer equivariant? Actions that move its input, and one assertion."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .bases import group as groups
+from .errors import reject
+
+__all__ = ["Action", "Identity", "Permutation", "Symmetry", "Translation", "assert_equivariant"]
+
+_TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
+class Action:
+    """How the input of a layer is moved, and how its output should move with it.
+
+    To make one of your own, say what becomes of the input; what becomes of the other arguments, and of an output on
+    which it acts otherwise, where that matters.
+
+    >>> class Negative(Action):
+    ...     def input(self, x):
+    ...         return -x
+    >>> assert_equivariant(torch.nn.Linear(3, 2, bias=False), Negative(), torch.randn(5, 3))
+    """
+
+    def input(self, x: Any) -> Any:
+        """The input, moved."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how the input moves")
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The other arguments of the call, as they should be with the input that was moved."""
+        return args, kwargs
+
+    def output(self, y: Tensor) -> Tensor:
+        """The output, moved."""
+        moved: Tensor = self.input(y)
+        return moved
+
+
+def assert_equivariant(
+    layer: Callable[..., Tensor],
+    action: Action,
+    x: Any,
+    *args: Any,
+    output_action: Action | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    **kwargs: Any,
+) -> None:
+    r"""Asserts that it makes no difference whether the input is moved, or the output: :math:`f(g x) = g f(x)`.
+
+    A layer that draws at random, or looks at the whole batch, should be in evaluation mode.
+
+    Args:
+        layer: f, a module or a function that returns a tensor.
+        action: g, see `Translation`, `Symmetry`, `Permutation`, or one of your own.
+        x: the input of f. Numbers that all differ, best drawn at random, leave nothing to chance.
+        *args: further arguments of f.
+        output_action: how the output should move, where it is not as the input does: images that come out over a
+            group, or with a stride; `Identity()` for invariance, :math:`f(g x) = f(x)`.
+        rtol: what is allowed for each entry is atol + rtol times the entry; both are 1e-10 in float64, 1e-4 in
+            float32, 1e-2 in float16 and 5e-2 in bfloat16.
+        atol: see rtol.
+        **kwargs: further arguments of f.
+
+    Raises:
+        AssertionError: it does make a difference: the largest one, and where it is.
+        ValueError: whatever does not fit, with the fix.
+
+    >>> from torch import nn
+    >>> from pyg_basisconv import BasisConv, GridConv, bases
+
+    A circular convolution may be moved along the grid, and one with zeros around it may not:
+
+    >>> x = torch.randn(2, 3, 6, 5, dtype=torch.float64)
+    >>> circular = bases.Window(None, (3, 3), padding=1, padding_mode='circular')
+    >>> assert_equivariant(GridConv(3, 4, circular).double(), Translation((2, 1)), x)
+    >>> assert_equivariant(nn.Conv2d(3, 4, 3, padding=1).double(), Translation((2, 1)), x)
+    Traceback (most recent call last):
+    ...
+    AssertionError: Conv2d is not equivariant under Translation((2, 1)): the largest difference is ... at (...)...
+
+    Its mean over the grid does not notice:
+
+    >>> pooled = nn.Sequential(GridConv(3, 4, circular), nn.AdaptiveAvgPool2d(1)).double()
+    >>> assert_equivariant(pooled, Translation((2, 1)), x, output_action=Identity())
+
+    A lifting convolution takes images to images over the group:
+
+    >>> lift = GridConv(3, 4, bases.Group('p4', bases.Window(None, (3, 3), padding=1), lift=True)).double()
+    >>> assert_equivariant(lift, Symmetry('p4', 1), x, output_action=Symmetry('p4', 1, lifted=True))
+
+    The nodes of a graph may be numbered in any order:
+
+    >>> conv = BasisConv(3, 4, bases.Adjacency('sym')).double()
+    >>> x, edge_index = torch.randn(5, 3, dtype=torch.float64), torch.randint(5, (2, 9))
+    >>> assert_equivariant(conv, Permutation([3, 0, 4, 1, 2]), x, edge_index)
+    """
+    out = action if output_action is None else output_action
+    for name, given in (("action", action), ("output_action", out)):
+        if not isinstance(given, Action):
+            reject(name, "an Action", repr(given), "make one, such as Translation(1)")
+    if not callable(layer):
+        reject("layer", "a module or a function", repr(layer), "pass what is to be called")
+    with torch.no_grad():
+        expected = out.output(_tensor(layer(x, *args, **kwargs)))
+        args, kwargs = action.arguments(args, kwargs)
+        found = _tensor(layer(action.input(x), *args, **kwargs))
+    title = getattr(layer, "__name__", type(layer).__name__)
+    moves = repr(action) if output_action is None else f"{action} with {output_action} on its output"
+    failure = f"{title} is not equivariant under {moves}"
+    if found.shape != expected.shape:
+        shapes = f"{tuple(found.shape)} with the input moved, {tuple(expected.shape)} with the output moved"
+        raise AssertionError(f"{failure}: its output is {shapes}")
+    difference = torch.where(found == expected, 0, (found - expected).abs())
+    default = _TOLERANCES.get(difference.dtype, 0.0)
+    rtol, atol = (default if given is None else given for given in (rtol, atol))
+    wrong = ~(difference <= atol + rtol * expected.abs())  # so that a NaN is wrong
+    if not wrong.any():
+        return
+    largest = difference.nan_to_num(torch.inf, torch.inf).where(wrong, -1).argmax()
+    place = torch.unravel_index(largest, difference.shape)
+    raise AssertionError(
+        f"{failure}: the largest difference is {difference[place].item():.3g} at {tuple(map(int, place))}, "
+        f"{found[place].item():.6g} with the input moved, {expected[place].item():.6g} with the output moved; "
+        f"{int(wrong.sum())} of {wrong.numel()} entries differ by more than rtol={rtol:g}, atol={atol:g}"
+    )
+
+
+class Identity(Action):
+    """Moves nothing; on the output, it stands for invariance."""
+
+    def input(self, x: Any) -> Any:
+        return x
+
+    def __repr__(self) -> str:
+        return "Identity()"
+
+
+@dataclass(frozen=True)
+class Translation(Action):
+    r"""Moves images along the last r axes, on a circle: :math:`(g x)(t) = x(t - s)`.
+
+    Args:
+        shifts: s, an integer, or one for each of the r axes.
+        grid: the shape of the grid, for flat x.
+
+    Shapes: (\*, \*shape), or (\*, M, P) with `grid`
+
+    >>> Translation((0, 1)).input(torch.arange(6).view(2, 3))
+    tensor([[2, 0, 1],
+            [5, 3, 4]])
+    >>> Translation(1, grid=(3,)).input(torch.arange(6).view(3, 2))
+    tensor([[4, 5],
+            [0, 1],
+            [2, 3]])
+    """
+
+    shifts: int | Sequence[int]
+    grid: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self._shifts or any(isinstance(s, bool) or not isinstance(s, int) for s in self._shifts):
+            reject("shifts", "an integer for each axis", repr(self.shifts), "such as (1, 2)")
+        if self.grid is not None and len(self.grid) < len(self._shifts):
+            reject("grid", f"at least {len(self._shifts)} axes", repr(self.grid), "give the whole shape")
+
+    @property
+    def _shifts(self) -> tuple[int, ...]:
+        return tuple(self.shifts) if isinstance(self.shifts, Sequence) else (self.shifts,)
+
+    def input(self, x: Any) -> Tensor:
+        r = len(self._shifts)
+        return _on_images(x, self.grid, r, lambda image: image.roll(self._shifts, tuple(range(-r, 0))))
+
+    def __repr__(self) -> str:
+        return f"Translation({self.shifts}{_grid(self.grid)})"
+
+
+@dataclass(frozen=True)
+class Symmetry(Action):
+    r"""Rotates or reflects images by an element g of a group: :math:`(g x)(t) = x(g^{-1} t)`, about the centre.
+
+    Images over the group have an axis for it, before those of the grid, which is permuted as well, by
+    multiplication from the left: :math:`(g x)(h, t) = x(g^{-1} h, g^{-1} t)`.
+
+    Args:
+        group: 'p4', whose element g turns by g times 90 degrees counter-clockwise; 'p4m', whose elements from 4 on
+            reflect the last axis first; or a `bases.group.FiniteGroup`, over which images end with its axis if it acts
+            on no grid.
+        element: g.
+        lifted: whether images are over the group.
+        grid: the shape of the grid, without the group's axis, for flat x; as it is before the move.
+
+    Shapes: (\*, \*shape); lifted, (\*, G, \*shape); or with `grid` (\*, M, P), lifted (\*, G M, P)
+
+    >>> x = torch.arange(4).view(2, 2)
+    >>> Symmetry('p4', 1).input(x)
+    tensor([[1, 3],
+            [0, 2]])
+    >>> Symmetry('p4m', 4).input(x)
+    tensor([[1, 0],
+            [3, 2]])
+    >>> Symmetry('p4', 1, lifted=True).input(torch.arange(4).view(4, 1, 1)).flatten()
+    tensor([3, 0, 1, 2])
+    """
+
+    group: Any
+    element: int
+    lifted: bool = False
+    grid: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        group, g = self._group, self.element
+        if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < group.order:
+            reject("element", f"an element of the group, 0 to {group.order - 1}", repr(g), "choose one of them")
+        if self.grid is not None and len(self.grid) != len(self._axes):
+            reject(
+                "grid", f"the {len(self._axes)} axes that the group acts on", repr(self.grid), "leave out the group's"
+            )
+
+    @property
+    def _group(self) -> groups.FiniteGroup:
+        if isinstance(self.group, groups.FiniteGroup):
+            return self.group
+        if self.group not in ("p4", "p4m"):
+            reject("group", "'p4', 'p4m' or a FiniteGroup", repr(self.group), "take one from bases.group")
+        return groups.p4 if self.group == "p4" else groups.p4m
+
+    @property
+    def _rows(self) -> list[list[int]]:
+        """The matrix of g; none for a group that does not act on a grid."""
+        return [] if self._group.action is None else self._group.action[self.element]
+
+    @property
+    def _axes(self) -> list[int]:
+        """Which axis each one is taken from: where the row of the matrix is not zero."""
+        return [next(axis for axis, entry in enumerate(row) if entry) for row in self._rows]
+
+    def input(self, x: Any) -> Tensor:
+        shape = self.grid
+        if self.lifted and shape is not None:
+            shape = (self._group.order, *shape)
+        return _on_images(x, shape, len(self._axes) + self.lifted, self._move)
+
+    def _move(self, x: Tensor) -> Tensor:
+        group, axes = self._group, self._axes
+        first = x.dim() - len(axes)
+        if self.lifted:
+            if x.shape[first - 1] != group.order:
+                expected = f"an axis of the {group.order} elements before those of the grid"
+                reject("x", expected, tuple(x.shape), "an image that is not over the group has lifted=False")
+            sheets = group.table[group.inverse[self.element]]
+            x = x.index_select(first - 1, torch.tensor(sheets, device=x.device))
+        turned = [i for i, row in enumerate(self._rows, first) if sum(row) < 0]
+        return x.permute(*range(first), *(first + axis for axis in axes)).flip(turned)
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A `grid` among them is that of the image that was moved."""
+        if kwargs.get("grid") is None or not self._axes:
+            return args, kwargs
+        lead, shape = kwargs["grid"][: -len(self._axes)], kwargs["grid"][-len(self._axes) :]
+        return args, kwargs | {"grid": (*lead, *(shape[axis] for axis in self._axes))}
+
+    def __repr__(self) -> str:
+        lifted = ", lifted=True" if self.lifted else ""
+        return f"Symmetry({self.group!r}, {self.element}{lifted}{_grid(self.grid)})"
+
+
+@dataclass(frozen=True)
+class Permutation(Action):
+    r"""Numbers the nodes of a graph anew: the i-th node of the new graph is order[i] of the old one.
+
+    The ends of edges, which are the first argument after x or are named `edge_index`, are renamed, and what is named
+    `batch`, `valid` or `mask` is permuted; what belongs to edges stays with them.
+
+    Args:
+        order: a permutation of 0 .. M-1.
+        targets: that of the targets, 0 .. N-1, in a bipartite call with x = (x_src, x_dst).
+
+    Shapes: (\*, M, P)
+
+    >>> action = Permutation([2, 0, 1])
+    >>> action.input(torch.tensor([[10], [11], [12]])).flatten()
+    tensor([12, 10, 11])
+    >>> action.arguments((torch.tensor([[0, 1], [1, 2]]),), {})
+    ((tensor([[1, 2],
+            [2, 0]]),), {})
+    """
+
+    order: Sequence[int]
+    targets: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("order", "targets"):
+            given = getattr(self, name)
+            value = given.tolist() if isinstance(given, Tensor) else given
+            if value is None and name == "targets":
+                continue
+            if not isinstance(value, Sequence) or sorted(value) != list(range(len(value))):
+                reject(name, "each number from 0 on once", repr(value), "such as torch.randperm(M)")
+            object.__setattr__(self, name, tuple(value))
+
+    def input(self, x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            source, target = x
+            return _take(source, self.order, -2), None if target is None else self.output(target)
+        return _take(x, self.order, -2)
+
+    def output(self, y: Tensor) -> Tensor:
+        return _take(y, self._ends[1], -2)
+
+    @property
+    def _ends(self) -> tuple[Sequence[int], Sequence[int]]:
+        return self.order, self.order if self.targets is None else self.targets
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Edges are renamed, what belongs to nodes is permuted."""
+        axes = {"batch": (-1,), "valid": (-1,), "mask": (-2, -1)}  # sources, and targets
+        moved = dict(kwargs)
+        for name in kwargs.keys() & axes.keys():
+            for axis, order in zip(axes[name], self._ends, strict=False):
+                moved[name] = None if moved[name] is None else _take(moved[name], order, axis)
+        if "edge_index" in moved:
+            moved["edge_index"] = self._edges(moved["edge_index"])
+        return (*map(self._edges, args[:1]), *args[1:]), moved
+
+    def _edges(self, value: Any) -> Tensor | None:
+        if value is None:
+            return None
+        if not isinstance(value, Tensor) or value.dim() != 2:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            reject("edge_index", "(2, E) integers, or a torch.sparse matrix", got, "pass edges in one of these layouts")
+        source, target = (torch.tensor(order, device=value.device).argsort() for order in self._ends)
+        M, N = len(source), len(target)
+        if value.layout != torch.strided:
+            if value.shape != (N, M):
+                expected = f"the transposed adjacency of {N} targets and {M} sources"
+                reject("edge_index", expected, tuple(value.shape), "give each node its number")
+            value = value.to_sparse_coo().coalesce()
+            ends = torch.stack([target[value.indices()[0]], source[value.indices()[1]]])
+            return torch.sparse_coo_tensor(ends, value.values(), (N, M)).coalesce()
+        first, last = (end.as_subclass(Tensor) for end in value)
+        if value.numel() and (int(value.min()) < 0 or int(first.max()) >= M or int(last.max()) >= N):
+            reject(
+                "edge_index", f"edges from {M} nodes to {N}", f"one of {int(value.max())}", "give each node its number"
+            )
+        return torch.stack([source[first], target[last]])
+
+    def __repr__(self) -> str:
+        targets = "" if self.targets is None else f", targets={list(self.targets)}"
+        return f"Permutation({list(self.order)}{targets})"
+
+
+def _tensor(y: Any) -> Tensor:
+    if not isinstance(y, Tensor):
+        reject("layer", "a tensor as its output", type(y).__name__, "wrap it in a function that returns one")
+    return y
+
+
+def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:
+    """What belongs to nodes, in the new order along an axis."""
+    size = x.shape[axis] if isinstance(x, Tensor) and x.dim() >= -axis else None
+    if size != len(order):
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        reject("order", f"a tensor with {len(order)} nodes along axis {axis}", got, "number as many nodes as there are")
+    taken: Tensor = x.index_select(axis, torch.tensor(order, device=x.device))
+    return taken
+
+
+def _on_images(x: Any, grid: Sequence[int] | None, axes: int, move: Callable[[Tensor], Tensor]) -> Tensor:
+    """Moves x, laid out as an image: (*, *shape), or flat (*, M, P) where a grid is given."""
+    least = axes if grid is None else 2
+    if not isinstance(x, Tensor) or x.dim() < least:
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        reject("x", f"a tensor with at least {least} axes", got, "images are (B, P, *shape)")
+    if grid is None:
+        return move(x)
+    if x.shape[-2] != prod(grid):
+        reject("grid", f"a shape of {x.shape[-2]} positions, the rows of x", repr(grid), "give the whole shape")
+    return move(x.transpose(-1, -2).unflatten(-1, tuple(grid))).flatten(-len(grid)).transpose(-1, -2)
+
+
+def _grid(grid: Sequence[int] | None) -> str:
+    return "" if grid is None else f", grid={tuple(grid)}"

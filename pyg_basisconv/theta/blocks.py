@@ -1,0 +1,189 @@
+"""Matrices with a structure: blocks on the diagonal, and mixtures of a few."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+
+from ..cache import IdentityCache
+from ..errors import reject
+from ..kernels import matmul
+from ..sparse_input import sparse_matmul
+from .base import Blocks, Members, Theta, glorot, project
+
+_APART = IdentityCache()
+
+
+class Grouped(Theta):
+    r"""Block-diagonal matrices: g groups of channels that do not meet, as in `torch.nn.Conv2d(groups=g)`. Group j takes
+    the input channels from j P/g on, and gives the output channels from j Q/g on. K P Q / g numbers.
+
+    Args:
+        groups: g, which divides P and Q.
+
+    Attributes:
+        weight: the blocks, (K, g, P/g, Q/g).
+
+    >>> theta = Grouped(2).build(1, 4, 2)
+    >>> theta.weight.shape, theta.dense().ne(0).int()
+    (torch.Size([1, 2, 2, 1]), tensor([[[1, 0],
+             [1, 0],
+             [0, 1],
+             [0, 1]]], dtype=torch.int32))
+    """
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        _check_count("groups", groups)
+        self.groups = groups
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        if Q > 0:  # P may be open
+            self._check_divides("out_channels", Q)
+        return super().build(K, P, Q)
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        self._check_divides("in_channels", P)
+        return K, self.groups, P // self.groups, Q // self.groups
+
+    def _check_divides(self, name: str, width: int) -> None:
+        if width % self.groups:
+            reject("groups", f"a divisor of {name}, {width}", self.groups, "correct one of them")
+
+    def width(self, weight: Tensor) -> int:
+        return weight.shape[1] * weight.shape[2]
+
+    def reset_parameters(self) -> None:
+        glorot(self.weight, *self.weight.shape[-2:])
+
+    def project(self, x: Tensor) -> Members:
+        K, (*rows, _) = self.K, x.shape
+        weight = self.weight.permute(1, 2, 0, 3).flatten(2)  # (g, P/g, K Q/g)
+        if x.layout == torch.strided:
+            z = (x.flatten(0, -2).unflatten(-1, (self.groups, -1)).transpose(0, 1) @ weight).transpose(0, 1)
+        else:
+            z = sparse_matmul(_rows_apart(x, self.groups), weight.flatten(0, 1)).unflatten(0, (*rows, self.groups))
+        return z.unflatten(-1, (K, -1)).movedim(2, 0).reshape(K, *rows, self.Q)  # of (rows, g, K Q/g)
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        # The members of a group side by side: one product of width K P/g, and not K of width P/g, which are slow.
+        beside = torch.cat([u_k.unflatten(-1, (self.groups, -1)) for u_k in u], -1)  # (*, g, K P/g)
+        weight = self.weight.transpose(0, 1).flatten(1, 2)  # (g, K P/g, Q/g)
+        y = beside.flatten(0, -3).transpose(0, 1) @ weight
+        return y.transpose(0, 1).reshape(*beside.shape[:-2], self.Q)
+
+    def dense(self, width: int = -1) -> Tensor:
+        blocks = torch.diag_embed(self.weight.permute(0, 2, 3, 1))  # (K, P/g, Q/g, g, g)
+        return blocks.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)
+
+    def blocks(self, width: int) -> Blocks | None:
+        return Blocks(self.weight)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
+
+
+class Separable(Theta):
+    r"""Mixtures of H matrices: :math:`\Theta_k = \sum_h c_{hk} W_h`, or, where each input channel is mixed by itself,
+    :math:`\Theta_k = \sum_h \mathrm{diag}(c_{hk}) W_h`.
+
+    H (K + P Q) numbers, or H P (K + Q). The members are mixed first, so that there are H products with a matrix and not
+    K. With H = 1, `depthwise=True` and the shifts of a grid for A this is the depthwise separable convolution of
+    Chollet (arXiv:1610.02357).
+
+    Args:
+        H: how many matrices.
+        depthwise: whether each input channel has coefficients of its own.
+
+    Attributes:
+        weight: W, (H, P, Q).
+        mix: c, (H, K), or (H, K, P).
+
+    >>> theta = Separable(depthwise=True).build(9, 4, 8)
+    >>> theta.mix.shape, theta.weight.shape, theta.dense().shape
+    (torch.Size([1, 9, 4]), torch.Size([1, 4, 8]), torch.Size([9, 4, 8]))
+    """
+
+    mix: nn.Parameter | UninitializedParameter
+
+    def __init__(self, H: int = 1, depthwise: bool = False) -> None:
+        super().__init__()
+        _check_count("H", H)
+        if not isinstance(depthwise, bool):
+            reject("depthwise", "True or False", repr(depthwise), "see help(theta.Separable)")
+        self.H, self.depthwise = H, depthwise
+
+    def build(self, K: int, P: int, Q: int) -> "Theta":
+        if "mix" not in self._parameters and Q > 0:
+            self.mix = UninitializedParameter() if P < 0 else nn.Parameter(torch.empty(self._mixing(K, P)))
+        return super().build(K, P, Q)
+
+    def complete(self, P: int) -> None:
+        if isinstance(self.mix, UninitializedParameter):
+            self.mix.materialize(self._mixing(self.K, P))  # type: ignore[no-untyped-call]
+        super().complete(P)
+
+    def _mixing(self, K: int, P: int) -> tuple[int, ...]:
+        return (self.H, K, P) if self.depthwise else (self.H, K)
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        return self.H, P, Q
+
+    def reset_parameters(self) -> None:
+        # A sum over H of products of independent numbers has H times the product of their variances: with 1/H for the
+        # coefficients, 3/H being the square of their bound, each Theta_k has the variance of the W_h.
+        glorot(self.weight, self.P, self.Q)
+        bound = math.sqrt(3 / self.H)
+        with torch.no_grad():
+            self.mix.uniform_(-bound, bound)
+
+    def project(self, x: Tensor) -> Members:
+        # Per row and output channel: H products of width P, mixed into K; or K products.
+        if self.depthwise or self.H * (self.P + self.K) >= self.K * self.P:
+            return project(x, self.dense())
+        return torch.tensordot(self.mix, project(x, self.weight), dims=([0], [0]))
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        mixed: list[Tensor] = []
+        for u_k, coefficients in zip(u, self.mix.unbind(1), strict=True):
+            if not mixed:
+                mixed = [u_k * c for c in coefficients.unbind(0)]
+            else:
+                mixed = [torch.addcmul(m, u_k, c) for m, c in zip(mixed, coefficients.unbind(0), strict=True)]
+        return matmul(torch.cat(mixed, -1) if self.H > 1 else mixed[0], self.weight.flatten(0, 1))
+
+    def dense(self, width: int = -1) -> Tensor:
+        return torch.einsum("hkp,hpq->kpq" if self.depthwise else "hk,hpq->kpq", self.mix, self.weight)
+
+    def blocks(self, width: int) -> Blocks | None:
+        # Per target: taps of H outputs for each channel, and one product with all W_h; or taps of P x Q.
+        if self.H * (self.K + self.Q) >= self.K * self.Q:
+            return Blocks(self.dense().unsqueeze(1))
+        mix = self.mix if self.depthwise else self.mix.unsqueeze(-1).expand(-1, -1, self.P)  # (H, K, P)
+        return Blocks(mix.permute(1, 2, 0).unsqueeze(2), self.weight.transpose(0, 1).flatten(0, 1))
+
+    def extra_repr(self) -> str:
+        shown = [] if self.H == 1 else [f"H={self.H}"]
+        return ", ".join(shown + ["depthwise=True"] * self.depthwise)
+
+
+def _check_count(name: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        reject(name, "a positive integer", repr(count), f"such as {name}=2")
+
+
+def _rows_apart(x: Tensor, groups: int) -> Tensor:
+    """A sparse (M, P) matrix, with a row for each group of columns: (M g, P). It has as many entries as before."""
+
+    def build() -> Tensor:
+        coo = x.to_sparse_coo()
+        coo = coo.coalesce() if x.requires_grad else coo  # only then do the values pass the gradient on
+        (row, column), values = coo._indices(), coo.values() if x.requires_grad else coo._values().clone()
+        M, P = x.shape
+        places = torch.stack([row * groups + column // (P // groups), column])
+        return torch.sparse_coo_tensor(places, values, (M * groups, P), is_coalesced=coo.is_coalesced())
+
+    apart: Tensor = _APART.get((x,), groups, build)
+    return apart

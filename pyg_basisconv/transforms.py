@@ -1,0 +1,132 @@
+"""Transforms of data, beside those of `torch_geometric.transforms`."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.transforms import BaseTransform
+
+from .bases.gridded import Gridded
+from .bases.shifts import Shifts
+from .bases.window import Window
+from .errors import reject
+
+__all__ = ["ToGrid"]
+
+_KEPT = 16  # shapes whose edges are remembered
+
+
+class ToGrid(BaseTransform):
+    r"""Makes of an image the graph of its pixels, whose typed edges are the shifts of a window.
+
+    `BasisConv(P, Q, bases.Edges(window.K))` of the graph is then the same layer as `GridConv(P, Q, window)` of the
+    image. It goes on where that one cannot: with pixels that are missing, which are no nodes and have no edges, and
+    with images of different shapes in one batch of PyG's `DataLoader`.
+
+    Args:
+        window: `bases.Window` or `bases.Shifts`, with as many targets as sources; of no shape, for images of any.
+        attr: the name of the image.
+        mask: the name of a boolean tensor that is True where there is a pixel; of data that have none, all are there.
+
+    Shapes:
+        - the image (P, \*shape), and the mask (\*shape); both are replaced by
+        - x: (M, P) the pixels that are there, the last axis fastest; pos: (M, r) their integer coordinates
+        - edge_index: (2, E); edge_type: (E,) from 0 to K-1; and edge_weight: (E,) where the window has a `norm`
+
+    All else is kept. Graphs of images of one shape, without a mask, share their edges: they are not to be written to.
+
+    Raises:
+        ValueError: whatever does not fit, with the fix.
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> window = bases.Window(None, (3, 3), padding=1)
+    >>> data = ToGrid(window)(Data(x=torch.randn(1, 8, 8), y=3))  # one of a data set of images with labels
+    >>> data
+    Data(y=3, x=[64, 1], pos=[64, 2], edge_index=[2, 484], edge_type=[484])
+    >>> conv = BasisConv(1, 16, bases.Edges(window.K))
+    >>> conv(data.x, data.edge_index, edge_type=data.edge_type).shape
+    torch.Size([64, 16])
+    >>> ToGrid(window)(Data(x=torch.randn(1, 8, 8), mask=torch.rand(8, 8) > 0.2)).num_nodes < 64
+    True
+    """
+
+    def __init__(self, window: Window | Shifts, attr: str = "x", mask: str = "mask") -> None:
+        if not isinstance(window, Window | Shifts):
+            reject("window", "bases.Window or bases.Shifts", repr(window), "make one, such as Window(None, (3, 3))")
+        if getattr(window, "sites", None) is not None:
+            reject(
+                "window", "one on the whole grid", window, "take window.at(None): the mask says which pixels there are"
+            )
+        for name, value in (("attr", attr), ("mask", mask)):
+            if not isinstance(value, str) or not value:
+                reject(name, "the name of an attribute of the data", repr(value), "such as 'image'")
+        self.window, self.attr, self.mask = window, attr, mask
+        self._grids: dict[tuple[Any, ...], _Grid] = {}
+
+    def forward(self, data: Data) -> Data:
+        image, mask = self._read(data)
+        grid = self._grid(tuple(image.shape[1:]), image.device)
+        x, pos, edge_index, edge_type, edge_weight = image.flatten(1).t(), *grid
+        if mask is not None:
+            there = mask.flatten()
+            x, pos = x[there], pos[there]
+            kept = there[edge_index].all(0)
+            number = there.cumsum(0) - 1
+            edge_index, edge_type = number[edge_index[:, kept]], edge_type[kept]
+            edge_weight = None if edge_weight is None else edge_weight[kept]
+            if edge_weight is not None and getattr(self.window, "norm", None) == "mean":  # of the pixels that are left
+                edge_weight = torch.bincount(edge_index[1]).to(edge_weight).reciprocal()[edge_index[1]]
+        for name in {self.attr, self.mask} & set(data.keys()):
+            del data[name]
+        data.x, data.pos, data.edge_index, data.edge_type = x.contiguous(), pos, edge_index, edge_type
+        if edge_weight is not None:
+            data.edge_weight = edge_weight.to(image.dtype)
+        return data
+
+    def _read(self, data: Any) -> tuple[Tensor, Tensor | None]:
+        """The image and the mask, checked."""
+        if not isinstance(data, Data):
+            reject("data", "torch_geometric.data.Data", type(data).__name__, "make one: Data(x=image, y=label)")
+        image, mask, axes = data.get(self.attr), data.get(self.mask), self.window.axes
+        if not isinstance(image, Tensor) or image.dim() != axes + 1:
+            got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+            fix = "add an axis for the channel with image[None], or name another attribute with attr="
+            reject(f"data.{self.attr}", f"an image (P, *shape) with {axes} axes of a grid", got, fix)
+        shape = tuple(image.shape[1:])
+        if mask is None:
+            return image, None
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != shape:
+            came = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+            fix = "True where a pixel is there, or name another attribute with mask="
+            reject(f"data.{self.mask}", f"a boolean tensor {shape}", came, fix)
+        return image, mask.to(image.device)
+
+    def _grid(self, shape: tuple[int, ...], device: torch.device) -> "_Grid":
+        """The pixels and the edges of a whole image, computed once."""
+        key = shape, device
+        if key not in self._grids:
+            while len(self._grids) >= _KEPT:
+                del self._grids[next(iter(self._grids))]
+            self._grids[key] = _grid(self.window, shape, device)
+        return self._grids[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_grids": {}}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.window}, attr={self.attr!r}, mask={self.mask!r})"
+
+
+_Grid = tuple[Tensor, Tensor, Tensor, Tensor | None]  # positions, ends, types and weights
+
+
+def _grid(window: Gridded, shape: tuple[int, ...], device: torch.device) -> _Grid:
+    bound = window.bind(grid=shape, dtype=torch.float64)
+    if bound.grid != shape:
+        fix = "pad it, such as padding='same' with stride 1"
+        reject("window", f"as many targets as sources on the grid {shape}", f"{bound.grid} targets", fix)
+    kind, source, target, weight = (part.to(device) for part in bound.edges())
+    pos = torch.stack(torch.meshgrid(*(torch.arange(n, device=device) for n in shape), indexing="ij"), -1)
+    weights = None if getattr(window, "norm", None) is None else weight
+    return pos.view(-1, len(shape)), torch.stack([source, target]), kind, weights

@@ -1,0 +1,442 @@
+"""Convolutions of grids, against torch's; of groups, against what rotations make of them."""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .. import bases
+from ..blocks import PervasiveWindow
+from ..conv import BasisConv
+from ..convert import convert
+from ..grid import GridConv
+from ..theta import Pass, Separable
+from .comparison import Case, system
+from .data import drawn, features
+from .pairs import formula
+
+P, Q, B = 4, 6, 2  # channels and images
+GRIDS = {1: (9,), 2: (6, 7), 3: (5, 6, 7)}
+Options = dict[str, Any]
+_CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def _uneven(n: int, **more: tuple[int, int, int]) -> Options:
+    """Options that differ from axis to axis, the last n of three."""
+    return {name: values[-n:] for name, values in more.items()}
+
+
+def _windows(n: int) -> list[Options]:
+    """Of a convolution with n axes."""
+    return [
+        {},
+        {"bias": False},
+        {"kernel_size": 1},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": 2, "stride": 2},
+        {"stride": 2, "padding": 1},
+        {"stride": 3, "padding": 2, "dilation": 2},
+        {"kernel_size": 2, "stride": 3},
+        {"dilation": 2},
+        {"padding": "valid"},
+        {"padding": "same"},
+        {"kernel_size": 4, "dilation": 2, "padding": "same"},
+        {"kernel_size": 2, "padding": "same", "dilation": 3, "padding_mode": "circular"},
+        {"padding": 1, "padding_mode": "circular"},
+        {"padding": 2, "padding_mode": "reflect", "stride": 2, "dilation": 2},
+        {"padding": 2, "padding_mode": "replicate", "bias": False},
+        _uneven(n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 2, 1), dilation=(1, 1, 2)),
+        {"padding_mode": "reflect", **_uneven(n, kernel_size=(2, 1, 3), stride=(2, 1, 1), padding=(1, 0, 2))},
+    ]
+
+
+def _groups(n: int) -> list[Options]:
+    """Of a convolution with n axes whose channels are kept apart."""
+    return [
+        {"groups": 2, "padding": 1},
+        {"groups": 2, "stride": 2, "padding": 1, "bias": False, "padding_mode": "circular"},
+        {"groups": P, "out_channels": P, "padding": 1},
+        {"groups": P, "out_channels": P, "stride": 2, "dilation": 2, "padding": 2, "padding_mode": "replicate"},
+        {"groups": P, "out_channels": 2 * P, "dilation": 2, "padding": "same"},
+    ]
+
+
+def _spread(n: int) -> list[Options]:
+    """Of a transposed convolution with n axes."""
+    return [
+        {},
+        {"bias": False, "padding": 1},
+        {"stride": 2},
+        {"stride": 2, "padding": 1, "output_padding": 1},
+        {"kernel_size": 2, "stride": 3, "output_padding": 2},
+        {"kernel_size": 1, "stride": 2},
+        {"kernel_size": 2, "padding": 2},
+        {"dilation": 2, "output_padding": 1},
+        {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
+        {"stride": 2, "groups": P, "out_channels": P},
+        {"stride": 2, "groups": P, "out_channels": 2 * P, "bias": False},
+        _uneven(n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 1, 0), output_padding=(0, 0, 1)),
+    ]
+
+
+def _pools(n: int) -> list[Options]:
+    """Of average pooling over n axes."""
+    flags = [dict(zip(("ceil_mode", "count_include_pad"), f, strict=True)) for f in product((False, True), repeat=2)]
+    sizes = [
+        {"kernel_size": 2},
+        {"kernel_size": 3, "stride": 2, "padding": 1},
+        {"kernel_size": 2, "stride": 3},
+        _uneven(n, kernel_size=(2, 1, 4), stride=(2, 1, 3), padding=(1, 0, 2)),
+    ]
+    divided = [{"divisor_override": d} for d in (3, -2)] if n > 1 else []
+    return [a | b for a, b in product(sizes, flags)] + [a | d | f for a, d, f in product(sizes, divided, flags[2:])]
+
+
+# What layers of torch are made with, beside what LIKE says; all of them are converted.
+LAYERS: dict[str, list[Options]] = {
+    **{f"Conv{n}d": _windows(n) + _groups(n) for n in GRIDS},
+    **{f"ConvTranspose{n}d": _spread(n) for n in GRIDS},
+    **{f"AvgPool{n}d": _pools(n) for n in GRIDS},
+    "Unfold": [
+        {},
+        {"padding": 1},
+        {"stride": 2},
+        {"dilation": 2},
+        {"kernel_size": (2, 1), "stride": (1, 2), "padding": (1, 0), "dilation": (3, 1)},
+    ],
+}
+_LIKE: dict[str, Options] = {"Conv": {"in_channels": P, "out_channels": Q, "kernel_size": 3}, "Unf": {"kernel_size": 3}}
+
+
+def dimensions(kind: str) -> int:
+    """The number of axes of a layer of torch."""
+    return 2 if kind == "Unfold" else int(kind[-2])
+
+
+def torch_layer(kind: str, options: Options) -> Any:
+    """A layer of torch with random parameters."""
+    like = next((given for start, given in _LIKE.items() if kind.startswith(start)), {})
+    return drawn(getattr(nn, kind)(**like | options))
+
+
+def gridded(kind: str, options: Options) -> Iterator[Case]:
+    """A layer of torch and what `convert` makes of it: of images and of one image, by any order and by torch's kernels;
+    and to a given size, where a call takes one.
+    """
+    reference = torch_layer(kind, options)
+    ours, grid = convert(reference), GRIDS[dimensions(kind)]
+    natively: Any = copy.deepcopy(ours)
+    natively.order = "auto" if kind == "Unfold" else "native"
+    for lead in ((B,), ()):
+        x = features(*lead, P, *grid)
+        yield Case(ours, reference, [x])
+        yield Case(natively, reference, [x])
+        if kind.startswith("ConvTranspose"):
+            plain = reference(x).shape[-len(grid) :]
+            sizes = [n - o for n, o in zip(plain, reference.output_padding, strict=True)]
+            sizes[-1] += reference.stride[-1] - 1
+            yield Case(ours, reference, [x], lambda f, x, size=sizes: f(x, output_size=size))
+
+
+def _row(name: str, reference: str, kinds: dict[str, list[Options]]) -> None:
+    """Makes layers of torch over their options a row of the table."""
+    system(name, reference)(lambda: (case for kind, sweep in kinds.items() for o in sweep for case in gridded(kind, o)))
+
+
+for _n in GRIDS:
+    _row(f"CNN, {_n}-D", f"torch.nn.Conv{_n}d", {f"Conv{_n}d": _windows(_n)})
+_row("CNN, grouped and depthwise", "torch.nn.ConvNd(groups=g)", {f"Conv{n}d": _groups(n) for n in GRIDS})
+_row("CNN, transposed", "torch.nn.ConvTransposeNd", {f"ConvTranspose{n}d": _spread(n) for n in GRIDS})
+_row("average pooling", "torch.nn.AvgPoolNd", {f"AvgPool{n}d": _pools(n) for n in GRIDS})
+_row("patches", "torch.nn.Unfold", {"Unfold": LAYERS["Unfold"]})
+
+
+def kernel(weight: Tensor, size: Sequence[int]) -> Tensor:
+    """(K, P, Q) as (Q, P, *size)."""
+    return weight.unflatten(0, tuple(size)).movedim((-2, -1), (1, 0))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """(*, P, H, W) as (*, H W, P)."""
+    return x.flatten(-2).transpose(-1, -2)
+
+
+@system("depthwise separable", "two torch.nn.Conv2d")
+def _separable() -> Iterator[Case]:
+    for options in (
+        {"padding": 1},
+        {"stride": 2, "padding": 2, "dilation": 2},
+        {"padding": 2, "padding_mode": "reflect"},
+    ):
+        apart = nn.Conv2d(P, P, 3, groups=P, bias=False, **options)  # type: ignore[arg-type]
+        reference = drawn(nn.Sequential(apart, nn.Conv2d(P, Q, 1)))
+        window = bases.Window(None, (3, 3), **options)  # type: ignore[arg-type]
+        ours = GridConv(P, Q, window, Separable(depthwise=True)).double()
+        with torch.no_grad():
+            ours.theta.mix.copy_(reference[0].weight.flatten(1).t().unsqueeze(0))
+            ours.theta.weight.copy_(reference[1].weight.flatten(1).t().unsqueeze(0))
+            ours.bias.copy_(reference[1].bias)
+        yield Case(ours, reference, [features(B, P, 6, 7)])
+
+
+@system("controlled separability", "sums of H convolutions")
+def _controlled() -> Iterator[Case]:
+    def summed(c: Any, x: Tensor) -> Tensor:
+        t = c.theta
+        H = t.weight.shape[0]
+        parts = []
+        for h in range(H):
+            if t.depthwise:  # taps of a channel, then the matrix
+                taps = t.mix[h].t().view(P, 1, 3, 2)
+                apart = F.conv2d(x, taps, padding=(1, 0), groups=P)
+                parts.append(torch.einsum("...pij,pq->...qij", apart, t.weight[h]))
+            else:
+                whole = torch.einsum("k,pq->qpk", t.mix[h], t.weight[h]).view(Q, P, 3, 2)
+                parts.append(F.conv2d(x, whole, padding=(1, 0)))
+        return torch.stack(parts).sum(0) + c.bias.view(-1, 1, 1)
+
+    for H, depthwise, order in product((1, 3), (False, True), ("auto", "a_first", "theta_first")):
+        conv = GridConv(P, Q, bases.Window(None, (3, 2), padding=(1, 0)), Separable(H, depthwise), order=order)
+        yield formula(conv, summed, [features(B, P, 5, 6)])
+
+
+@system("1 x 1", "torch.nn.Linear")
+def _pointwise() -> Iterator[Case]:
+    for n, grid in GRIDS.items():
+        reference = drawn(nn.Linear(P, Q))
+        ours = GridConv(P, Q, bases.Window(None, (1,) * n)).double()
+        with torch.no_grad():
+            ours.theta.weight.copy_(reference.weight.t().unsqueeze(0))
+            ours.bias.copy_(reference.bias)
+        yield Case(
+            ours,
+            reference,
+            [features(B, P, *grid)],
+            lambda f, x, ours=ours: f(x) if f is ours else f(x.movedim(1, -1)).movedim(-1, 1),
+        )
+
+
+@system("sub-sampling, dilated", "x[::s], convolved")
+def _subsampling() -> Iterator[Case]:
+    for s, grid in product((2, 3), ((6, 7), (7, 9))):
+        only = GridConv(-1, -1, bases.Window(None, (1, 1), stride=s), Pass(), bias=False)
+        yield Case(only, lambda x, s=s: x[..., ::s, ::s], [features(B, P, *grid)])
+
+        def convolved(c: Any, x: Tensor, s: int = s) -> Tensor:
+            return F.conv2d(x[..., ::s, ::s], kernel(c.theta.weight, (3, 3)), c.bias, padding=1)
+
+        window = bases.Window(None, (3, 3), stride=s, padding=s, dilation=s)
+        yield formula(GridConv(P, Q, window), convolved, [features(B, P, *grid)])
+        fewer = bases.Window(grid, 1, stride=s)
+        then = bases.Window([-(-n // s) for n in grid], 3, padding=1)
+        both = BasisConv(P, Q, fewer @ then)
+        flat = formula(both, lambda c, x, f=convolved: channels_last(f(c, x)), [features(B, P, *grid)], _flat)
+        yield flat
+
+
+def _flat(f: Any, x: Tensor) -> Tensor:
+    return f(channels_last(x))
+
+
+@system("shifts, r dimensions", "torch.roll; slices")
+def _shifts() -> Iterator[Case]:
+    shapes: list[tuple[tuple[int, ...], list[tuple[int, ...]]]] = [
+        ((7,), [(0,), (2,), (-1,)]),
+        ((4, 5), [(0, 0), (1, 0), (-1, 2), (0, -3)]),
+        ((3, 4, 5), [(0, 0, 0), (1, -1, 2), (0, 3, -1)]),
+    ]
+
+    def rolled(x: Tensor, theta: Tensor, offsets: list[tuple[int, ...]]) -> Tensor:
+        axes = tuple(range(1, len(offsets[0]) + 1))
+        return sum(torch.roll(x, d, axes) @ t for d, t in zip(offsets, theta, strict=True))  # type: ignore[return-value]
+
+    def cut(x: Tensor, theta: Tensor, offsets: list[tuple[int, ...]]) -> Tensor:
+        far = 4
+        r = x.dim() - 2
+        wide = F.pad(x, [0, 0] + [far] * 2 * r)
+        return rolled(wide, theta, offsets)[(slice(None), *[slice(far, -far)] * r)]
+
+    for (shape, offsets), order in product(shapes, ("auto", "a_first", "theta_first", "phi")):
+        circular, cut_off = bases.Shifts(shape, offsets, "circular"), bases.Shifts(shape, offsets)
+        for basis, reference in ((circular, rolled), (cut_off, cut)):
+            conv = BasisConv(P, Q, basis, order=order, bias=False).double()
+            yield Case(
+                lambda x, theta, c=conv: functional_call(c, {"theta.weight": theta}, (x.flatten(1, -2),)),
+                lambda x, theta, f=reference, d=offsets: f(x, theta, d).flatten(1, -2),
+                [features(B, *shape, P), features(len(offsets), P, Q)],
+            )
+
+
+@system("circular: translations", "the translated result")
+def _translations() -> Iterator[Case]:
+    for n, grid in GRIDS.items():
+        layer = drawn(GridConv(P, Q, bases.Window(None, (3,) * n, padding=1, padding_mode="circular")))
+        by, over = (2, -1, 3)[:n], tuple(range(2, n + 2))
+        yield Case(
+            lambda x, f=layer, by=by, over=over: f(torch.roll(x, by, over)),
+            lambda x, f=layer, by=by, over=over: torch.roll(f(x), by, over),
+            [features(B, P, *grid)],
+        )
+
+
+def sites_of(shape: Sequence[int], share: float = 0.4) -> Tensor:
+    """(M, r) some places of a grid, in no order."""
+    chosen = torch.randperm(torch.Size(shape).numel())[: round(share * torch.Size(shape).numel())]
+    return torch.stack(torch.unravel_index(chosen, tuple(shape)), 1)
+
+
+def filled_in(x: Tensor, sites: Tensor, shape: Sequence[int], batch: Tensor | None = None) -> Tensor:
+    """(M, P) features at some places as images (B, P, *shape), zeros elsewhere."""
+    batch = sites.new_zeros(len(sites)) if batch is None else batch
+    image = x.new_zeros(int(batch.max()) + 1, *shape, x.shape[1])
+    return image.index_put((batch, *sites.t()), x).movedim(-1, 1)
+
+
+@system("masked and irregular grids", "a dense convolution of zeros elsewhere")
+def _masked() -> Iterator[Case]:
+    windows: list[tuple[int, Options]] = [
+        (1, {"stride": 2, "padding": 1}),
+        (2, {"stride": 2, "padding": 1}),
+        (2, {"padding": 2}),
+        (2, {"padding": 2, "dilation": 2, "stride": 3}),
+        (3, {"stride": 2, "padding": 1}),
+    ]
+
+    def dense(c: Any, x: Tensor, sites: Tensor, batch: Tensor | None, bound: Any, options: Options) -> Tensor:
+        size = (3,) * sites.shape[1]
+        image = filled_in(x, sites, GRIDS[sites.shape[1]], batch)
+        y = _CONVOLVE[sites.shape[1]](image, kernel(c.theta.weight, size), c.bias, **options)
+        where = bound.site_batch if batch is not None else bound.sites.new_zeros(bound.N)
+        return y.movedim(1, -1)[(where, *bound.sites.t())]
+
+    for (n, options), several in product(windows, (False, True)):
+        sites = sites_of(GRIDS[n])
+        batch = torch.arange(len(sites)) % 2 if several else None
+        window = bases.Window(GRIDS[n], 3, sites=sites, **options)
+        bound = window.bind(dtype=torch.float64, batch=batch)
+        yield formula(
+            BasisConv(P, Q, window),
+            lambda c, x, s=sites, b=batch, bound=bound, o=options: dense(c, x, s, b, bound, o),
+            [features(len(sites), P)],
+            lambda f, x, b=batch: f(x, batch=b),
+        )
+
+
+@system("submanifold", "a dense convolution, read where x is")
+def _submanifold() -> Iterator[Case]:
+    for (n, shape), dilation, order in product(GRIDS.items(), (1, 2), ("auto", "compacted", "a_first", "theta_first")):
+        sites = sites_of(shape)
+
+        def dense(c: Any, x: Tensor, n: int = n, sites: Tensor = sites, d: int = dilation) -> Tensor:
+            image = filled_in(x, sites, GRIDS[n])
+            y = _CONVOLVE[n](image, kernel(c.theta.weight, (3,) * n), c.bias, padding=d, dilation=d)
+            return y.movedim(1, -1)[(0, *sites.t())]
+
+        window = bases.Window(shape, 3, padding=dilation, dilation=dilation, sites=sites)
+        yield formula(BasisConv(P, Q, window, order=order), dense, [features(len(sites), P)])
+
+
+def turned(x: Tensor, g: int) -> Tensor:
+    """Element g of p4m acts on images: a reflection of the columns for g >= 4, then g % 4 quarter turns."""
+    return torch.rot90(x.flip(-1) if g >= 4 else x, g % 4, (-2, -1))
+
+
+def group_table(order: int) -> list[list[int]]:
+    """The number of a b, of the first elements of p4m, from what they do to one image without symmetry."""
+    image = torch.arange(9).view(3, 3)
+    found = {tuple(turned(image, g).flatten().tolist()): g for g in range(order)}
+    return [[found[tuple(turned(turned(image, b), a).flatten().tolist())] for b in range(order)] for a in range(order)]
+
+
+def lifting(weight: Tensor, order: int) -> Callable[[Tensor], Tensor]:
+    """Convolutions with the kernel (Q, P, s, s) in all its poses: (B, P, H, W) -> (B, Q, G, H, W)."""
+    pad = weight.shape[-1] // 2
+    return lambda x: torch.stack([F.conv2d(x, turned(weight, h), padding=pad) for h in range(order)], 2)
+
+
+def group_convolution(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """Convolutions with the kernel (Q, P, G, s, s) in all its poses: (B, P, G, H, W) -> (B, Q, G, H, W)."""
+    order, pad = weight.shape[2], weight.shape[-1] // 2
+    table = group_table(order)
+
+    def pose(h: int) -> Tensor:
+        seen = [table[h].index(g) for g in range(order)]  # h^-1 g, at g
+        return turned(weight[:, :, seen], h).flatten(1, 2)
+
+    return lambda x: torch.stack([F.conv2d(x.flatten(1, 2), pose(h), padding=pad) for h in range(order)], 2)
+
+
+def _group(order: int) -> Iterator[Case]:
+    """Lifting, and convolution of what is lifted."""
+    name, shape = {4: "p4", 8: "p4m"}[order], (5, 6)
+    for size in (3, 1):
+        window = bases.Window(shape, size, padding=size // 2)
+
+        def lifted(c: Any, x: Tensor, s: int = size) -> Tensor:
+            return lifting(kernel(c.theta.weight, (s, s)), order)(x) + c.bias.view(-1, 1, 1, 1)
+
+        def convolved(c: Any, x: Tensor, s: int = size) -> Tensor:
+            return group_convolution(kernel(c.theta.weight, (order, s, s)))(x) + c.bias.view(-1, 1, 1, 1)
+
+        yield formula(GridConv(P, Q, bases.Group(name, window, lift=True)), lifted, [features(B, P, *shape)])
+        yield formula(GridConv(P, Q, bases.Group(name, window)), convolved, [features(B, P, order, *shape)])
+
+    def alone(c: Any, x: Tensor) -> Tensor:
+        table = group_table(order)
+        rows = [sum(x[..., table[g][r], :] @ c.theta.weight[r] for r in range(order)) for g in range(order)]
+        return torch.stack(rows, -2) + c.bias  # type: ignore[arg-type]
+
+    for order_of in ("auto", "a_first", "theta_first", "phi"):
+        yield formula(BasisConv(P, Q, bases.Group(name), order=order_of), alone, [features(B, order, P)])
+
+
+system("group convolution, p4", "rotations of the kernel, stacked")(lambda: _group(4))
+system("group convolution, p4m", "rotations and reflections of the kernel, stacked")(lambda: _group(8))
+
+
+def moved(y: Tensor, g: int, axis: int = -3) -> Tensor:
+    """Element g acts on functions of the group and the grid: at (h, t) stands what was at g^-1 (h, t)."""
+    table = group_table(y.shape[axis])
+    return turned(y, g).index_select(axis, torch.tensor([table[g].index(h) for h in range(y.shape[axis])]))
+
+
+@system("p4 and p4m: rotations, reflections", "the rotated result")
+def _equivariance() -> Iterator[Case]:
+    for name, order in (("p4", 4), ("p4m", 8)):
+        window = bases.Window((5, 5), 3, padding=1)
+        lift = drawn(GridConv(P, Q, bases.Group(name, window, lift=True)))
+        conv = drawn(GridConv(Q, P, bases.Group(name, window)))
+        both = nn.Sequential(lift, nn.Tanh(), conv)
+        for g in range(order):
+            for layer, leaf, act in (
+                (lift, features(B, P, 5, 5), turned),
+                (conv, features(B, Q, order, 5, 5), moved),
+                (both, features(B, P, 5, 5), turned),
+            ):
+                yield Case(
+                    lambda x, f=layer, act=act, g=g: f(act(x, g)),
+                    lambda x, f=layer, g=g: moved(f(x), g),
+                    [leaf],
+                )
+
+
+@system("pervasive attention", "a masked torch.nn.functional.conv2d")
+def _pervasive() -> Iterator[Case]:
+    S, T = 5, 4
+
+    def masked(c: Any, x: Tensor, rows: int, columns: int) -> Tensor:
+        # It correlates: the last column of what is left of the kernel is the current one, and a mask hides the rest.
+        left = c.theta.weight.unflatten(0, (rows, columns)).permute(3, 2, 0, 1).flip(2, 3)
+        whole = F.pad(left, (0, columns - 1))
+        image = x.unflatten(-2, (S, T)).movedim(-1, 1)
+        y = F.conv2d(image, whole, c.bias, padding=(rows // 2, columns - 1))
+        return channels_last(y)
+
+    for rows, columns in ((3, 2), (1, 3), (5, 1)):
+        conv = BasisConv(P, Q, PervasiveWindow(T, rows, columns))
+        yield formula(conv, lambda c, x, r=rows, n=columns: masked(c, x, r, n), [features(B, S * T, P)])
