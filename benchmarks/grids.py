@@ -129,15 +129,22 @@ def training(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
     return train
 
 
-class TrainingRow:
-    """A residual network as torch has it, and converted; a first step is compared in its values and gradients."""
+class TrainingRow(NamedTuple):
+    """A residual network as torch has it, and converted; a first step is compared in its values and gradients.
 
-    name = "training step of a residual network, 32 images of 32 x 32"
-    target = Target(ratio=0.95)
-    devices = ("cpu", "cuda")
+    width: of the first blocks; the narrower, the more of the time is what surrounds the kernels.
+    """
+
+    width: int
+    target: Target = Target(ratio=0.95)
+    devices: tuple[str, ...] = ("cpu", "cuda")
+
+    @property
+    def name(self) -> str:
+        return f"training step of a residual network of width {self.width}, 32 images of 32 x 32"
 
     def run(self, bench: Bench) -> Result:
-        B, side, width = (4, 8, 4) if bench.quick else (32, 32, 16)
+        B, side, width = (4, 8, 4) if bench.quick else (32, 32, self.width)
         torch.manual_seed(0)
         start = Residual(width).state_dict()
 
@@ -237,4 +244,4 @@ class WrittenRow:
 
 def grid_rows() -> list[Any]:
     typed = [TypedRow(False, Target(ratio=8)), TypedRow(True, Target(ratio=8))]
-    return [*layer_rows(), TrainingRow(), *typed, WrittenRow()]
+    return [*layer_rows(), TrainingRow(16), TrainingRow(64), *typed, WrittenRow()]

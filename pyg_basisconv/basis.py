@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .cache import IdentityCache
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
+from .kernels import Meetings
 
 if TYPE_CHECKING:
     from .content import Inputs
@@ -67,9 +68,6 @@ class Native(NamedTuple):
     of_image: "Callable[[Tensor, Tensor | None], Tensor] | None" = None
 
 
-Runs = list[tuple[Tensor, Tensor]]  # for each member the sources and the targets that meet, each at most once
-
-
 class BoundBasis:
     """A family of K matrices A_k, M x N, ready to be applied.
 
@@ -84,7 +82,6 @@ class BoundBasis:
     device: torch.device
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     grid: tuple[int, ...] | None = None  # the shape of the targets, where they are a grid
-    runs: Runs | None = None  # of a family of ones, where it may be evaluated member by member
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
@@ -123,6 +120,11 @@ class BoundBasis:
     def each(self, z: Tensor) -> Tensor:
         r"""Member by member :math:`A_k^\top z_k`: (K, *, M, D) -> (K, *, N, D)."""
         return self.explicit.each(z)
+
+    @property
+    def meetings(self) -> Meetings | None:
+        """Who meets whom, in a family of ones in which each source and target meets one of the others at most."""
+        return None
 
     @property
     def T(self) -> "BoundBasis":

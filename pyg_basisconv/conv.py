@@ -324,6 +324,7 @@ class BasisConv(MessagePassing):
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages
         features, native = self._condensed(x, cached), bound.native(theta, P)
+        meetings = bound.meetings if theta.sums else None
         problem = Problem(
             K=bound.K,
             M=bound.M,
@@ -344,7 +345,8 @@ class BasisConv(MessagePassing):
             learns=weight is not None,
             messages=messages,
             native=None if native is None else native[1:5],
-            touched=-1 if bound.runs is None or not theta.sums else bound.works["combine"].entries,
+            touched=-1 if meetings is None else meetings.rows,
+            tiled=meetings is not None and meetings.many,
             batched=bool(bound.batch),
         )
         return plan(problem, self.order), native

@@ -1,6 +1,7 @@
 """The families whose edges are written out: typed edges, and shared edges with K weights each."""
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from .basis import BoundBasis, Direction, EdgeList, Work
 from .cache import kept
 from .errors import reject
-from .kernels import Pattern, spmm
+from .kernels import Meetings, Pattern, spmm
 from .kernels.pattern import index_dtype
 
 # Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
@@ -113,6 +114,19 @@ class EdgeSet:
         return Pattern(source, self._ends(self.K, self.N, self.target), self.K * self.M, self.K * self.N)
 
     @kept
+    def meetings(self) -> Meetings | None:
+        """Who meets whom, where each source and target meets one in each matrix, and most of them do."""
+        if 4 * self.source.numel() < self.K * max(self.M, self.N, 1):
+            return None
+        ptr, source, _ = self.expand.by_target
+        t_ptr = self.combine.by_source.ptr
+        if not source.numel() or int(ptr.diff().max()) > 1 or int(t_ptr.diff().max()) > 1:
+            return None
+        bounds, target = ptr[:: self.N].tolist(), self.expand.row.long() % self.N
+        runs = [(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)]
+        return Meetings(runs, self.M, self.N)
+
+    @kept
     def T(self) -> "EdgeSet":
         """The places turned round; what expands here combines there."""
         turned = EdgeSet(self.K, self.N, self.M, self._type, self.target, self.source)
@@ -180,6 +194,10 @@ class TypedEdges(Explicit):
     @kept
     def _each(self) -> Sparse:
         return self._expand if self.K == 1 else self._sparse(self.edge_set.each, self.weight)
+
+    @kept
+    def meetings(self) -> Meetings | None:
+        return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
 
     def edges(self) -> EdgeList:
         e = self.edge_set

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .basis import BoundBasis
 from .content import Inputs
-from .kernels.compact import products
+from .kernels import products
 
 
 def a_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
@@ -34,9 +34,10 @@ def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
 
 def compacted(basis: BoundBasis, inputs: Inputs) -> Tensor:
     """Member by member, on the rows that it touches: gathered, multiplied with Theta_k, added."""
-    assert basis.runs is not None  # the plan refuses it otherwise
-    x = inputs.theta.lift(inputs.x)
-    return products(x, inputs.theta.dense(x.shape[-1]).to(x), basis.runs, basis.N)
+    meetings = basis.meetings
+    assert meetings is not None  # the plan refuses it otherwise
+    x = inputs.theta.lift(inputs.x)[..., : meetings.M, :]
+    return products(x, inputs.theta.dense(x.shape[-1]).to(x), meetings)
 
 
 ORDERS: dict[str, Callable[[BoundBasis, Inputs], Tensor]] = {

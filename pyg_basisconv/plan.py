@@ -63,7 +63,8 @@ class Problem(NamedTuple):
     learns: bool = True  # False where there is no Theta to multiply with
     messages: bool = False  # True where PyG's message passing is to do it
     native: tuple[int, int, int, bool] | None = None  # what a vendor's kernel costs, see `basis.Native`
-    touched: int = -1  # entries of a family that may be evaluated member by member; -1 for any other
+    touched: int = -1  # rows gathered of a family that may be evaluated member by member; -1 for any other
+    tiled: bool = False  # whether they are those of all members at once
     batched: bool = False  # True where each graph of the batch has matrices of its own
 
 
@@ -93,6 +94,12 @@ class Tally:
         self.operations += 2 * work.entries * width
         self.bytes += gathered + streamed
         self.seconds += work.products * self.machine.sparse + gathered / rate + streamed / self.machine.stream
+
+    def near(self, rows: int, width: int) -> None:
+        """Rows gathered a few at a time, so that they stay in the cache."""
+        moved = rows * max(width * self.itemsize, 64)
+        self.bytes += moved
+        self.seconds += moved / self.machine.near
 
     def kernel(self, operations: int, numbers: int, kernels: int, share: float) -> None:
         """A vendor's kernel, which reaches a share of the arithmetic that a product does."""
@@ -249,14 +256,22 @@ def compacted(p: Problem) -> Estimate:
         return _refuse("compacted", "there is no parameter to multiply with")
     t = Tally(MACHINES[p.device], p.itemsize)
     each = -(-p.touched // p.K)
-    passes = 1 + (p.grad_x or p.grad_basis) + p.grad_theta
-    for _ in range(p.B * passes):
-        t.sparse(Work(p.touched, p.touched), p.P, p.M)
-        t.sparse(Work(p.touched, p.touched), p.Q, p.N)
-        for _ in range(p.K):
-            t.product(each, p.P, p.Q)
-            t.seconds += 3 * t.machine.dense  # gathered, and added
-    memory = each * (p.P + p.Q) + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
+
+    def multiply(width: int, other: int, gathers: bool = True) -> None:
+        """Rows of some width by matrices; where few members meet, what comes out is gathered too, and added."""
+        for moved in (width, other)[: gathers * (1 if p.tiled else 2)]:
+            t.near(p.touched, moved)
+        for _ in range(1 if p.tiled else p.K):
+            t.product(each, width * (p.K if p.tiled else 1), other)
+            t.seconds += 3 * t.machine.dense
+
+    for _ in range(p.B):
+        multiply(p.P, p.Q)
+        if p.grad_x or p.grad_basis:
+            multiply(p.Q, p.P)
+        if p.grad_theta:
+            multiply(p.P, p.Q, gathers=not (p.tiled and p.grad_x))
+    memory = (0 if p.tiled else each * (p.P + p.Q)) + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
     return Estimate("compacted", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 
 

@@ -223,15 +223,22 @@ class BoundGrid(OnImages):
             along = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in source]
             if folded is not None:
                 along = [places[index] for places, index in zip(folded, along, strict=True)]
-            sources.append(_flat(along, self.lattice.sources))
+            sources.append(self._flat(along, self.lattice.sources))
             onto = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in target]
-            targets.append(_flat(onto, self.lattice.targets))
+            targets.append(self._flat(onto, self.lattice.targets))
             kinds.append(torch.full_like(sources[-1], k))
         kind, origin, goal = map(torch.cat, (kinds, sources, targets))
         weight = torch.ones(kind.numel(), dtype=self.dtype, device=self.device)
         if self._scale is not None:
             weight = self._scale.flatten().index_select(0, goal)
         return EdgeList(kind, origin, goal, weight)
+
+    def _flat(self, along: Sequence[Tensor], shape: Ints) -> Tensor:
+        """The numbers of all the places with these coordinates along each axis, the last one fastest."""
+        total = torch.zeros(1, dtype=torch.int64, device=self.device)
+        for index, size in zip(along, shape, strict=True):
+            total = (total.unsqueeze(-1) * size + index).flatten()
+        return total
 
     @property
     def T(self) -> BoundBasis:
@@ -381,14 +388,6 @@ def _shifted(image: Tensor, bias: Tensor | None) -> Tensor:
 
 def _added(y: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias
-
-
-def _flat(along: Sequence[Tensor], shape: Ints) -> Tensor:
-    """The numbers of all the places with these coordinates along each axis, the last one fastest."""
-    total = torch.zeros(1, dtype=torch.int64, device=along[0].device)
-    for index, size in zip(along, shape, strict=True):
-        total = (total.unsqueeze(-1) * size + index).flatten()
-    return total
 
 
 def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:

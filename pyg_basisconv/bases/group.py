@@ -13,7 +13,7 @@ from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints
 from ..theta import Theta
-from .grid import BoundGrid, OnImages, apply
+from .grid import BoundGrid, Lattice, OnImages, apply
 from .gridded import Gridded
 from .window import Window
 
@@ -181,7 +181,7 @@ class BoundGroup(OnImages):
             kernel = kernel.permute(0, 3, 1, 4, 2).reshape(-1, 1, P * S, Q * G)
             own = None if bias is None else bias.repeat_interleave(G)
             y = apply(image.reshape(-1, P * S, *self.window.shape), kernel, own, window)
-            return y.reshape(y.shape[0], Q, *self.grid)
+            return y.unflatten(1, (Q, G))
 
         operations = 2 * window.taps * self.window.N * P * S * Q * G
         return self.on_images(on, operations, self.sources * P + self.N * Q)
@@ -275,15 +275,11 @@ class Group(Gridded):
         shape = self.shape_of(graph)
         rows = self.rows_of(graph, shape)
         if self.window is None:
-            sheet = Window((1,), 1).bind(dtype=graph.dtype)
+            sheet: BoundBasis = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # one place
         else:
-            plane = shape if self.lift else shape[1:]
-            sheet = self.window.bind(grid=plane, dtype=graph.dtype)
+            sheet = self.window.bind(grid=shape if self.lift else shape[1:], dtype=graph.dtype).to(graph.device)
         assert isinstance(sheet, BoundGrid)
-        bound = BoundGroup(self.group, sheet.to(graph.device), self._taps, self.lift, rows)
-        if self.window is None:
-            bound.shape = bound.grid = (self.group.order,)
-        return bound
+        return BoundGroup(self.group, sheet, self._taps, self.lift, rows)
 
     def extra_repr(self) -> str:
         shown = [repr(self.group)] + ([] if self.window is None else [repr(self.window)])

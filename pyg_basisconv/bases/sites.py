@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
 from ..errors import reject
+from ..kernels import Meetings
 from ..kernels.grids import Ints
 from .grid import Lattice
 
@@ -15,20 +16,18 @@ from .grid import Lattice
 class Places(NamedTuple):
     """The sites on both sides, and for each member of the family which of them meet.
 
-    sources, targets: (M, r), (N, r) positions; source_batch, target_batch: (M,), (N,) the sample of each;
-    runs: for each member, the sources and the targets that meet, each at most once.
+    sources, targets: (M, r), (N, r) positions; source_batch, target_batch: (M,), (N,) the sample of each.
     """
 
     sources: Tensor
     source_batch: Tensor
     targets: Tensor
     target_batch: Tensor
-    runs: list[tuple[Tensor, Tensor]]
+    meetings: Meetings
 
     @property
     def T(self) -> "Places":
-        runs = [(target, source) for source, target in self.runs]
-        return Places(self.targets, self.target_batch, self.sources, self.source_batch, runs)
+        return Places(self.targets, self.target_batch, self.sources, self.source_batch, self.meetings.T)
 
 
 class BoundSites(BoundBasis):
@@ -42,8 +41,8 @@ class BoundSites(BoundBasis):
 
     def __init__(self, places: Places, space: Ints, M: int, dtype: torch.dtype) -> None:
         self.places, self.space = places, space
-        self.K, self.M, self.N = len(places.runs), M, places.targets.shape[0]
-        self.dtype, self.device, self.runs = dtype, places.sources.device, places.runs
+        self.K, self.M, self.N = len(places.meetings.runs), M, places.targets.shape[0]
+        self.dtype, self.device = dtype, places.sources.device
 
     @property
     def sites(self) -> Tensor:
@@ -53,8 +52,12 @@ class BoundSites(BoundBasis):
     def site_batch(self) -> Tensor:
         return self.places.target_batch
 
+    @property
+    def meetings(self) -> Meetings:
+        return self.places.meetings
+
     def edges(self) -> EdgeList:
-        runs = self.places.runs
+        runs = self.meetings.runs
         kinds = [torch.full_like(source, k) for k, (source, _) in enumerate(runs)]
         source, target = (torch.cat(ends) for ends in zip(*runs, strict=True))
         weight = torch.ones(source.numel(), dtype=self.dtype, device=self.device)
@@ -67,15 +70,14 @@ class BoundSites(BoundBasis):
         return BoundSites(self.places.T, self.space, self.N, self.dtype)
 
     def work(self, direction: Direction) -> Work:
-        entries = sum(source.numel() for source, _ in self.places.runs)
-        return Work(entries, self.N if direction == "combine" else self.K * self.N, 1)
+        return Work(self.meetings.entries, self.N if direction == "combine" else self.K * self.N, 1)
 
     def to(self, device: torch.device | str) -> "BoundSites":
         places = self.places
         sources, targets = places.sources.to(device), places.targets.to(device)
         of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
-        runs = [(source.to(device), target.to(device)) for source, target in places.runs]
-        return BoundSites(Places(sources, of_sources, targets, of_targets, runs), self.space, self.M, self.dtype)
+        met = places.meetings.to(torch.device(device))
+        return BoundSites(Places(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
 
 
 def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Places:
@@ -121,9 +123,8 @@ def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[In
             source, found = source[hit], order[found[hit]]
         pairs[offset] = order[source], found
     runs = [pairs[offset] for offset in offsets]
-    if same:
-        return Places(sites, batch, sites, batch, runs)
-    return Places(sites, batch, *_positions(known, lattice.targets), runs)
+    targets = (sites, batch) if same else _positions(known, lattice.targets)
+    return Places(sites, batch, *targets, Meetings(runs, M, targets[0].shape[0]))
 
 
 def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
 from .attend import Piece, attend
+from .compact import Meetings, products
 from .dense import matmul
 from .pairs import hidden
 from .pattern import Pattern
@@ -8,6 +9,7 @@ from .products import sddmm, spmm
 from .segments import collect, lift, pair_sum, segment_softmax
 
 __all__ = [
+    "Meetings",
     "Pattern",
     "Piece",
     "attend",
@@ -16,6 +18,7 @@ __all__ = [
     "lift",
     "matmul",
     "pair_sum",
+    "products",
     "sddmm",
     "segment_softmax",
     "spmm",

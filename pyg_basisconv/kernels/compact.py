@@ -1,53 +1,144 @@
 """Products member by member, on the rows that each member touches: gather, multiply, add."""
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_PIECE = 1 << 14  # pairs at a time, whose rows fit into a near cache
+from ..cache import kept
+from .pattern import index_dtype
 
-Runs = list[tuple[Tensor, Tensor]]  # for each member the sources and the targets that meet, each at most once
+_PIECE = 1 << 14  # pairs of a member at a time, whose rows fit into a near cache
+_ROOM = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers of all members' rows that are gathered at a time
+
+
+class Meetings:
+    """Which of M sources and N targets meet in each of K matrices of zeros and ones, at most one of them each.
+
+    Args:
+        runs: K pairs, the sources and the targets that meet.
+        M: how many sources there are.
+        N: how many targets.
+
+    >>> runs = [(torch.tensor([0, 1]), torch.tensor([1, 0])), (torch.tensor([1]), torch.tensor([1]))]
+    >>> meetings = Meetings(runs, 2, 2)
+    >>> meetings.entries, meetings.table.tolist()
+    (3, [[1, 2], [0, 1]])
+    """
+
+    def __init__(self, runs: list[tuple[Tensor, Tensor]], M: int, N: int) -> None:
+        self.runs, self.M, self.N = runs, M, N
+
+    @cached_property
+    def entries(self) -> int:
+        """How many ones there are."""
+        return sum(source.numel() for source, _ in self.runs)
+
+    @property
+    def many(self) -> bool:
+        """Whether so many places are ones that the others may be multiplied as well."""
+        return 4 * self.entries >= len(self.runs) * max(self.M, self.N)
+
+    @property
+    def rows(self) -> int:
+        """How many rows are gathered in one evaluation."""
+        return len(self.runs) * self.N if self.many else self.entries
+
+    @kept
+    def table(self) -> Tensor:
+        """(N, K) the source that each target meets in each member, M where there is none."""
+        source, target = self.runs[0]
+        table = source.new_full((self.N, len(self.runs)), self.M, dtype=index_dtype(self.M + 1))
+        for k, (source, target) in enumerate(self.runs):
+            table[target.long(), k] = source.to(table.dtype)
+        return table
+
+    @kept
+    def T(self) -> "Meetings":
+        """The same seen from the targets."""
+        turned = Meetings([(target, source) for source, target in self.runs], self.N, self.M)
+        turned.__dict__["T"] = self
+        return turned
+
+    def to(self, device: torch.device) -> "Meetings":
+        """The same on another device."""
+        runs = [(source.to(device), target.to(device)) for source, target in self.runs]
+        return Meetings(runs, self.M, self.N)
+
+    def pieces(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The members and their pairs, a few at a time: the first of all members, then the next of all members.
+
+        Members that list their pairs in one order then meet the same rows soon after each other, while these are near.
+        """
+        count = -(-max((source.numel() for source, _ in self.runs), default=0) // _PIECE)
+        for piece in range(count):
+            for k, (source, target) in enumerate(self.runs):
+                E = source.numel()
+                start, end = piece * E // count, (piece + 1) * E // count
+                if end > start:
+                    yield k, source[start:end], target[start:end]
+
+    def tiles(self, x: Tensor) -> Iterator[tuple[int, int, Tensor]]:
+        """The targets a few at a time, the first and behind the last; and what they meet, (n, K W), zeros for none."""
+        K, W = len(self.runs), x.shape[1]
+        size = max(16, _ROOM.get(x.device.type, 1 << 18) // max(1, K * W))
+        padded, room = torch.cat([x, x.new_zeros(1, W)]), x.new_empty(min(size, self.N) * K, W)
+        for first in range(0, self.N, size):
+            last = min(first + size, self.N)
+            rows = room[: (last - first) * K]
+            torch.index_select(padded, 0, self.table[first:last].flatten(), out=rows)
+            yield first, last, rows.view(last - first, K * W)
 
 
 class _Products(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, runs: Runs, N: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.runs = runs
-        wide = _wide(x)
-        y = x.new_zeros((N, weight.shape[-1]), dtype=wide)
-        rows, products = x.new_empty(_PIECE, x.shape[1]), x.new_empty(_PIECE, weight.shape[-1])
+        ctx.meetings = meetings
+        Q = weight.shape[2]
+        if meetings.many:
+            y, flat = x.new_empty(meetings.N, Q), weight.flatten(0, 1)
+            for first, last, rows in meetings.tiles(x):
+                torch.mm(rows, flat, out=y[first:last])
+            return y
+        total = x.new_zeros((meetings.N, Q), dtype=_wide(x))
+        rows, products = x.new_empty(_PIECE, x.shape[1]), x.new_empty(_PIECE, Q)
         matrices = weight.unbind(0)
-        for k, source, target in _pieces(runs):
+        for k, source, target in meetings.pieces():
             u, v = rows[: source.numel()], products[: source.numel()]
             torch.index_select(x, 0, source, out=u)
             torch.mm(u, matrices[k], out=v)
-            y.index_add_(0, target, v.to(wide))
-        return y.to(x.dtype)
+            total.index_add_(0, target, v.to(total.dtype))
+        return total.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        grad_x = grad_weight = None
-        if ctx.needs_input_grad[0]:
-            grad_x = _Products.apply(grad, weight.transpose(1, 2), _turned(ctx.runs), x.shape[0])
-        if ctx.needs_input_grad[1]:
-            grad_weight = _Outer.apply(x, grad, ctx.runs)
-        return grad_x, grad_weight, None, None
+        turned = ctx.meetings.T
+        if ctx.meetings.many and all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
+            return (*_both(x, weight, grad, turned), None)
+        grad_x = _Products.apply(grad, weight.transpose(1, 2), turned) if ctx.needs_input_grad[0] else None
+        grad_weight = _Outer.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
+        return grad_x, grad_weight, None
 
 
 class _Outer(torch.autograd.Function):
     """The derivative by the weights: for each member, the inner products of the rows that meet."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, runs: Runs) -> Tensor:
+    def forward(ctx: Any, x: Tensor, y: Tensor, meetings: Meetings) -> Tensor:
         ctx.save_for_backward(x, y)
-        ctx.runs = runs
-        weight = x.new_zeros((len(runs), x.shape[1], y.shape[1]), dtype=_wide(x))
-        rows, others = x.new_empty(_PIECE, x.shape[1]), y.new_empty(_PIECE, y.shape[1])
-        for k, source, target in _pieces(runs):
+        ctx.meetings = meetings
+        K, P, Q = len(meetings.runs), x.shape[1], y.shape[1]
+        weight = x.new_zeros((K, P, Q), dtype=_wide(x))
+        if meetings.many:
+            for first, last, rows in meetings.tiles(x):
+                weight += (rows.t() @ y[first:last]).view(K, P, Q)
+            return weight.to(x.dtype)
+        rows, others = x.new_empty(_PIECE, P), y.new_empty(_PIECE, Q)
+        for k, source, target in meetings.pieces():
             u, v = rows[: source.numel()], others[: source.numel()]
             torch.index_select(x, 0, source, out=u)
             torch.index_select(y, 0, target, out=v)
@@ -57,26 +148,20 @@ class _Outer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
-        grad_x = grad_y = None
-        if ctx.needs_input_grad[0]:
-            grad_x = _Products.apply(y, grad.transpose(1, 2), _turned(ctx.runs), x.shape[0])
-        if ctx.needs_input_grad[1]:
-            grad_y = _Products.apply(x, grad, ctx.runs, y.shape[0])
+        grad_x = _Products.apply(y, grad.transpose(1, 2), ctx.meetings.T) if ctx.needs_input_grad[0] else None
+        grad_y = _Products.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
         return grad_x, grad_y, None
 
 
-def _pieces(runs: Runs) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The members and their pairs, a few at a time: the first of all members, then the next of all members.
-
-    Members that list their pairs in one order then meet the same rows soon after each other, while these are near.
-    """
-    count = -(-max((source.numel() for source, _ in runs), default=0) // _PIECE)
-    for piece in range(count):
-        for k, (source, target) in enumerate(runs):
-            E = source.numel()
-            start, end = piece * E // count, (piece + 1) * E // count
-            if end > start:
-                yield k, source[start:end], target[start:end]
+def _both(x: Tensor, weight: Tensor, grad: Tensor, turned: Meetings) -> tuple[Tensor, Tensor]:
+    """Both derivatives, of which each reads what is gathered of the gradient."""
+    K, P, Q = weight.shape
+    grad_x, flat = torch.empty_like(x), weight.transpose(1, 2).reshape(K * Q, P)
+    grad_weight = x.new_zeros((P, K * Q), dtype=_wide(x))
+    for first, last, rows in turned.tiles(grad):
+        torch.mm(rows, flat, out=grad_x[first:last])
+        grad_weight += x[first:last].t() @ rows
+    return grad_x, grad_weight.view(P, K, Q).transpose(0, 1).to(x.dtype)
 
 
 def _wide(x: Tensor) -> torch.dtype:
@@ -84,32 +169,28 @@ def _wide(x: Tensor) -> torch.dtype:
     return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
 
 
-def _turned(runs: Runs) -> Runs:
-    return [(target, source) for source, target in runs]
-
-
-def products(x: Tensor, weight: Tensor, runs: Runs, N: int) -> Tensor:
-    r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; nothing larger than one member's rows is made.
+def products(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
+    r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; no array of all the rows that meet is made.
 
     Differentiable in both, any number of times; the gathered rows are not kept, but gathered again.
 
     Args:
         x: (*, M, P).
         weight: (K, P, Q).
-        runs: K pairs of sources and targets; each occurs at most once in a pair.
-        N: how many targets there are.
+        meetings: of K members.
 
     Returns:
         (*, N, Q).
 
     >>> runs = [(torch.tensor([0, 1]), torch.tensor([1, 0])), (torch.tensor([1]), torch.tensor([1]))]
-    >>> products(torch.tensor([[1.], [2.]]), torch.tensor([[[10.]], [[1.]]]), runs, 2)
+    >>> meetings = Meetings(runs, 2, 2)
+    >>> products(torch.tensor([[1.], [2.]]), torch.tensor([[[10.]], [[1.]]]), meetings)
     tensor([[20.],
             [12.]])
     """
     if x.dim() == 2:
-        y: Tensor = _Products.apply(x, weight, runs, N)
+        y: Tensor = _Products.apply(x.contiguous(), weight, meetings)
         return y
     flat = x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
-    y = torch.stack([products(x_b, weight, runs, N) for x_b in flat]) if len(flat) else x.new_zeros(0)
-    return y.view(*x.shape[:-2], N, weight.shape[-1])
+    y = torch.stack([products(x_b, weight, meetings) for x_b in flat]) if len(flat) else x.new_zeros(0)
+    return y.view(*x.shape[:-2], meetings.N, weight.shape[-1])
