@@ -6,7 +6,7 @@ from torch import Tensor
 
 from .basis import BoundBasis
 from .content import Inputs
-from .kernels import products
+from .kernels import gather_matmul
 
 
 def a_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
@@ -37,7 +37,7 @@ def compacted(basis: BoundBasis, inputs: Inputs) -> Tensor:
     meetings = basis.meetings
     assert meetings is not None  # the plan refuses it otherwise
     x = inputs.theta.lift(inputs.x)[..., : meetings.M, :]
-    return products(x, inputs.theta.dense(x.shape[-1]).to(x), meetings)
+    return gather_matmul(x, inputs.theta.dense(x.shape[-1]).to(x), meetings)
 
 
 ORDERS: dict[str, Callable[[BoundBasis, Inputs], Tensor]] = {

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pyg_basisconv import BasisConv, bases
-from pyg_basisconv.kernels import Pattern, sddmm, spmm
+from pyg_basisconv.kernels import Meetings, Pattern, compact, gather_matmul, sddmm, spmm
 
 SHAPES = {
     # M, N, E
@@ -207,3 +207,53 @@ def test_chunks_of_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         pieces = sddmm(x, y, p)
     assert mode.numel <= 300
     assert_close(pieces, whole, rtol=0, atol=0)
+
+
+def meetings(few: bool) -> Meetings:
+    """Five sources and four targets in three members; `few` leaves most places out, and a member without any."""
+    pairs = [[(0, 1)], [], [(4, 0)]] if few else [[(0, 1), (1, 0), (4, 3)], [(2, 2), (0, 0)], [(1, 1), (3, 3), (2, 0)]]
+    runs = [torch.tensor(member, dtype=torch.long).reshape(-1, 2).t().unbind(0) for member in pairs]
+    return Meetings(runs, 5, 4)
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+def test_products_by_their_definition(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compact, "_PIECE", 2)  # several pieces, and several tiles
+    monkeypatch.setattr(compact, "_ROOM", {"cpu": 1})
+    met = meetings(few)
+    assert met.many is not few
+    x, weight = draw(2, 5, 3).requires_grad_(), draw(3, 3, 2, seed=1).requires_grad_()
+    A = torch.zeros(3, 5, 4, dtype=torch.float64)
+    for k, (source, target) in enumerate(met.runs):
+        for m, n in zip(source.tolist(), target.tolist(), strict=True):
+            A[k, m, n] = 1
+    expected = torch.einsum("kmn,bmp,kpq->bnq", A, x, weight)
+    y = gather_matmul(x, weight, met)
+    close(y, expected)
+    probe = draw(2, 4, 2, seed=2)
+    for a, b in zip(grad(y, [x, weight], probe), grad(expected, [x, weight], probe), strict=True):
+        close(a, b)
+    assert gradcheck(lambda x, w: gather_matmul(x, w, met), (x, weight))
+    assert gradgradcheck(lambda x, w: gather_matmul(x, w, met), (x, weight))
+    assert met.T.T is met
+    close(gather_matmul(draw(4, 2), draw(3, 2, 3), met.T), torch.einsum("kmn,np,kpq->mq", A, draw(4, 2), draw(3, 2, 3)))
+
+
+def test_typed_edges_that_meet_once_are_gathered() -> None:
+    edge_index, edge_type = torch.tensor([[0, 1, 2, 1, 0], [1, 2, 0, 1, 2]]), torch.tensor([0, 0, 0, 1, 1])
+    bound = bases.Edges(2).bind(edge_index, edge_type=edge_type, dtype=torch.float64)
+    assert bound.meetings is not None
+    assert (bound.meetings.entries, bound.meetings.many) == (5, True)
+    conv, x = BasisConv(3, 2, bases.Edges(2)).double(), draw(3, 3)
+    results = {}
+    for order in ("compacted", "a_first"):
+        conv.order = order
+        results[order] = conv(x, edge_index, edge_type=edge_type)
+    close(results["compacted"], results["a_first"])
+    for edges, types, weight in (
+        (torch.cat([edge_index, edge_index[:, :1]], 1), torch.cat([edge_type, edge_type[:1]]), None),  # an edge twice
+        (torch.tensor([[0, 1, 2], [1, 1, 2]]), torch.tensor([0, 0, 1]), None),  # two sources of one target
+        (torch.tensor([[0, 0, 2], [0, 1, 2]]), torch.tensor([0, 0, 1]), None),  # two targets of one source
+        (edge_index, edge_type, torch.rand(5, dtype=torch.float64)),
+    ):
+        assert bases.Edges(2).bind(edges, weight, types, dtype=torch.float64).meetings is None

@@ -1,7 +1,7 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
 from .attend import Piece, attend
-from .compact import Meetings, products
+from .compact import Meetings, gather_matmul
 from .dense import matmul
 from .pairs import hidden
 from .pattern import Pattern
@@ -14,11 +14,11 @@ __all__ = [
     "Piece",
     "attend",
     "collect",
+    "gather_matmul",
     "hidden",
     "lift",
     "matmul",
     "pair_sum",
-    "products",
     "sddmm",
     "segment_softmax",
     "spmm",

@@ -169,7 +169,7 @@ def _wide(x: Tensor) -> torch.dtype:
     return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
 
 
-def products(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
+def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
     r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; no array of all the rows that meet is made.
 
     Differentiable in both, any number of times; the gathered rows are not kept, but gathered again.
@@ -184,7 +184,7 @@ def products(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
 
     >>> runs = [(torch.tensor([0, 1]), torch.tensor([1, 0])), (torch.tensor([1]), torch.tensor([1]))]
     >>> meetings = Meetings(runs, 2, 2)
-    >>> products(torch.tensor([[1.], [2.]]), torch.tensor([[[10.]], [[1.]]]), meetings)
+    >>> gather_matmul(torch.tensor([[1.], [2.]]), torch.tensor([[[10.]], [[1.]]]), meetings)
     tensor([[20.],
             [12.]])
     """
@@ -192,5 +192,5 @@ def products(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
         y: Tensor = _Products.apply(x.contiguous(), weight, meetings)
         return y
     flat = x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
-    y = torch.stack([products(x_b, weight, meetings) for x_b in flat]) if len(flat) else x.new_zeros(0)
+    y = torch.stack([gather_matmul(x_b, weight, meetings) for x_b in flat]) if len(flat) else x.new_zeros(0)
     return y.view(*x.shape[:-2], meetings.N, weight.shape[-1])
