@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
+_LASTING = 32  # how much is kept that depends on no tensor, which nothing else would make leave
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
 
@@ -44,6 +45,7 @@ class IdentityCache:
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
         self._entries: dict[Hashable, tuple[list[int], list[StorageWeakRef], Any]] = {}
+        self._lasting: dict[Hashable, tuple[list[int], list[StorageWeakRef], Any]] = {}
         self._last: tuple[Hashable, list[_Seen], Any] | None = None
 
     def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
@@ -70,7 +72,7 @@ class IdentityCache:
         places = (None if t is None else (t.layout, t.shape) for t in tensors)
         key = (extra, *places, *(_place(part) for part in parts))
         versions = [part._version for part in parts]
-        entry = self._entries.get(key)
+        entry = self._entries.get(key) if parts else self._lasting.get(key)
         if entry is None or entry[0] != versions:
             # A storage that has died keeps its address until its weak references go: a newcomer has another key.
             for dead in [k for k, (_, refs, _) in list(self._entries.items()) if any(r.expired() for r in refs)]:
@@ -79,11 +81,11 @@ class IdentityCache:
             with torch.inference_mode(False):
                 value = build()
             entry = versions, [StorageWeakRef(part.untyped_storage()) for part in parts], value
-            if parts:  # what depends on no tensor would never leave
-                self._entries.pop(key, None)
-                self._entries[key] = entry
-                while len(self._entries) > self._limit:
-                    self._entries.pop(next(iter(self._entries)), None)
+            kept_apart, limit = (self._entries, self._limit) if parts else (self._lasting, _LASTING)
+            kept_apart.pop(key, None)
+            kept_apart[key] = entry
+            while len(kept_apart) > limit:
+                kept_apart.pop(next(iter(kept_apart)), None)
         self._last = extra, [_see(t) for t in tensors], entry[2]
         return entry[2]
 

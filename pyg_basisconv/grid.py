@@ -1,16 +1,21 @@
 """Convolution of images, in torch's layout."""
 
 import math
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .bases.grid import OnImages
 from .basis import BoundBasis
 from .content import Inputs
 from .conv import BasisConv
 from .errors import reject
+from .kernels.grids import Ints
 from .plan import Plan
+
+_KNOWN = 16
 
 
 class GridConv(BasisConv):
@@ -40,23 +45,47 @@ class GridConv(BasisConv):
     torch.Size([5, 8, 16, 14])
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._known: dict[Hashable, OnImages] = {}  # of calls that torch's kernel takes, by what they have in common
+
     def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
+        key = None if kwargs or not isinstance(image, Tensor) else self._likeness(image)
+        known = self._known.get(key)
+        if known is not None:
+            native = known.native(self.theta, image.shape[-len(known.shape) - 1])
+            assert native is not None
+            assert native.of_image is not None
+            return native.of_image(image, self.bias)
         x, grid = self._flat(image, kwargs)
         observed = kwargs.pop("return_attention", False)
         inputs, bound = self._bind(x, grid=grid, observed=observed, **kwargs)
-        y = self._of_image(image, grid, inputs, bound)
+        y = self._of_image(image, grid, inputs, bound, key)
         return (y, bound) if observed else y
 
-    def _of_image(self, image: Tensor, grid: tuple[int, ...], inputs: Inputs, bound: BoundBasis) -> Tensor:
+    def _of_image(self, image: Tensor, grid: Ints, inputs: Inputs, bound: BoundBasis, key: Hashable | None) -> Tensor:
         chosen, native = self._choose(inputs.x, bound)
         if chosen.order == "native" and native is not None and native.of_image and image.dim() == len(grid) + 2:
+            if key is not None and isinstance(bound, OnImages):
+                if len(self._known) >= _KNOWN:
+                    self._known.clear()
+                self._known[key] = bound
             return native.of_image(image, self.bias)
         y = self._evaluate(inputs, bound, chosen, native)
         targets = bound.grid or (grid if math.prod(grid) == bound.N else (bound.N,))
         y = y.transpose(-1, -2).unflatten(-1, targets)  # (*, Q, *targets), a view
         # torch's own kernels keep the memory format; the other orders have channels last.
         return y if chosen.order == "native" else like(y, image)
+
+    def _likeness(self, image: Tensor) -> Hashable | None:
+        """What calls have in common that are checked, bound and planned alike; None where torch looks into the call."""
+        watched = torch._C._are_functorch_transforms_active() or torch._C._is_any_autocast_enabled()
+        if watched or torch.compiler.is_compiling():
+            return None
+        learnt = tuple((p.dtype, p.device, p.requires_grad) for p in self.parameters())
+        about = image.shape, image.layout, image.dtype, image.device, image.requires_grad
+        return (*about, torch.is_grad_enabled(), self.basis, self.theta, learnt, self.order, self.cached, self._fused)
 
     def plan(self, image: Tensor, **kwargs: Any) -> Plan:  # type: ignore[override]
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""

@@ -355,14 +355,13 @@ class BoundGrid(OnImages):
 
 def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
     """A window's convolution of (B, P, *sources), with blocks (K, g, P / g, Q / g) of channels."""
-    weight = _placed(weight.to(image), window).unflatten(0, window.frame.kernel)
-    *taps, g, p, q = range(weight.dim())
-    sides = (p, q) if window.transposed else (q, p)
-    kernel = weight.permute(g, *sides, *taps).flatten(0, 1)
-    if kernel.is_contiguous():  # its strides may look like channels_last where sizes are 1
-        kernel = kernel.flatten().view(kernel.shape)
-    evaluate = spread if window.transposed else convolve
-    return evaluate(image, kernel, _cast(bias, image), window.frame, weight.shape[g])
+    weight = _placed(weight.to(image), window)  # (taps, g, p, q)
+    g, p, q = weight.shape[1:]
+    if window.transposed:
+        kernel = weight.permute(1, 2, 3, 0).reshape(g * p, q, *window.frame.kernel)
+        return spread(image, kernel, _cast(bias, image), window.frame, g)
+    kernel = weight.permute(1, 3, 2, 0).reshape(g * q, p, *window.frame.kernel)
+    return convolve(image, kernel, _cast(bias, image), window.frame, g)
 
 
 def _placed(weight: Tensor, window: Window) -> Tensor:
