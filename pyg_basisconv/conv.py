@@ -100,7 +100,9 @@ class BasisConv(MessagePassing):
             reject("theta", "a Theta", repr(theta), "make one, such as theta.Full()")
         self.in_channels, self.out_channels, self.target_channels = in_channels, out_channels, widths[1]
         self.basis = basis
-        self.theta = (Full() if theta is None else theta).build(basis.K, widths[0], out_channels)
+        theta = Full() if theta is None else theta
+        theta.fan = basis.fan
+        self.theta = theta.build(basis.K, widths[0], out_channels)
         if basis.reads_content:
             basis.complete(*widths, self.theta.inner)
         self.order, self.cached = order, cached

@@ -60,7 +60,12 @@ class GridConv(BasisConv):
             return native.of_image(image, self.bias)
         x, grid = self._flat(image, kwargs)
         observed = kwargs.pop("return_attention", False)
-        inputs, bound = self._bind(x, grid=grid, observed=observed, **kwargs)
+        asked = None if isinstance(kwargs.get("edge_index"), BoundBasis) else grid
+        inputs, bound = self._bind(x, grid=asked, observed=observed, **kwargs)
+        if isinstance(bound, OnImages) and bound.shape != grid:
+            reject(
+                "image", f"a grid {bound.shape}, as the bound basis", grid, "bind the basis to the grid of the image"
+            )
         y = self._of_image(image, grid, inputs, bound, key)
         return (y, bound) if observed else y
 
@@ -83,7 +88,8 @@ class GridConv(BasisConv):
         watched = torch._C._are_functorch_transforms_active() or torch._C._is_any_autocast_enabled()
         if watched or torch.compiler.is_compiling():
             return None
-        learnt = tuple((p.dtype, p.device, p.requires_grad) for p in self.parameters())
+        parameters = (*self.theta._parameters.values(), self.bias)
+        learnt = tuple((p.dtype, p.device, p.requires_grad) for p in parameters if p is not None)
         about = image.shape, image.layout, image.dtype, image.device, image.requires_grad
         return (*about, torch.is_grad_enabled(), self.basis, self.theta, learnt, self.order, self.cached, self._fused)
 
@@ -107,7 +113,7 @@ class GridConv(BasisConv):
         if self.in_channels not in (-1, channels):
             expected = f"{self.in_channels} channels on axis {-axes - 1}"
             reject("image", expected, f"{channels}, of {tuple(image.shape)}", "correct it, or in_channels")
-        return image.flatten(-axes).transpose(-1, -2), tuple(image.shape[-axes:])
+        return image.flatten(-axes).transpose(-1, -2), tuple(map(int, image.shape[-axes:]))
 
 
 def like(y: Tensor, image: Tensor) -> Tensor:

@@ -267,6 +267,10 @@ class Composed(Basis):
         self.pools = any(part.pools for part in parts)
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
+    @property
+    def fan(self) -> int:  # type: ignore[override]
+        return max(part.fan for part in cast(Iterable[Basis], self.parts))
+
     def complete(self, source: int, target: int, inner: int) -> None:
         for part in self.parts:
             part.complete(source, target, inner)  # type: ignore[operator]

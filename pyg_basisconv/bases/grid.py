@@ -331,8 +331,8 @@ class BoundGrid(OnImages):
             return None
         if self.norm is not None:
             return None, scale
-        divisor = round(1 / scale)
-        return (divisor, 1.0) if divisor >= 1 and abs(scale * divisor - 1) <= 1e-12 else None
+        divisor = round(1 / scale) if 1e-9 < scale <= 1 else 0
+        return (divisor, 1.0) if divisor and abs(scale * divisor - 1) <= 1e-12 else None
 
     def _pooled(self, image: Tensor, bias: Tensor | None, divisor: tuple[int | None, float], window: Window) -> Tensor:
         y = average(image, window.frame, divisor[0], self.norm != "mean")

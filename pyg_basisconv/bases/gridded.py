@@ -26,7 +26,7 @@ class Gridded(Basis):
 
     def __init__(self, K: int, shape: int | Sequence[int] | None, axes: int) -> None:
         super().__init__(K)
-        self.axes = axes
+        self.axes, self.fan = axes, K
         self._counts: dict[tuple[int, ...], tuple[int, int]] = {}  # of sources and targets, by shape
         self.shape = None if shape is None else ints(shape, "shape", axes, least=0)
 

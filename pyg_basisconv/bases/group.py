@@ -25,7 +25,6 @@ class FiniteGroup:
         table: (G, G) integers, table[a][b] = a b.
         action: (G, r, r) signed permutation matrices, of how each element moves the positions of a grid with r axes;
             None where it leaves them alone.
-        name: as it is printed.
 
     Raises:
         ValueError: where this is not a group, or not an action of it.
@@ -35,8 +34,7 @@ class FiniteGroup:
     (3, [0, 2, 1])
     """
 
-    def __init__(self, table: Any, action: Any = None, name: str | None = None) -> None:
-        self.name = name
+    def __init__(self, table: Any, action: Any = None) -> None:
         self.table = self._checked(table)
         self.order = len(self.table)
         self.unit = next(e for e, row in enumerate(self.table) if row == list(range(self.order)))
@@ -95,14 +93,15 @@ class FiniteGroup:
         return listed
 
     @classmethod
-    def of_matrices(cls, matrices: Sequence[Tensor], name: str | None = None) -> "FiniteGroup":
+    def of_matrices(cls, matrices: Sequence[Tensor]) -> "FiniteGroup":
         """The group that some signed permutation matrices are."""
         known = {tuple(m.flatten().tolist()): i for i, m in enumerate(matrices)}
         table = [[known[tuple((a @ b).flatten().tolist())] for b in matrices] for a in matrices]
-        return cls(table, torch.stack(list(matrices)), name)
+        return cls(table, torch.stack(list(matrices)))
 
     def __repr__(self) -> str:
-        return repr(self.name) if self.name else f"FiniteGroup({self.table}, {self.action})"
+        known = next((name for name, group in _NAMED.items() if group is self), None)
+        return f"FiniteGroup({self.table}, {self.action})" if known is None else repr(known)
 
 
 def _square(reflections: bool) -> list[Tensor]:
@@ -112,8 +111,8 @@ def _square(reflections: bool) -> list[Tensor]:
     return turns + [t @ flip for t in turns] * reflections
 
 
-p4 = FiniteGroup.of_matrices(_square(False), "p4")
-p4m = FiniteGroup.of_matrices(_square(True), "p4m")
+p4 = FiniteGroup.of_matrices(_square(reflections=False))
+p4m = FiniteGroup.of_matrices(_square(reflections=True))
 _NAMED = {"p4": p4, "p4m": p4m}
 
 

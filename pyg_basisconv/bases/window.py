@@ -105,6 +105,7 @@ class Window(Gridded):
         for more, step, apart in zip(self.output_padding, self.stride, self.dilation, strict=True):
             if more and more >= max(step, apart):
                 reject("output_padding", "less than stride or dilation", output_padding, "take a smaller one")
+        self.fan = 1 if norm is not None else max(1, self.K // math.prod(self.stride)) if transposed else self.K
         if self.shape is not None:
             self.targets(self.shape)
         self._bound = IdentityCache(8)
@@ -249,9 +250,12 @@ class Window(Gridded):
         sites, shape = self.sites, self.shape
         if not isinstance(batch, Tensor | None):
             reject("batch", "a tensor", type(batch).__name__, "convert it with torch.as_tensor")
-        places: Places = self._bound.get(
-            (sites, batch), None, lambda: find(sites, batch, self.lattice(shape), self.offsets())
-        )
+
+        def search() -> Places:
+            self._check_sites(sites)  # again, where they have changed
+            return find(sites, batch, self.lattice(shape), self.offsets())
+
+        places: Places = self._bound.get((sites, batch), None, search)
         return places
 
     def extra_repr(self) -> str:

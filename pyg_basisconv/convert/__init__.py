@@ -35,6 +35,9 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     and layers that stand in several places of the model carry over; layers that are still lazy stay lazy (their
     parameters are then drawn by `BasisConv`). A layer with `cached=True` never returns the result of another graph.
 
+    Parameters of converted convolutions lie in memory as the kernels did, so that nothing is copied in a call: they are
+    not contiguous, which `torch.nn.utils.parameters_to_vector`, and with it `torch.optim.LBFGS`, does not take.
+
     What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
 
     Args:

@@ -1,6 +1,5 @@
 """Torch's own layers on grids: convolutions, transposed ones, average pooling, patches side by side."""
 
-import copy
 import math
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 from ..bases import Window
 from ..bases.grid import Norm
+from ..basis import BoundBasis
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
@@ -28,23 +28,23 @@ class Converted(GridConv):
     # Of the kernel: torch's layers give what it says, be the input laid out as it may.
     memory_format: torch.memory_format | None = None
 
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        r"""Applies the layer to images (B, P, \*grid) or (P, \*grid)."""
+    def forward(self, input: Tensor, bound: BoundBasis | None = None) -> Tensor:  # type: ignore[override]
+        r"""Applies the layer to images (B, P, \*grid) or (P, \*grid); with another basis, bound."""
         axes, form = len(self.basis.kernel_size), self.memory_format
         if torch._C._are_functorch_transforms_active() or axes == 1:
-            return self._images(input)
+            return self._images(input, bound)
         single = input.dim() == axes + 1
         image = input.unsqueeze(0) if single else input
         gray = image.dim() == axes + 2 and image.shape[1] == 1  # only then is the format lost where rows are channels
         form = last_format(image) if gray and form is None else form
         if form is None:
-            return self._images(input)
+            return self._images(input, bound)
         image = image.contiguous(memory_format=form)
-        y = self._images(image.squeeze(0) if single else image)
+        y = self._images(image.squeeze(0) if single else image, bound)
         return y.contiguous(memory_format=form) if gray and not single else y
 
-    def _images(self, image: Tensor) -> Tensor:
-        y: Tensor = super().forward(image)
+    def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
+        y: Tensor = super().forward(image) if bound is None else super().forward(image, edge_index=bound)
         return y
 
 
@@ -58,11 +58,15 @@ class Transposed(Converted):
             input: the images.
             output_size: of the grid of the result, or of the whole result; where a stride leaves several.
         """
-        layer = self if output_size is None else self._reaching(input.shape, list(output_size))
-        return super(Transposed, layer).forward(input)
+        if output_size is None:
+            return super().forward(input)
+        window = self._reaching(input.shape, list(output_size))
+        grid = tuple(map(int, input.shape[-len(window.kernel_size) :]))
+        bound = window.bind(grid=grid, dtype=input.dtype)
+        return super().forward(input, bound if input.device.type == "cpu" else bound.to(input.device))
 
-    def _reaching(self, shape: torch.Size, size: list[int]) -> "Transposed":
-        """The same layer, with this one's parameters and the output padding that a size asks for."""
+    def _reaching(self, shape: torch.Size, size: list[int]) -> Window:
+        """The window with the output padding that a size asks for."""
         window: Any = self.basis  # whose padding is in numbers
         n = len(window.kernel_size)
         asked = size[-n:] if len(size) in (n, len(shape)) else []
@@ -72,12 +76,7 @@ class Transposed(Converted):
         if not asked or not all(0 <= o < s for o, s in zip(more, window.stride, strict=True)):
             most = [b + s - 1 for b, s in zip(least, window.stride, strict=True)]
             reject("output_size", f"a size from {least} to {most}", size, "the stride leaves no other")
-        if more == window.output_padding:
-            return self
-        layer = copy.copy(self)
-        wider = _spreading(window.kernel_size, window.stride, window.padding, window.dilation, more)
-        layer._modules = self._modules | {"basis": wider}
-        return layer
+        return _spreading(window.kernel_size, window.stride, window.padding, window.dilation, more)
 
 
 class Unfolded(Converted):

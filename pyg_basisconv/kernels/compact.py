@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cache import kept
+from .op import refuse_transforms
 from .pattern import index_dtype
 
 _PIECE = 1 << 14  # pairs of a member at a time, whose rows fit into a near cache
@@ -188,6 +189,7 @@ def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
     tensor([[20.],
             [12.]])
     """
+    refuse_transforms("gather_matmul", x, weight)
     if x.dim() == 2:
         y: Tensor = _Products.apply(x.contiguous(), weight, meetings)
         return y

@@ -28,6 +28,16 @@ def once(backward: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def refuse_transforms(name: str, *arguments: Any) -> None:
+    """Says that a kernel has no rule for the transforms of `torch.func`, where one of them wraps an argument."""
+    active = torch._C._are_functorch_transforms_active()
+    if active and any(isinstance(t, Tensor) and is_functorch_wrapped_tensor(t) for t in arguments):
+        raise NotImplementedError(
+            f"the kernel {name} has no rule for torch.func transforms; for matrices that are not computed from "
+            "content, layer.fuse = False takes the message path, which has"
+        )
+
+
 def primitive(
     schema: str,
     compute: Callable[..., Tensor],
@@ -63,11 +73,7 @@ def primitive(
 
     def call(first: Tensor, *rest: Any) -> Tensor:
         if torch._C._are_functorch_transforms_active():
-            if any(isinstance(t, Tensor) and is_functorch_wrapped_tensor(t) for t in (first, *rest)):
-                raise NotImplementedError(
-                    f"the kernel {name} has no rule for torch.func transforms; for matrices that are not computed from "
-                    "content, layer.fuse = False takes the message path, which has"
-                )
+            refuse_transforms(name, first, *rest)
             return compute(first, *rest)
         if torch.compiler.is_compiling() or type(first) not in _PLAIN:
             result: Tensor = operator(first, *rest)

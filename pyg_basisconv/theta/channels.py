@@ -62,7 +62,8 @@ class Depthwise(Theta):
 
     def diagonals(self) -> Tensor:
         """(K, P) the diagonals of the matrices."""
-        return self.taps().repeat_interleave(self.P // self.weight.shape[1], 1)
+        taps, times = self.taps(), self.P // self.weight.shape[1]
+        return taps if times == 1 else taps.repeat_interleave(times, 1)
 
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()

@@ -26,7 +26,7 @@ class Full(Theta):
         return K, P, Q
 
     def reset_parameters(self) -> None:
-        glorot(self.weight, self.P, self.Q)
+        glorot(self.weight, self.P, self.Q, self.fan)
 
     def project(self, x: Tensor) -> Members:
         return project(x, self.weight)
