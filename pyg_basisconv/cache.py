@@ -56,7 +56,7 @@ class IdentityCache:
 
     def get(self, tensors: tuple[Tensor | None, ...], extra: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when last called for these very tensors and `extra`, or gives now."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or faked():
             return build()
         # Most calls repeat the one before, with the same Python objects: these are recognised without a look at
         # their storages.
@@ -88,6 +88,11 @@ class IdentityCache:
                 kept_apart.pop(next(iter(kept_apart)), None)
         self._last = extra, [_see(t) for t in tensors], entry[2]
         return entry[2]
+
+
+def faked() -> bool:
+    """Whether tensors are made that have no numbers, so that nothing that is made of them may be kept."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def _wrapped(t: Tensor) -> bool:

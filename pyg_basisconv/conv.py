@@ -194,7 +194,7 @@ class BasisConv(MessagePassing):
         # A result that nobody else has seen is added to in place: one array less to write.
         own = type(theta) is LowRank or (type(theta) is Full and not self.basis.reads_content)
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
-        return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias
+        return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias.to(y.dtype)
 
     def plan(self, x: Tensor | tuple[Tensor, Tensor | None], *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from .bases.grid import OnImages
-from .basis import BoundBasis
+from .basis import Basis, BoundBasis
+from .cache import faked
 from .content import Inputs
 from .conv import BasisConv
 from .errors import reject
 from .kernels.grids import Ints
 from .plan import Plan
+from .theta import Theta
 
 _KNOWN = 16
 
@@ -28,7 +30,9 @@ class GridConv(BasisConv):
         in_channels: P, or -1 to find it in the first call.
         out_channels: Q.
         basis: such as `bases.Window`, `Shifts` or `Group`; one without a shape takes images of any size.
-        *args: of `BasisConv`.
+        theta: the kind of parameter; `theta.Full()` by default.
+        order: 'auto', or one that is to be taken, see `plan`.
+        bias: whether b is there.
         **kwargs: of `BasisConv`.
 
     Shapes:
@@ -45,8 +49,17 @@ class GridConv(BasisConv):
     torch.Size([5, 8, 16, 14])
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        basis: Basis,
+        theta: Theta | None = None,
+        order: str = "auto",
+        bias: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(in_channels, out_channels, basis, theta, order, bias, **kwargs)
         self._known: dict[Hashable, OnImages] = {}  # of calls that torch's kernel takes, by what they have in common
 
     def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
@@ -86,7 +99,7 @@ class GridConv(BasisConv):
     def _likeness(self, image: Tensor) -> Hashable | None:
         """What calls have in common that are checked, bound and planned alike; None where torch looks into the call."""
         watched = torch._C._are_functorch_transforms_active() or torch._C._is_any_autocast_enabled()
-        if watched or torch.compiler.is_compiling():
+        if watched or torch.compiler.is_compiling() or faked():
             return None
         parameters = (*self.theta._parameters.values(), self.bias)
         learnt = tuple((p.dtype, p.device, p.requires_grad) for p in parameters if p is not None)

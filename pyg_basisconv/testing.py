@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data.data import BaseData
 
 from .bases import group as groups
 from .errors import reject
@@ -14,6 +15,7 @@ from .errors import reject
 __all__ = ["Action", "Identity", "Permutation", "Symmetry", "Translation", "assert_equivariant"]
 
 _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+_COUNTS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 class Action:
@@ -54,7 +56,8 @@ def assert_equivariant(
 ) -> None:
     r"""Asserts that it makes no difference whether the input is moved, or the output: :math:`f(g x) = g f(x)`.
 
-    A layer that draws at random, or looks at the whole batch, should be in evaluation mode.
+    A layer that draws at random, or looks at the whole batch, should be in evaluation mode. It is given copies, which
+    it may write to. Infinite entries have to be equal, and none may be NaN; integers and booleans have to be equal.
 
     Args:
         layer: f, a module or a function that returns a tensor.
@@ -64,12 +67,12 @@ def assert_equivariant(
         output_action: how the output should move, where it is not as the input does: images that come out over a
             group, or with a stride; `Identity()` for invariance, :math:`f(g x) = f(x)`.
         rtol: what is allowed for each entry is atol + rtol times the entry; both are 1e-10 in float64, 1e-4 in
-            float32, 1e-2 in float16 and 5e-2 in bfloat16.
+            float32, 1e-2 in float16 and 5e-2 in bfloat16. Of no use for integers and booleans.
         atol: see rtol.
         **kwargs: further arguments of f.
 
     Raises:
-        AssertionError: it does make a difference: the largest one, and where it is.
+        AssertionError: it does make a difference: the largest one, and where it is; or the output is empty.
         ValueError: whatever does not fit, with the fix.
 
     >>> from torch import nn
@@ -108,27 +111,35 @@ def assert_equivariant(
     if not callable(layer):
         reject("layer", "a module or a function", repr(layer), "pass what is to be called")
     with torch.no_grad():
-        expected = out.output(_tensor(layer(x, *args, **kwargs)))
+        expected = out.output(_called(layer, (x, *args), kwargs))
         args, kwargs = action.arguments(args, kwargs)
-        found = _tensor(layer(action.input(x), *args, **kwargs))
+        found = _called(layer, (action.input(x), *args), kwargs)
     title = getattr(layer, "__name__", type(layer).__name__)
     moves = repr(action) if output_action is None else f"{action} with {output_action} on its output"
     failure = f"{title} is not equivariant under {moves}"
     if found.shape != expected.shape:
         shapes = f"{tuple(found.shape)} with the input moved, {tuple(expected.shape)} with the output moved"
         raise AssertionError(f"{failure}: its output is {shapes}")
-    difference = torch.where(found == expected, 0, (found - expected).abs())
+    if not expected.numel():
+        shape = tuple(expected.shape)
+        raise AssertionError(f"{title} under {moves}: its output is empty, {shape}, so that nothing is compared")
+    same, dtype = found == expected, torch.promote_types(found.dtype, expected.dtype)
+    if exact := not (dtype.is_floating_point or dtype.is_complex):
+        found, expected = found.double(), expected.double()  # unsigned differences wrap around
+    difference = torch.where(same, 0, (found - expected).abs())
     default = _TOLERANCES.get(difference.dtype, 0.0)
     rtol, atol = (default if given is None else given for given in (rtol, atol))
-    wrong = ~(difference <= atol + rtol * expected.abs())  # so that a NaN is wrong
+    near = difference.isfinite() & (difference <= atol + rtol * expected.abs())  # what is allowed may be infinite
+    wrong = ~same if exact else ~near
     if not wrong.any():
         return
     largest = difference.nan_to_num(torch.inf, torch.inf).where(wrong, -1).argmax()
     place = torch.unravel_index(largest, difference.shape)
+    allowed = "" if exact else f" by more than rtol={rtol:g}, atol={atol:g}"
     raise AssertionError(
         f"{failure}: the largest difference is {difference[place].item():.3g} at {tuple(map(int, place))}, "
         f"{found[place].item():.6g} with the input moved, {expected[place].item():.6g} with the output moved; "
-        f"{int(wrong.sum())} of {wrong.numel()} entries differ by more than rtol={rtol:g}, atol={atol:g}"
+        f"{int(wrong.sum())} of {wrong.numel()} entries differ{allowed}"
     )
 
 
@@ -276,8 +287,9 @@ class Symmetry(Action):
 class Permutation(Action):
     r"""Numbers the nodes of a graph anew: the i-th node of the new graph is order[i] of the old one.
 
-    The ends of edges, which are the first argument after x or are named `edge_index`, are renamed, and what is named
-    `batch`, `valid` or `mask` is permuted; what belongs to edges stays with them.
+    The ends of edges, which are the first argument after x or are named `edge_index`, are renamed. What else belongs
+    to nodes is permuted if it is passed by name, as `batch=`, `valid=` or `mask=`, and not by place. All other
+    arguments stay as they are, as what belongs to edges should.
 
     Args:
         order: a permutation of 0 .. M-1.
@@ -291,6 +303,8 @@ class Permutation(Action):
     >>> action.arguments((torch.tensor([[0, 1], [1, 2]]),), {})
     ((tensor([[1, 2],
             [2, 0]]),), {})
+    >>> action.arguments((), {'batch': torch.tensor([0, 0, 1])})
+    ((), {'batch': tensor([1, 0, 0])})
     """
 
     order: Sequence[int]
@@ -321,6 +335,11 @@ class Permutation(Action):
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Edges are renamed, what belongs to nodes is permuted."""
+        for value in args:
+            if isinstance(value, Tensor) and value.shape == (len(self.order),) and value.dtype in _COUNTS:
+                expected = "a tensor with a number for each node to be named"
+                fix = "pass it as batch=, which is permuted, or by its name, such as edge_type=, if it is of edges"
+                reject("args", expected, f"{tuple(value.shape)} by place", fix)
         axes = {"batch": (-1,), "valid": (-1,), "mask": (-2, -1)}  # sources, and targets
         moved = dict(kwargs)
         for name in kwargs.keys() & axes.keys():
@@ -357,10 +376,23 @@ class Permutation(Action):
         return f"Permutation({list(self.order)}{targets})"
 
 
-def _tensor(y: Any) -> Tensor:
+def _called(layer: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """The output for copies of the arguments, copied: a layer may write to both in its next call."""
+    y: Any = layer(*_copy(args), **_copy(kwargs))
     if not isinstance(y, Tensor):
         reject("layer", "a tensor as its output", type(y).__name__, "wrap it in a function that returns one")
-    return y
+    return y.clone()
+
+
+def _copy(value: Any) -> Any:
+    """Tensors copied, and data of PyG, also those in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor | BaseData):
+        return value.clone()
+    if type(value) in (tuple, list):
+        return type(value)(map(_copy, value))
+    if type(value) is dict:
+        return {name: _copy(one) for name, one in value.items()}
+    return value
 
 
 def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:

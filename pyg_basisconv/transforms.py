@@ -15,6 +15,7 @@ from .errors import reject
 __all__ = ["ToGrid"]
 
 _KEPT = 16  # shapes whose edges are remembered
+_OF_A_GRAPH = {"edge_index", "edge_type", "edge_weight", "edge_attr", "adj_t", "num_nodes"}
 
 
 class ToGrid(BaseTransform):
@@ -31,10 +32,14 @@ class ToGrid(BaseTransform):
 
     Shapes:
         - the image (P, \*shape), and the mask (\*shape); both are replaced by
-        - x: (M, P) the pixels that are there, the last axis fastest; pos: (M, r) their integer coordinates
-        - edge_index: (2, E); edge_type: (E,) from 0 to K-1; and edge_weight: (E,) where the window has a `norm`
+        - x: (M, P) the pixels that are there, the last axis fastest
+        - pos: (M, r) their coordinates, whole numbers in float32 or more, so that PyG's transforms take them;
+          `window.at(data.pos.long())` is the window of a shape on the same sites
+        - edge_index: (2, E); edge_type: (E,) from 0 to K-1
+        - edge_weight: (E,) where the window has a `norm`, floating even if the image is not
 
-    All else is kept. Graphs of images of one shape, without a mask, share their edges: they are not to be written to.
+    What tells of another graph goes: edge_index, edge_type, edge_weight, edge_attr, adj_t, num_nodes. All else is
+    kept. Graphs of images of one shape, without a mask, share their edges: they are not to be written to.
 
     Raises:
         ValueError: whatever does not fit, with the fix.
@@ -77,11 +82,13 @@ class ToGrid(BaseTransform):
             edge_weight = None if edge_weight is None else edge_weight[kept]
             if edge_weight is not None and getattr(self.window, "norm", None) == "mean":  # of the pixels that are left
                 edge_weight = torch.bincount(edge_index[1]).to(edge_weight).reciprocal()[edge_index[1]]
-        for name in {self.attr, self.mask} & set(data.keys()):
+        for name in {self.attr, self.mask, *_OF_A_GRAPH} & set(data.keys()):
             del data[name]
+        dtype = torch.result_type(image, 1.0)
+        pos = pos.to(torch.promote_types(dtype.to_real(), torch.float32))  # half precision does not count far
         data.x, data.pos, data.edge_index, data.edge_type = x.contiguous(), pos, edge_index, edge_type
         if edge_weight is not None:
-            data.edge_weight = edge_weight.to(image.dtype)
+            data.edge_weight = edge_weight.to(dtype)
         return data
 
     def _read(self, data: Any) -> tuple[Tensor, Tensor | None]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
@@ -295,6 +296,19 @@ def test_positions_are_seen():
     fails(drawn(BasisConv(4, 4, bases.Shifts(None, [1]))), Permutation([1, 2, 3, 4, 5, 0]), image(2, 6, 4))
 
 
+def test_numbers_of_nodes_are_named():
+    x, edge_index, batch = image(4, 3), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]]), torch.tensor([0, 0, 1, 1])
+    action = Permutation([2, 0, 3, 1])
+    assert_equivariant(lambda x, edge_index, batch: x + batch[:, None], action, x, edge_index, batch=batch)
+    for args in ((edge_index, batch), (batch,), (None, batch.int())):
+        with pytest.raises(ValueError, match=r"^args: expected .* got \(4,\) by place; pass it as batch="):
+            assert_equivariant(lambda x, *args: x + args[-1][:, None], action, x, *args)
+    assert_equivariant(lambda x, *args: x * args[1].sum(), action, x, edge_index, torch.rand(4, dtype=DOUBLE))
+    assert_equivariant(lambda x, *args: x * args[1].sum(), action, x, edge_index, torch.arange(5))
+    typed = drawn(BasisConv(3, 4, bases.Edges(2)))
+    assert_equivariant(typed, action, x, edge_index, edge_type=batch)
+
+
 def test_edges_that_are_not_renamed_are_seen():
     conv, edge_index = drawn(BasisConv(3, 4, bases.Adjacency())), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
 
@@ -328,6 +342,66 @@ def test_not_a_number_is_wrong_and_an_infinity_is_equal_to_itself():
     assert "at (3,)" in fails(lambda x: x.where(torch.arange(5) != 3, torch.nan), Identity(), x)
     assert_equivariant(lambda x: x / 0, Translation(1), x)
     fails(lambda x: x.where(torch.arange(5) != 3, torch.inf), Translation(1), x)
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float16, torch.complex128])
+def test_an_infinity_is_equal_to_nothing_else(dtype):
+    x = (torch.rand(2, 6) + 1).to(dtype)
+    signs = torch.where(torch.arange(6) > 2, 1, -1)
+    assert_equivariant(lambda x: x * torch.inf, Identity(), x.real)
+    assert "12 entries differ" in fails(lambda x: torch.inf * signs * x.real**2, Translation(1), x)
+    there = torch.arange(6) == 0  # an infinity against a number, in both
+    message = fails(lambda x: x.masked_fill(there, torch.inf), Translation(1), torch.ones_like(x), rtol=10, atol=10)
+    assert "is inf at (0, 0)" in message
+    assert "4 of 12 entries differ" in message
+    fails(lambda x: x / 0 * 0, Identity(), x, rtol=torch.inf, atol=torch.inf)
+
+
+def test_what_a_layer_writes_to_is_a_copy():
+    x, edge_index = image(6, 3), torch.randint(6, (2, 9))
+    before = x.clone(), edge_index.clone()
+    assert_equivariant(nn.LeakyReLU(inplace=True), Translation(1), x)
+    assert_equivariant(nn.LeakyReLU(inplace=True), Identity(), x)
+
+    def writes(pair, edges, batch):
+        y = pair[0].mul_(2) + batch[:, None] + edges.sum()
+        edges.zero_(), batch.zero_()
+        return y
+
+    batch = torch.arange(6)
+    assert_equivariant(
+        lambda x, **named: writes((x,), **named), Permutation(range(6)), x, edges=edge_index, batch=batch
+    )
+    assert_equivariant(writes, Identity(), [x], edge_index, batch, output_action=Identity())
+    data = Data(x=x, edge_index=edge_index)
+    assert_equivariant(lambda data: data.x.mul_(2), Identity(), data)
+    assert torch.equal(x, before[0])
+    assert torch.equal(edge_index, before[1])
+    assert torch.equal(batch, torch.arange(6))
+
+
+def test_an_output_that_is_written_to_again_is_not_compared_with_itself():
+    buffer = torch.zeros(6, dtype=DOUBLE)
+    fails(lambda x: buffer.copy_(x * torch.arange(6)), Translation(1), image(6), output_action=Identity())
+
+
+def test_nothing_proves_nothing():
+    message = fails(lambda x: x[:0], Translation(1), image(4, 3))
+    assert message == "<lambda> under Translation(1): its output is empty, (0, 3), so that nothing is compared"
+
+
+def test_integers_and_booleans_have_to_be_equal():
+    x = image(2, 6)
+    assert_equivariant(lambda x: x > 0, Translation(1), x)
+    message = fails(lambda x: torch.arange(12).view(2, 6) == 7, Translation(1), x)
+    assert message.endswith("is 1 at (1, 1), 1 with the input moved, 0 with the output moved; 2 of 12 entries differ")
+    for dtype in (torch.uint8, torch.int32, torch.int64):
+        assert_equivariant(lambda x, dtype=dtype: (x > 0).to(dtype), Translation(1), x)
+        numbers = torch.tensor([250, 5, 5, 5]).to(dtype)
+        message = fails(lambda x, numbers=numbers: numbers, Translation(1), x[0, :4], atol=1000)
+        assert "is 245 at (0,), 250 with the input moved, 5 with the output moved; 2 of 4 entries differ" in message
+    large = torch.tensor([2**60, 2**60 + 1])  # the same in floating point
+    fails(lambda x: large, Translation(1), x[0, :2])
 
 
 def test_another_shape_is_wrong():

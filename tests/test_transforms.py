@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.loader import DataLoader
-from torch_geometric.transforms import BaseTransform, Compose, ToDevice
+from torch_geometric.transforms import BaseTransform, Cartesian, Compose, Distance, ToDevice
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.transforms import ToGrid
@@ -59,8 +59,8 @@ def test_a_whole_grid_is_the_layer_on_images(name):
     assert data.y == 7
     assert data.num_nodes == 30
     assert torch.equal(data.x, rows(x))
-    assert torch.equal(x[:, data.pos[:, 0], data.pos[:, 1]], data.x.t())
-    assert data.edge_index.dtype == data.edge_type.dtype == data.pos.dtype == torch.int64
+    assert torch.equal(x[:, *data.pos.long().t()], data.x.t())
+    assert data.edge_index.dtype == data.edge_type.dtype == torch.int64
     assert ("edge_weight" in data) == (name in ("mean", "padded"))
 
 
@@ -85,7 +85,7 @@ def test_pixels_that_are_missing_are_zeros_of_a_dense_convolution(padding_mode):
     expected = conv((x * mask)[None])[0]
     torch.testing.assert_close(on(graph, data), expected[:, mask].t(), rtol=1e-10, atol=1e-10)
     assert torch.equal(data.x, x[:, mask].t())
-    assert torch.equal(data.pos, mask.nonzero())
+    assert torch.equal(data.pos, mask.nonzero().double())
     assert "mask" not in data
     assert 0 < data.num_nodes < 42
 
@@ -105,7 +105,7 @@ def test_sites_are_the_same_thing():
     window = bases.Window((6, 7), (3, 3), padding=1)
     _, graph = pair(window)
     data = ToGrid(window)(Data(x=image(3, 6, 7), mask=torch.rand(6, 7) > 0.4))
-    sparse = BasisConv(3, 4, window.at(data.pos)).double()
+    sparse = BasisConv(3, 4, window.at(data.pos.long())).double()
     sparse.load_state_dict(graph.state_dict(), strict=False)
     torch.testing.assert_close(sparse(data.x), on(graph, data), rtol=1e-10, atol=1e-10)
 
@@ -237,6 +237,53 @@ def test_the_image_is_differentiated_and_keeps_its_dtype():
     for dtype in (torch.float32, torch.bfloat16):
         data = norm(Data(x=x.detach().to(dtype), mask=mask))
         assert data.x.dtype == data.edge_weight.dtype == dtype
+
+
+def test_weights_and_coordinates_are_floating():
+    x, mask = torch.randint(256, (2, 3, 700)), torch.rand(3, 700) > 0.4
+    there = mask.nonzero()
+    for norm in ("mean", "padded"):
+        to_grid = ToGrid(bases.Window(None, (3, 3), padding=1, norm=norm))
+        expected = to_grid(Data(x=x.double(), mask=mask))
+        for dtype in (torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            data = to_grid(Data(x=x.to(dtype), mask=mask))
+            floating = dtype if dtype.is_floating_point else torch.get_default_dtype()
+            assert data.x.dtype == dtype
+            assert data.edge_weight.dtype == floating
+            assert torch.equal(data.edge_weight, expected.edge_weight.to(floating))
+            assert data.pos.dtype == (DOUBLE if dtype == DOUBLE else torch.float32)
+            assert torch.equal(data.pos.long(), there)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, DOUBLE])
+@pytest.mark.parametrize("transform", [Distance, Cartesian])
+def test_transforms_of_positions_follow(dtype, transform):
+    to_grid = Compose([ToGrid(bases.Window(None, (3, 3), padding=1)), transform(norm=False)])
+    data = to_grid(Data(x=torch.ones(1, 4, 5, dtype=dtype)))
+    source, target = data.pos[data.edge_index]
+    apart = source - target
+    expected = apart.norm(dim=-1, keepdim=True) if transform is Distance else apart
+    torch.testing.assert_close(data.edge_attr, expected)
+
+
+def test_what_tells_of_another_graph_goes():
+    old = {
+        "edge_index": torch.tensor([[0], [1]]),
+        "edge_type": torch.zeros(1, dtype=torch.int64),
+        "edge_weight": torch.ones(1),
+        "edge_attr": torch.ones(1, 2),
+        "adj_t": torch.eye(2).to_sparse(),
+        "num_nodes": 77,
+        "pos": torch.ones(2, 3),
+    }
+    window = bases.Window(None, (3, 3), padding=1)
+    x, name = image(1, 5, 6), torch.arange(3)
+    found, expected = (ToGrid(window)(Data(x=x, y=3, name=name, **more)) for more in (old, {}))
+    assert set(found.keys()) == {"x", "y", "name", "pos", "edge_index", "edge_type"}
+    for key in ("x", "pos", "edge_index", "edge_type"):
+        assert torch.equal(found[key], expected[key])
+    assert (found.y, found.name, found.num_nodes) == (3, name, 30)
+    assert Batch.from_data_list([found, found]).batch.bincount().tolist() == [30, 30]
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,22 @@
 """Families made of families: side by side, products, transposes, fixed mixtures."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Native, Work
+from ..cache import kept
 from ..errors import reject
 from ..explicit import Explicit, dense, members
 from ..graph import Graph
+from ..kernels import Meetings
+from ..theta import Theta
+from .grid import BoundGrid
+from .identity import BoundIdentity
 
 Change = Callable[[Explicit], Explicit]
 
@@ -92,6 +98,33 @@ class BoundConcat(BoundBasis):
         if not any(fast):
             return None
         return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
+
+    @kept
+    def meetings(self) -> Meetings | None:
+        parts = [part.meetings for part in self.parts]
+        first = parts[0]
+        if first is None or any(part is None or (part.M, part.N) != (first.M, first.N) for part in parts):
+            return None
+        return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
+
+    @cached_property
+    def _window(self) -> BoundGrid | None:
+        """One family of the same grid, where all parts are on one, or the identity of it."""
+        grids = [part for part in self.parts if isinstance(part, BoundGrid)]
+        if not grids or not all(isinstance(part, BoundGrid | BoundIdentity) for part in self.parts):
+            return None
+        lattice, transposed = grids[0].lattice, grids[0].transposed
+        alike = all((g.lattice, g.transposed, g.norm) == (lattice, transposed, None) for g in grids)
+        here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
+        if not alike or not (here or len(grids) == len(self.parts)):
+            return None
+        still = (0,) * len(lattice.sources)
+        offsets = [o for part in self.parts for o in (part.offsets if isinstance(part, BoundGrid) else [still])]
+        return BoundGrid(lattice, offsets, self.M, self.dtype, self.device, transposed=transposed)
+
+    def native(self, theta: Theta, width: int) -> Native | None:
+        window = self._window
+        return super().native(theta, width) if window is None else window.native(theta, width)
 
     @property
     def kernel(self) -> tuple[int, int, int]:

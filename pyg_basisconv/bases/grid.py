@@ -194,7 +194,7 @@ class BoundGrid(OnImages):
         return count.clamp(min=1).reciprocal().view(self.N, 1)
 
     def _scaled(self, y: Tensor) -> Tensor:
-        return y if self._scale is None else y * self._scale
+        return y if self._scale is None else y * self._scale.to(y.dtype)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         image = self._laid_out(x)
@@ -318,7 +318,7 @@ class BoundGrid(OnImages):
         own = bias if self.norm is None and blocks.then is None else None
         y = apply(image, blocks.weight, own, window)
         if self._scale is not None:
-            y = y * self._scale.view(self.lattice.targets)
+            y = y * self._scale.to(y.dtype).view(self.lattice.targets)
         if blocks.then is not None:
             kernel = blocks.then.to(y).t().reshape(-1, y.shape[1], *[1] * len(window.frame.kernel))
             return pointwise(y, kernel, _cast(bias, y))
@@ -386,7 +386,7 @@ def _shifted(image: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _added(y: Tensor, bias: Tensor | None) -> Tensor:
-    return y if bias is None else y + bias
+    return y if bias is None else y + bias.to(y.dtype)
 
 
 def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:

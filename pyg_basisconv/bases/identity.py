@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..cache import kept
 from ..errors import reject
 from ..explicit import explicit, members
 from ..graph import Graph
+from ..kernels import Meetings
 
 
 class BoundIdentity(BoundBasis):
@@ -33,6 +35,11 @@ class BoundIdentity(BoundBasis):
 
     def each(self, z: Tensor) -> Tensor:
         return z
+
+    @kept
+    def meetings(self) -> Meetings:
+        nodes = torch.arange(self.M, device=self.device)
+        return Meetings([(nodes, nodes)], self.M, self.M)
 
     @property
     def T(self) -> "BoundIdentity":

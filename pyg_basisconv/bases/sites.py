@@ -25,6 +25,12 @@ class Places(NamedTuple):
     target_batch: Tensor
     meetings: Meetings
 
+    def are_of(self, sites: Tensor, batch: Tensor | None) -> bool:
+        """Whether they were found for these sites, in these samples."""
+        there = self.source_batch
+        same = not bool(there.any()) if batch is None else torch.equal(there, batch.to(there.dtype))
+        return same and torch.equal(self.sources, sites.to(self.sources.dtype))
+
     @property
     def T(self) -> "Places":
         return Places(self.targets, self.target_batch, self.sources, self.source_batch, self.meetings.T)
@@ -92,13 +98,14 @@ def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[In
     M, device = sites.shape[0], sites.device
     if batch is None:
         batch = torch.zeros(M, dtype=torch.int64, device=device)
-    integers = isinstance(batch, Tensor) and not batch.is_floating_point() and batch.device == device
+    integers = isinstance(batch, Tensor) and batch.dtype in (torch.int64, torch.int32) and batch.device == device
     if not integers or batch.shape != (M,) or (M and int(batch.min()) < 0):
         expected = f"the sample of each site, ({M},) integers from 0 on, on {device}"
         reject("batch", expected, tuple(batch.shape) if integers else batch, "one for each")
     samples = int(batch.max()) + 1 if M else 1
     if samples * max(math.prod(lattice.sources), math.prod(lattice.targets)) >= 1 << 62:
         reject("shape", "a grid whose positions can be numbered in 62 bits", lattice.sources, "use a smaller grid")
+    sites, batch = sites.clone(), batch.clone()  # the caller's may change
     keys = _keys(sites.long(), batch.long(), lattice.sources)
     # In the order of the grid: shifted keys are then looked up one beside the other.
     keys, order = keys.sort()

@@ -109,6 +109,7 @@ class Window(Gridded):
         if self.shape is not None:
             self.targets(self.shape)
         self._bound = IdentityCache(8)
+        self._found: Places | None = None  # the last ones: a graph asks with a copy of what the call asked with
         if sites is not None:
             self._check_sites(sites)
         self.register_buffer("sites", sites, persistent=False)
@@ -253,7 +254,11 @@ class Window(Gridded):
 
         def search() -> Places:
             self._check_sites(sites)  # again, where they have changed
-            return find(sites, batch, self.lattice(shape), self.offsets())
+            found = self._found
+            right = isinstance(batch, Tensor | None) and batch is not None and batch.shape == sites.shape[:1]
+            if found is None or not right or not found.are_of(sites, batch):
+                found = self._found = find(sites, batch, self.lattice(shape), self.offsets())
+            return found
 
         places: Places = self._bound.get((sites, batch), None, search)
         return places

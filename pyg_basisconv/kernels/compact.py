@@ -190,6 +190,9 @@ def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
             [12.]])
     """
     refuse_transforms("gather_matmul", x, weight)
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
     if x.dim() == 2:
         y: Tensor = _Products.apply(x.contiguous(), weight, meetings)
         return y
