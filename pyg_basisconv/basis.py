@@ -248,6 +248,11 @@ class Basis(nn.Module):
         self.K = K
 
     @property
+    def target_axes(self) -> int | None:
+        """The same of the grid of the targets."""
+        return self.axes
+
+    @property
     def reads_edges(self) -> bool:
         """Whether it, or a part of it, is computed from features of edges."""
         return any(part.reads_edges for part in self.modules() if part is not self and isinstance(part, Basis))

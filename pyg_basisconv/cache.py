@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
-_LASTING = 32  # how much is kept that depends on no tensor, which nothing else would make leave
+_LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
 
@@ -73,6 +73,8 @@ class IdentityCache:
         key = (extra, *places, *(_place(part) for part in parts))
         versions = [part._version for part in parts]
         entry = self._entries.get(key) if parts else self._lasting.get(key)
+        if entry is not None and not parts:
+            self._lasting[key] = self._lasting.pop(key)  # those that are asked for stay
         if entry is None or entry[0] != versions:
             # A storage that has died keeps its address until its weak references go: a newcomer has another key.
             for dead in [k for k, (_, refs, _) in list(self._entries.items()) if any(r.expired() for r in refs)]:

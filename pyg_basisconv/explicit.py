@@ -116,12 +116,13 @@ class EdgeSet:
     @kept
     def meetings(self) -> Meetings | None:
         """Who meets whom, where each source and target meets one in each matrix, and most of them do."""
-        if 4 * self.source.numel() < self.K * max(self.M, self.N, 1):
+        E, least, most = self.source.numel(), self.K * min(self.M, self.N), self.K * max(self.M, self.N)
+        if not most <= 4 * E <= 4 * least or not E:
             return None
+        for size, end in ((self.N, self.target), (self.M, self.source)):
+            if int(torch.bincount(self._ends(self.K, size, end)).max()) > 1:
+                return None
         ptr, source, _ = self.expand.by_target
-        t_ptr = self.combine.by_source.ptr
-        if not source.numel() or int(ptr.diff().max()) > 1 or int(t_ptr.diff().max()) > 1:
-            return None
         bounds, target = ptr[:: self.N].tolist(), self.expand.row.long() % self.N
         runs = [(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)]
         return Meetings(runs, self.M, self.N)

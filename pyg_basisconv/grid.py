@@ -118,6 +118,8 @@ class GridConv(BasisConv):
         axes = self.basis.axes
         if not isinstance(image, Tensor):
             reject("image", "a tensor (*, P, *grid)", type(image).__name__, "convert it with torch.as_tensor")
+        if image.layout != torch.strided:
+            reject("image", "a dense tensor", image.layout, "use .to_dense()")
         if axes is None:
             axes = max(1, image.dim() - 2)
         if image.dim() <= axes:
@@ -126,7 +128,7 @@ class GridConv(BasisConv):
         if self.in_channels not in (-1, channels):
             expected = f"{self.in_channels} channels on axis {-axes - 1}"
             reject("image", expected, f"{channels}, of {tuple(image.shape)}", "correct it, or in_channels")
-        return image.flatten(-axes).transpose(-1, -2), tuple(map(int, image.shape[-axes:]))
+        return image.flatten(-axes).transpose(-1, -2), tuple(image.shape[-axes:])
 
 
 def like(y: Tensor, image: Tensor) -> Tensor:

@@ -403,6 +403,11 @@ class Transpose(Composed):
 
     def __init__(self, basis: Basis) -> None:
         super().__init__(basis.K, basis)
+        self.axes = basis.target_axes
+
+    @property
+    def target_axes(self) -> int | None:
+        return self.parts[0].axes  # type: ignore[return-value]
 
     def sized(
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None

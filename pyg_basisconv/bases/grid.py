@@ -1,6 +1,7 @@
 """Families on regular grids: each matrix brings every target one source, a fixed way off."""
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -243,7 +244,7 @@ class BoundGrid(OnImages):
     @property
     def T(self) -> BoundBasis:
         if self.sources < self.M or self.lattice.mode != "zeros" or self.norm is not None:
-            return self.explicit.T
+            return on_grid(self.explicit.T, self.shape)
         offsets = [tuple(-o for o in offset) for offset in self.offsets]
         return BoundGrid(self.lattice.T, offsets, self.N, self.dtype, self.device, transposed=not self.transposed)
 
@@ -389,11 +390,21 @@ def _added(y: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias.to(y.dtype)
 
 
+def on_grid(bound: BoundBasis, grid: Ints) -> BoundBasis:
+    """A family whose targets are a grid."""
+    bound.grid = grid
+    return bound
+
+
 def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:
     """One integer per axis, of a number for all or a sequence; checked."""
-    some: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
+    given: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
     expected = "an integer" + ("" if least is None else f" from {least} on") + f", or {axes} of them"
-    if len(some) != axes or any(isinstance(v, bool) or not isinstance(v, int) for v in some):
+    try:
+        some = tuple(-1 if isinstance(v, bool) else operator.index(v) for v in given)
+    except TypeError:  # of what is no number, or several
+        some = ()
+    if len(some) != axes or any(isinstance(v, bool) for v in given) or max(map(abs, some)) >= 1 << 31:
         reject(name, expected, value, "one number for all axes, or one for each")
     if least is not None and min(some) < least:
         reject(name, expected, value, "correct it")

@@ -13,7 +13,7 @@ from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints
 from ..theta import Theta
-from .grid import BoundGrid, Lattice, OnImages, apply
+from .grid import BoundGrid, Lattice, OnImages, apply, on_grid
 from .gridded import Gridded
 from .window import Window
 
@@ -93,7 +93,7 @@ class FiniteGroup:
         return listed
 
     @classmethod
-    def of_matrices(cls, matrices: Sequence[Tensor]) -> "FiniteGroup":
+    def _of_matrices(cls, matrices: Sequence[Tensor]) -> "FiniteGroup":
         """The group that some signed permutation matrices are."""
         known = {tuple(m.flatten().tolist()): i for i, m in enumerate(matrices)}
         table = [[known[tuple((a @ b).flatten().tolist())] for b in matrices] for a in matrices]
@@ -111,8 +111,8 @@ def _square(reflections: bool) -> list[Tensor]:
     return turns + [t @ flip for t in turns] * reflections
 
 
-p4 = FiniteGroup.of_matrices(_square(reflections=False))
-p4m = FiniteGroup.of_matrices(_square(reflections=True))
+p4 = FiniteGroup._of_matrices(_square(reflections=False))
+p4m = FiniteGroup._of_matrices(_square(reflections=True))
 _NAMED = {"p4": p4, "p4m": p4m}
 
 
@@ -145,6 +145,10 @@ class BoundGroup(OnImages):
                 sheet = 0 if self.lift else self.group.table[h][r]
                 parts.append((r * K + place[tap], sheet * M + source, h * N + target, weight))
         return EdgeList(*map(torch.cat, zip(*parts, strict=True)))
+
+    @property
+    def T(self) -> BoundBasis:
+        return on_grid(self.explicit.T, self.shape)
 
     def work(self, direction: Direction) -> Work:
         G = self.group.order
@@ -259,6 +263,10 @@ class Group(Gridded):
                 got = (window.kernel_size, window.dilation)
                 reject("window", f"one that {self.group} maps to itself, such as a square", got, "take a square one")
             yield [number[tap] for tap in moved]
+
+    @property
+    def target_axes(self) -> int:
+        return 1 if self.window is None else 1 + self.window.axes
 
     def targets(self, shape: Ints) -> Ints:
         if self.window is None:

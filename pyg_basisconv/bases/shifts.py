@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from ..basis import BoundBasis
 from ..errors import reject
 from ..graph import Graph
@@ -40,7 +42,7 @@ class Shifts(Gridded):
         offsets: Iterable[int | Sequence[int]],
         padding_mode: Mode = "zeros",
     ) -> None:
-        given = list(offsets) if isinstance(offsets, Iterable) else []
+        given = list(offsets) if isinstance(offsets, Iterable) and not isinstance(offsets, Tensor) else []
         if not given:
             reject("offsets", "integers, or tuples of them, at least one", offsets, "such as range(-1, 2)")
         axes = len(given[0]) if isinstance(given[0], tuple | list) else 1
@@ -49,7 +51,7 @@ class Shifts(Gridded):
         vectors = [ints(d, "offsets", axes) for d in given]
         if len(set(vectors)) < len(vectors):
             reject("offsets", "each one once", given, "remove those that repeat")
-        if padding_mode not in MODES:
+        if not isinstance(padding_mode, str) or padding_mode not in MODES:
             reject("padding_mode", ", ".join(map(repr, MODES)), repr(padding_mode), "see help(bases.Shifts)")
         super().__init__(len(vectors), shape, axes)
         self.open = shape is None and axes == 1

@@ -76,6 +76,9 @@ class Window(Gridded):
         super().__init__(math.prod(kernel), shape, axes)
         self.kernel_size = kernel
         self.stride, self.dilation = ints(stride, "stride", axes, 1), ints(dilation, "dilation", axes, 1)
+        for name, value in (("transposed", transposed), ("ceil_mode", ceil_mode)):
+            if not isinstance(value, bool):
+                reject(name, "True or False", repr(value), "see help(bases.Window)")
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
                 reject("padding", "integers, 'same' or 'valid'", repr(padding), "see help(bases.Window)")
@@ -84,16 +87,13 @@ class Window(Gridded):
             self.padding: Ints | Literal["same"] = "same" if padding == "same" else (0,) * axes
         else:
             self.padding = ints(padding, "padding", axes, 0)
-        if padding_mode not in MODES:
+        if not isinstance(padding_mode, str) or padding_mode not in MODES:
             reject("padding_mode", ", ".join(map(repr, MODES)), repr(padding_mode), "see help(bases.Window)")
-        if norm not in (None, *get_args(get_args(Norm)[0])):
+        if not isinstance(norm, str | None) or norm not in (None, *get_args(get_args(Norm)[0])):
             reject("norm", "None, 'mean' or 'padded'", repr(norm), "see help(bases.Window)")
         if transposed and (padding_mode != "zeros" or ceil_mode or norm is not None):
             got = {"padding_mode": padding_mode, "ceil_mode": ceil_mode, "norm": norm}
             reject("transposed", "False with padding_mode, ceil_mode or norm", got, "torch has none of them either")
-        for name, value in (("transposed", transposed), ("ceil_mode", ceil_mode)):
-            if not isinstance(value, bool):
-                reject(name, "True or False", repr(value), "see help(bases.Window)")
         if ceil_mode and padding_mode != "zeros":
             reject("ceil_mode", "False with another padding_mode than 'zeros'", True, "leave one out")
         if norm is not None and padding_mode != "zeros":
@@ -125,6 +125,8 @@ class Window(Gridded):
         if not isinstance(sites, Tensor) or sites.dtype not in (torch.int64, torch.int32):
             got_type = sites.dtype if isinstance(sites, Tensor) else type(sites).__name__
             reject("sites", "a tensor of integers", got_type, "convert it with .long()")
+        if sites.layout != torch.strided:
+            reject("sites", "a dense tensor", sites.layout, "use .to_dense()")
         if sites.dim() != 2 or sites.shape[1] != self.axes:
             reject(
                 "sites", f"shape (M, {self.axes}), a position in each row", tuple(sites.shape), "one column per axis"

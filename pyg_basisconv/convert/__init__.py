@@ -36,7 +36,9 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     parameters are then drawn by `BasisConv`). A layer with `cached=True` never returns the result of another graph.
 
     Parameters of converted convolutions lie in memory as the kernels did, so that nothing is copied in a call: they are
-    not contiguous, which `torch.nn.utils.parameters_to_vector`, and with it `torch.optim.LBFGS`, does not take.
+    not contiguous, which `torch.nn.utils.parameters_to_vector`, and with it `torch.optim.LBFGS`, does not take; and a
+    memory format is to be chosen before. The plan may evaluate many tiny images by one product with an operator: a NaN
+    in one place of an image then reaches all of it, unless `order='native'` is set.
 
     What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
 
