@@ -238,7 +238,7 @@ class Basis(nn.Module):
     reads_target = False  # True where, in a bipartite call, some members read the target's own features
     reads_content = False  # True where the matrices are computed from the features
     pools = False  # True where the targets are the graphs of a batch
-    fan: int = 1  # how many members a target meets at a time, by which the first parameters are drawn smaller
+    fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
     axes: int | None = None  # how many its grid has, where it is on one
 
     def __init__(self, K: int) -> None:

@@ -62,6 +62,11 @@ class GridConv(BasisConv):
         super().__init__(in_channels, out_channels, basis, theta, order, bias, **kwargs)
         self._known: dict[Hashable, OnImages] = {}  # of calls that torch's kernel takes, by what they have in common
 
+    def _replicate_for_data_parallel(self) -> "GridConv":
+        replica: GridConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica._known = {}  # or the copies of each call would stay
+        return replica
+
     def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
         key = None if kwargs or not isinstance(image, Tensor) else self._likeness(image)

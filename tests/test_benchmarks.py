@@ -213,7 +213,7 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     [
         (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 11, "torch"),
         (("residual network",), 2, "torch"),
-        (("typed edges",), 2, "RGCNConv"),
+        (("typed edges",), 4, "FastRGCNConv"),
         (("edges of a 3 x 3 window",), 1, "<= 2 s"),
         (("submanifold",), 6, "dense grid"),
         (("set-up of a window",), 5, "-"),

@@ -298,11 +298,8 @@ class Composed(Basis):
         self.reads_target = any(part.reads_target for part in parts)
         self.reads_content = any(part.reads_content for part in parts)
         self.pools = any(part.pools for part in parts)
+        self.fan = parts[0].fan
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
-
-    @property
-    def fan(self) -> int:  # type: ignore[override]
-        return max(part.fan for part in cast(Iterable[Basis], self.parts))
 
     def complete(self, source: int, target: int, inner: int) -> None:
         for part in self.parts:
@@ -340,6 +337,8 @@ class Concat(Composed):
     def __init__(self, *parts: Basis) -> None:
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
+        grids = [part.fan for part in flat if part.axes is not None]
+        self.fan = sum(grids) if grids else 1  # families of graphs side by side are drawn as each by itself
 
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content
@@ -368,6 +367,7 @@ class Product(Composed):
 
     def __init__(self, first: Basis, second: Basis) -> None:
         super().__init__(first.K * second.K, first, second)
+        self.fan = first.fan * second.fan
 
     def sized(
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None

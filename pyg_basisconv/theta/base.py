@@ -33,7 +33,7 @@ class Theta(nn.Module):
     """
 
     weight: nn.Parameter | UninitializedParameter
-    fan: int = 1  # see `Basis`
+    fan: float = 1  # see `Basis`
     K: int
     P: int
     Q: int
@@ -140,9 +140,9 @@ class Theta(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
-def glorot(weight: Tensor, P: int, Q: int, fan: int = 1) -> None:
+def glorot(weight: Tensor, P: int, Q: int, fan: float = 1) -> None:
     """Draws from the uniform distribution of Glorot and Bengio, for sums of `fan` products."""
-    bound = math.sqrt(6 / max(1, (P + Q) * fan))
+    bound = math.sqrt(6 / (max(1, P + Q) * fan))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
 
