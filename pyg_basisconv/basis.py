@@ -81,7 +81,8 @@ class BoundBasis:
     dtype: torch.dtype
     device: torch.device
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
-    grid: tuple[int, ...] | None = None  # the shape of the targets, where they are a grid
+    shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
+    grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None

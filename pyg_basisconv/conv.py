@@ -33,7 +33,8 @@ class BasisConv(MessagePassing):
         out_channels: Q.
         basis: the family A, see `pyg_basisconv.bases`.
         theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
-        order: 'auto', or 'a_first', 'theta_first' or 'phi', which is then obeyed or refused with a reason.
+        order: 'auto', or 'a_first', 'theta_first', 'phi', 'native' or 'compacted', then obeyed or refused with a
+            reason.
         bias: whether b is there.
         cached: keep the :math:`A_k^\top x` of an x that needs no gradient, and a sparse copy where it is mostly zeros,
             for as long as x and the graph are the same (the very same tensors, unchanged): for a first layer in

@@ -80,7 +80,7 @@ class GridConv(BasisConv):
         observed = kwargs.pop("return_attention", False)
         asked = None if isinstance(kwargs.get("edge_index"), BoundBasis) else grid
         inputs, bound = self._bind(x, grid=asked, observed=observed, **kwargs)
-        if isinstance(bound, OnImages) and bound.shape != grid:
+        if bound.shape not in (None, grid):
             reject(
                 "image", f"a grid {bound.shape}, as the bound basis", grid, "bind the basis to the grid of the image"
             )

@@ -110,6 +110,10 @@ class Tally:
         rate = self.machine.arithmetic * share
         self.seconds += kernels * self.machine.small + max(operations / rate, moved / self.machine.stream)
 
+    def times(self, n: int) -> "Tally":
+        """The same so many times."""
+        return Tally(self.machine, self.itemsize, n * self.operations, n * self.bytes, n * self.seconds)
+
     def copy(self, numbers: int) -> None:
         """Something read and written once."""
         moved = 2 * numbers * self.itemsize
@@ -250,7 +254,10 @@ def native(p: Problem) -> Estimate:
 def compacted(p: Problem) -> Estimate:
     """Gather, multiply and add, member by member; what is gathered is gathered again for the gradient."""
     if p.touched < 0:
-        return _refuse("compacted", "members touch rows more than once, or are not summed")
+        return _refuse(
+            "compacted",
+            "this is for sparse grids and typed edges, whose members meet a row once at most and are summed",
+        )
     if p.nnz >= 0:
         return _refuse("compacted", "x is sparse, and its rows are gathered as they are")
     if p.messages:
@@ -268,12 +275,12 @@ def compacted(p: Problem) -> Estimate:
             t.product(each, width * (p.K if p.tiled else 1), other)
             t.seconds += 3 * t.machine.dense
 
-    for _ in range(p.B):
-        multiply(p.P, p.Q)
-        if p.grad_x or p.grad_basis:
-            multiply(p.Q, p.P)
-        if p.grad_theta:
-            multiply(p.P, p.Q, gathers=not (p.tiled and p.grad_x))
+    multiply(p.P, p.Q)
+    if p.grad_x or p.grad_basis:
+        multiply(p.Q, p.P)
+    if p.grad_theta:
+        multiply(p.P, p.Q, gathers=not (p.tiled and p.grad_x))
+    t = t.times(p.B)
     memory = (0 if p.tiled else each * (p.P + p.Q)) + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
     return Estimate("compacted", t.operations, t.bytes, memory * p.itemsize, t.seconds)
 

@@ -574,7 +574,7 @@ THETAS: dict[str, tuple[int, int, Callable[[], Theta], Callable[[GridConv], Tens
         scaled([0.5, -1.0, 0.0, 2.0], 2, True),
     ),
 }
-KERNELLESS = ("Heads", "Heads(mean)", "LowRank", "Pass(concat)", "Pass(scales, concat)")  # that no vendor evaluates
+KERNELLESS = ("Heads", "LowRank", "Pass(concat)", "Pass(scales, concat)")  # that no vendor evaluates
 WINDOWS: dict[str, dict[str, Any]] = {
     "plain": {},
     "strided": {"stride": (1, 2), "padding": 1},

@@ -37,6 +37,7 @@ class BoundConcat(BoundBasis):
                     "add families of one size",
                 )
         self.K = sum(part.K for part in self.parts)
+        self.shape = next((part.shape for part in self.parts if part.shape is not None), None)
         self.grid = next((part.grid for part in self.parts if part.grid is not None), None)
         self.batch = max((part.batch for part in self.parts), key=len)
 
@@ -150,7 +151,8 @@ class BoundProduct(BoundBasis):
                 "multiply families whose sizes join",
             )
         self.first, self.second = first, second
-        self.K, self.M, self.N, self.grid = first.K * second.K, first.M, second.N, second.grid
+        self.K, self.M, self.N = first.K * second.K, first.M, second.N
+        self.shape, self.grid = first.shape, second.grid
         self.dtype, self.device = first.dtype, first.device
         self.batch = max(first.batch, second.batch, key=len)
 
@@ -217,7 +219,8 @@ class BoundMix(BoundBasis):
     def __init__(self, coefficients: Sequence[Sequence[float]], family: BoundBasis) -> None:
         self.family = family
         self.coefficients = [list(row) for row in coefficients]
-        self.K, self.M, self.N, self.grid = len(self.coefficients), family.M, family.N, family.grid
+        self.K, self.M, self.N = len(self.coefficients), family.M, family.N
+        self.shape, self.grid = family.shape, family.grid
         self.dtype, self.device, self.batch = family.dtype, family.device, family.batch
 
     def _matrix(self) -> Tensor:

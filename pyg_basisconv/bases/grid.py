@@ -54,7 +54,7 @@ def _meet(M: int, N: int, up: int, step: int, offset: int) -> tuple[slice, slice
     return slice(first * step + offset, last * step + offset + 1, step), slice(first, last + 1)
 
 
-class Window(NamedTuple):
+class Taps(NamedTuple):
     """The smallest regular window that has all offsets among its taps, and the place of each."""
 
     frame: Frame
@@ -244,7 +244,7 @@ class BoundGrid(OnImages):
     @property
     def T(self) -> BoundBasis:
         if self.sources < self.M or self.lattice.mode != "zeros" or self.norm is not None:
-            return on_grid(self.explicit.T, self.shape)
+            return on_grids(self.explicit.T, self.grid, self.shape)
         offsets = [tuple(-o for o in offset) for offset in self.offsets]
         return BoundGrid(self.lattice.T, offsets, self.N, self.dtype, self.device, transposed=not self.transposed)
 
@@ -262,7 +262,7 @@ class BoundGrid(OnImages):
         return BoundGrid(*args, self.norm, self.padding, self.transposed)
 
     @cached_property
-    def window(self) -> Window | None:
+    def window(self) -> Taps | None:
         """The regular window that these offsets are taps of, where torch has a kernel for it, not mostly zeros."""
         lattice = self.lattice
         if len(lattice.sources) not in AXES or max(lattice.up if not self.transposed else lattice.step) > 1:
@@ -283,7 +283,7 @@ class BoundGrid(OnImages):
                 place = place * size + abs(o - o_0) // d
             places.append(place)
         frame = Frame(lattice.sources, lattice.targets, kernel, before, steps, dilation, lattice.mode)
-        return Window(frame, None if places == list(range(math.prod(kernel))) else places, transposed)
+        return Taps(frame, None if places == list(range(math.prod(kernel))) else places, transposed)
 
     def native(self, theta: Theta, width: int) -> Native | None:
         window = self.window
@@ -315,7 +315,7 @@ class BoundGrid(OnImages):
             numbers += self.N * (g * q + blocks.then.shape[1])
         return self.on_images(lambda image, bias: self._convolved(image, bias, blocks, window), operations, numbers)
 
-    def _convolved(self, image: Tensor, bias: Tensor | None, blocks: Blocks, window: Window) -> Tensor:
+    def _convolved(self, image: Tensor, bias: Tensor | None, blocks: Blocks, window: Taps) -> Tensor:
         own = bias if self.norm is None and blocks.then is None else None
         y = apply(image, blocks.weight, own, window)
         if self._scale is not None:
@@ -325,7 +325,7 @@ class BoundGrid(OnImages):
             return pointwise(y, kernel, _cast(bias, y))
         return y if own is not None else _shifted(y, bias)
 
-    def _divisor(self, theta: Theta, window: Window) -> tuple[int | None, float] | None:
+    def _divisor(self, theta: Theta, window: Taps) -> tuple[int | None, float] | None:
         """Of a pooling that does the same: what divides its sums, None for a mean; and what the result is scaled by."""
         scale = theta.uniform if type(theta) is Pass else None
         if not scale or window.place is not None or window.transposed or window.frame.pools is None:
@@ -335,11 +335,11 @@ class BoundGrid(OnImages):
         divisor = round(1 / scale) if 1e-9 < scale <= 1 else 0
         return (divisor, 1.0) if divisor and abs(scale * divisor - 1) <= 1e-12 else None
 
-    def _pooled(self, image: Tensor, bias: Tensor | None, divisor: tuple[int | None, float], window: Window) -> Tensor:
+    def _pooled(self, image: Tensor, bias: Tensor | None, divisor: tuple[int | None, float], window: Taps) -> Tensor:
         y = average(image, window.frame, divisor[0], self.norm != "mean")
         return _shifted(y if divisor[1] == 1 else y * divisor[1], bias)
 
-    def _as_strips(self, theta: Theta, window: Window) -> bool:
+    def _as_strips(self, theta: Theta, window: Taps) -> bool:
         """Whether it is a depthwise convolution of a sequence whose channels share their taps."""
         shared = isinstance(theta, Depthwise) and theta.shared is not None and 4 * theta.shared <= theta.P
         frame, lattice = window.frame, self.lattice
@@ -348,13 +348,13 @@ class BoundGrid(OnImages):
         inside = 0 <= frame.before[0] < frame.kernel[0]
         return shared and plain and same and frame.dilation == (1,) and inside
 
-    def _by_strips(self, inputs: Inputs, window: Window) -> Tensor:
+    def _by_strips(self, inputs: Inputs, window: Taps) -> Tensor:
         assert isinstance(inputs.theta, Depthwise)
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
         return strips(inputs.x, _placed(taps, window), window.frame.before[0])
 
 
-def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> Tensor:
     """A window's convolution of (B, P, *sources), with blocks (K, g, P / g, Q / g) of channels."""
     weight = _placed(weight.to(image), window)  # (taps, g, p, q)
     g, p, q = weight.shape[1:]
@@ -365,7 +365,7 @@ def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Window) ->
     return convolve(image, kernel, _cast(bias, image), window.frame, g)
 
 
-def _placed(weight: Tensor, window: Window) -> Tensor:
+def _placed(weight: Tensor, window: Taps) -> Tensor:
     """The numbers of each member at the taps of the window, zeros at the others: (K, ...) -> (taps, ...)."""
     if window.place is None:
         return weight
@@ -390,9 +390,9 @@ def _added(y: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias.to(y.dtype)
 
 
-def on_grid(bound: BoundBasis, grid: Ints) -> BoundBasis:
-    """A family whose targets are a grid."""
-    bound.grid = grid
+def on_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:
+    """A family whose sources and targets are grids."""
+    bound.shape, bound.grid = shape, grid
     return bound
 
 

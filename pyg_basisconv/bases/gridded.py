@@ -27,7 +27,6 @@ class Gridded(Basis):
     def __init__(self, K: int, shape: int | Sequence[int] | None, axes: int) -> None:
         super().__init__(K)
         self.axes, self.fan = axes, K
-        self._counts: dict[tuple[int, ...], tuple[int, int]] = {}  # of sources and targets, by shape
         self.shape = None if shape is None else ints(shape, "shape", axes, least=0)
 
     def targets(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -40,9 +39,7 @@ class Gridded(Basis):
         shape = self._shape(grid, M)
         if shape is None:
             return M, N
-        if shape not in self._counts:
-            self._counts[shape] = math.prod(shape), math.prod(self.targets(shape))
-        rows, count = self._counts[shape]
+        rows, count = math.prod(shape), math.prod(self.targets(shape))
         if M is not None and rows != M:
             reject(
                 "x", f"{rows} rows, the grid {shape}", M, "flatten images with the last axis fastest, or see GridConv"

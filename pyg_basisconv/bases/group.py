@@ -13,7 +13,7 @@ from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints
 from ..theta import Theta
-from .grid import BoundGrid, Lattice, OnImages, apply, on_grid
+from .grid import BoundGrid, Lattice, OnImages, apply, on_grids
 from .gridded import Gridded
 from .window import Window
 
@@ -148,7 +148,7 @@ class BoundGroup(OnImages):
 
     @property
     def T(self) -> BoundBasis:
-        return on_grid(self.explicit.T, self.shape)
+        return on_grids(self.explicit.T, self.grid, self.shape)
 
     def work(self, direction: Direction) -> Work:
         G = self.group.order

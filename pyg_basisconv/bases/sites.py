@@ -25,11 +25,11 @@ class Places(NamedTuple):
     target_batch: Tensor
     meetings: Meetings
 
-    def are_of(self, sites: Tensor, batch: Tensor | None) -> bool:
+    def are_of(self, sites: Tensor, batch: Tensor) -> bool:
         """Whether they were found for these sites, in these samples."""
-        there = self.source_batch
-        same = not bool(there.any()) if batch is None else torch.equal(there, batch.to(there.dtype))
-        return same and torch.equal(self.sources, sites.to(self.sources.dtype))
+        pairs = (self.sources, sites), (self.source_batch, batch)
+        alike = all((mine.dtype, mine.device, mine.shape) == (t.dtype, t.device, t.shape) for mine, t in pairs)
+        return alike and all(torch.equal(mine, t) for mine, t in pairs)
 
     @property
     def T(self) -> "Places":

@@ -39,9 +39,9 @@ class Window(Gridded):
         ceil_mode: whether a window that leaves the padded grid behind counts, as in torch's poolings.
         norm: None; 'mean': each target is the mean of the sources that it meets; 'padded': the sum, divided by how many
             taps stay within the padded grid.
-        sites: (M, axes) the positions that there are, for a sparse grid: the others are zeros, and no rows of x. Where
-            the targets' grid is the sources', the targets are the same sites (a submanifold convolution); else all
-            that meet at least one, in order.
+        sites: (M, axes) the positions that there are, for a sparse grid: the others are zeros, and no rows of x. With
+            stride 1, and as many targets as sources on the whole grid, the targets are the same sites (a submanifold
+            convolution); else all that meet at least one, in the order of samples and positions.
 
     >>> Window((4,), 3, padding=1).bind().to_dense()[0]
     tensor([[0., 1., 0., 0.],
@@ -257,13 +257,15 @@ class Window(Gridded):
         def search() -> Places:
             self._check_sites(sites)  # again, where they have changed
             found = self._found
-            right = isinstance(batch, Tensor | None) and batch is not None and batch.shape == sites.shape[:1]
-            if found is None or not right or not found.are_of(sites, batch):
+            if found is None or batch is None or not found.are_of(sites, batch):
                 found = self._found = find(sites, batch, self.lattice(shape), self.offsets())
             return found
 
         places: Places = self._bound.get((sites, batch), None, search)
         return places
+
+    def __getstate__(self) -> dict[str, object]:
+        return self.__dict__ | {"_found": None}  # a copy finds its own
 
     def extra_repr(self) -> str:
         def one(value: Ints | str) -> object:

@@ -190,7 +190,7 @@ def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
             [12.]])
     """
     refuse_transforms("gather_matmul", x, weight)
-    if torch.is_autocast_enabled(x.device.type):
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
     if x.dim() == 2:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ..basis import BoundBasis
 from ..errors import reject
 from ..kernels import matmul
-from .base import Members, Theta, glorot, project
+from .base import Blocks, Members, Theta, glorot, project
 
 
 class Values(Theta):
@@ -99,6 +99,9 @@ class Heads(Values):
             return weight / self.K
         blocks = torch.diag_embed(weight.permute(1, 2, 0))  # (P, D, K, K)
         return blocks.permute(3, 0, 2, 1).flatten(-2)  # (K, P, K D)
+
+    def blocks(self, width: int) -> Blocks | None:
+        return Blocks(self.dense().unsqueeze(1)) if self.sums and self.value_bias is None else None
 
     @property
     def sums(self) -> bool:
