@@ -159,7 +159,7 @@ class BoundBasis:
 
         def run(inputs: "Inputs", bias: Tensor | None) -> Tensor:
             y = theta.gather(fast, inputs.projected)
-            return y if bias is None else y + bias
+            return y if bias is None else y + bias.to(y.dtype)
 
         operations, numbers, kernels = fast.kernel
         inner = theta.inner if theta.inner > 0 else width

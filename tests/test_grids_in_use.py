@@ -5,8 +5,10 @@ import torch
 from contract import close, draw
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch_geometric.explain import Explainer, GNNExplainer
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
+from pyg_basisconv.mechanisms import Dot
 
 WINDOW = bases.Window(None, (3, 3), padding=1)
 CYCLIC = [[(a + b) % 4 for b in range(4)] for a in range(4)]
@@ -166,3 +168,37 @@ def test_transposed_families_keep_their_grid() -> None:
 def test_sparse_images_are_refused() -> None:
     with pytest.raises(ValueError, match="image: expected a dense tensor"):
         GridConv(1, 1, WINDOW)(torch.ones(2, 1, 4, 4).to_sparse())
+
+
+def test_replicas_forget_what_their_layer_knows() -> None:
+    """Those of `nn.DataParallel` come and go with each call."""
+    layer = GridConv(1, 1, WINDOW)
+    layer(torch.randn(1, 1, 9, 9))
+    replica = layer._replicate_for_data_parallel()
+    assert layer._known
+    assert not replica._known
+
+
+def test_attention_under_autocast_keeps_its_dtype() -> None:
+    attention = BasisConv(4, 4, bases.Attention(2, Dot(2)), theta.LowRank(2), order="native")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention(torch.randn(2, 5, 4)).dtype == torch.bfloat16
+
+
+def test_explainers_leave_grids_alone() -> None:
+    """Their masks are for the edges of a graph."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image, self.graph = GridConv(1, 1, WINDOW), BasisConv(16, 2, bases.Adjacency())
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            return self.graph(self.image(x.view(-1, 1, 4, 4)).flatten(1), edge_index)
+
+    config = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
+    explainer = Explainer(
+        Model(), GNNExplainer(epochs=2), explanation_type="model", edge_mask_type="object", model_config=config
+    )
+    explanation = explainer(torch.randn(5, 16), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
+    assert explanation.edge_mask.shape == (4,)
