@@ -104,12 +104,7 @@ def convolution(layer: Any) -> nn.Module:
     stride, dilation = axes(layer.stride, n), axes(layer.dilation, n)
     window = Window(None, size, stride, padding, dilation, layer.padding_mode)
     Q, P = kernel.shape[0], kernel.shape[1] * g
-    taps = kernel.detach().clone().flatten(2)  # in the memory format of the layer, of which the parameter is a view
-    if g == 1:
-        return filled(Converted, P, Q, window, Full(), taps.permute(2, 1, 0), layer)
-    if g == P == Q:
-        return filled(Converted, P, Q, window, Depthwise(), taps.squeeze(1).t(), layer)
-    return filled(Converted, P, Q, window, Grouped(g), taps.unflatten(0, (g, -1)).permute(3, 0, 2, 1), layer)
+    return filled(Converted, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
 
 
 @rule(nn.ConvTranspose1d)
@@ -122,12 +117,7 @@ def transposed(layer: Any) -> nn.Module:
     options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
     window = _spreading(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
     P, Q = kernel.shape[0], kernel.shape[1] * g
-    taps = kernel.detach().clone().flatten(2)
-    if g == 1:
-        return filled(Transposed, P, Q, window, Full(), taps.permute(2, 0, 1), layer)
-    if g == P == Q:
-        return filled(Transposed, P, Q, window, Depthwise(), taps.squeeze(1).t(), layer)
-    return filled(Transposed, P, Q, window, Grouped(g), taps.unflatten(0, (g, -1)).permute(3, 0, 1, 2), layer)
+    return filled(Transposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
 
 @rule(nn.AvgPool1d)
@@ -189,10 +179,16 @@ def last_format(x: Tensor) -> torch.memory_format | None:
     return form if x.stride() == last.stride() != plain.stride() else None
 
 
-def filled(
-    kind: type[Converted], P: int, Q: int, window: Window, theta: Theta, weight: Tensor, layer: Any
-) -> nn.Module:
-    """A layer with this weight, and the bias of another."""
+def taps_of(kernel: Tensor, groups: int) -> Tensor:
+    """A kernel's numbers, (g, its first / g, its second, K), in the memory format that it has."""
+    return kernel.detach().clone().flatten(2).unflatten(0, (groups, -1))
+
+
+def filled(kind: type[Converted], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
+    """A layer with these blocks of channels, (K, g, P / g, Q / g), and the bias of another; the parameter is a view."""
+    g = blocks.shape[1]
+    theta: Theta = Full() if g == 1 else Depthwise() if g == P == Q else Grouped(g)
+    weight = blocks.squeeze(1) if g == 1 else blocks[:, :, 0, 0] if g == P == Q else blocks
     with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
         new = kind(P, Q, window, theta, bias=False)
     assert new.theta.weight.shape == weight.shape, (new.theta.weight.shape, weight.shape)
