@@ -102,13 +102,13 @@ class Tally:
         self.bytes += moved
         self.seconds += moved / self.machine.near
 
-    def kernel(self, operations: int, numbers: int, kernels: int, share: float) -> None:
+    def kernel(self, operations: int, numbers: int, share: float) -> None:
         """A vendor's kernel, which reaches a share of the arithmetic that a product does."""
         moved = numbers * self.itemsize
         self.operations += operations
         self.bytes += moved
         rate = self.machine.arithmetic * share
-        self.seconds += kernels * self.machine.small + max(operations / rate, moved / self.machine.stream)
+        self.seconds += max(operations / rate, moved / self.machine.stream)
 
     def times(self, n: int) -> "Tally":
         """The same so many times."""
@@ -206,7 +206,6 @@ def phi(p: Problem) -> Estimate:
     if size * p.itemsize > PHI_LIMIT:
         return _refuse("phi", f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {_amount(PHI_LIMIT)}B")
     t = Tally(MACHINES[p.device], p.itemsize)
-    t.seconds += 2 * t.machine.small  # the operator is laid out anew each time
     t.product(p.M * p.N, p.K, p.P * p.Q)
     t.copy(size)
     t.product(p.B, p.M * p.P, p.N * p.Q)
@@ -237,9 +236,10 @@ def native(p: Problem) -> Estimate:
     learns = p.learns and projects
     if learns:
         t.product(p.B * p.M, p.P, p.K * p.inner)
+    share, start = (0.5, t.machine.small) if projects else (1.0, t.machine.small / 4 + p.B * t.machine.image)
     for _ in range(3 if back else 1):  # the gradient takes about twice as long
-        t.kernel(operations * p.B, numbers * p.B, kernels, 0.5 if projects else 1.0)  # attention, or a convolution
-        t.seconds += 0 if projects else p.B * t.machine.image
+        t.kernel(operations * p.B, numbers * p.B, share)  # attention, or a convolution
+        t.seconds += kernels * start
     if p.grad_theta and learns:
         t.product(p.P, p.B * p.M, p.K * p.inner)
     if p.grad_x and learns:
