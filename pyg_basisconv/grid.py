@@ -140,7 +140,16 @@ def like(y: Tensor, image: Tensor) -> Tensor:
     """A result in the memory format of an image, where that has one."""
     if torch._C._are_functorch_transforms_active():  # under which none can be asked for
         return y
-    for dim, last in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        if image.dim() == y.dim() == dim and image.is_contiguous(memory_format=last) and not image.is_contiguous():
-            return y.contiguous(memory_format=last)
+    form = last_format(image) if y.dim() == image.dim() else None
+    if form is not None:
+        return y.contiguous(memory_format=form)
     return y.contiguous() if image.is_contiguous() else y
+
+
+def last_format(x: Tensor) -> torch.memory_format | None:
+    """The format that has the channels last, where a kernel or images are laid out so and not as contiguous ones."""
+    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    if form is None:
+        return None
+    plain, last = (torch.empty(x.shape, device="meta", memory_format=f) for f in (torch.contiguous_format, form))
+    return form if x.stride() == last.stride() != plain.stride() else None

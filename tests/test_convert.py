@@ -3,11 +3,11 @@
 import copy
 import io
 import pickle
-import warnings
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from conversion import agree, left_of
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.explain import Explainer, GNNExplainer
@@ -22,7 +22,6 @@ from pyg_basisconv.verify import (
     N,
     P,
     Q,
-    compare,
     converted,
     drawn,
     features,
@@ -38,13 +37,6 @@ SWEEP = [
 ]
 # CSC is refused by PyG's own normalisation; COO it converts, with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks")
-
-
-def agree(case: Case, tolerance: float = 1e-10) -> None:
-    """Forward and every gradient, relative to the largest entry."""
-    for ours, theirs in zip(*compare(case), strict=True):
-        scale = float(theirs.abs().max()) if theirs.numel() else 0.0
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * (scale or 1.0))
 
 
 def float32(case: Case) -> Case:
@@ -462,16 +454,6 @@ def test_copies_and_files(kind: str) -> None:
 
 
 # --- what is left ---
-
-
-def left_of(module: nn.Module) -> dict[str, str]:
-    left: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ours = convert(module, left)
-    if left and isinstance(module, pyg.MessagePassing):
-        assert ours is module
-    return left
 
 
 class Own(pyg.GCNConv):

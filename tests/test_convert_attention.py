@@ -4,12 +4,12 @@ import copy
 import io
 import itertools
 import pickle
-import warnings
 from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from conversion import agree, left_of
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex, seed_everything
 from torch_geometric.explain import Explainer, GNNExplainer
@@ -25,7 +25,6 @@ from pyg_basisconv.verify import (
     Q,
     attending,
     attention_cases,
-    compare,
     drawn,
     features,
     forget,
@@ -40,21 +39,6 @@ SWEEP = [
     for options in sweep
 ]
 FIRST = [pytest.param(kind, sweep[1] if kind == "RGATConv" else sweep[0], id=kind) for kind, sweep in ATTENTION.items()]
-
-
-def agree(case: Case, tolerance: float = 1e-10) -> None:
-    """Forward and every gradient, relative to the largest entry."""
-    for ours, theirs in zip(*compare(case), strict=True):
-        scale = float(theirs.abs().max()) if theirs.numel() else 0.0
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * (scale or 1.0))
-
-
-def left_of(module: nn.Module) -> dict[str, str]:
-    left: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        convert(module, left)
-    return left
 
 
 @pytest.mark.parametrize(("kind", "options"), SWEEP)

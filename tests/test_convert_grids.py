@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
+from conversion import agree, left_of
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
@@ -19,7 +20,7 @@ from torch_geometric.explain import Explainer, GNNExplainer
 
 from pyg_basisconv import GridConv, bases, convert, theta
 from pyg_basisconv.convert.registry import convertible
-from pyg_basisconv.verify import GRIDS, LAYERS, Case, compare, drawn, features, graph, gridded, torch_layer
+from pyg_basisconv.verify import GRIDS, LAYERS, Case, drawn, features, graph, gridded, torch_layer
 from pyg_basisconv.verify.grids import B, P, Q, dimensions
 
 SWEEP = [
@@ -30,21 +31,6 @@ SWEEP = [
 KINDS = [pytest.param(kind, sweep[0], id=kind) for kind, sweep in LAYERS.items()]
 FORMATS = {1: [torch.contiguous_format], 2: [torch.contiguous_format, torch.channels_last]}
 FORMATS[3] = [torch.contiguous_format, torch.channels_last_3d]
-
-
-def agree(case: Case, tolerance: float = 1e-10) -> None:
-    """Forward and every gradient, relative to the largest entry."""
-    for ours, theirs in zip(*compare(case), strict=True):
-        scale = float(theirs.abs().max()) if theirs.numel() else 0.0
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance * (scale or 1.0))
-
-
-def left_of(module: nn.Module) -> dict[str, str]:
-    left: dict[str, str] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        convert(module, left)
-    return left
 
 
 def image(kind: str, *lead: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -70,10 +70,9 @@ class Gridded(Basis):
         return shape
 
     @staticmethod
-    def rows_of(graph: Graph, shape: tuple[int, ...]) -> int:
-        """The rows of x: as many as the grid has places, and maybe the targets' own features behind them."""
-        size = math.prod(shape)
-        return graph.M if graph.sources == size else size
+    def rows_of(graph: Graph, sources: int) -> int:
+        """The rows of x: so many sources, and maybe the targets' own features behind them."""
+        return graph.M if graph.sources == sources else sources
 
     def edges(self, graph: Graph | None = None) -> EdgeList:
         """The family as typed weighted edges, on a graph, or on the grid of its own shape."""

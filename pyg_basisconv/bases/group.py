@@ -1,6 +1,7 @@
 """Finite groups, and the convolutions that commute with them."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -280,7 +281,7 @@ class Group(Gridded):
 
     def build(self, graph: Graph) -> BoundBasis:
         shape = self.shape_of(graph)
-        rows = self.rows_of(graph, shape)
+        rows = self.rows_of(graph, math.prod(shape))
         if self.window is None:
             sheet: BoundBasis = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # one place
         else:

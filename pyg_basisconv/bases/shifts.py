@@ -1,5 +1,6 @@
 """Shifts of a grid by any offsets."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 from ..basis import BoundBasis
 from ..errors import reject
 from ..graph import Graph
-from .grid import MODES, BoundGrid, Lattice, Mode, ints
+from .grid import BoundGrid, Lattice, Mode, check_mode, ints
 from .gridded import Gridded
 
 
@@ -51,8 +52,7 @@ class Shifts(Gridded):
         vectors = [ints(d, "offsets", axes) for d in given]
         if len(set(vectors)) < len(vectors):
             reject("offsets", "each one once", given, "remove those that repeat")
-        if not isinstance(padding_mode, str) or padding_mode not in MODES:
-            reject("padding_mode", ", ".join(map(repr, MODES)), repr(padding_mode), "see help(bases.Shifts)")
+        check_mode(padding_mode, "see help(bases.Shifts)")
         super().__init__(len(vectors), shape, axes)
         self.open = shape is None and axes == 1
         self.offsets, self.padding_mode = tuple(vectors), padding_mode
@@ -77,7 +77,7 @@ class Shifts(Gridded):
         if self.padding_mode == "circular":  # the nearest of all that are the same
             offsets = [tuple((o + m // 2) % max(m, 1) - m // 2 for o, m in zip(v, shape, strict=True)) for v in offsets]
         lattice = Lattice(shape, targets, ones, ones, self.padding_mode)
-        return BoundGrid(lattice, offsets, self.rows_of(graph, shape), graph.dtype, graph.device)
+        return BoundGrid(lattice, offsets, self.rows_of(graph, math.prod(shape)), graph.dtype, graph.device)
 
     def extra_repr(self) -> str:
         offsets: list[Any] = [d[0] for d in self.offsets] if self.axes == 1 else list(self.offsets)

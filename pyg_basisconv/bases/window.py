@@ -13,7 +13,7 @@ from ..cache import IdentityCache
 from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints, pooling_targets
-from .grid import MODES, BoundGrid, Lattice, Mode, Norm, ints
+from .grid import BoundGrid, Lattice, Mode, Norm, check_mode, ints
 from .gridded import Gridded
 from .sites import BoundSites, Places, find
 
@@ -87,8 +87,7 @@ class Window(Gridded):
             self.padding: Ints | Literal["same"] = "same" if padding == "same" else (0,) * axes
         else:
             self.padding = ints(padding, "padding", axes, 0)
-        if not isinstance(padding_mode, str) or padding_mode not in MODES:
-            reject("padding_mode", ", ".join(map(repr, MODES)), repr(padding_mode), "see help(bases.Window)")
+        check_mode(padding_mode, "see help(bases.Window)")
         if not isinstance(norm, str | None) or norm not in (None, *get_args(get_args(Norm)[0])):
             reject("norm", "None, 'mean' or 'padded'", repr(norm), "see help(bases.Window)")
         if transposed and (padding_mode != "zeros" or ceil_mode or norm is not None):
@@ -230,15 +229,14 @@ class Window(Gridded):
                 reject("x", f"a tensor on {self.sites.device}, as the sites", graph.device, "move one to the other")
             return self._at_sites(graph)
         shape = self.shape_of(graph)
-        rows = self.rows_of(graph, shape)
+        rows = self.rows_of(graph, math.prod(shape))
         args = (self.lattice(shape), self.offsets(), rows, graph.dtype, graph.device)
         return BoundGrid(*args, self.norm, (self.before, self.after), self.transposed)
 
     def _at_sites(self, graph: Graph) -> BoundSites:
         places = self._places(graph.batch)
         assert self.shape is not None
-        rows = places.sources.shape[0]
-        M = graph.M if graph.sources == rows else rows
+        M = self.rows_of(graph, places.sources.shape[0])
         bound: BoundSites = self._bound.get(
             (self.sites, graph.batch),
             (M, graph.dtype),

@@ -12,36 +12,29 @@ from ..bases import Window
 from ..bases.grid import Norm
 from ..basis import BoundBasis
 from ..errors import reject
-from ..grid import GridConv
+from ..grid import GridConv, last_format
+from ..kernels.grids import Ints
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
 from .attention import own
 from .registry import Left, rule
-
-Ints = tuple[int, ...]
 
 
 class Converted(GridConv):
     """A `GridConv` that takes the call of the layer of torch that it replaces."""
 
     basis: Window
-    explain = False  # its edges are not those of the graph that an explainer of PyG has masks for
     # Of the kernel: torch's layers give what it says, be the input laid out as it may.
     memory_format: torch.memory_format | None = None
 
     def forward(self, input: Tensor, bound: BoundBasis | None = None) -> Tensor:  # type: ignore[override]
         r"""Applies the layer to images (B, P, \*grid) or (P, \*grid); with another basis, bound."""
-        axes, form = len(self.basis.kernel_size), self.memory_format
-        if torch._C._are_functorch_transforms_active() or axes == 1:
+        if self.memory_format is None or torch._C._are_functorch_transforms_active():
             return self._images(input, bound)
-        single = input.dim() == axes + 1
-        image = input.unsqueeze(0) if single else input
-        gray = image.dim() == axes + 2 and image.shape[1] == 1  # only then is the format lost where rows are channels
-        form = last_format(image) if gray and form is None else form
-        if form is None:
-            return self._images(input, bound)
-        image = image.contiguous(memory_format=form)
+        single = input.dim() == len(self.basis.kernel_size) + 1
+        image = (input.unsqueeze(0) if single else input).contiguous(memory_format=self.memory_format)
         y = self._images(image.squeeze(0) if single else image, bound)
-        return y.contiguous(memory_format=form) if gray and not single else y
+        # An image of one channel is laid out in either format, and torch's kernels take it for the plain one.
+        return y.contiguous(memory_format=self.memory_format) if image.shape[1] == 1 and not single else y
 
     def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
         y: Tensor = super().forward(image) if bound is None else super().forward(image, edge_index=bound)
@@ -168,15 +161,6 @@ def weight_of(layer: Any) -> nn.Parameter:
     if layer.weight.is_complex():
         raise Left("its weights are complex")
     return layer.weight
-
-
-def last_format(x: Tensor) -> torch.memory_format | None:
-    """The format that has the channels last, where a kernel or images are laid out so and not as contiguous ones."""
-    form = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if form is None:
-        return None
-    plain, last = (torch.empty(x.shape, device="meta", memory_format=f) for f in (torch.contiguous_format, form))
-    return form if x.stride() == last.stride() != plain.stride() else None
 
 
 def taps_of(kernel: Tensor, groups: int) -> Tensor:

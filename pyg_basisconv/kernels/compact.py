@@ -50,8 +50,7 @@ class Meetings:
     @kept
     def table(self) -> Tensor:
         """(N, K) the source that each target meets in each member, M where there is none."""
-        source, target = self.runs[0]
-        table = source.new_full((self.N, len(self.runs)), self.M, dtype=index_dtype(self.M + 1))
+        table = self.runs[0][0].new_full((self.N, len(self.runs)), self.M, dtype=index_dtype(self.M + 1))
         for k, (source, target) in enumerate(self.runs):
             table[target.long(), k] = source.to(table.dtype)
         return table
@@ -84,7 +83,7 @@ class Meetings:
     def tiles(self, x: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         """The targets a few at a time, the first and behind the last; and what they meet, (n, K W), zeros for none."""
         K, W = len(self.runs), x.shape[1]
-        size = max(16, _ROOM.get(x.device.type, 1 << 18) // max(1, K * W))
+        size = max(16, _ROOM.get(x.device.type, _ROOM["cpu"]) // max(1, K * W))
         padded, room = torch.cat([x, x.new_zeros(1, W)]), x.new_empty(min(size, self.N) * K, W)
         for first in range(0, self.N, size):
             last = min(first + size, self.N)
