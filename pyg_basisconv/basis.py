@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .cache import IdentityCache
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
-from .kernels import Meetings
+from .kernels import Meetings, gather_matmul, matmul
 
 if TYPE_CHECKING:
     from .content import Inputs
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .theta import Theta
 
 Direction = Literal["expand", "combine", "each"]
+Side = Literal["source", "target"]
 
 
 class EdgeList(NamedTuple):
@@ -52,6 +53,14 @@ class Work(NamedTuple):
         return Work(*(n * a for a in self))
 
 
+def whole(blocks: Tensor) -> Tensor:
+    """Matrices of their diagonal blocks: (K, g, P / g, Q / g) -> (K, P, Q)."""
+    if blocks.shape[1] == 1:
+        return blocks.squeeze(1)
+    apart = torch.diag_embed(blocks.permute(0, 2, 3, 1))  # (K, P / g, Q / g, g, g)
+    return apart.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)
+
+
 class Native(NamedTuple):
     """An evaluation by a vendor's kernel, and what it costs for one entry of the batch.
 
@@ -66,6 +75,31 @@ class Native(NamedTuple):
     kernels: int
     projects: bool = False
     of_image: "Callable[[Tensor, Tensor | None], Tensor] | None" = None
+
+
+class Compaction(NamedTuple):
+    """What an evaluation costs that multiplies only the rows of each member at which there is something.
+
+    side: of the ends whose rows these are, 'target' (of the A_k^T x) or 'source' (of x). enter: what makes the rows, per
+    unit of width; rows: how many are multiplied; leave: what sums the products, per unit of width; products: how many
+    dense ones; tiled: whether the rows of all members lie side by side in one product; near: whether what enters and
+    leaves is gathered in an order that keeps it in the cache.
+    """
+
+    side: Side
+    enter: Work
+    rows: int
+    leave: Work
+    products: int
+    tiled: bool = False
+    near: bool = False
+
+
+class Compact(NamedTuple):
+    """Such an evaluation, from x (*, M, P) and the diagonal blocks of Theta, (K, g, P / g, Q / g), to (*, N, Q)."""
+
+    run: Callable[[Tensor, Tensor], Tensor]
+    sizes: Compaction
 
 
 class BoundBasis:
@@ -126,6 +160,44 @@ class BoundBasis:
     def meetings(self) -> Meetings | None:
         """Who meets whom, in a family of ones in which each source and target meets one of the others at most."""
         return None
+
+    def compact(self, side: Side) -> Compact | None:
+        """The sum over the members and Theta on the rows where there is something, if that may pay."""
+        met = self.meetings
+        if met is None or side == "source":
+            return None
+        gathered, products = Work(met.rows), 1 if met.many else self.K
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            return gather_matmul(x[..., : met.M, :], whole(weight), met)
+
+        sizes = Compaction(side, gathered, met.rows, Work() if met.many else gathered, products, met.many, near=True)
+        return Compact(run, sizes)
+
+    def of_all(self, side: Side) -> Compact:
+        """The same on all rows of all members."""
+        if side == "target":
+            sizes = Compaction(side, self.works["expand"], self.K * self.N, Work(), self.K)
+        else:
+            sizes = Compaction(side, Work(), self.K * self.M, self.works["combine"], self.K)
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            matrices = whole(weight).unbind(0)
+            if side == "source":
+                return self.combine([matmul(x, matrix) for matrix in matrices])
+            products = [matmul(u, matrix) for u, matrix in zip(self.iterate(x), matrices, strict=True)]
+            return products[0] if len(products) == 1 else torch.stack(products).sum(0)
+
+        return Compact(run, sizes)
+
+    @property
+    def mixing(self) -> Work | None:
+        """What one mixture of the members costs that is written out, where they are typed edges."""
+        return None
+
+    def mixed(self, coefficients: Tensor) -> "BoundBasis":
+        r"""The H mixtures :math:`\sum_k C_{hk} A_k`, written out: (H, K) -> a family of H matrices."""
+        return self.explicit.mixed(coefficients)
 
     @property
     def T(self) -> "BoundBasis":

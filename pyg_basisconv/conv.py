@@ -8,16 +8,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
-from .basis import Basis, BoundBasis, Native
+from .basis import Basis, BoundBasis, Compaction, Native
 from .content import Content, Inputs
 from .errors import reject
 from .explicit import Sparse
 from .features import check_bound, read, rows
 from .graph import Graph, Size, grid_shape, sizes
 from .layouts import layout
-from .orders import ORDERS
-from .plan import ORDERS as NAMES
-from .plan import Plan, Problem, plan
+from .orders import contract
+from .plan import ORDERS, Plan, Problem, plan
 from .sparse_input import condensed
 from .theta import Full, LowRank, Theta
 
@@ -33,8 +32,8 @@ class BasisConv(MessagePassing):
         out_channels: Q.
         basis: the family A, see `pyg_basisconv.bases`.
         theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
-        order: 'auto', or 'a_first', 'theta_first', 'phi', 'native' or 'compacted', then obeyed or refused with a
-            reason.
+        order: 'auto', or 'a_first', 'theta_first', 'phi', 'native', 'compacted' or 'mixed', then obeyed or refused
+            with a reason.
         bias: whether b is there.
         cached: keep the :math:`A_k^\top x` of an x that needs no gradient, and a sparse copy where it is mostly zeros,
             for as long as x and the graph are the same (the very same tensors, unchanged): for a first layer in
@@ -80,10 +79,10 @@ class BasisConv(MessagePassing):
             reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
         if not basis.needs_edges:
             self._explain = False  # PyG's explainers have masks for the edges of a graph
-        if order != "auto" and order not in NAMES:
+        if order != "auto" and order not in ORDERS:
             reject(
                 "order",
-                f"'auto' or one of {', '.join(map(repr, NAMES))}",
+                f"'auto' or one of {', '.join(map(repr, ORDERS))}",
                 repr(order),
                 "'auto' lets the plan choose",
             )
@@ -189,7 +188,7 @@ class BasisConv(MessagePassing):
         else:
             if chosen.order == "theta_first" and chosen.problem.cached:
                 inputs = Inputs(self._condensed(x, chosen.problem.cached), theta)
-            y = ORDERS[chosen.order](bound, inputs)
+            y = contract(chosen.chosen, bound, inputs)
         if bias is None:
             return y
         # A result that nobody else has seen is added to in place: one array less to write.
@@ -327,7 +326,8 @@ class BasisConv(MessagePassing):
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages
         features, native = self._condensed(x, cached), bound.native(theta, P)
-        meetings = bound.meetings if theta.sums else None
+        apart = not messages and x.layout == torch.strided  # then the members may be seen by themselves
+        mixing, unmixed = bound.mixing if apart else None, theta.unmixed
         problem = Problem(
             K=bound.K,
             M=bound.M,
@@ -348,11 +348,16 @@ class BasisConv(MessagePassing):
             learns=weight is not None,
             messages=messages,
             native=None if native is None else native[1:5],
-            touched=-1 if meetings is None else meetings.rows,
-            tiled=meetings is not None and meetings.many,
+            compact=self._compactions(bound) if apart and theta.sums and weight is not None else (),
+            mixing=None if mixing is None or unmixed is None else (len(unmixed[0]), mixing),
             batched=bool(bound.batch),
         )
         return plan(problem, self.order), native
+
+    @staticmethod
+    def _compactions(bound: BoundBasis) -> tuple[Compaction, ...]:
+        found = (bound.compact("target"), bound.compact("source"))
+        return tuple(one.sizes for one in found if one is not None)
 
     def __repr__(self) -> str:
         order = "" if self.order == "auto" else f", order={self.order!r}"

@@ -7,10 +7,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .basis import BoundBasis, Direction, EdgeList, Work
+from .basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
 from .cache import kept
 from .errors import reject
-from .kernels import Meetings, Pattern, spmm
+from .graph import Structure
+from .kernels import Meetings, Pairs, Pattern, spmm, typed_matmul
 from .kernels.pattern import index_dtype
 
 # Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
@@ -128,6 +129,28 @@ class EdgeSet:
         return Meetings(runs, self.M, self.N)
 
     @kept
+    def pairs(self) -> Pairs:
+        """The edges by the distinct pairs of type and target."""
+        return Pairs(self.type, self.source, self.target, (self.K, self.M, self.N))
+
+    @kept
+    def by_pair(self) -> Structure:
+        """The edges from pairs of type and source to pairs of type and target."""
+        source, target = self.T.pairs, self.pairs
+        return Structure(source.place, target.place, None, source.count, target.count)
+
+    @kept
+    def merged(self) -> "EdgeSet":
+        """The edges without their types, as entries of one matrix."""
+        return EdgeSet(1, self.M, self.N, None, self.source, self.target)
+
+    @kept
+    def typing(self) -> Pattern:
+        """The type of each edge, as a matrix from K types to E edges."""
+        E = self.source.numel()
+        return Pattern(self.type, torch.arange(E, device=self.source.device), self.K, E)
+
+    @kept
     def T(self) -> "EdgeSet":
         """The places turned round; what expands here combines there."""
         turned = EdgeSet(self.K, self.N, self.M, self._type, self.target, self.source)
@@ -199,6 +222,35 @@ class TypedEdges(Explicit):
     @kept
     def meetings(self) -> Meetings | None:
         return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
+
+    def compact(self, side: Side) -> Compact | None:
+        e = self.edge_set
+        if self.K == 1 or not e.source.numel():
+            return None
+        if self.meetings is not None:
+            return super().compact(side)
+        source = side == "source"
+        pairs = e.T.pairs if source else e.pairs
+        edges, rows = Work(e.source.numel(), pairs.count), Work(pairs.count, pairs.count)
+        enter, leave = (rows, edges) if source else (edges, rows)
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            order = pairs.order
+            edge = self.weight if self.weight is None or order is None else self.weight.index_select(0, order)
+            return typed_matmul(x, weight, edge, pairs, turned=source)
+
+        return Compact(run, Compaction(side, enter, pairs.count, leave, self.K))
+
+    @property
+    def mixing(self) -> Work | None:
+        return Work(self.edge_set.source.numel(), self.N, 1)
+
+    def mixed(self, coefficients: Tensor) -> "SharedEdges":
+        e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)
+        weight = spmm(C, None, e.typing)  # (E, H), a gather whose derivative is summed in a fixed order
+        if self.weight is not None:
+            weight = weight * self.weight.unsqueeze(1)
+        return SharedEdges(e.merged, weight, self.dtype)
 
     def edges(self) -> EdgeList:
         e = self.edge_set

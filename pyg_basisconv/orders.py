@@ -1,12 +1,13 @@
 """The orders of contraction of A, x and Theta, evaluated; `native` is the basis's. What they cost is in plan.py."""
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
-from .basis import BoundBasis
+from .basis import BoundBasis, Side
 from .content import Inputs
-from .kernels import gather_matmul
+from .plan import Estimate
 
 
 def a_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
@@ -32,17 +33,33 @@ def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
     return y.view(*batch, N, Q)
 
 
-def compacted(basis: BoundBasis, inputs: Inputs) -> Tensor:
-    """Member by member, on the rows that it touches: gathered, multiplied with Theta_k, added."""
-    meetings = basis.meetings
-    assert meetings is not None  # the plan refuses it otherwise
-    x = inputs.theta.lift(inputs.x)[..., : meetings.M, :]
-    return gather_matmul(x, inputs.theta.dense(x.shape[-1]).to(x), meetings)
+def compacted(basis: BoundBasis, inputs: Inputs, side: Side) -> Tensor:
+    """A_k^T x Theta_k on the rows of each member where there is something, of its sources or of its targets."""
+    compact = basis.compact(side)
+    assert compact is not None  # the plan refuses it otherwise
+    x = inputs.theta.lift(inputs.x)
+    return compact.run(x, inputs.theta.diagonal(x.shape[-1]).to(x))
+
+
+def mixed(basis: BoundBasis, inputs: Inputs, then: Callable[[BoundBasis, Inputs], Tensor]) -> Tensor:
+    """(sum_k c_hk A_k)^T x W_h: the members are mixed as the parameter says, and then H matrices are applied."""
+    unmixed = inputs.theta.unmixed
+    assert unmixed is not None  # the plan refuses it otherwise
+    coefficients, matrices = unmixed
+    return then(basis.mixed(coefficients), Inputs(inputs.x, matrices))
 
 
 ORDERS: dict[str, Callable[[BoundBasis, Inputs], Tensor]] = {
     "a_first": a_first,
     "theta_first": theta_first,
     "phi": phi,
-    "compacted": compacted,
+    "compacted, source": partial(compacted, side="source"),
+    "compacted, target": partial(compacted, side="target"),
+    "mixed, a_first": partial(mixed, then=a_first),
+    "mixed, theta_first": partial(mixed, then=theta_first),
 }
+
+
+def contract(estimate: Estimate, basis: BoundBasis, inputs: Inputs) -> Tensor:
+    """The result, by the order that was estimated."""
+    return ORDERS[estimate.name](basis, inputs)

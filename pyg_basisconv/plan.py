@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from .basis import Work
+from .basis import Compaction, Work
 from .errors import reject
 
 PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
@@ -64,8 +64,8 @@ class Problem(NamedTuple):
     learns: bool = True  # False where there is no Theta to multiply with
     messages: bool = False  # True where PyG's message passing is to do it
     native: tuple[int, int, int, bool] | None = None  # what a vendor's kernel costs, see `basis.Native`
-    touched: int = -1  # rows gathered of a family that may be evaluated member by member; -1 for any other
-    tiled: bool = False  # whether they are those of all members at once
+    compact: tuple[Compaction, ...] = ()  # what an evaluation on the rows that each member touches costs
+    mixing: tuple[int, Work] | None = None  # H, of which the K matrices of Theta are mixtures, and a mixture of the A_k
     batched: bool = False  # True where each graph of the batch has matrices of its own
 
 
@@ -130,6 +130,12 @@ class Estimate(NamedTuple):
     memory: int
     seconds: float
     refused: str | None = None
+    form: str = ""  # of the order, where there are two: the side that is compacted, the order after mixing
+
+    @property
+    def name(self) -> str:
+        """The order with its form."""
+        return f"{self.order}, {self.form}" if self.form else self.order
 
 
 def a_first(p: Problem) -> Estimate:
@@ -252,11 +258,11 @@ def native(p: Problem) -> Estimate:
 
 
 def compacted(p: Problem) -> Estimate:
-    """Gather, multiply and add, member by member; what is gathered is gathered again for the gradient."""
-    if p.touched < 0:
+    """Only the rows of each member where there is something; what is gathered is gathered again for the gradient."""
+    if not p.compact:
         return _refuse(
             "compacted",
-            "this is for sparse grids and typed edges, whose members meet a row once at most and are summed",
+            "this is for typed edges, walks and sparse grids, whose members are several and are summed",
         )
     if p.nnz >= 0:
         return _refuse("compacted", "x is sparse, and its rows are gathered as they are")
@@ -264,28 +270,82 @@ def compacted(p: Problem) -> Estimate:
         return _refuse("compacted", "hooks, explain, decomposed_layers or fuse=False ask for messages")
     if not p.learns:
         return _refuse("compacted", "there is no parameter to multiply with")
+    return min((_compacted(p, one) for one in p.compact), key=lambda e: e.seconds)
+
+
+def _compacted(p: Problem, c: Compaction) -> Estimate:
     t = Tally(MACHINES[p.device], p.itemsize)
-    each = -(-p.touched // p.K)
+    each = -(-c.rows // max(1, c.products))
 
-    def multiply(width: int, other: int, gathers: bool = True) -> None:
-        """Rows of some width by matrices; where few members meet, what comes out is gathered too, and added."""
-        for moved in (width, other)[: gathers * (1 if p.tiled else 2)]:
-            t.near(p.touched, moved)
-        for _ in range(1 if p.tiled else p.K):
-            t.product(each, width * (p.K if p.tiled else 1), other)
+    def gather(work: Work, width: int, table: int) -> None:
+        if c.near:
+            t.near(work.entries, width)
+        else:
+            t.sparse(work, width, table)
+
+    def product(width: int, other: int) -> None:
+        for _ in range(c.products):
+            t.product(each, width * (p.K if c.tiled else 1), other)
             t.seconds += 3 * t.machine.dense
+        t.seconds += 0 if c.near else 2 * t.machine.small
 
-    multiply(p.P, p.Q)
+    gather(c.enter, p.P, p.M)
+    product(p.P, p.Q)
+    gather(c.leave, p.Q, p.N)
     if p.grad_x or p.grad_basis:
-        multiply(p.Q, p.P)
+        gather(c.enter if c.tiled else c.leave, p.Q, p.N)
+        product(p.Q, p.P)
+        gather(c.leave if c.tiled else c.enter, p.P, p.M)
     if p.grad_theta:
-        multiply(p.P, p.Q, gathers=not (p.tiled and p.grad_x))
+        if not (c.tiled and p.grad_x):
+            gather(c.enter, p.P, p.M)
+        product(p.P, p.Q)
+        gather(c.leave, p.Q, p.N)
     t = t.times(p.B)
-    memory = (0 if p.tiled else each * (p.P + p.Q)) + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
-    return Estimate("compacted", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+    held = 0 if c.tiled else min(each, c.rows) * (p.P + p.Q)
+    memory = held + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
+    return Estimate("compacted", t.operations, t.bytes, memory * p.itemsize, t.seconds, form=c.side)
 
 
-ORDERS = {"a_first": a_first, "theta_first": theta_first, "phi": phi, "native": native, "compacted": compacted}
+def mixed(p: Problem) -> Estimate:
+    """Mix the members of A by the coefficients of Theta, which then learn as weights do; then H matrices."""
+    if p.mixing is None:
+        return _refuse("mixed", "this is for typed edges with theta.Separable, whose matrices are mixtures")
+    if p.messages:
+        return _refuse("mixed", "hooks, explain, decomposed_layers or fuse=False ask for messages")
+    H, work = p.mixing
+    rest = p._replace(
+        K=H,
+        expand=work.times(H),
+        gather=work.times(H),
+        grad_basis=p.grad_theta or p.grad_basis,
+        cached=False,
+        compact=(),
+        mixing=None,
+    )
+    best = min(a_first(rest), theta_first(rest), key=lambda e: e.seconds)
+    t = Tally(MACHINES[p.device], p.itemsize)
+    for _ in range(2 if rest.grad_basis else 1):
+        t.sparse(Work(work.entries, work.entries, 1), H, p.K)
+        t.copy(work.entries * H)
+    return Estimate(
+        "mixed",
+        best.operations + t.operations,
+        best.bytes + t.bytes,
+        best.memory + work.entries * H * p.itemsize,
+        best.seconds + t.seconds,
+        form=best.order,
+    )
+
+
+ORDERS = {
+    "a_first": a_first,
+    "theta_first": theta_first,
+    "phi": phi,
+    "native": native,
+    "compacted": compacted,
+    "mixed": mixed,
+}
 
 
 def _refuse(order: str, reason: str) -> Estimate:
@@ -307,6 +367,11 @@ class Plan:
     def __getitem__(self, order: str) -> Estimate:
         return next(e for e in self.estimates if e.order == order)
 
+    @property
+    def chosen(self) -> Estimate:
+        """That of the order."""
+        return self[self.order]
+
     def __str__(self) -> str:
         p = self.problem
         x = "dense" if p.nnz < 0 else f"sparse ({p.nnz} numbers)"
@@ -314,12 +379,12 @@ class Plan:
         lines = [
             f"K={p.K}  M={p.M}  N={p.N}  P={p.P}  Q={p.Q}  B={p.B}  x {x}, {p.itemsize} bytes each, on {p.device}; "
             f"gradients: {', '.join(gradients) or 'none'}",
-            f"  {'order':<12} {'operations':>11} {'bytes':>9} {'memory':>9} {'time':>9}",
+            f"  {'order':<18} {'operations':>11} {'bytes':>9} {'memory':>9} {'time':>9}",
         ]
         for e in self.estimates:
             mark = ">" if e.order == self.order else " "
             if e.refused:
-                lines.append(f"{mark} {e.order:<12} not possible: {e.refused}")
+                lines.append(f"{mark} {e.order:<18} not possible: {e.refused}")
             else:
                 cells = (
                     _amount(e.operations),
@@ -327,7 +392,7 @@ class Plan:
                     _amount(e.memory) + "B",
                     _time(e.seconds),
                 )
-                lines.append(f"{mark} {e.order:<12} {cells[0]:>11} {cells[1]:>9} {cells[2]:>9} {cells[3]:>9}")
+                lines.append(f"{mark} {e.name:<18} {cells[0]:>11} {cells[1]:>9} {cells[2]:>9} {cells[3]:>9}")
         return "\n".join([*lines, f"{self.order}: {self.why}"])
 
 
@@ -369,7 +434,9 @@ def _grounds(order: str, p: Problem) -> str:
     if order == "native":
         return "a vendor's kernel does all of it"
     if order == "compacted":
-        return f"each member touches about {-(-p.touched // p.K)} rows"
+        return "only the rows that a member touches are multiplied"
+    if order == "mixed":
+        return f"{p.mixing[0] if p.mixing else 0} mixtures are applied instead of {p.K} matrices"
     if order == "phi":
         return f"one product for a batch of {p.B} on a structure of {p.M} x {p.N}"
     if p.cached and order == "a_first":

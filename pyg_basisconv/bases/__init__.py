@@ -10,6 +10,7 @@ from .group import FiniteGroup, Group
 from .identity import Identity
 from .masks import Bags, Causal, Complete
 from .polynomial import Chebyshev, Diffusion, Powers
+from .relations import Relations
 from .shifts import Shifts
 from .window import Window
 
@@ -35,6 +36,7 @@ __all__ = [
     "Mix",
     "Powers",
     "Product",
+    "Relations",
     "Shifts",
     "Transpose",
     "Window",

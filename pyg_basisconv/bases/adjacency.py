@@ -102,7 +102,7 @@ class Degree(Basis):
 
     def edges(self, graph: Graph) -> EdgeList:
         weight = None if graph.weight is None else graph.weights
-        degree = _sums(graph.structure.pattern, weight, graph.wide)  # (N,)
+        degree = sums(graph.structure.pattern, weight, graph.wide)  # (N,)
         return target_diagonal(graph, degree.to(graph.dtype))
 
 
@@ -130,14 +130,14 @@ class Laplacian(Basis):
         split = _split(graph)
         w = _select(graph.weights, split.plain)
         plain = split.loopless
-        degree = _sums(plain.pattern.T, w, graph.wide)
+        degree = sums(plain.pattern.T, w, graph.wide)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
-            root = _root(degree)
-            w = plain.at_source(root) * w * plain.at_target(root)
+            inverse = root(degree)
+            w = plain.at_source(inverse) * w * plain.at_target(inverse)
         else:
-            w = plain.at_source(_power(degree, -1.0)) * w
+            w = plain.at_source(power(degree, -1.0)) * w
         return split.loops, torch.cat([-w, torch.ones_like(degree)])
 
     def build(self, graph: Graph) -> BoundBasis:
@@ -201,7 +201,7 @@ def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Te
     if existing == "add" and split.plain is not None:
         s = graph.structure
         is_loop = s.memo("is_loop", lambda: s.source == s.target)
-        loops = loops + _sums(s.pattern, torch.where(is_loop, w, 0), w.dtype)
+        loops = loops + sums(s.pattern, torch.where(is_loop, w, 0), w.dtype)
     elif existing == "keep" and split.plain is not None:
         loops = loops.index_put((split.looped,), w.index_select(0, split.loop))
     return split.loops, torch.cat([_select(w, split.plain), loops])
@@ -212,20 +212,20 @@ def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Gr
     w = _ones(graph, s) if weight is None else weight
     if norm == "mean":
         count = s.pattern.by_target.ptr.diff().to(w.dtype)
-        return w * s.at_target(_power(count, -1.0))
+        return w * s.at_target(power(count, -1.0))
     if norm == "rw":
-        return w * s.at_source(_power(_sums(s.pattern.T, weight, w.dtype), -1.0))
+        return w * s.at_source(power(sums(s.pattern.T, weight, w.dtype), -1.0))
     if s.M != s.N:
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
-    root = _root(_sums(s.pattern, weight, w.dtype))
-    return s.at_source(root) * w * s.at_target(root)
+    inverse = root(sums(s.pattern, weight, w.dtype))
+    return s.at_source(inverse) * w * s.at_target(inverse)
 
 
 def _ones(graph: Graph, structure: Structure) -> Tensor:
     return torch.ones(structure.source.numel(), dtype=graph.wide, device=graph.device)
 
 
-def _sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
+def sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     """(N,) the sum of the weights of the edges into each target, in a fixed order of summation."""
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
     order = pattern.by_target.order
@@ -233,18 +233,18 @@ def _sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor
     return spmm(ones, w, pattern).squeeze(1)
 
 
-def _power(x: Tensor, exponent: float) -> Tensor:
+def power(x: Tensor, exponent: float) -> Tensor:
     """X ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
     zero = x == 0
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
 
 
-def _root(degree: Tensor) -> Tensor:
+def root(degree: Tensor) -> Tensor:
     """1 / sqrt(degree)."""
     if bool((degree < 0).any()):
         got = float(degree.detach().min())
-        reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use norm='rw' or None")
-    return _power(degree, -0.5)
+        reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use another norm")
+    return power(degree, -0.5)
 
 
 def _select(x: Tensor, positions: Tensor | None) -> Tensor:

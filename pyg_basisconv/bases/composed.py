@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Native, Work
+from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
 from ..cache import kept
 from ..errors import reject
 from ..explicit import Explicit, dense, members
@@ -107,6 +107,38 @@ class BoundConcat(BoundBasis):
         if first is None or any(part is None or (part.M, part.N) != (first.M, first.N) for part in parts):
             return None
         return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
+
+    def compact(self, side: Side) -> Compact | None:
+        if self.meetings is not None:
+            return super().compact(side)
+        parts = [part.compact(side) for part in self.parts]
+        if not any(parts):
+            return None
+        found = [whole.of_all(side) if part is None else part for part, whole in zip(parts, self.parts, strict=True)]
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            blocks = weight.split([part.K for part in self.parts])
+            total = found[0].run(x, blocks[0])
+            for part, theirs in zip(found[1:], blocks[1:], strict=True):
+                total = total + part.run(x, theirs)
+            return total
+
+        sizes = [part.sizes for part in found]
+        enter, leave = Work(), Work()
+        for one in sizes:
+            enter, leave = enter.plus(one.enter), leave.plus(one.leave)
+        rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
+        return Compact(run, Compaction(side, enter, rows, leave, products))
+
+    @property
+    def mixing(self) -> Work | None:
+        total = Work()
+        for part in self.parts:
+            one = part.mixing
+            if one is None:
+                return None
+            total = total.plus(one)
+        return total
 
     @cached_property
     def _window(self) -> BoundGrid | None:

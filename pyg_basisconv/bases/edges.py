@@ -41,22 +41,24 @@ class Edges(Basis):
             shared = s.memo("edges", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
             return SharedEdges(shared, weight, graph.dtype)
         if s.type is None and self.K > 1:
-            reject(
-                "edge_type",
-                f"a type from 0 to {self.K - 1} for each edge",
-                None,
-                f"pass edge_type, or edge_weight of shape (E, {self.K})",
-            )
-        if s.type is not None and s.type.numel():
-            low, high = s.memo("types", lambda: (int(s.type.min()), int(s.type.max())))  # type: ignore[union-attr]
-            if low < 0 or high >= self.K:
-                reject("edge_type", f"types from 0 to {self.K - 1}", (low, high), f"use bases.Edges({high + 1})")
-        kind = None if self.K == 1 else s.type
-        typed = s.memo(
-            ("edges", self.K),
-            lambda: EdgeSet(self.K, s.M, s.N, kind, s.source, s.target, s.pattern if self.K == 1 else None),
-        )
-        return TypedEdges(typed, weight, graph.dtype)
+            fix = f"pass edge_type, or edge_weight of shape (E, {self.K})"
+            reject("edge_type", f"a type from 0 to {self.K - 1} for each edge", None, fix)
+        return TypedEdges(typed(graph, self.K), weight, graph.dtype)
 
     def extra_repr(self) -> str:
         return f"K={self.K}"
+
+
+def typed(graph: Graph, K: int) -> EdgeSet:
+    """The edges of a graph by their types, K of them, checked; all of one type where the graph has none."""
+    s = graph.structure
+    if s.type is not None and s.type.numel():
+        low, high = s.memo("types", lambda: (int(s.type.min()), int(s.type.max())))  # type: ignore[union-attr]
+        if low < 0 or high >= K:
+            fix = "correct the types" if low < 0 else f"there are at least {high + 1} types"
+            reject("edge_type", f"types from 0 to {K - 1}", (low, high), fix)
+    kind = None if K == 1 else s.type
+    edges: EdgeSet = s.memo(
+        ("edges", K), lambda: EdgeSet(K, s.M, s.N, kind, s.source, s.target, s.pattern if K == 1 else None)
+    )
+    return edges

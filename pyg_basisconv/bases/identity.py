@@ -6,7 +6,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Side, Work
 from ..cache import kept
 from ..errors import reject
 from ..explicit import explicit, members
@@ -40,6 +40,13 @@ class BoundIdentity(BoundBasis):
     def meetings(self) -> Meetings:
         nodes = torch.arange(self.M, device=self.device)
         return Meetings([(nodes, nodes)], self.M, self.M)
+
+    def compact(self, side: Side) -> None:
+        return None  # there is something in every row
+
+    @property
+    def mixing(self) -> Work:
+        return Work(self.M, self.M, 1)
 
     @property
     def T(self) -> "BoundIdentity":

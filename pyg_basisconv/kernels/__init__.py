@@ -3,6 +3,7 @@
 from .attend import Piece, attend
 from .compact import Meetings, gather_matmul
 from .dense import matmul
+from .distinct import Pairs, typed_matmul
 from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm
@@ -10,6 +11,7 @@ from .segments import collect, lift, pair_sum, segment_softmax
 
 __all__ = [
     "Meetings",
+    "Pairs",
     "Pattern",
     "Piece",
     "attend",
@@ -22,4 +24,5 @@ __all__ = [
     "sddmm",
     "segment_softmax",
     "spmm",
+    "typed_matmul",
 ]

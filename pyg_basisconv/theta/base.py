@@ -123,6 +123,15 @@ class Theta(nn.Module):
         """The matrices as blocks on their diagonals, for x of some width, where they are few numbers."""
         return None
 
+    def diagonal(self, width: int) -> Tensor:
+        """(K, g, P / g, Q / g) the same for products on a processor: blocks that are not too small for that."""
+        return self.dense(width).unsqueeze(1)
+
+    @property
+    def unmixed(self) -> "tuple[Tensor, Theta] | None":
+        """The coefficients (H, K) and the H matrices that the K are mixtures of, where they are."""
+        return None
+
     @property
     def sums(self) -> bool:
         """True where `gather` is `combine`; otherwise it needs `each`."""

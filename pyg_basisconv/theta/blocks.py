@@ -7,13 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from ..basis import whole
 from ..cache import IdentityCache
 from ..errors import reject
 from ..kernels import matmul
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Members, Theta, glorot, project
+from .full import Full
 
 _APART = IdentityCache()
+_WORTH = 64  # the width of a block from which on it is multiplied by itself
 
 
 class Grouped(Theta):
@@ -75,11 +78,18 @@ class Grouped(Theta):
         return y.transpose(0, 1).reshape(*beside.shape[:-2], self.Q)
 
     def dense(self, width: int = -1) -> Tensor:
-        blocks = torch.diag_embed(self.weight.permute(0, 2, 3, 1))  # (K, P/g, Q/g, g, g)
-        return blocks.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)
+        return whole(self.weight)
 
     def blocks(self, width: int) -> Blocks | None:
         return Blocks(self.weight)
+
+    def diagonal(self, width: int) -> Tensor:
+        # Neighbours are taken together, zeros and all, up to a width at which a product is worth its start.
+        K, g, P, Q = self.weight.shape
+        together = max(n for n in range(1, g + 1) if g % n == 0 and (n == 1 or n * max(P, Q) <= _WORTH))
+        return whole(self.weight.view(K * (g // together), together, P, Q)).view(
+            K, g // together, together * P, together * Q
+        )
 
     def extra_repr(self) -> str:
         return f"groups={self.groups}"
@@ -156,6 +166,14 @@ class Separable(Theta):
 
     def dense(self, width: int = -1) -> Tensor:
         return torch.einsum("hkp,hpq->kpq" if self.depthwise else "hk,hpq->kpq", self.mix, self.weight)
+
+    @property
+    def unmixed(self) -> tuple[Tensor, Theta] | None:
+        if self.depthwise or isinstance(self.weight, UninitializedParameter):
+            return None
+        matrices = Full()
+        matrices.weight, matrices.K, matrices.P, matrices.Q = self.weight, self.H, self.P, self.Q
+        return self.mix, matrices
 
     def blocks(self, width: int) -> Blocks | None:
         # Per target: taps of H outputs for each channel, and one product with all W_h; or taps of P x Q.

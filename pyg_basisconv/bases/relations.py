@@ -1,0 +1,122 @@
+"""Knowledge graphs: one matrix for each relation."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis
+from ..errors import reject
+from ..explicit import EdgeSet, TypedEdges
+from ..graph import Graph
+from .adjacency import power, root, sums
+from .composed import BoundConcat
+from .edges import typed
+from .identity import Identity
+
+NORMS = (None, "mean", "row", "sym")
+Norm = Literal["mean", "row", "sym"] | None
+
+
+class Relations(Basis):
+    r"""One matrix for each relation r of a knowledge graph, from the edges of type r (R-GCN, Schlichtkrull et al.,
+    arXiv:1703.06103). With W the weights of the edges of one relation, in one direction:
+
+    ========== ===============================================================================================
+    norm       :math:`A_{r,mn}`
+    ========== ===============================================================================================
+    None       :math:`W_{mn}`
+    ``'mean'`` :math:`W_{mn}` over the number of edges of the relation into n: the mean of the messages
+    ``'row'``  :math:`W_{mn} / o_m`, :math:`o_m = \sum_n W_{mn}`: the probability of a step from m to n
+    ``'sym'``  :math:`W_{mn} / \sqrt{o_m d_n}`, :math:`d_n = \sum_m W_{mn}`
+    ========== ===============================================================================================
+
+    What would divide by zero is zero. The matrices are applied without a loop over relations; with
+    `theta.Separable(H)` for the basis decomposition of the paper, `theta.Grouped(g)` for its block decomposition.
+
+    Args:
+        num_relations: R; `edge_type` of a call has numbers from 0 to R - 1.
+        norm: one of the table.
+        inverse: whether there are R more matrices, at R + r, of the edges turned round.
+        self_loop: whether the identity stands at the end: the node's own features, `x_dst` in a bipartite call.
+
+    >>> import torch
+    >>> family = Relations(2, 'mean', inverse=True, self_loop=True)
+    >>> edge_index, edge_type = torch.tensor([[0, 1, 0], [2, 2, 1]]), torch.tensor([0, 0, 1])
+    >>> family.K, family.bind(edge_index, edge_type=edge_type).to_coo().to_dense()[0]
+    (5, tensor([[0.0000, 0.0000, 0.5000],
+            [0.0000, 0.0000, 0.5000],
+            [0.0000, 0.0000, 0.0000]]))
+    """
+
+    def __init__(self, num_relations: int, norm: Norm = None, inverse: bool = False, self_loop: bool = False) -> None:
+        if isinstance(num_relations, bool) or not isinstance(num_relations, int) or num_relations < 1:
+            reject("num_relations", "an integer from 1 on", repr(num_relations), "count the types of the edges")
+        if norm not in NORMS:
+            reject("norm", "None, 'mean', 'row' or 'sym'", repr(norm), "see the table in help(bases.Relations)")
+        for name, value in (("inverse", inverse), ("self_loop", self_loop)):
+            if not isinstance(value, bool):
+                reject(name, "True or False", repr(value), "see help(bases.Relations)")
+        super().__init__(num_relations * (1 + inverse) + self_loop)
+        self.num_relations, self.norm, self.inverse, self.self_loop = num_relations, norm, inverse, self_loop
+        self.reads_target = self_loop
+
+    @classmethod
+    def from_hetero(cls, data: Any, norm: Norm = None, inverse: bool = False, self_loop: bool = False) -> "Relations":
+        """One relation for each edge type of a `HeteroData`, in the order of `data.to_homogeneous()`.
+
+        Args:
+            data: the `HeteroData`.
+            norm: as in the class.
+            inverse: as in the class.
+            self_loop: as in the class.
+
+        >>> from torch_geometric.data import HeteroData
+        >>> data = HeteroData()
+        >>> data['author', 'writes', 'paper'].edge_index = torch.tensor([[0], [0]])
+        >>> Relations.from_hetero(data, 'mean')
+        Relations(1, norm='mean')
+        """
+        kinds = getattr(data, "edge_types", None)
+        if not kinds:
+            reject("data", "a HeteroData with edges", type(data).__name__, "or give the number of relations")
+        return cls(len(kinds), norm, inverse, self_loop)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        R, s = self.num_relations, graph.structure
+        if s.type is None and R > 1:
+            reject("edge_type", f"a relation from 0 to {R - 1} for each edge", None, "pass edge_type")
+        edges, weight = typed(graph, R), None if graph.weight is None else graph.weights
+        if self.inverse:
+            if graph.M != graph.N:
+                fix = "use inverse=False on a bipartite graph"
+                reject("graph", "as many sources as targets, for inverse relations", (graph.M, graph.N), fix)
+            edges = s.memo(("both ways", R), lambda: _both_ways(edges))
+            weight = None if weight is None else torch.cat([weight, weight])
+        family = TypedEdges(edges, normalised(edges, weight, self.norm, graph.wide), graph.dtype)
+        return BoundConcat([family, Identity().on(graph)]) if self.self_loop else family
+
+    def extra_repr(self) -> str:
+        shown = [str(self.num_relations)] + ([] if self.norm is None else [f"norm={self.norm!r}"])
+        return ", ".join(shown + ["inverse=True"] * self.inverse + ["self_loop=True"] * self.self_loop)
+
+
+def _both_ways(edges: EdgeSet) -> EdgeSet:
+    """The edges, and behind them the same turned round, whose types follow."""
+    ends = torch.cat([edges.source, edges.target]), torch.cat([edges.target, edges.source])
+    return EdgeSet(2 * edges.K, edges.M, edges.N, torch.cat([edges.type, edges.type + edges.K]), *ends)
+
+
+def normalised(edges: EdgeSet, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -> Tensor | None:
+    """(E,) the weights of typed edges, normalised within each type; None for ones."""
+    if norm is None:
+        return weight
+    s = edges.by_pair
+    w = torch.ones(s.source.numel(), dtype=dtype, device=s.source.device) if weight is None else weight
+    if norm == "mean":
+        count = s.pattern.by_target.ptr.diff().to(w.dtype)
+        return w * s.at_target(power(count, -1.0))
+    out = sums(s.pattern.T, weight, w.dtype)
+    if norm == "row":
+        return w * s.at_source(power(out, -1.0))
+    return s.at_source(root(out)) * w * s.at_target(root(sums(s.pattern, weight, w.dtype)))

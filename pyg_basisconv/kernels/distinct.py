@@ -1,0 +1,323 @@
+"""Products of typed edges with one matrix for each type, on the distinct pairs of a type and an end."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..cache import kept
+from .op import refuse_transforms
+from .pattern import compress, index_dtype
+from .products import _sddmm, _spmm
+
+_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
+
+
+class Piece(NamedTuple):
+    """Some consecutive pairs, and the edges into them.
+
+    member: of the first pair; bounds: the rows at which its pairs and those of the members behind it begin, and the
+    end. at: the target of each pair. entries: the edges; enter: [ptr, index], their sources by pair.
+    targets: those of the pairs, once each; leave: [ptr, index], the pairs by target, None where each has one.
+    sources: those of the edges, once each; spread: [ptr, index], the pairs by source; order: the edges by source.
+    """
+
+    member: int
+    bounds: list[int]
+    at: Tensor
+    entries: slice
+    enter: list[Tensor]
+    targets: Tensor
+    leave: list[Tensor] | None
+    sources: Tensor
+    spread: list[Tensor]
+    order: Tensor | None
+
+
+class Pairs:
+    """Typed edges by the pair (k, n) of type and target that each of them goes to.
+
+    Args:
+        kind: (E,) the type k of each edge, 0 .. K-1.
+        source: (E,) its source, 0 .. M-1.
+        target: (E,) its target n, 0 .. N-1.
+        sizes: (K, M, N).
+
+    >>> pairs = Pairs(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), (2, 4, 4))
+    >>> pairs.count, pairs.at.tolist(), pairs.starts
+    (2, [3, 3], [0, 1, 2])
+    """
+
+    def __init__(self, kind: Tensor, source: Tensor, target: Tensor, sizes: tuple[int, int, int]) -> None:
+        K, M, N = self.sizes = sizes
+        dtype = index_dtype(K * N)
+        key, self.order = kind.to(dtype) * N + target.to(dtype), None
+        index = source
+        if not bool((key[1:] >= key[:-1]).all()):
+            key, self.order = torch.sort(key, stable=True)
+            index = source.index_select(0, self.order)
+        distinct, count = torch.unique_consecutive(key.long(), return_counts=True)
+        self.index = index.to(index_dtype(M, key.numel()))
+        self.ptr = torch.cat([count.new_zeros(1), count.cumsum(0)]).to(self.index.dtype)
+        self.at = distinct % max(1, N)
+        members = torch.arange(K + 1, device=key.device) * N
+        self.starts: list[int] = torch.searchsorted(distinct, members).tolist()
+        self._pieces: dict[int, list[Piece]] = {}
+
+    @property
+    def count(self) -> int:
+        """How many pairs there are."""
+        return self.at.numel()
+
+    @kept
+    def place(self) -> Tensor:
+        """(E,) the pair that each edge goes to, in the order in which they were given."""
+        pair = torch.arange(self.count, dtype=self.index.dtype, device=self.index.device)
+        place = pair.repeat_interleave(self.ptr.diff(), output_size=self.index.numel())
+        return place if self.order is None else torch.empty_like(place).index_copy_(0, self.order, place)
+
+    def pieces(self, width: int) -> list[Piece]:
+        """All pairs, a few at a time, for rows of some width."""
+        numbers = _NUMBERS.get(self.at.device.type, _NUMBERS["cpu"])
+        size = max(64, numbers >> max(0, width - 1).bit_length())
+        if size not in self._pieces:
+            with torch.inference_mode(False):
+                self._pieces[size] = list(self._cut(size))
+        return self._pieces[size]
+
+    def _cut(self, size: int) -> Iterator[Piece]:
+        members = torch.tensor(self.starts)
+        for start in range(0, self.count, size):
+            end = min(start + size, self.count)
+            first, last = torch.searchsorted(members, torch.tensor([start, end - 1]), right=True).tolist()
+            bounds = [min(max(b, start), end) - start for b in self.starts[first - 1 : last + 1]]
+            a, b = int(self.ptr[start]), int(self.ptr[end])
+            ptr, index, at = self.ptr[start : end + 1] - a, self.index[a:b], self.at[start:end]
+            rows = torch.arange(end - start, dtype=ptr.dtype, device=ptr.device)
+            targets, place = torch.unique(at, return_inverse=True)
+            by_target = compress(place.to(ptr.dtype), rows, targets.numel())
+            alone = targets.numel() == end - start
+            sources, place = torch.unique(index, return_inverse=True)
+            row = torch.repeat_interleave(rows, ptr.diff(), output_size=b - a)
+            by_source = compress(place.to(ptr.dtype), row, sources.numel())
+            yield Piece(
+                member=first - 1,
+                bounds=bounds,
+                at=at,
+                entries=slice(a, b),
+                enter=[ptr, index],
+                targets=at if alone else targets,
+                leave=None if alone else [by_target.ptr, by_target.other],
+                sources=sources.long(),
+                spread=[by_source.ptr, by_source.other],
+                order=by_source.order,
+            )
+
+
+class _Call(NamedTuple):
+    """What a product is made with. weight: (E,) of the edges by pair, or None for ones; batch: B, beside the width."""
+
+    pairs: Pairs
+    weight: Tensor | None
+    batch: int
+
+    def pieces(self, weight: Tensor) -> list[Piece]:
+        _, blocks, *block = weight.shape
+        return self.pairs.pieces(self.batch * blocks * max(block))
+
+    def reach(self, x: Tensor, piece: Piece) -> Tensor:
+        """A_k^T x at the pairs: (M, B W) -> (t B, W)."""
+        weight = None if self.weight is None else self.weight[piece.entries].to(x.dtype)
+        return self._apart(_spmm(x, weight, None, piece.enter))
+
+    def read(self, z: Tensor, piece: Piece) -> Tensor:
+        """What stands at the targets: (N, B W) -> (t B, W)."""
+        return self._apart(z.index_select(0, piece.at))
+
+    def _apart(self, rows: Tensor) -> Tensor:
+        return rows.view(-1, rows.shape[1] // self.batch)
+
+    def leave(self, v: Tensor, piece: Piece, total: Tensor) -> None:
+        """Adds rows (t B, W) to their targets in total, (N, B W)."""
+        v = v.view(piece.at.numel(), total.shape[1])
+        v = v if piece.leave is None else _spmm(v, None, None, piece.leave)
+        total.index_add_(0, piece.targets, v.to(total.dtype))
+
+    def spread(self, v: Tensor, piece: Piece, total: Tensor) -> None:
+        """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W)."""
+        weight = None
+        if self.weight is not None:
+            weight = self.weight[piece.entries]
+            weight = weight if piece.order is None else weight.index_select(0, piece.order)
+        v = v.view(piece.at.numel(), total.shape[1])
+        v = _spmm(v, None if weight is None else weight.to(v.dtype), None, piece.spread)
+        total.index_add_(0, piece.sources, v.to(total.dtype))
+
+    def slopes(self, x: Tensor, v: Tensor, piece: Piece) -> Tensor:
+        """The derivatives by the weights, of rows v that stand at the pairs: those of x, (M, B W), and v, (t B, W)."""
+        return _sddmm(x, v.view(piece.at.numel(), x.shape[1]), piece.enter)
+
+
+def _multiply(rows: Tensor, weight: Tensor, piece: Piece, batch: int) -> Tensor:
+    """Each member's rows with its matrix of blocks: (t B, g P), (K, g, P, Q) -> (t B, g Q)."""
+    _, blocks, P, Q = weight.shape
+    out = rows.new_empty(rows.shape[0], blocks * Q)
+    for k, (a, b) in enumerate(zip(piece.bounds, piece.bounds[1:], strict=False), piece.member):
+        if b > a:
+            mine, theirs = rows[a * batch : b * batch], out[a * batch : b * batch]
+            for g, matrix in enumerate(weight[k]):
+                torch.mm(mine[:, g * P : (g + 1) * P], matrix, out=theirs[:, g * Q : (g + 1) * Q])
+    return out
+
+
+def _outer(rows: Tensor, others: Tensor, piece: Piece, batch: int, total: Tensor) -> None:
+    """Adds the inner products of each member's rows to its blocks: (t B, g P), (t B, g Q), (K, g, P, Q)."""
+    _, _, P, Q = total.shape
+    for k, (a, b) in enumerate(zip(piece.bounds, piece.bounds[1:], strict=False), piece.member):
+        if b > a:
+            mine, theirs = rows[a * batch : b * batch].t(), others[a * batch : b * batch]
+            for g, matrix in enumerate(total[k]):
+                u, v = mine[g * P : (g + 1) * P], theirs[:, g * Q : (g + 1) * Q]
+                if matrix.dtype == u.dtype:
+                    matrix.addmm_(u, v)
+                else:
+                    matrix += u @ v
+
+
+class _Reach(torch.autograd.Function):
+    """sum_k A_k^T x W_k: (M, B P) -> (N, B Q)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int) -> Tensor:
+        ctx.save_for_backward(x, weight, edge)
+        ctx.about = pairs, batch
+        call = _Call(pairs, edge, batch)
+        total = _zeros(x, pairs.sizes[2], batch, weight.shape[1] * weight.shape[3])
+        for piece in call.pieces(weight):
+            call.leave(_multiply(call.reach(x, piece), weight, piece, batch), piece, total)
+        return total.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, edge = ctx.saved_tensors
+        need_x, need_weight, need_edge, *_ = ctx.needs_input_grad
+        grad, turned = grad.contiguous(), weight.transpose(2, 3)
+        grad_x = _Spread.apply(grad, turned, edge, *ctx.about) if need_x else None
+        grad_weight = _Outer.apply(x, grad, edge, weight.shape, *ctx.about) if need_weight else None
+        grad_edge = _slopes(x, grad, turned, edge, *ctx.about) if need_edge else None
+        return grad_x, grad_weight, grad_edge, None, None
+
+
+class _Spread(torch.autograd.Function):
+    """sum_k A_k z W_k: (N, B Q) -> (M, B P)."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int) -> Tensor:
+        ctx.save_for_backward(z, weight, edge)
+        ctx.about = pairs, batch
+        call = _Call(pairs, edge, batch)
+        total = _zeros(z, pairs.sizes[1], batch, weight.shape[1] * weight.shape[3])
+        for piece in call.pieces(weight):
+            call.spread(_multiply(call.read(z, piece), weight, piece, batch), piece, total)
+        return total.to(z.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, weight, edge = ctx.saved_tensors
+        need_z, need_weight, need_edge, *_ = ctx.needs_input_grad
+        grad = grad.contiguous()
+        grad_z = _Reach.apply(grad, weight.transpose(2, 3), edge, *ctx.about) if need_z else None
+        grad_weight = None
+        if need_weight:
+            shape = weight.transpose(2, 3).shape
+            grad_weight = _Outer.apply(grad, z, edge, shape, *ctx.about).transpose(2, 3)
+        grad_edge = _slopes(grad, z, weight, edge, *ctx.about) if need_edge else None
+        return grad_z, grad_weight, grad_edge, None, None
+
+
+class _Outer(torch.autograd.Function):
+    """The derivative by W: (A_k^T x)^T z for each k, its blocks: (M, B P), (N, B Q) -> (K, g, P / g, Q / g)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, z: Tensor, edge: Tensor | None, shape: torch.Size, pairs: Pairs, batch: int
+    ) -> Tensor:
+        ctx.save_for_backward(x, z, edge)
+        ctx.about = pairs, batch
+        call = _Call(pairs, edge, batch)
+        total = x.new_zeros(shape, dtype=_wide(x))
+        for piece in call.pieces(total):
+            _outer(call.reach(x, piece), call.read(z, piece), piece, batch, total)
+        return total.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, z, edge = ctx.saved_tensors
+        need_x, need_z, need_edge, *_ = ctx.needs_input_grad
+        turned = grad.transpose(2, 3)
+        grad_x = _Spread.apply(z, turned, edge, *ctx.about) if need_x else None
+        grad_z = _Reach.apply(x, grad, edge, *ctx.about) if need_z else None
+        grad_edge = _slopes(x, z, turned, edge, *ctx.about) if need_edge else None
+        return grad_x, grad_z, grad_edge, None, None, None
+
+
+def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, batch: int) -> Tensor:
+    """The derivative by the weights of the edges: those of x, and of z W_k at the pair: (E,)."""
+    if torch.is_grad_enabled():
+        raise NotImplementedError(
+            "create_graph=True: by the weights of typed edges, order='compacted' is differentiable once; "
+            "set order='a_first'"
+        )
+    call = _Call(pairs, edge, batch)
+    found = [
+        call.slopes(x, _multiply(call.read(z, piece), weight, piece, batch), piece) for piece in call.pieces(weight)
+    ]
+    return torch.cat(found) if found else torch.zeros_like(edge)
+
+
+def _zeros(like: Tensor, rows: int, batch: int, width: int) -> Tensor:
+    return like.new_zeros((rows, batch * width), dtype=_wide(like))
+
+
+def _wide(x: Tensor) -> torch.dtype:
+    """Where sums of many terms are made: float32 at least."""
+    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, turned: bool = False) -> Tensor:
+    r""":math:`y = \sum_k A_k^\top x W_k` for the matrices A_k of typed edges, or :math:`\sum_k A_k x W_k`.
+
+    Rows are multiplied for each distinct pair of a type and a target only, a few at a time: no array of all of them is
+    made. Deterministic; differentiable in x and weight, any number of times, and once in the weights of the edges; the
+    products A_k^T x are not kept, but made again.
+
+    Args:
+        x: (*, M, P), or (*, N, P) where turned.
+        weight: (K, g, P / g, Q / g), the blocks on the diagonal of each W_k.
+        edge: (E,) the weights of the edges in the order of `pairs`, or None for ones.
+        pairs: the edges.
+        turned: apply A_k instead of its transpose.
+
+    Returns:
+        (*, N, Q), or (*, M, Q) where turned.
+
+    >>> pairs = Pairs(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), (2, 4, 4))
+    >>> weight = torch.tensor([[[[10.]]], [[[1.]]]])
+    >>> typed_matmul(torch.tensor([[1.], [2.], [4.], [8.]]), weight, None, pairs).flatten()
+    tensor([ 0.,  0.,  0., 25.])
+    """
+    refuse_transforms("typed_matmul", x, weight, edge)
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    *batch, rows, P = x.shape
+    B = x.shape[:-2].numel()
+    flat = x.movedim(-2, 0).reshape(rows, B * P)  # batches lie side by side in the width
+    product = _Spread if turned else _Reach
+    K, M, N = pairs.sizes
+    Q = weight.shape[1] * weight.shape[3]
+    if not B:
+        return x.new_zeros(*batch, M if turned else N, Q)
+    y: Tensor = product.apply(flat, weight, edge, pairs, B)
+    return y.view(-1, *batch, Q).movedim(0, -2)
