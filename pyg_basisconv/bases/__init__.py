@@ -12,6 +12,7 @@ from .masks import Bags, Causal, Complete
 from .polynomial import Chebyshev, Diffusion, Powers
 from .relations import Relations
 from .shifts import Shifts
+from .walks import BoundWalks, Walks
 from .window import Window
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Basis",
     "BoundAttention",
     "BoundBasis",
+    "BoundWalks",
     "Causal",
     "Chebyshev",
     "Complete",
@@ -39,5 +41,6 @@ __all__ = [
     "Relations",
     "Shifts",
     "Transpose",
+    "Walks",
     "Window",
 ]

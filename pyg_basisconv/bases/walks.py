@@ -1,0 +1,427 @@
+"""Knowledge graphs: one matrix for each sort of walk."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
+from ..cache import kept
+from ..errors import reject
+from ..explicit import EdgeSet, members
+from ..graph import Graph
+from ..kernels import matmul
+from ..walks import Sort, Step, Vocabulary, parse
+from .adjacency import power, root
+from .relations import NORMS, Norm, normalised
+from .trie import Chain, Change, Factor, Key, Leaf, Trie, gather
+
+_ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
+
+
+class Walks(Basis):
+    r"""One matrix for each sort of walks over the relations of a knowledge graph: :math:`A_{k,mn}` counts the walks of
+    sort k from m to n. The sort `played.characterIn.genre` goes along a relation `played`, then `characterIn`, then
+    `genre`; its matrix is the product of theirs. See `pyg_basisconv.walks.parse` for how sorts are written.
+
+    With edge weights a walk counts as the product of those of its edges. Let C be the matrix of the sort, and
+    :math:`r_m = \sum_n C_{mn}`, :math:`c_n = \sum_m C_{mn}`; what would divide by zero is zero:
+
+    ========== ==========================================================================================
+    norm       :math:`A_{mn}`
+    ========== ==========================================================================================
+    None       :math:`C_{mn}`
+    ``'row'``  :math:`C_{mn} / r_m`: the probability that a walk from m, any with the same right, ends in n
+    ``'mean'`` :math:`C_{mn}` over the number of walks that end in n
+    ``'sym'``  :math:`C_{mn} / \sqrt{r_m c_n}`
+    ========== ==========================================================================================
+
+    Products are not built: factors that sorts have in common at their beginning, or at their end, are applied once, and
+    only to the nodes that their walks reach. A product is written out where that is no more work.
+
+    Args:
+        sorts: strings or lists of steps; or a dict of them, by name.
+        relations: what the steps are called: the names in the order of the types of edges, their number, a `Vocabulary`,
+            or a `HeteroData`; None for numbers.
+        norm: one of the table.
+        per: 'walk'; or 'step': each step's matrix is normalised, as in `Relations`, and not the product: a walk that at
+            each node takes any edge of the step with the same right. A step with alternatives is one matrix.
+        binary: whether a sort has one walk at most from m to n; this builds the products.
+        memory_limit: bytes that a product may take that has to be built.
+
+    Attributes:
+        sorts: as they were read.
+        names: of the sorts.
+        vocabulary: of the relations.
+
+    >>> import torch
+    >>> family = Walks(["likes.likes", "^likes"], ["likes"])
+    >>> family.bind(torch.tensor([[0, 0, 1, 2], [1, 2, 3, 3]]), size=4).to_coo().to_dense()[0, 0]
+    tensor([0., 0., 0., 2.])
+    """
+
+    def __init__(
+        self,
+        sorts: Sequence[Any] | Mapping[str, Any],
+        relations: Any = None,
+        norm: Norm = None,
+        per: Literal["walk", "step"] = "walk",
+        binary: bool = False,
+        memory_limit: int = 1 << 30,
+    ) -> None:
+        if isinstance(sorts, str) or not isinstance(sorts, Sequence | Mapping) or not len(sorts):
+            reject("sorts", "a list of sorts, or a dict of them", repr(sorts), "write ['played.characterIn']")
+        if norm not in NORMS:
+            reject("norm", "None, 'mean', 'row' or 'sym'", repr(norm), "see the table in help(bases.Walks)")
+        if per not in ("walk", "step"):
+            reject("per", "'walk' or 'step'", repr(per), "see help(bases.Walks)")
+        if not isinstance(binary, bool):
+            reject("binary", "True or False", repr(binary), "see help(bases.Walks)")
+        if binary and per == "step" and norm is not None:
+            reject("per", "'walk' where binary=True", repr(per), "the matrix of ones has no steps")
+        if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 0:
+            reject("memory_limit", "a number of bytes", repr(memory_limit), "such as 1 << 30")
+        self.vocabulary = Vocabulary.of(relations)
+        found = list(sorts.values() if isinstance(sorts, Mapping) else sorts)
+        super().__init__(len(found))
+        self.sorts: tuple[Sort, ...] = tuple(parse(sort, self.vocabulary) for sort in found)
+        self.names = tuple(map(str, sorts)) if isinstance(sorts, Mapping) else tuple(sort.text for sort in self.sorts)
+        self.norm, self.per, self.binary, self.memory_limit = norm, per, binary, memory_limit
+
+    def build(self, graph: Graph) -> BoundBasis:
+        if graph.M != graph.N:
+            fix = "give the nodes of all types one numbering, as data.to_homogeneous() does"
+            reject("graph", "as many sources as targets, for walks", (graph.M, graph.N), fix)
+        steps = _Steps(graph, len(self.vocabulary) or None, self.norm if self.per == "step" else None)
+        sorts = [[tuple((step, False) for step in sequence) for sequence in sort.sequences] for sort in self.sorts]
+        bound = BoundWalks(sorts, steps, [sort.text for sort in self.sorts], self.memory_limit)
+        if self.binary:
+            bound = bound.binary()
+        return bound if self.norm is None or self.per == "step" else bound.normalised(self.norm)
+
+    def extra_repr(self) -> str:
+        sorts = [sort.text for sort in self.sorts]
+        shown = [repr(dict(zip(self.names, sorts, strict=True)) if list(self.names) != sorts else sorts)]
+        shown += [] if self.norm is None else [f"norm={self.norm!r}"]
+        shown += [] if self.per == "walk" else [f"per={self.per!r}"]
+        return ", ".join(shown + ["binary=True"] * self.binary)
+
+    @cached_property
+    def key(self) -> Any:
+        # Names are shown, which another graph may give to other relations.
+        return type(self), *(s.sequences for s in self.sorts), self.norm, self.per, self.binary, self.memory_limit
+
+
+class _Steps:
+    """What the steps of walks stand for on a graph: the edges of some relations, in their directions.
+
+    Args:
+        graph: the graph.
+        relations: how many it has, None where any may be there.
+        norm: of each step.
+    """
+
+    def __init__(self, graph: Graph, relations: int | None, norm: Norm) -> None:
+        s = graph.structure
+        if s.type is None and relations != 1:
+            reject("edge_type", "a relation for each edge", None, "pass edge_type")
+        self.source, self.target, self.M = s.source, s.target, s.M
+        self.device, self.dtype, self.wide = graph.device, graph.dtype, graph.wide
+        self.weight = None if graph.weight is None else graph.weights
+        self.norm = norm
+        low, high = s.memo("types", lambda: _range(s.type))
+        if low < 0 or (relations is not None and high >= relations):
+            expected = "from 0 on" if relations is None else f"from 0 to {relations - 1}"
+            reject("edge_type", f"types {expected}", (low, high), "correct the types, or name all relations")
+        self.order, self.ends = s.memo("by type", lambda: _by_type(s.type, s.source.numel(), high + 1, graph.device))
+
+    @property
+    def learns(self) -> bool:
+        """Whether a gradient passes through the weights."""
+        return self.weight is not None and self.weight.requires_grad
+
+    @property
+    def counting(self) -> "_Steps":
+        """The same, as they are: without weights."""
+        steps = copy(self)
+        steps.weight, steps.norm = None, None
+        return steps
+
+    def __call__(self, key: Key) -> Factor:
+        """The matrix of a step, or its transpose."""
+        step, turned = key
+        factor = self._edges(step)  # type: ignore[arg-type]
+        return factor.T if turned else factor
+
+    def _edges(self, step: Step) -> Factor:
+        sources, targets, places = [], [], []
+        for relation, inverse in step:
+            some = relation < len(self.ends) - 1
+            place = self.order[self.ends[relation] : self.ends[relation + 1]] if some else self.order[:0]
+            ends = self.source.index_select(0, place), self.target.index_select(0, place)
+            source, target = ends[::-1] if inverse else ends
+            sources.append(source)
+            targets.append(target)
+            places.append(place)
+        source, target, place = torch.cat(sources), torch.cat(targets), torch.cat(places)
+        weight = None if self.weight is None else gather(self.weight, place)
+        edges = EdgeSet(1, self.M, self.M, None, source, target)
+        return Factor(source, target, normalised(edges, weight, self.norm, self.wide))
+
+
+def _range(kind: Tensor | None) -> tuple[int, int]:
+    """The least and the largest type."""
+    return (0, 0) if kind is None or not kind.numel() else (int(kind.min()), int(kind.max()))
+
+
+def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple[Tensor, list[int]]:
+    """(E,) the edges type by type, and where each type begins, and the end."""
+    if kind is None:
+        return torch.arange(E, device=device), [0, E]
+    kinds, order = torch.sort(kind.long(), stable=True)
+    return order, torch.searchsorted(kinds, torch.arange(K + 1, device=device)).tolist()
+
+
+class BoundWalks(BoundBasis):
+    """For each member a sum of products of sparse matrices. What is computed is in float32 at least.
+
+    Args:
+        sorts: the products of each member, by the keys of their factors: steps.
+        steps: what these stand for.
+        texts: what the members are called in errors.
+        limit: bytes that a product may take that has to be built.
+        chains: the products with further factors, which `others` has; `sorts` by default.
+        others: these, by what they are.
+    """
+
+    def __init__(
+        self,
+        sorts: Sequence[Sequence[Chain]],
+        steps: _Steps,
+        texts: Sequence[str],
+        limit: int,
+        chains: Sequence[Sequence[Chain]] | None = None,
+        others: Mapping[Hashable, Factor] | None = None,
+    ) -> None:
+        self.sorts, self.steps, self.texts, self.limit = sorts, steps, texts, limit
+        self.chains, self.others = sorts if chains is None else chains, others or {}
+        self.K, self.M, self.N = len(sorts), steps.M, steps.M
+        self.dtype, self.device = steps.dtype, steps.device
+
+    def factor(self, key: Key) -> Factor:
+        """What a key stands for."""
+        what, turned = key
+        if what not in self.others:
+            return self.steps(key)
+        return self.others[what].T if turned else self.others[what]
+
+    @kept
+    def forward(self) -> Trie:
+        """The chains from their beginnings."""
+        return Trie(self.chains, self.factor, self.M, self.steps.wide, merge=not self.requires_grad)
+
+    @kept
+    def backward(self) -> Trie:
+        """The chains from their ends, all turned round."""
+        return Trie(_turned(self.chains), self.factor, self.M, self.steps.wide, merge=not self.requires_grad)
+
+    @property
+    def T(self) -> "BoundWalks":
+        turned = copy(self)
+        for name in ("forward", "backward", "counted", "works", "_explicit", "_dense", "_expansions"):
+            turned.__dict__.pop(name, None)
+        turned.sorts, turned.chains = _turned(self.sorts), _turned(self.chains)
+        for mine, theirs in (("forward", "backward"), ("backward", "forward")):
+            if mine in self.__dict__:
+                turned.__dict__[theirs] = self.__dict__[mine]
+        return turned
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.steps.learns
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return iter(self._sums(self.forward.forward(_wide(x)), x.dtype))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = members(z, self.K)
+
+        def value(leaf: Leaf) -> Tensor | None:
+            z_k = z[leaf.member]
+            return None if z_k is None else _wide(_rows(z_k, leaf))
+
+        total = self.backward.adjoint(value)
+        if total is None:
+            reject("z", "at least one member that is not None", z, "there is nothing to combine")
+        like = next(z_k for z_k in z if z_k is not None)
+        return total.to(like.dtype)
+
+    def each(self, z: Tensor) -> Tensor:
+        return torch.stack(self._sums(self.forward.along(lambda member: _wide(z[member])), z.dtype))
+
+    def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], dtype: torch.dtype) -> list[Tensor]:
+        """The members, each the sum of its chains."""
+        totals: dict[int, Tensor] = {}
+        for (member, rows), value in leaves:
+            total = totals.get(member)
+            if rows is None:
+                total = value if total is None else total + value
+            elif total is None:
+                shape = *value.shape[:-2], self.N, value.shape[-1]
+                total = value.new_zeros(shape).index_copy(-2, rows, value)
+            else:
+                total = total.index_add(-2, rows, value)
+            totals[member] = total
+        return [totals[member].to(dtype) for member in range(self.K)]
+
+    def compact(self, side: Side) -> Compact:
+        trie = self.forward if side == "target" else self.backward
+        ends = sum(len(several) for several in self.chains)
+        rows = Work(trie.reached, trie.reached, ends)
+        enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work)
+        run = self._from_targets if side == "target" else self._from_sources
+        return Compact(run, Compaction(side, enter, trie.reached, leave, ends))
+
+    def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
+        matrices = weight.unbind(0)
+        wide = _wide(x)
+        total = wide.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
+        for leaf, value in self.forward.forward(wide):
+            product = _times(value.to(x.dtype), matrices[leaf.member]).to(total.dtype)
+            if leaf.rows is None:
+                total += product
+            else:
+                total.index_add_(-2, leaf.rows, product)
+        return total.to(x.dtype)
+
+    def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
+        matrices = weight.unbind(0)
+        total = self.backward.adjoint(lambda leaf: _wide(_times(_rows(x, leaf), matrices[leaf.member])))
+        assert total is not None  # there is at least one member
+        return total.to(x.dtype)
+
+    def edges(self) -> EdgeList:
+        kinds, places, weights = [], [], []
+        for member, product in self.forward.products(self._check):
+            product = product.coalesce()
+            places.append(product.indices())
+            weights.append(product.values().to(self.dtype))
+            kinds.append(torch.full_like(places[-1][0], member))
+        source, target = torch.cat(places, 1)
+        return EdgeList(torch.cat(kinds), source, target, torch.cat(weights))
+
+    def _check(self, member: int, entries: float) -> None:
+        """Whether a product of so many entries may be built."""
+        if entries * _ENTRY > self.limit:
+            got = f"up to {entries:.3g} entries, {entries * _ENTRY:.3g} bytes, for {self.texts[member]}"
+            fix = "raise memory_limit, or apply the walks without writing them out"
+            reject("sorts", f"products of {self.limit:,} bytes at most where they are written out", got, fix)
+
+    def binary(self) -> "BoundWalks":
+        """The same with ones where there are walks; the products are built."""
+        found: dict[Hashable, list[Tensor]] = {}
+        counted = self.steps.counting
+        for k, several in enumerate(self.sorts):
+            one = BoundWalks([several], counted, [self.texts[k]], self.limit)
+            found["binary", k] = [product.coalesce().indices() for _, product in one.forward.products(one._check)]
+        others = {what: Factor(*torch.cat(places, 1).unique(dim=1)) for what, places in found.items()}
+        chains = [[((what, False),)] for what in others]
+        return BoundWalks(self.sorts, counted, self.texts, self.limit, chains, others)
+
+    def normalised(self, norm: Norm) -> "BoundWalks":
+        """The same normalised, by a diagonal factor before each chain, or behind it, or both."""
+        others, before, after = dict(self.others), norm in ("row", "sym"), norm in ("mean", "sym")
+        scale = root if norm == "sym" else power_of_minus_one
+        if before:
+            others |= self._diagonals("before", self.T, scale)
+        if after:
+            others |= self._diagonals("after", self if norm == "sym" else self._with(steps=self.steps.counting), scale)
+        chains = [
+            [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
+            for k, several in enumerate(self.chains)
+        ]
+        return self._with(chains=chains, others=others)
+
+    def _diagonals(self, name: str, summed: "BoundWalks", scale: Callable[[Tensor], Tensor]) -> dict[Hashable, Factor]:
+        """Per member, the diagonal that scales its columns, as sums of theirs say, or those of its transpose."""
+        found: dict[Hashable, Factor] = {}
+        for k, total in enumerate(summed.column_sums):
+            nodes = total.detach().nonzero().squeeze(1)
+            found[name, k] = Factor(nodes, nodes, gather(scale(total), nodes).to(self.steps.wide))
+        return found
+
+    def _with(self, **changes: Any) -> "BoundWalks":
+        about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "chains", "others")}
+        return BoundWalks(**(about | changes))
+
+    @property
+    def column_sums(self) -> list[Tensor]:
+        """Per member (N,) the sums over the sources, in float64."""
+        ones = torch.ones(self.M, 1, dtype=torch.float64, device=self.device)
+        return [total.squeeze(-1) for total in self.iterate(ones)]
+
+    @cached_property
+    def _counts(self) -> tuple[list[Tensor], list[Tensor]]:
+        counted = BoundWalks(self.sorts, self.steps.counting, self.texts, self.limit)
+        return counted.T.column_sums, counted.column_sums
+
+    def ends_of(self, k: int) -> tuple[Tensor, Tensor]:
+        """How many walks of member k begin, (M,), and end, (N,), at each node: in float64, and without weights."""
+        starts, ends = self._counts
+        return starts[k], ends[k]
+
+    def count(self, k: int) -> float:
+        """How many walks of member k there are."""
+        return float(self.ends_of(k)[1].sum())
+
+    def work(self, direction: Direction) -> Work:
+        if direction == "expand":
+            return self.forward.work.plus(Work(0, self.K * self.N, self.K))
+        if direction == "combine":
+            return self.backward.work.plus(Work(self.backward.reached, 0, self.K))
+        return self.forward.work_apart.plus(Work(0, self.K * self.N, self.K))
+
+    def map(self, change: Change) -> "BoundWalks":
+        return self._moved(change, self.device)
+
+    def to(self, device: torch.device | str) -> "BoundWalks":
+        place = torch.device(device)
+        return self._moved(lambda part: part.move(place), place)
+
+    def _moved(self, change: Change, device: torch.device) -> "BoundWalks":
+        moved = copy(self)
+        for name in ("works", "_counts", "_explicit", "_dense", "_expansions"):
+            moved.__dict__.pop(name, None)
+        moved.device = device
+        moved.__dict__["forward"] = self.forward.map(change, device)
+        moved.__dict__["backward"] = self.backward.map(change, device)
+        return moved
+
+
+def power_of_minus_one(total: Tensor) -> Tensor:
+    """1 / total, zero where it is."""
+    return power(total, -1.0)
+
+
+def _turned(chains: Sequence[Sequence[Chain]]) -> list[list[Chain]]:
+    """The chains from their ends, with their factors turned round."""
+    return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In float32 at least: walks are many."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def _rows(x: Tensor, leaf: Leaf) -> Tensor:
+    return x if leaf.rows is None else x.index_select(-2, leaf.rows)
+
+
+def _times(x: Tensor, blocks: Tensor) -> Tensor:
+    """X and the matrix of some blocks on its diagonal: (*, n, P), (g, P / g, Q / g) -> (*, n, Q)."""
+    if len(blocks) == 1:
+        return matmul(x, blocks[0])
+    return torch.einsum("...gp,gpq->...gq", x.unflatten(-1, (len(blocks), -1)), blocks).flatten(-2)

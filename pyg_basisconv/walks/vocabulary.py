@@ -1,0 +1,150 @@
+"""The relations of a graph by name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_geometric.data import HeteroData
+
+from ..errors import reject
+from .nearest import suggestion
+
+Ends = tuple[str, str]
+
+
+class Vocabulary:
+    """The relations of a graph: their names, whose positions are the types of its edges, and the types that they join.
+
+    Args:
+        names: one name per relation, all different.
+        ends: per relation the types of its heads and of its tails, or None where they are open; None: all are open.
+        aliases: further names, each for one of `names`; a sort is shown with a relation's first alias.
+
+    >>> films = Vocabulary(["played", "/film/genre"], [("Actor", "Character"), None], {"genre": "/film/genre"})
+    >>> films.id("played"), films.id("genre"), films.id("/film/genre"), films.shown(1)
+    (0, 1, 1, 'genre')
+    >>> films.id("plaid")
+    Traceback (most recent call last):
+    ...
+    ValueError: relations: expected a relation of the graph, got 'plaid'; did you mean 'played'?
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        ends: Sequence[Ends | None] | None = None,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        self.names = _distinct(names)
+        self.ends = None if ends is None else _ends(ends, len(self.names))
+        self.open = False
+        self._ids = {name: i for i, name in enumerate(self.names)}
+        self._shown: dict[int, str] = {}
+        for alias, name in (aliases or {}).items():
+            self._alias(alias, name)
+
+    def _alias(self, alias: str, name: str) -> None:
+        if name not in self._ids:
+            fix = suggestion(name, self.names, "name a relation of the graph")
+            reject("relations", f"the name of a relation for {alias!r}", repr(name), fix)
+        if self._ids.setdefault(alias, self._ids[name]) != self._ids[name]:
+            reject("relations", "aliases that are no relation's name", repr(alias), "choose another alias")
+        self._shown.setdefault(self._ids[name], alias)
+
+    @classmethod
+    def of(cls, relations: Any) -> "Vocabulary":
+        """Whatever names relations.
+
+        Args:
+            relations: a `Vocabulary`; a sequence of names; a number R, for the names '0' to 'R-1'; a `HeteroData`,
+                whose edge types (src, rel, dst) are called rel where no other is, and always src__rel__dst; or None,
+                for all numbers from '0' on, where it is not yet known how many relations there are.
+
+        >>> Vocabulary.of(3).names
+        ('0', '1', '2')
+        >>> data = HeteroData()
+        >>> data["actor", "played", "character"].edge_index = None
+        >>> data["character", "in", "film"].edge_index = None
+        >>> data["actor", "in", "film"].edge_index = None
+        >>> Vocabulary.of(data).names
+        ('played', 'character__in__film', 'actor__in__film')
+        """
+        if isinstance(relations, Vocabulary):
+            return relations
+        if relations is None:
+            vocabulary = cls(())
+            vocabulary.open = True
+            return vocabulary
+        if isinstance(relations, HeteroData):
+            return cls._of_hetero(relations)
+        if isinstance(relations, int) and not isinstance(relations, bool) and relations >= 0:
+            return cls([str(i) for i in range(relations)])
+        if isinstance(relations, Sequence) and not isinstance(relations, str):
+            return cls(relations)
+        reject("relations", "names, their number, or a HeteroData", repr(relations), "pass a list of names")
+
+    @classmethod
+    def _of_hetero(cls, data: HeteroData) -> "Vocabulary":
+        types = data.edge_types
+        long = ["__".join(t) for t in types]
+        short = [rel for _, rel, _ in types]
+        once = {rel for rel in short if short.count(rel) == 1 and rel not in long}
+        names = [rel if rel in once else name for rel, name in zip(short, long, strict=True)]
+        vocabulary = cls(names, [(src, dst) for src, _, dst in types])
+        for name, other in zip(names, long, strict=True):
+            vocabulary._ids.setdefault(other, vocabulary._ids[name])
+        return vocabulary
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def find(self, name: str) -> int | None:
+        """The id of a name or alias, None where there is none."""
+        if self.open:
+            return int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else None
+        return self._ids.get(name)
+
+    def id(self, name: str) -> int:
+        """The id of a name or alias; a `ValueError` with the nearest names where there is none."""
+        found = self.find(name)
+        if found is None:
+            reject("relations", "a relation of the graph", repr(name), self.suggestion(name))
+        return found
+
+    def edge(self, ends: tuple[str, ...]) -> list[int]:
+        """The ids of the relations of an edge type: (head type, name, tail type), or (head type, tail type)."""
+        if self.ends is None:
+            return []
+        pairs = [i for i, e in enumerate(self.ends) if e == (ends[0], ends[-1])]
+        return pairs if len(ends) == 2 else [i for i in pairs if i in (self.find(ends[1]), self.find("__".join(ends)))]
+
+    def suggestion(self, name: str) -> str:
+        """Words that offer the names nearest to one that there is not."""
+        some = ", ".join(map(repr, self.names[:5])) + (", ..." if len(self) > 5 else "")
+        return suggestion(name, self._ids, f"there are {some}" if some else "name relations by their ids")
+
+    def shown(self, id: int) -> str:
+        """The name by which a relation is shown: its first alias, or its name."""
+        return str(id) if self.open else self._shown.get(id, self.names[id])
+
+    def __repr__(self) -> str:
+        return "Vocabulary(any ids)" if self.open else f"Vocabulary({len(self)} relations)"
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    seen = set()
+    for name in names:
+        if not isinstance(name, str) or not name:
+            reject("relations", "names that are not empty", repr(name), "name every relation")
+        if name in seen:
+            reject("relations", "names that differ", f"{name!r} twice", "name every relation once")
+        seen.add(name)
+    return tuple(names)
+
+
+def _ends(ends: Sequence[Ends | None], number: int) -> tuple[Ends | None, ...]:
+    if len(ends) != number:
+        reject("ends", f"one pair of types for each of {number} relations", len(ends), "use None where types are open")
+    for pair in ends:
+        if pair is not None and (len(pair) != 2 or not all(isinstance(t, str) for t in pair)):
+            reject("ends", "pairs of types (head type, tail type)", repr(pair), "name both types")
+    return tuple(None if pair is None else (pair[0], pair[1]) for pair in ends)
