@@ -370,12 +370,14 @@ class Basis(nn.Module):
         parts = [part for part in self.modules() if isinstance(part, Basis)]
         for part in parts:
             part._frozen = True
-        return repr(self), *(type(part) if part._says_all else part for part in parts)
+        return repr(self), *((type(part), part.unsaid) for part in parts)
 
     @property
-    def _says_all(self) -> bool:
+    def unsaid(self) -> Hashable:
+        """What tells it from others, beside its class and what it prints."""
         own = vars(type(self)).keys() & {"extra_repr", "__repr__"}
-        return bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key"}
+        says_all = bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key"}
+        return None if says_all else self
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_frozen") and name != "training" and not name.startswith("_"):

@@ -326,8 +326,8 @@ class BasisConv(MessagePassing):
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages
         features, native = self._condensed(x, cached), bound.native(theta, P)
-        apart = not messages and x.layout == torch.strided  # then the members may be seen by themselves
-        mixing, unmixed = bound.mixing if apart else None, theta.unmixed
+        apart = theta.sums and weight is not None and not messages and x.layout == torch.strided
+        mixing, unmixed = None if messages else bound.mixing, theta.unmixed
         problem = Problem(
             K=bound.K,
             M=bound.M,
@@ -348,7 +348,7 @@ class BasisConv(MessagePassing):
             learns=weight is not None,
             messages=messages,
             native=None if native is None else native[1:5],
-            compact=self._compactions(bound) if apart and theta.sums and weight is not None else (),
+            compact=self._compactions(bound) if apart else (),
             mixing=None if mixing is None or unmixed is None else (len(unmixed[0]), mixing),
             batched=bool(bound.batch),
         )

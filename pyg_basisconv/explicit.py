@@ -225,7 +225,7 @@ class TypedEdges(Explicit):
 
     def compact(self, side: Side) -> Compact | None:
         e = self.edge_set
-        if self.K == 1 or not e.source.numel():
+        if self.K == 1:
             return None
         if self.meetings is not None:
             return super().compact(side)
@@ -239,11 +239,11 @@ class TypedEdges(Explicit):
             edge = self.weight if self.weight is None or order is None else self.weight.index_select(0, order)
             return typed_matmul(x, weight, edge, pairs, turned=source)
 
-        return Compact(run, Compaction(side, enter, pairs.count, leave, self.K))
+        return Compact(run, Compaction(side, enter, pairs.count, leave, pairs.members))
 
     @property
     def mixing(self) -> Work | None:
-        return Work(self.edge_set.source.numel(), self.N, 1)
+        return Work(self.edge_set.source.numel(), self.N, 1) if self.K > 1 else None
 
     def mixed(self, coefficients: Tensor) -> "SharedEdges":
         e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)

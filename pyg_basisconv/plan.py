@@ -79,12 +79,13 @@ class Tally:
     bytes: int = 0
     seconds: float = 0.0
 
-    def product(self, m: int, k: int, n: int) -> None:
-        """A dense product (m, k) (k, n)."""
-        operations, moved = 2 * m * k * n, (m * k + k * n + m * n) * self.itemsize
+    def product(self, m: int, k: int, n: int, times: int = 1) -> None:
+        """Dense products (m, k) (k, n)."""
+        operations, moved = 2 * m * k * n * times, (m * k + k * n + m * n) * self.itemsize * times
         self.operations += operations
         self.bytes += moved
-        self.seconds += self.machine.dense + max(operations / self.machine.arithmetic, moved / self.machine.stream)
+        busy = max(operations / self.machine.arithmetic, moved / self.machine.stream)
+        self.seconds += self.machine.dense * times + busy
 
     def sparse(self, work: Work, width: int, table: int) -> None:
         """Sparse products, gathering rows of the given width from a table of so many rows."""
@@ -154,12 +155,12 @@ def a_first(p: Problem) -> Estimate:
 
     if not p.cached:
         expand(p.M)
-    for _ in range(p.K if p.learns else 0):
-        t.product(rows, p.P, p.inner)
-        if p.grad_theta:
-            t.product(p.P, rows, p.inner)
-        if back:
-            t.product(rows, p.inner, p.P)
+    if p.learns:
+        t.product(rows, p.P, p.inner, p.K)
+    if p.learns and p.grad_theta:
+        t.product(p.P, rows, p.inner, p.K)
+    if p.learns and back:
+        t.product(rows, p.inner, p.P, p.K)
     if back:
         expand(p.N)
         t.copy(p.K * rows * p.P)
@@ -259,17 +260,17 @@ def native(p: Problem) -> Estimate:
 
 def compacted(p: Problem) -> Estimate:
     """Only the rows of each member where there is something; what is gathered is gathered again for the gradient."""
-    if not p.compact:
-        return _refuse(
-            "compacted",
-            "this is for typed edges, walks and sparse grids, whose members are several and are summed",
-        )
     if p.nnz >= 0:
         return _refuse("compacted", "x is sparse, and its rows are gathered as they are")
     if p.messages:
         return _refuse("compacted", "hooks, explain, decomposed_layers or fuse=False ask for messages")
     if not p.learns:
         return _refuse("compacted", "there is no parameter to multiply with")
+    if not p.compact:
+        return _refuse(
+            "compacted",
+            "this is for typed edges, walks and sparse grids, whose members are several and are summed",
+        )
     return min((_compacted(p, one) for one in p.compact), key=lambda e: e.seconds)
 
 
@@ -284,9 +285,8 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
             t.sparse(work, width, table)
 
     def product(width: int, other: int) -> None:
-        for _ in range(c.products):
-            t.product(each, width * (p.K if c.tiled else 1), other)
-            t.seconds += 3 * t.machine.dense
+        t.product(each, width * (p.K if c.tiled else 1), other, c.products)
+        t.seconds += 3 * t.machine.dense * c.products
         t.seconds += 0 if c.near else 2 * t.machine.small
 
     gather(c.enter, p.P, p.M)
@@ -309,10 +309,10 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
 
 def mixed(p: Problem) -> Estimate:
     """Mix the members of A by the coefficients of Theta, which then learn as weights do; then H matrices."""
-    if p.mixing is None:
-        return _refuse("mixed", "this is for typed edges with theta.Separable, whose matrices are mixtures")
     if p.messages:
         return _refuse("mixed", "hooks, explain, decomposed_layers or fuse=False ask for messages")
+    if p.mixing is None:
+        return _refuse("mixed", "this is for typed edges with theta.Separable, whose matrices are mixtures")
     H, work = p.mixing
     rest = p._replace(
         K=H,

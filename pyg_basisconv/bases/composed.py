@@ -132,13 +132,11 @@ class BoundConcat(BoundBasis):
 
     @property
     def mixing(self) -> Work | None:
-        total = Work()
-        for part in self.parts:
-            one = part.mixing
-            if one is None:
-                return None
-            total = total.plus(one)
-        return total
+        explicit = [part for part in self.parts if isinstance(part, Explicit | BoundIdentity)]
+        if len(explicit) < len(self.parts) or not any(part.mixing for part in explicit):
+            return None
+        entries = sum(part.M if isinstance(part, BoundIdentity) else part.edge_set.source.numel() for part in explicit)
+        return Work(entries, self.N, 1)
 
     @cached_property
     def _window(self) -> BoundGrid | None:

@@ -45,10 +45,6 @@ class BoundIdentity(BoundBasis):
         return None  # there is something in every row
 
     @property
-    def mixing(self) -> Work:
-        return Work(self.M, self.M, 1)
-
-    @property
     def T(self) -> "BoundIdentity":
         return self
 

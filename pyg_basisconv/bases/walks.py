@@ -109,10 +109,10 @@ class Walks(Basis):
         shown += [] if self.per == "walk" else [f"per={self.per!r}"]
         return ", ".join(shown + ["binary=True"] * self.binary)
 
-    @cached_property
-    def key(self) -> Any:
-        # Names are shown, which another graph may give to other relations.
-        return type(self), *(s.sequences for s in self.sorts), self.norm, self.per, self.binary, self.memory_limit
+    @property
+    def unsaid(self) -> Hashable:
+        # Names are printed, which another vocabulary may give to other relations.
+        return tuple(sort.sequences for sort in self.sorts), len(self.vocabulary), self.memory_limit
 
 
 class _Steps:

@@ -1,6 +1,7 @@
 """Products of typed edges with one matrix for each type, on the distinct pairs of a type and an end."""
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -17,14 +18,13 @@ _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a t
 class Piece(NamedTuple):
     """Some consecutive pairs, and the edges into them.
 
-    member: of the first pair; bounds: the rows at which its pairs and those of the members behind it begin, and the
-    end. at: the target of each pair. entries: the edges; enter: [ptr, index], their sources by pair.
+    members: those of the pairs, each with its first row and the one behind its last. at: the target of each pair.
+    entries: the edges; enter: [ptr, index], their sources by pair.
     targets: those of the pairs, once each; leave: [ptr, index], the pairs by target, None where each has one.
     sources: those of the edges, once each; spread: [ptr, index], the pairs by source; order: the edges by source.
     """
 
-    member: int
-    bounds: list[int]
+    members: list[tuple[int, int, int]]
     at: Tensor
     entries: slice
     enter: list[Tensor]
@@ -45,8 +45,8 @@ class Pairs:
         sizes: (K, M, N).
 
     >>> pairs = Pairs(torch.tensor([1, 0, 1]), torch.tensor([0, 1, 2]), torch.tensor([3, 3, 3]), (2, 4, 4))
-    >>> pairs.count, pairs.at.tolist(), pairs.starts
-    (2, [3, 3], [0, 1, 2])
+    >>> pairs.count, pairs.at.tolist(), pairs.members
+    (2, [3, 3], 2)
     """
 
     def __init__(self, kind: Tensor, source: Tensor, target: Tensor, sizes: tuple[int, int, int]) -> None:
@@ -61,14 +61,18 @@ class Pairs:
         self.index = index.to(index_dtype(M, key.numel()))
         self.ptr = torch.cat([count.new_zeros(1), count.cumsum(0)]).to(self.index.dtype)
         self.at = distinct % max(1, N)
-        members = torch.arange(K + 1, device=key.device) * N
-        self.starts: list[int] = torch.searchsorted(distinct, members).tolist()
+        self._runs = [run.tolist() for run in (distinct // max(1, N)).unique_consecutive(return_counts=True)]
         self._pieces: dict[int, list[Piece]] = {}
 
     @property
     def count(self) -> int:
         """How many pairs there are."""
         return self.at.numel()
+
+    @property
+    def members(self) -> int:
+        """How many of the K members have an edge."""
+        return len(self._runs[0])
 
     @kept
     def place(self) -> Tensor:
@@ -87,11 +91,19 @@ class Pairs:
         return self._pieces[size]
 
     def _cut(self, size: int) -> Iterator[Piece]:
-        members = torch.tensor(self.starts)
+        members, counts = self._runs
+        ends = list(accumulate(counts))
+        first = 0
         for start in range(0, self.count, size):
             end = min(start + size, self.count)
-            first, last = torch.searchsorted(members, torch.tensor([start, end - 1]), right=True).tolist()
-            bounds = [min(max(b, start), end) - start for b in self.starts[first - 1 : last + 1]]
+            mine = []
+            while True:
+                behind = ends[first]
+                mine.append((members[first], max(behind - counts[first], start) - start, min(behind, end) - start))
+                if behind <= end:
+                    first += 1
+                if behind >= end:
+                    break
             a, b = int(self.ptr[start]), int(self.ptr[end])
             ptr, index, at = self.ptr[start : end + 1] - a, self.index[a:b], self.at[start:end]
             rows = torch.arange(end - start, dtype=ptr.dtype, device=ptr.device)
@@ -102,8 +114,7 @@ class Pairs:
             row = torch.repeat_interleave(rows, ptr.diff(), output_size=b - a)
             by_source = compress(place.to(ptr.dtype), row, sources.numel())
             yield Piece(
-                member=first - 1,
-                bounds=bounds,
+                members=mine,
                 at=at,
                 entries=slice(a, b),
                 enter=[ptr, index],
@@ -163,26 +174,24 @@ def _multiply(rows: Tensor, weight: Tensor, piece: Piece, batch: int) -> Tensor:
     """Each member's rows with its matrix of blocks: (t B, g P), (K, g, P, Q) -> (t B, g Q)."""
     _, blocks, P, Q = weight.shape
     out = rows.new_empty(rows.shape[0], blocks * Q)
-    for k, (a, b) in enumerate(zip(piece.bounds, piece.bounds[1:], strict=False), piece.member):
-        if b > a:
-            mine, theirs = rows[a * batch : b * batch], out[a * batch : b * batch]
-            for g, matrix in enumerate(weight[k]):
-                torch.mm(mine[:, g * P : (g + 1) * P], matrix, out=theirs[:, g * Q : (g + 1) * Q])
+    for k, a, b in piece.members:
+        mine, theirs = rows[a * batch : b * batch], out[a * batch : b * batch]
+        for g, matrix in enumerate(weight[k]):
+            torch.mm(mine[:, g * P : (g + 1) * P], matrix, out=theirs[:, g * Q : (g + 1) * Q])
     return out
 
 
 def _outer(rows: Tensor, others: Tensor, piece: Piece, batch: int, total: Tensor) -> None:
     """Adds the inner products of each member's rows to its blocks: (t B, g P), (t B, g Q), (K, g, P, Q)."""
     _, _, P, Q = total.shape
-    for k, (a, b) in enumerate(zip(piece.bounds, piece.bounds[1:], strict=False), piece.member):
-        if b > a:
-            mine, theirs = rows[a * batch : b * batch].t(), others[a * batch : b * batch]
-            for g, matrix in enumerate(total[k]):
-                u, v = mine[g * P : (g + 1) * P], theirs[:, g * Q : (g + 1) * Q]
-                if matrix.dtype == u.dtype:
-                    matrix.addmm_(u, v)
-                else:
-                    matrix += u @ v
+    for k, a, b in piece.members:
+        mine, theirs = rows[a * batch : b * batch].t(), others[a * batch : b * batch]
+        for g, matrix in enumerate(total[k]):
+            u, v = mine[g * P : (g + 1) * P], theirs[:, g * Q : (g + 1) * Q]
+            if matrix.dtype == u.dtype:
+                matrix.addmm_(u, v)
+            else:
+                matrix += u @ v
 
 
 class _Reach(torch.autograd.Function):

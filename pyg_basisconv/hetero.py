@@ -1,0 +1,84 @@
+"""Between the node types of a `HeteroData` and the rows of x, which stand as in `data.to_homogeneous()`."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+
+from .errors import reject
+
+__all__ = ["split", "stack"]
+
+
+def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
+    r"""The features of all node types under each other, in the order of `data.node_types`.
+
+    Args:
+        x_dict: node type -> its features, of one width; those of other widths go through a linear layer first.
+        data: the graph, for its node types and their sizes.
+
+    Shapes:
+        - x_dict[t]: (\*, N_t, P)
+        - result: (\*, N, P), :math:`N = \sum_t N_t`
+
+    >>> import torch
+    >>> from torch_geometric.data import HeteroData
+    >>> data = HeteroData(actor={'num_nodes': 3}, film={'num_nodes': 2})
+    >>> stack({'film': torch.ones(2, 8), 'actor': torch.zeros(3, 8)}, data)[:, 0]
+    tensor([0., 0., 0., 1., 1.])
+    """
+    sizes = _sizes(data)
+    other = sorted(map(repr, set(sizes) ^ set(x_dict)))
+    if other:
+        reject("x_dict", f"features of the node types {list(sizes)}", f"{list(x_dict)}", f"see to {', '.join(other)}")
+    for name, N in sizes.items():
+        x = x_dict[name]
+        if not isinstance(x, Tensor) or x.dim() < 2 or x.shape[-2] != N:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            reject(f"x_dict[{name!r}]", f"(*, {N}, P)", got, f"give a row for each node of type {name!r}")
+    shapes = {name: (*x_dict[name].shape[:-2], x_dict[name].shape[-1]) for name in sizes}
+    if len(set(shapes.values())) > 1:
+        fix = "give each type a linear layer to the same width"
+        reject("x_dict", "one width, and the same batch dimensions, for all node types", shapes, fix)
+    return torch.cat([x_dict[name] for name in sizes], -2)
+
+
+def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
+    r"""The rows of each node type: views of y.
+
+    Args:
+        y: what a layer gave for the nodes of `data.to_homogeneous()`.
+        data: the graph, for its node types and their sizes.
+
+    Shapes:
+        - y: (\*, N, Q), :math:`N = \sum_t N_t`
+        - result[t]: (\*, N_t, Q)
+
+    >>> import torch
+    >>> from torch_geometric.data import HeteroData
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> data = HeteroData(actor={'num_nodes': 3}, film={'num_nodes': 2})
+    >>> data['actor', 'played_in', 'film'].edge_index = torch.tensor([[0, 1, 2, 2], [0, 0, 0, 1]])
+    >>> x = stack({'actor': torch.randn(3, 8), 'film': torch.randn(2, 8)}, data)
+    >>> graph = data.to_homogeneous()
+    >>> conv = BasisConv(8, 4, bases.Relations.from_hetero(data, norm='mean', inverse=True, self_loop=True))
+    >>> {name: tuple(t.shape) for name, t in split(conv(x, graph.edge_index, edge_type=graph.edge_type), data).items()}
+    {'actor': (3, 4), 'film': (2, 4)}
+    """
+    sizes = _sizes(data)
+    if y.dim() < 2 or y.shape[-2] != sum(sizes.values()):
+        fix = f"it has the nodes of {sizes} under each other"
+        reject("y", f"(*, {sum(sizes.values())}, Q)", tuple(y.shape), fix)
+    return dict(zip(sizes, y.split(list(sizes.values()), -2), strict=True))
+
+
+def _sizes(data: HeteroData) -> dict[str, int]:
+    """How many nodes each type has, in order."""
+    if not isinstance(data, HeteroData):
+        reject("data", "a HeteroData", type(data).__name__, "pass the graph that has the node types")
+    sizes = {name: data[name].num_nodes for name in data.node_types}
+    for name, N in sizes.items():
+        if N is None:
+            reject("data", f"features or num_nodes of type {name!r}", "neither", f"set data[{name!r}].num_nodes")
+    return sizes
