@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pyg_basisconv import BasisConv, bases
+from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.plan import ORDERS
 
 from .compare import assert_close, step
@@ -42,15 +42,17 @@ class Scene(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A family on a scene."""
+    """A family and a kind of parameter on a scene."""
 
     family: str
     scene: Scene
+    theta: str = "Full"
 
     def __str__(self) -> str:
         N, degree, P, Q, B, grad_x, backward, cached = self.scene
         extra = [f"B={B}"] * (B > 1) + (["fwd+bwd" + ", dx" * grad_x] if backward else ["fwd"]) + ["cached"] * cached
-        return ", ".join([self.family, f"N={N}, degree {degree}, {P} -> {Q}", *extra])
+        family = self.family if self.theta == "Full" else f"{self.family}, {self.theta}"
+        return ", ".join([family, f"N={N}, degree {degree}, {P} -> {Q}", *extra])
 
 
 FAMILIES: dict[str, Callable[[], bases.Basis]] = {
@@ -60,6 +62,21 @@ FAMILIES: dict[str, Callable[[], bases.Basis]] = {
     "Edges K=4": lambda: bases.Edges(4),
     "Powers K=6": lambda: bases.Powers(6),
     "Edges K=32": lambda: bases.Edges(32),
+    "Relations K=201": lambda: bases.Relations(100, "mean", inverse=True, self_loop=True),
+    "Walks K=12": lambda: bases.Walks([f"{r}.^{r}{step}" for r in range(4) for step in ("", ".0", ".1")], 4),
+}
+THETAS: dict[str, Callable[[], theta.Theta]] = {
+    "Full": theta.Full,
+    "Separable(1)": theta.Separable,
+    "Separable(6)": lambda: theta.Separable(6),
+    "Grouped(4)": lambda: theta.Grouped(4),
+}
+
+# How many types its edges have.
+TYPES: dict[type, Callable[[Any], int]] = {
+    bases.Edges: lambda basis: basis.K,
+    bases.Relations: lambda basis: basis.num_relations,
+    bases.Walks: lambda basis: len(basis.vocabulary),
 }
 
 SCENES = [
@@ -86,6 +103,14 @@ def points() -> list[Point]:
     grid = [Point(family, scene) for family in list(FAMILIES)[:4] for scene in SCENES]
     more = [Scene(50, 5, 16, 16, B=64), Scene(2708, 4, 1433, 16), Scene(10_000, 10, 64, 64, grad_x=True)]
     grid += [Point(family, scene) for family in ("Powers K=6", "Edges K=32") for scene in more]
+    typed = [
+        Scene(50, 5, 16, 16, grad_x=True),
+        Scene(1000, 5, 64, 16),
+        Scene(10_000, 10, 16, 64, backward=False),
+        Scene(20_000, 20, 64, 64, grad_x=True),
+    ]
+    grid += [Point("Relations K=201", scene, kind) for kind in THETAS for scene in typed]
+    grid += [Point("Walks K=12", scene) for scene in typed]
     return grid + [Point(family, Scene(2708, 4, 1433, 16, cached=True)) for family in ("Adjacency", "Chebyshev K=3")]
 
 
@@ -99,9 +124,10 @@ def run(point: Point, effort: Effort, device: str = "cpu") -> dict[str, Any]:
     torch.manual_seed(0)
     s, basis = point.scene, FAMILIES[point.family]()
     edge_index = torch.randint(s.N, (2, s.N * s.degree), device=device)
-    typed = (torch.randint(basis.K, (edge_index.shape[1],), device=device),) if isinstance(basis, bases.Edges) else ()
+    types = TYPES.get(type(basis), lambda basis: 0)(basis)
+    typed = (torch.randint(types, (edge_index.shape[1],), device=device),) if types else ()
     x = torch.randn(*([s.B] if s.B > 1 else []), s.N, s.P, device=device, requires_grad=s.grad_x)
-    conv = BasisConv(s.P, s.Q, basis, cached=s.cached).to(device)
+    conv = BasisConv(s.P, s.Q, basis, THETAS[point.theta](), cached=s.cached).to(device)
     call = (x, edge_index, None, *typed)
     leaves = [*conv.parameters(), *([x] if s.grad_x else [])]
     gradient = torch.randn(*x.shape[:-1], s.Q, device=device)

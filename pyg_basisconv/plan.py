@@ -13,6 +13,7 @@ from .basis import Compaction, Work
 from .errors import reject
 
 PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
+_REUSED = 32 << 20  # bytes: allocators keep less than this for the next time
 
 
 class Machine(NamedTuple):
@@ -30,11 +31,12 @@ class Machine(NamedTuple):
     dense: float  # the same for a dense product
     small: float  # the same for anything else
     image: float  # the same for each image of a convolution, be it as small as it may
+    fresh: float  # bytes per second of memory that comes from the system, and not from what was used before
 
 
 MACHINES = {
-    "cpu": Machine(2.2e11, 1.4e10, 2.3e10, 4.5e10, 16 << 20, 8e-5, 4e-6, 7e-5, 2.5e-7),
-    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 6e-5, 2e-5, 4e-5, 0.0),
+    "cpu": Machine(2.2e11, 1.4e10, 2.3e10, 4.5e10, 16 << 20, 8e-5, 4e-6, 7e-5, 2.5e-7, 2.5e9),
+    "cuda": Machine(4.0e13, 3.0e12, 2.0e12, 6.0e12, 40 << 20, 6e-5, 2e-5, 4e-5, 0.0, math.inf),
 }
 
 
@@ -115,6 +117,12 @@ class Tally:
         """The same so many times."""
         return Tally(self.machine, self.itemsize, n * self.operations, n * self.bytes, n * self.seconds)
 
+    def estimate(self, order: str, numbers: int, largest: int = 0, form: str = "") -> "Estimate":
+        """All of it, for an order that holds so many numbers, and so many of these in one array."""
+        seconds, fresh = self.seconds, largest * self.itemsize
+        seconds += fresh / self.machine.fresh if fresh > _REUSED else 0
+        return Estimate(order, self.operations, self.bytes, numbers * self.itemsize, seconds, form=form)
+
     def copy(self, numbers: int) -> None:
         """Something read and written once."""
         moved = 2 * numbers * self.itemsize
@@ -167,7 +175,7 @@ def a_first(p: Problem) -> Estimate:
     if p.grad_basis:
         t.sparse(p.expand, wide, p.M)
     memory = p.K * rows * p.P * (2 if back else 1) + rows * p.Q
-    return Estimate("a_first", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+    return t.estimate("a_first", memory, 0 if p.cached else p.K * rows * p.P)
 
 
 def theta_first(p: Problem) -> Estimate:
@@ -198,7 +206,7 @@ def theta_first(p: Problem) -> Estimate:
     if p.grad_basis:
         t.sparse(p.gather, wide, p.K * p.M)
     memory = 2 * p.K * rows * p.inner + p.B * p.N * p.Q + (rows * p.P if p.grad_x else 0)
-    return Estimate("theta_first", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+    return t.estimate("theta_first", memory, p.K * rows * p.inner)
 
 
 def phi(p: Problem) -> Estimate:
@@ -226,7 +234,7 @@ def phi(p: Problem) -> Estimate:
         t.product(p.M * p.N, p.P * p.Q, p.K)
         t.copy(p.K * p.M * p.N)
     memory = size * (4 if p.grad_theta or p.grad_basis else 2) + p.K * p.M * p.N + p.B * p.N * p.Q
-    return Estimate("phi", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+    return t.estimate("phi", memory, size)
 
 
 def native(p: Problem) -> Estimate:
@@ -255,7 +263,7 @@ def native(p: Problem) -> Estimate:
         t.product(p.B * p.M, p.K * p.inner, p.P)
         t.product(p.B * p.N, p.K * p.inner, p.P)
     memory = (2 * p.K * p.B * p.M * p.inner if projects else p.B * p.M * p.P) + 2 * p.B * p.N * p.Q
-    return Estimate("native", t.operations, t.bytes, memory * p.itemsize, t.seconds)
+    return t.estimate("native", memory)
 
 
 def compacted(p: Problem) -> Estimate:
@@ -278,16 +286,17 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
     t = Tally(MACHINES[p.device], p.itemsize)
     each = -(-c.rows // max(1, c.products))
 
+    beside = 1 if c.near else p.B  # batches lie beside the width, or come one by one
+
     def gather(work: Work, width: int, table: int) -> None:
         if c.near:
             t.near(work.entries, width)
         else:
-            t.sparse(work, width, table)
+            t.sparse(work, width * beside, table)
 
     def product(width: int, other: int) -> None:
-        t.product(each, width * (p.K if c.tiled else 1), other, c.products)
-        t.seconds += 3 * t.machine.dense * c.products
-        t.seconds += 0 if c.near else 2 * t.machine.small
+        t.product(each * beside, width * (p.K if c.tiled else 1), other, c.products)
+        t.seconds += 2 * t.machine.dense * c.products + (0 if c.near else 2 * t.machine.small)
 
     gather(c.enter, p.P, p.M)
     product(p.P, p.Q)
@@ -301,10 +310,9 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
             gather(c.enter, p.P, p.M)
         product(p.P, p.Q)
         gather(c.leave, p.Q, p.N)
-    t = t.times(p.B)
-    held = 0 if c.tiled else min(each, c.rows) * (p.P + p.Q)
-    memory = held + (p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q
-    return Estimate("compacted", t.operations, t.bytes, memory * p.itemsize, t.seconds, form=c.side)
+    t = t.times(p.B if c.near else 1)
+    held = 0 if c.tiled else min(each * beside * (p.P + p.Q), 3 << 20)
+    return t.estimate("compacted", held + (p.B * p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q, form=c.side)
 
 
 def mixed(p: Problem) -> Estimate:
