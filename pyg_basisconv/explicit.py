@@ -271,10 +271,9 @@ class TypedEdges(Explicit):
         return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = members(z, self.K)
         if self.K == 1:
-            return self._expand.apply(cast(Tensor, z[0]))
-        z = dense(z)
+            return self._expand.apply(cast(Tensor, members(z, 1)[0]))
+        z = dense(counted(z, self.K))
         return self._combine.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K M, Q) -> (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
@@ -331,9 +330,15 @@ class SharedEdges(Explicit):
 
 def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
     """The K members of z, as a sequence."""
+    z = counted(z, K)
+    return z.unbind(0) if isinstance(z, Tensor) else z
+
+
+def counted(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:
+    """The same, where it has K members."""
     if len(z) != K:
         reject("z", f"{K} members, one for each matrix", len(z), "stack them along the first axis")
-    return z.unbind(0) if isinstance(z, Tensor) else z
+    return z
 
 
 def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:

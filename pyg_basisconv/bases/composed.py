@@ -11,7 +11,7 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
 from ..cache import kept
 from ..errors import reject
-from ..explicit import Explicit, dense, members
+from ..explicit import Explicit, counted, dense, members
 from ..graph import Graph
 from ..kernels import Meetings
 from ..theta import Theta
@@ -44,7 +44,10 @@ class BoundConcat(BoundBasis):
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
     ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
-        z = members(z, self.K)
+        z, sizes = counted(z, self.K), [part.K for part in self.parts]
+        if isinstance(z, Tensor):
+            yield from zip(self.parts, z.split(sizes), strict=True)
+            return
         start = 0
         for part in self.parts:
             yield part, z[start : start + part.K]
@@ -190,7 +193,7 @@ class BoundProduct(BoundBasis):
         return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = dense(members(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        z = dense(counted(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
         return self.second.combine(self.first.combine(z))
 
     def each(self, z: Tensor) -> Tensor:
