@@ -82,8 +82,8 @@ class Compaction(NamedTuple):
 
     side: of the ends whose rows these are, 'target' (of the A_k^T x) or 'source' (of x). enter: what makes the rows, per
     unit of width; rows: how many are multiplied; leave: what sums the products, per unit of width; products: how many
-    dense ones; tiled: whether the rows of all members lie side by side in one product; near: whether what enters and
-    leaves is gathered in an order that keeps it in the cache.
+    dense ones; tiled: whether the rows of all members lie side by side in one product, gathered in an order that keeps
+    them in the cache, one entry of the batch after the other.
     """
 
     side: Side
@@ -92,7 +92,6 @@ class Compaction(NamedTuple):
     leave: Work
     products: int
     tiled: bool = False
-    near: bool = False
 
 
 class Compact(NamedTuple):
@@ -158,21 +157,19 @@ class BoundBasis:
 
     @property
     def meetings(self) -> Meetings | None:
-        """Who meets whom, in a family of ones in which each source and target meets one of the others at most."""
+        """Who meets whom, in a family of ones whose members let each source and target meet one other at most."""
         return None
 
     def compact(self, side: Side) -> Compact | None:
         """The sum over the members and Theta on the rows where there is something, if that may pay."""
         met = self.meetings
-        if met is None or side == "source":
+        if met is None or not met.many or side == "source":
             return None
-        gathered, products = Work(met.rows), 1 if met.many else self.K
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             return gather_matmul(x[..., : met.M, :], whole(weight), met)
 
-        sizes = Compaction(side, gathered, met.rows, Work() if met.many else gathered, products, met.many, near=True)
-        return Compact(run, sizes)
+        return Compact(run, Compaction(side, Work(met.N * self.K), met.N, Work(), 1, tiled=True))
 
     def of_all(self, side: Side) -> Compact:
         """The same on all rows of all members."""

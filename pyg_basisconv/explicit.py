@@ -227,19 +227,30 @@ class TypedEdges(Explicit):
         e = self.edge_set
         if self.K == 1:
             return None
-        if self.meetings is not None:
-            return super().compact(side)
+        tiled = super().compact(side)
+        if tiled is not None:
+            return tiled
         source = side == "source"
         pairs = e.T.pairs if source else e.pairs
         edges, rows = Work(e.source.numel(), pairs.count), Work(pairs.count, pairs.count)
         enter, leave = (rows, edges) if source else (edges, rows)
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
-            order = pairs.order
-            edge = self.weight if self.weight is None or order is None else self.weight.index_select(0, order)
-            return typed_matmul(x, weight, edge, pairs, turned=source)
+            return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, turned=source)
 
         return Compact(run, Compaction(side, enter, pairs.count, leave, pairs.members))
+
+    def _by_pair(self, side: Side, order: Tensor | None) -> Tensor | None:
+        """The weights in the order of the pairs; kept where no gradient reaches them."""
+        if self.weight is None or order is None:
+            return self.weight
+        if self.learns:
+            return self.weight.index_select(0, order)
+        held: dict[Side, Tensor] = self.__dict__.setdefault("_held", {})
+        if side not in held:
+            with torch.inference_mode(False):
+                held[side] = self.weight.index_select(0, order)
+        return held[side]
 
     @property
     def mixing(self) -> Work | None:

@@ -285,18 +285,17 @@ def compacted(p: Problem) -> Estimate:
 def _compacted(p: Problem, c: Compaction) -> Estimate:
     t = Tally(MACHINES[p.device], p.itemsize)
     each = -(-c.rows // max(1, c.products))
-
-    beside = 1 if c.near else p.B  # batches lie beside the width, or come one by one
+    beside = 1 if c.tiled else p.B  # batches lie beside the width, or come one by one
 
     def gather(work: Work, width: int, table: int) -> None:
-        if c.near:
+        if c.tiled:
             t.near(work.entries, width)
         else:
             t.sparse(work, width * beside, table)
 
     def product(width: int, other: int) -> None:
         t.product(each * beside, width * (p.K if c.tiled else 1), other, c.products)
-        t.seconds += 2 * t.machine.dense * c.products + (0 if c.near else 2 * t.machine.small)
+        t.seconds += 2 * t.machine.dense * c.products + (0 if c.tiled else 2 * t.machine.small)
 
     gather(c.enter, p.P, p.M)
     product(p.P, p.Q)
@@ -310,7 +309,7 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
             gather(c.enter, p.P, p.M)
         product(p.P, p.Q)
         gather(c.leave, p.Q, p.N)
-    t = t.times(p.B if c.near else 1)
+    t = t.times(p.B if c.tiled else 1)
     held = 0 if c.tiled else min(each * beside * (p.P + p.Q), 3 << 20)
     return t.estimate("compacted", held + (p.B * p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q, form=c.side)
 

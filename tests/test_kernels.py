@@ -218,7 +218,6 @@ def meetings(few: bool) -> Meetings:
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 def test_products_by_their_definition(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact, "_PIECE", 2)  # several pieces, and several tiles
     monkeypatch.setattr(compact, "_ROOM", {"cpu": 1})
     met = meetings(few)
     assert met.many is not few

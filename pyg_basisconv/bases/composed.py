@@ -112,8 +112,9 @@ class BoundConcat(BoundBasis):
         return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
 
     def compact(self, side: Side) -> Compact | None:
-        if self.meetings is not None:
-            return super().compact(side)
+        tiled = super().compact(side)
+        if tiled is not None:
+            return tiled
         parts = [part.compact(side) for part in self.parts]
         if not any(parts):
             return None

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..basis import BoundBasis, Direction, EdgeList, Work
+from ..basis import BoundBasis, Compact, Direction, EdgeList, Side, Work
 from ..errors import reject
 from ..kernels import Meetings
 from ..kernels.grids import Ints
@@ -61,6 +61,9 @@ class BoundSites(BoundBasis):
     @property
     def meetings(self) -> Meetings:
         return self.places.meetings
+
+    def compact(self, side: Side) -> Compact | None:
+        return super().compact(side) or self.explicit.compact(side)
 
     def edges(self) -> EdgeList:
         runs = self.meetings.runs

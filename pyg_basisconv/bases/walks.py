@@ -1,5 +1,6 @@
 """Knowledge graphs: one matrix for each sort of walk."""
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
@@ -20,6 +21,7 @@ from .relations import NORMS, Norm, normalised
 from .trie import Chain, Change, Factor, Key, Leaf, Trie, gather
 
 _ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
+_MOST = 1e15  # walks: where there are more, float32 has no room for the numbers and their inverses
 
 
 class Walks(Basis):
@@ -195,6 +197,7 @@ class BoundWalks(BoundBasis):
         limit: bytes that a product may take that has to be built.
         chains: the products with further factors, which `others` has; `sorts` by default.
         others: these, by what they are.
+        wide: the dtype in which all is computed.
     """
 
     def __init__(
@@ -205,11 +208,16 @@ class BoundWalks(BoundBasis):
         limit: int,
         chains: Sequence[Sequence[Chain]] | None = None,
         others: Mapping[Hashable, Factor] | None = None,
+        wide: torch.dtype | None = None,
     ) -> None:
         self.sorts, self.steps, self.texts, self.limit = sorts, steps, texts, limit
         self.chains, self.others = sorts if chains is None else chains, others or {}
+        self.wide = steps.wide if wide is None else wide
         self.K, self.M, self.N = len(sorts), steps.M, steps.M
         self.dtype, self.device = steps.dtype, steps.device
+
+    def _widen(self, x: Tensor) -> Tensor:
+        return x.to(torch.promote_types(x.dtype, self.wide))
 
     def factor(self, key: Key) -> Factor:
         """What a key stands for."""
@@ -221,12 +229,12 @@ class BoundWalks(BoundBasis):
     @kept
     def forward(self) -> Trie:
         """The chains from their beginnings."""
-        return Trie(self.chains, self.factor, self.M, self.steps.wide, merge=not self.requires_grad)
+        return Trie(self.chains, self.factor, self.M, self.wide, merge=not self.requires_grad)
 
     @kept
     def backward(self) -> Trie:
         """The chains from their ends, all turned round."""
-        return Trie(_turned(self.chains), self.factor, self.M, self.steps.wide, merge=not self.requires_grad)
+        return Trie(_turned(self.chains), self.factor, self.M, self.wide, merge=not self.requires_grad)
 
     @property
     def T(self) -> "BoundWalks":
@@ -244,14 +252,14 @@ class BoundWalks(BoundBasis):
         return self.steps.learns
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self._sums(self.forward.forward(_wide(x)), x.dtype))
+        return iter(self._sums(self.forward.forward(self._widen(x)), x.dtype))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         z = members(z, self.K)
 
         def value(leaf: Leaf) -> Tensor | None:
             z_k = z[leaf.member]
-            return None if z_k is None else _wide(_rows(z_k, leaf))
+            return None if z_k is None else self._widen(_rows(z_k, leaf))
 
         total = self.backward.adjoint(value)
         if total is None:
@@ -260,7 +268,7 @@ class BoundWalks(BoundBasis):
         return total.to(like.dtype)
 
     def each(self, z: Tensor) -> Tensor:
-        return torch.stack(self._sums(self.forward.along(lambda member: _wide(z[member])), z.dtype))
+        return torch.stack(self._sums(self.forward.along(lambda member: self._widen(z[member])), z.dtype))
 
     def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], dtype: torch.dtype) -> list[Tensor]:
         """The members, each the sum of its chains."""
@@ -287,7 +295,7 @@ class BoundWalks(BoundBasis):
 
     def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
         matrices = weight.unbind(0)
-        wide = _wide(x)
+        wide = self._widen(x)
         total = wide.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
         for leaf, value in self.forward.forward(wide):
             product = _times(value.to(x.dtype), matrices[leaf.member]).to(total.dtype)
@@ -299,7 +307,7 @@ class BoundWalks(BoundBasis):
 
     def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
         matrices = weight.unbind(0)
-        total = self.backward.adjoint(lambda leaf: _wide(_times(_rows(x, leaf), matrices[leaf.member])))
+        total = self.backward.adjoint(lambda leaf: self._widen(_times(_rows(x, leaf), matrices[leaf.member])))
         assert total is not None  # there is at least one member
         return total.to(x.dtype)
 
@@ -333,28 +341,28 @@ class BoundWalks(BoundBasis):
 
     def normalised(self, norm: Norm) -> "BoundWalks":
         """The same normalised, by a diagonal factor before each chain, or behind it, or both."""
-        others, before, after = dict(self.others), norm in ("row", "sym"), norm in ("mean", "sym")
-        scale = root if norm == "sym" else power_of_minus_one
+        before, after = norm in ("row", "sym"), norm in ("mean", "sym")
+        scale = root if norm == "sym" else _inverse
+        sums: dict[Hashable, Tensor] = {}
         if before:
-            others |= self._diagonals("before", self.T, scale)
+            sums |= {("before", k): total for k, total in enumerate(self.T.column_sums)}
         if after:
-            others |= self._diagonals("after", self if norm == "sym" else self._with(steps=self.steps.counting), scale)
+            counted = self if norm == "sym" else self._with(steps=self.steps.counting)
+            sums |= {("after", k): total for k, total in enumerate(counted.column_sums)}
+        most = max((float(total.detach().abs().max()) for total in sums.values() if total.numel()), default=0.0)
+        if not most < math.inf:
+            fix = "shorten the sort, or use per='step'"
+            reject("sorts", "walks whose number is one of float64, to be normalised", "more from or to one node", fix)
+        wide = torch.float64 if most > _MOST else self.wide
+        others = {what: _diagonal(total, scale, wide) for what, total in sums.items()}
         chains = [
             [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
             for k, several in enumerate(self.chains)
         ]
-        return self._with(chains=chains, others=others)
-
-    def _diagonals(self, name: str, summed: "BoundWalks", scale: Callable[[Tensor], Tensor]) -> dict[Hashable, Factor]:
-        """Per member, the diagonal that scales its columns, as sums of theirs say, or those of its transpose."""
-        found: dict[Hashable, Factor] = {}
-        for k, total in enumerate(summed.column_sums):
-            nodes = total.detach().nonzero().squeeze(1)
-            found[name, k] = Factor(nodes, nodes, gather(scale(total), nodes).to(self.steps.wide))
-        return found
+        return self._with(chains=chains, others={**self.others, **others}, wide=wide)
 
     def _with(self, **changes: Any) -> "BoundWalks":
-        about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "chains", "others")}
+        about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "chains", "others", "wide")}
         return BoundWalks(**(about | changes))
 
     @property
@@ -401,19 +409,19 @@ class BoundWalks(BoundBasis):
         return moved
 
 
-def power_of_minus_one(total: Tensor) -> Tensor:
+def _inverse(total: Tensor) -> Tensor:
     """1 / total, zero where it is."""
     return power(total, -1.0)
+
+
+def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Factor:
+    nodes = total.detach().nonzero().squeeze(1)
+    return Factor(nodes, nodes, gather(scale(total), nodes).to(dtype))
 
 
 def _turned(chains: Sequence[Sequence[Chain]]) -> list[list[Chain]]:
     """The chains from their ends, with their factors turned round."""
     return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
-
-
-def _wide(x: Tensor) -> Tensor:
-    """In float32 at least: walks are many."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def _rows(x: Tensor, leaf: Leaf) -> Tensor:

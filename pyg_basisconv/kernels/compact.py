@@ -1,4 +1,4 @@
-"""Products member by member, on the rows that each member touches: gather, multiply, add."""
+"""Products on the rows that all members touch, side by side: gather, multiply."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -11,7 +11,6 @@ from ..cache import kept
 from .op import refuse_transforms
 from .pattern import index_dtype
 
-_PIECE = 1 << 14  # pairs of a member at a time, whose rows fit into a near cache
 _ROOM = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers of all members' rows that are gathered at a time
 
 
@@ -42,11 +41,6 @@ class Meetings:
         """Whether so many places are ones that the others may be multiplied as well."""
         return 4 * self.entries >= len(self.runs) * max(self.M, self.N)
 
-    @property
-    def rows(self) -> int:
-        """How many rows are gathered in one evaluation."""
-        return len(self.runs) * self.N if self.many else self.entries
-
     @kept
     def table(self) -> Tensor:
         """(N, K) the source that each target meets in each member, M where there is none."""
@@ -67,19 +61,6 @@ class Meetings:
         runs = [(source.to(device), target.to(device)) for source, target in self.runs]
         return Meetings(runs, self.M, self.N)
 
-    def pieces(self) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """The members and their pairs, a few at a time: the first of all members, then the next of all members.
-
-        Members that list their pairs in one order then meet the same rows soon after each other, while these are near.
-        """
-        count = -(-max((source.numel() for source, _ in self.runs), default=0) // _PIECE)
-        for piece in range(count):
-            for k, (source, target) in enumerate(self.runs):
-                E = source.numel()
-                start, end = piece * E // count, (piece + 1) * E // count
-                if end > start:
-                    yield k, source[start:end], target[start:end]
-
     def tiles(self, x: Tensor) -> Iterator[tuple[int, int, Tensor]]:
         """The targets a few at a time, the first and behind the last; and what they meet, (n, K W), zeros for none."""
         K, W = len(self.runs), x.shape[1]
@@ -97,27 +78,16 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.meetings = meetings
-        Q = weight.shape[2]
-        if meetings.many:
-            y, flat = x.new_empty(meetings.N, Q), weight.flatten(0, 1)
-            for first, last, rows in meetings.tiles(x):
-                torch.mm(rows, flat, out=y[first:last])
-            return y
-        total = x.new_zeros((meetings.N, Q), dtype=_wide(x))
-        rows, products = x.new_empty(_PIECE, x.shape[1]), x.new_empty(_PIECE, Q)
-        matrices = weight.unbind(0)
-        for k, source, target in meetings.pieces():
-            u, v = rows[: source.numel()], products[: source.numel()]
-            torch.index_select(x, 0, source, out=u)
-            torch.mm(u, matrices[k], out=v)
-            total.index_add_(0, target, v.to(total.dtype))
-        return total.to(x.dtype)
+        y, flat = x.new_empty(meetings.N, weight.shape[2]), weight.flatten(0, 1)
+        for first, last, rows in meetings.tiles(x):
+            torch.mm(rows, flat, out=y[first:last])
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         turned = ctx.meetings.T
-        if ctx.meetings.many and all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
+        if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
             return (*_both(x, weight, grad, turned), None)
         grad_x = _Products.apply(grad, weight.transpose(1, 2), turned) if ctx.needs_input_grad[0] else None
         grad_weight = _Outer.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
@@ -133,16 +103,8 @@ class _Outer(torch.autograd.Function):
         ctx.meetings = meetings
         K, P, Q = len(meetings.runs), x.shape[1], y.shape[1]
         weight = x.new_zeros((K, P, Q), dtype=_wide(x))
-        if meetings.many:
-            for first, last, rows in meetings.tiles(x):
-                weight += (rows.t() @ y[first:last]).view(K, P, Q)
-            return weight.to(x.dtype)
-        rows, others = x.new_empty(_PIECE, P), y.new_empty(_PIECE, Q)
-        for k, source, target in meetings.pieces():
-            u, v = rows[: source.numel()], others[: source.numel()]
-            torch.index_select(x, 0, source, out=u)
-            torch.index_select(y, 0, target, out=v)
-            weight[k] += u.t() @ v
+        for first, last, rows in meetings.tiles(x):
+            weight += (rows.t() @ y[first:last]).view(K, P, Q)
         return weight.to(x.dtype)
 
     @staticmethod
@@ -170,7 +132,8 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
-    r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; no array of all the rows that meet is made.
+    r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; no array of all the rows that meet is made, but zeros are
+    multiplied where none meet: this is for members that are dense enough, see `Meetings.many`.
 
     Differentiable in both, any number of times; the gathered rows are not kept, but gathered again.
 

@@ -324,7 +324,7 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     B = x.shape[:-2].numel()
     flat = x.movedim(-2, 0).reshape(rows, B * P)  # batches lie side by side in the width
     product = _Spread if turned else _Reach
-    K, M, N = pairs.sizes
+    _, M, N = pairs.sizes
     Q = weight.shape[1] * weight.shape[3]
     if not B:
         return x.new_zeros(*batch, M if turned else N, Q)
