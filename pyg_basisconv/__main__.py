@@ -1,9 +1,10 @@
-"""The command line: `python -m pyg_basisconv verify`."""
+"""The command line: `python -m pyg_basisconv verify` and `walks FILE`."""
 
 import argparse
 from collections.abc import Sequence
 
 from .verify import SYSTEMS, table, verify
+from .walks.command import add_walks, walks_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,7 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("verify", help="compare with the references", description=about)
     command.add_argument("--list", action="store_true", help="say what there is, and compare nothing")
     command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")
+    add_walks(commands)
     options = parser.parse_args(arguments)
+    if options.command == "walks":
+        return walks_command(options)
     for name in options.only or ():
         if name not in SYSTEMS:
             command.error(f"no system is called {name!r}; there are {', '.join(map(repr, SYSTEMS))}")

@@ -6,11 +6,24 @@ import sys
 
 import pytest
 import torch
+import torch_geometric.nn as pyg
 
 from pyg_basisconv import BasisConv, GridConv, bases, convert, theta, verify
 from pyg_basisconv.__main__ import main
-from pyg_basisconv.verify import GRIDS, LAYERS, SYSTEMS, TOLERANCE, Case, System, compare, relative_error, table
+from pyg_basisconv.verify import (
+    GRIDS,
+    KNOWLEDGE,
+    LAYERS,
+    SYSTEMS,
+    TOLERANCE,
+    Case,
+    System,
+    compare,
+    relative_error,
+    table,
+)
 from pyg_basisconv.verify.grids import filled_in, group_table, sites_of, turned
+from pyg_basisconv.verify.knowledge import P, typed_graph
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
@@ -62,8 +75,32 @@ def turned_back():
     yield Case(lambda x: layer(turned(x, 1)), lambda x: turned(layer(x), 1).roll(-1, -3), [verify.features(2, 2, 5, 5)])
 
 
+def other_norm():
+    reference, edges = verify.knowing("RGCNConv", {}), typed_graph()
+    ours = convert(reference)
+    ours.basis = bases.Relations(5, self_loop=True)
+    yield Case(ours, reference, [verify.features(verify.N, P)], lambda f, x: f(x, *edges))
+
+
+def other_relation():
+    reference, (edge_index, kind) = verify.knowing("FastRGCNConv", {}), typed_graph()
+    ours = convert(reference)
+    ours.theta.weight.data = ours.theta.weight.data[[1, 0, 2, 3, 4, 5]]
+    yield Case(ours, reference, [verify.features(verify.N, P)], lambda f, x: f(x, edge_index, kind))
+
+
 @pytest.mark.parametrize(
-    "cases", [wrong_forward, wrong_gradient, not_finite, turned_kernel, other_padding, turned_back]
+    "cases",
+    [
+        wrong_forward,
+        wrong_gradient,
+        not_finite,
+        turned_kernel,
+        other_padding,
+        turned_back,
+        other_norm,
+        other_relation,
+    ],
 )
 def test_what_differs_fails(cases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(SYSTEMS, "wrong", System("wrong", "right", cases))
@@ -149,6 +186,13 @@ def test_every_option_of_a_layer_is_compared(kind: str) -> None:
     if kind.startswith("ConvTranspose"):
         names -= {"padding_mode"}  # torch takes none but zeros
     assert names - always <= given
+
+
+@pytest.mark.parametrize("kind", KNOWLEDGE)
+def test_every_option_of_a_layer_for_knowledge_is_compared(kind: str) -> None:
+    given = {name for options in KNOWLEDGE[kind] for name in options}
+    names = inspect.signature(getattr(pyg, kind)).parameters.keys() - {"kwargs", "dropout"}  # which is random
+    assert names - {"in_channels", "out_channels", "num_relations", "metadata"} <= given
 
 
 @pytest.mark.parametrize("n", GRIDS)

@@ -8,11 +8,15 @@ from torch import Tensor, nn
 
 from . import (  # noqa: F401 (each fills the registry)
     additive,
+    directed,
     gated,
     grids,
+    heterogeneous,
+    hypergraphs,
     multihead,
     polynomials,
     relational,
+    rgcn,
     smooth,
     sums,
     supervised,
@@ -39,6 +43,12 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     not contiguous, which `torch.nn.utils.parameters_to_vector`, and with it `torch.optim.LBFGS`, does not take; and a
     memory format is to be chosen before. The plan may evaluate many tiny images by one product with an operator: a NaN
     in one place of an image then reaches all of it, unless `order='native'` is set.
+
+    Of layers for knowledge graphs, `RGCNConv` and `FastRGCNConv` become one operator, over `bases.Relations`;
+    `HypergraphConv` one over a product of incidence matrices; `SignedConv` and `DirGNNConv` some of what they are made
+    of; `HANConv` and `HGTConv` one for each type of edges, or for all, beside what of them is not linear. Where PyG
+    answers otherwise than it says, calls are refused: of `FastRGCNConv` with numbers of nodes other than 0, 1, 2, ...,
+    and of `HGTConv` with the types of edges in another order than that of its metadata.
 
     What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
 

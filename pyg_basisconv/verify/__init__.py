@@ -5,15 +5,19 @@ from .data import N, P, Q, drawn, features, graph
 from .graphs import OPTIONS, WITHOUT_WEIGHTS, converted, forget, layer
 from .grids import GRIDS, LAYERS, gridded, torch_layer
 from .heads import ATTENTION, attending, attention_cases
+from .knowledge import KNOWLEDGE, knowing, knowledge_cases
 from .pairs import formula
 from .typed import RELATIONS
+from .walks import SORTS
 
 __all__ = [
     "ATTENTION",
     "GRIDS",
+    "KNOWLEDGE",
     "LAYERS",
     "OPTIONS",
     "RELATIONS",
+    "SORTS",
     "SYSTEMS",
     "TOLERANCE",
     "WITHOUT_WEIGHTS",
@@ -33,6 +37,8 @@ __all__ = [
     "formula",
     "graph",
     "gridded",
+    "knowing",
+    "knowledge_cases",
     "layer",
     "relative_error",
     "system",

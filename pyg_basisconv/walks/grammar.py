@@ -43,12 +43,13 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
 
     Steps are joined by dots: with A_r the matrix of relation r, `a.b` has :math:`A_a A_b`. `^a` goes against a relation
     (:math:`A_a^\top`), `(a|b)` takes either (:math:`A_a + A_b`), `a{3}` repeats (:math:`A_a^3`), `a{0,2}` does so up to
-    twice (:math:`I + A_a + A_a^2`); all three also of a sort in parentheses. A name is written as it is where it consists of
-    letters of any script, digits, _, - and :, and in <> otherwise (and > in it as >>).
+    twice (:math:`I + A_a + A_a^2`); all three also of a sort in parentheses. A name is written as it is where it
+    consists of letters of any script, digits, _, - and :, and in <> otherwise (and > in it as >>).
 
     Args:
         sort: what is written; or a list with one item per step: a relation's id, its name (^ before it for the
-            inverse), or an edge type (head type, name, tail type) or, where one relation has these, (head type, tail type).
+            inverse), or an edge type (head type, name, tail type) or, where only one relation has these, (head type,
+            tail type).
         vocabulary: whatever `Vocabulary.of` takes.
 
     Raises:

@@ -119,7 +119,8 @@ class Reader:
             self._expected("'}' or ','")
         if most < least or most == 0:
             times = f"{{{least},{most}}}" if most != least else f"{{{least}}}"
-            self.fail("{n} or {m,n} with n >= 1, m <= n", times, brace.column, "leave the part out or swap them")
+            fix = f"write {{{most},{least}}}" if most else "leave the part out"
+            self.fail("{n} or {m,n} with n >= 1, m <= n", times, brace.column, fix)
         if self._now.text == "{" and not self._now.is_name:
             self.fail("one repeat", "a second", self._now.column, "put the first into parentheses")
         return part if least == most == 1 else Repeat(part, least, most, brace.column)
@@ -129,7 +130,7 @@ class Reader:
         if not (token.is_name and not token.quoted and token.text.isascii() and token.text.isdecimal()):
             self._expected("a number of times")
         self._at += 1
-        if len(token.text.lstrip("0")) > 6:
+        if len(token.text.lstrip("0")) > 7 or int(token.text) > LONGEST:
             self.fail(f"at most {LONGEST:,} times", brief(token.text), token.column, "repeat less often")
         return int(token.text)
 

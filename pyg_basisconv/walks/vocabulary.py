@@ -1,6 +1,7 @@
 """The relations of a graph by name."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from torch_geometric.data import HeteroData
@@ -41,6 +42,15 @@ class Vocabulary:
         self._shown: dict[int, str] = {}
         for alias, name in (aliases or {}).items():
             self._alias(alias, name)
+
+    def extended(self, aliases: Mapping[str, str], ends: Sequence[Ends | None] | None = None) -> "Vocabulary":
+        """The same relations under further names, and with these types where they are given."""
+        found = copy(self)
+        found._ids, found._shown = dict(self._ids), dict(self._shown)
+        found.ends = self.ends if ends is None else _ends(ends, len(self))
+        for alias, name in aliases.items():
+            found._alias(alias, name)
+        return found
 
     def _alias(self, alias: str, name: str) -> None:
         if name not in self._ids:

@@ -1,0 +1,159 @@
+"""Attention between nodes of several types, with dicts of features and of edges."""
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import HANConv, HGTConv
+from torch_geometric.nn.conv.han_conv import group
+
+from ..cache import IdentityCache
+from ..errors import reject
+from ..mechanisms import Additive, Dot
+from ..theta import Split
+from .attention import attention_conv, fill, own, weigh
+from .ends import read_ends
+from .layers import reset
+from .registry import Left, rule
+
+Features = dict[str, Tensor]
+Edges = dict[tuple[str, str, str], Any]
+_SPREAD = IdentityCache()
+
+
+def _forward_only(layer: Any) -> None:
+    if layer.flow != "source_to_target":
+        raise Left("flow='target_to_source' between nodes of several types, which PyG mixes up")
+
+
+@rule(HANConv, node_dim=0)
+def han(layer: Any) -> nn.Module:
+    """GAT for each type of edges, and attention over these types."""
+    _forward_only(layer)
+    return Metapaths(layer)
+
+
+class Metapaths(nn.Module):
+    r"""For each type of edges :math:`relu(A_k^\top h_k)` of projected features h, with the softmax of
+    :math:`LeakyReLU(s_k \cdot h_{mk} + t_k \cdot h_{nk})` for A: a BasisConv. Their mixture, whose coefficients are a
+    softmax over the types of edges into a node type, is not linear.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        H, Q = layer.heads, layer.out_channels
+        self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), own(layer.q, layer.q)
+        self.convs = nn.ModuleDict()
+        for name in layer.lin_src:
+            additive = Additive(projected=True)
+            score = additive.then(nn.LeakyReLU(layer.negative_slope))
+            self.convs[name] = attention_conv(layer, H, score, Split(), Q, Q, dropout=layer.dropout)
+            source, target = layer.lin_src[name], layer.lin_dst[name]
+            fill(additive, source=(source[0], source), target=(target[0], target))
+
+    def forward(self, x_dict: Features, edge_index_dict: Edges, return_semantic_attention_weights: bool = False) -> Any:
+        """Applies the layer; takes what the PyG layer takes."""
+        h = {kind: self.proj[kind](x) for kind, x in x_dict.items()}
+        found: dict[str, list[Tensor]] = {kind: [] for kind in x_dict}
+        for relation, edge_index in edge_index_dict.items():
+            source, _, target = relation
+            y = self.convs["__".join(relation)](h[source] if source == target else (h[source], h[target]), edge_index)
+            found[target].append(F.relu(y))
+        outcome, weights = {}, {}
+        for kind, parts in found.items():
+            outcome[kind], weights[kind] = group(parts, self.q, self.k_lin)
+        return (outcome, weights) if return_semantic_attention_weights else outcome
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+        nn.init.xavier_uniform_(self.q)
+
+
+@rule(HGTConv, node_dim=0)
+def hgt(layer: Any) -> nn.Module:
+    """One attention over the edges of all types, whose keys and values each type makes its own way."""
+    _forward_only(layer)
+    return Heterogeneous(layer)
+
+
+class Heterogeneous(nn.Module):
+    r"""Scaled dot products between queries of a target and keys of its neighbours, along edges of all types: a
+    BasisConv whose sources are the pairs of a type of edges and a node at their start.
+
+    Its keys and values are those of the node, times a matrix for each head and type of edges.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        H, Q = layer.heads, layer.out_channels
+        self.heads, self.kinds = H, {kind for *_, kind in layer.edge_types}
+        self.place = {relation: i for i, relation in enumerate(layer.edge_types)}
+        for name in ("kqv_lin", "out_lin", "k_rel", "v_rel", "skip", "p_rel"):
+            setattr(self, name, deepcopy(getattr(layer, name)))
+        self.conv = attention_conv(layer, H, Dot(projected=True), Split(), Q, Q)
+
+    def forward(self, x_dict: Features, edge_index_dict: Edges) -> dict[str, Tensor]:
+        """Applies the layer; takes what the PyG layer takes."""
+        self._check_order(edge_index_dict)
+        parts: Any = {kind: y.chunk(3, 1) for kind, y in self.kqv_lin(x_dict).items()}  # type: ignore[operator]
+        first, rows = {}, 0
+        for kind, (key, _, _) in parts.items():
+            first[kind] = rows
+            rows += key.shape[0]
+        keys, values, starts, before = [], [], [], 0
+        for relation in edge_index_dict:
+            key, _, value = parts[relation[0]]
+            scale: Tensor = self.p_rel["__".join(relation)]  # type: ignore[index]
+            keys.append(self._of_relation(key, self.k_rel, relation, scale.view(-1, 1, 1)))
+            values.append(self._of_relation(value, self.v_rel, relation))
+            starts.append((before, first[relation[2]]))
+            before += key.shape[0]
+        queries = torch.cat([query for _, query, _ in parts.values()])
+        edges = self._spread(edge_index_dict, tuple(starts))
+        y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
+        return self._finish(
+            dict(zip(first, y.split([key.shape[0] for key, _, _ in parts.values()]), strict=True)), x_dict
+        )
+
+    def _check_order(self, edge_index_dict: Edges) -> None:
+        """Rejects types of edges in another order than that of the metadata, whose matrices PyG mixes up."""
+        places = [self.place[relation] for relation in edge_index_dict]
+        if places != sorted(places):
+            fix = "sort it: HGTConv takes the matrices of other types of edges then"
+            reject("edge_index_dict", f"the order of the metadata, {list(self.place)}", list(edge_index_dict), fix)
+
+    def _of_relation(self, x: Tensor, linear: Any, relation: tuple[str, str, str], scale: Any = 1.0) -> Tensor:
+        """(N, Q) features of nodes, each head times its matrix."""
+        weight = linear.weight[self.place[relation] :: len(self.place)] * scale  # (H, D, D)
+        return torch.einsum("nhd,hde->nhe", x.unflatten(1, (self.heads, -1)), weight).flatten(1)
+
+    @staticmethod
+    def _spread(edge_index_dict: Edges, starts: tuple[tuple[int, int], ...]) -> Tensor:
+        """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
+        edges = tuple(read_ends(edge_index, False, 0).edges for edge_index in edge_index_dict.values())
+
+        def build() -> Tensor:
+            return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
+
+        spread: Tensor = _SPREAD.get(edges, starts, build)
+        return spread
+
+    def _finish(self, found: Features, x_dict: Features) -> Features:
+        """What is made of the sums, for those types of nodes that edges may lead to."""
+        reached = {kind: F.gelu(y) for kind, y in found.items() if kind in self.kinds}
+        outcome: Features = self.out_lin(reached)  # type: ignore[operator]
+        outcome = {kind: outcome[kind] for kind in reached}
+        for kind, y in outcome.items():
+            if y.shape[-1] == x_dict[kind].shape[-1]:
+                alpha = self.skip[kind].sigmoid()  # type: ignore[index]
+                outcome[kind] = alpha * y + (1 - alpha) * x_dict[kind]
+        return outcome
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+        for parameter in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
+            nn.init.ones_(parameter)

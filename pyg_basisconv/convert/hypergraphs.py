@@ -1,0 +1,173 @@
+"""Hyperedges: a product of two incidence matrices, of nodes and hyperedges."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import HypergraphConv
+
+from ..bases.adjacency import power, single, sums
+from ..bases.composed import BoundProduct
+from ..basis import Basis, BoundBasis
+from ..cache import IdentityCache
+from ..errors import reject
+from ..graph import Graph, Structure
+from ..mechanisms import Additive
+from ..theta import Heads
+from .attention import attention_conv, fill, heads_of, own, started
+from .build import basis_conv, only_sum
+from .layers import reset
+from .registry import rule
+
+_READ = IdentityCache()
+
+
+@rule(HypergraphConv, node_dim=0)
+def hypergraph(layer: Any) -> nn.Module:
+    """Means over hyperedges, averaged at each node; with attention, weighted."""
+    only_sum(layer)
+    return AttendedHypergraph(layer) if layer.use_attention else Hypergraph(layer)
+
+
+class Hyperedges(Basis):
+    r"""From nodes to hyperedges and back, :math:`A = H B^{-1} H^\top D^{-1}`, for the incidence matrix H.
+
+    The graph's edges are the incidences, from M nodes to N hyperedges, and their weights are those of the hyperedges:
+    :math:`B_e = \sum_m H_{me}`, :math:`D_m = \sum_e H_{me} w_e`. Neither product is built. K = 1; A is M x M.
+
+    PyG's `HypergraphConv` has the weights in D alone, and so has this.
+
+    >>> incidence = torch.tensor([[0, 1, 1, 2], [0, 0, 1, 1]])
+    >>> Hyperedges().bind(incidence, size=(3, 2)).to_coo().to_dense()
+    tensor([[[0.5000, 0.2500, 0.0000],
+             [0.5000, 0.5000, 0.5000],
+             [0.0000, 0.2500, 0.5000]]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        s, back = graph.structure, turned(graph)
+        B, D = inverses(graph)
+        there = single(s, s.at_target(B), graph.dtype)
+        return BoundProduct(there, single(back, back.at_target(D), graph.dtype))
+
+
+def turned(graph: Graph) -> Structure:
+    """The edges turned round, of a graph with as many sources and targets as it likes."""
+    s = graph.structure
+
+    def build() -> Structure:
+        back = Structure(s.target, s.source, None, s.N, s.M)
+        back._memo["pattern"] = s.pattern.T
+        return back
+
+    back: Structure = s.memo("back", build)
+    return back
+
+
+def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
+    """(N,) the inverse of the nodes' number in each hyperedge, (M,) that of the weights of the hyperedges of each node;
+    zeros where there are none.
+    """
+    back = turned(graph)
+    count = graph.structure.pattern.by_target.ptr.diff().to(graph.wide)
+    degree = sums(back.pattern, None if graph.weight is None else graph.weights, graph.wide)
+    return power(count, -1.0), power(degree, -1.0)
+
+
+class Hypergraph(nn.Module):
+    """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.conv = basis_conv(layer, [layer.lin], Hyperedges(), layer.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        hyperedge_index: Tensor,
+        hyperedge_weight: Tensor | None = None,
+        hyperedge_attr: Tensor | None = None,
+        num_edges: int | None = None,
+    ) -> Tensor:
+        """Applies the layer; takes what the PyG layer takes."""
+        size = (x.shape[-2], hyperedges(hyperedge_index) if num_edges is None else num_edges)
+        y: Tensor = self.conv(x, hyperedge_index, of_incidences(hyperedge_index, hyperedge_weight, x.dtype), size=size)
+        return y
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+
+
+class AttendedHypergraph(nn.Module):
+    r"""Nodes weighted by attention between them and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
+
+    The same :math:`\alpha`, dropout and all, leads from nodes to hyperedges and back.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        started(layer)
+        H, C, att = layer.heads, layer.out_channels, layer.att
+        additive, theta = Additive(projected=True), Heads()
+        self.conv = attention_conv(
+            layer,
+            H,
+            additive.then(nn.LeakyReLU(layer.negative_slope)),
+            theta,
+            layer.in_channels,
+            H * C,
+            normalize="source" if layer.attention_mode == "node" else "target",
+            dropout=layer.dropout,
+        )
+        fill(theta, weight=heads_of(layer.lin, H))
+        fill(additive, source=(att[0, :, :C], att), target=(att[0, :, C:], att))
+        self.heads, self.concat = H, layer.concat
+        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        hyperedge_index: Tensor,
+        hyperedge_weight: Tensor | None = None,
+        hyperedge_attr: Tensor | None = None,
+        num_edges: int | None = None,
+    ) -> Tensor:
+        """Applies the layer; takes what the PyG layer takes."""
+        if hyperedge_attr is None:
+            reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
+        size = (x.shape[-2], hyperedge_attr.shape[-2])
+        u, A = self.conv((x, hyperedge_attr), hyperedge_index, size=size, return_attention=True)
+        weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
+        B, D = inverses(Graph.of(hyperedge_index, weight, size=size, dtype=x.dtype, device=x.device))
+        u = u * B.to(u.dtype).unsqueeze(-1)
+        y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
+        y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)
+        return y if self.bias is None else y + self.bias
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        reset(self.children())
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+def hyperedges(hyperedge_index: Tensor) -> int:
+    """How many there are, going by the last that has a node."""
+
+    def count() -> int:
+        return int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
+
+    counted: int = _READ.get((hyperedge_index,), "count", count)
+    return counted
+
+
+def of_incidences(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(E,) the weight of the hyperedge of each incidence."""
+    if weight is None:
+        return None
+    spread: Tensor = _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])
+    return spread

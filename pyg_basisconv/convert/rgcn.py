@@ -1,0 +1,198 @@
+"""One matrix for each relation, for nodes with features, and for nodes that have none."""
+
+from copy import copy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import FastRGCNConv, RGCNConv
+from torch_geometric.typing import SparseTensor
+from torch_geometric.utils import is_torch_sparse_tensor
+
+from ..bases import Identity, Relations
+from ..cache import IdentityCache
+from ..conv import BasisConv
+from ..errors import reject
+from ..graph import Graph
+from ..layouts import layout
+from ..plan import Plan
+from ..theta import Full, Grouped, Separable, Theta
+from .attention import fill, own
+from .build import mean
+from .directed import free_conv
+from .ends import read_ends
+from .layers import Call, Converted, pair, reset
+from .registry import rule
+
+_READ = IdentityCache()
+
+
+@rule(RGCNConv, node_dim=0)
+@rule(FastRGCNConv, node_dim=0)
+def rgcn(layer: Any) -> nn.Module:
+    """PyG's loop over the relations, and its matrix for each edge: both are one operator."""
+    return Related(layer)
+
+
+class Related(Converted):
+    r"""A `BasisConv` over `bases.Relations`, with the call of RGCNConv.
+
+    The node itself is the last of the matrices; or `root`, a BasisConv of its own, where it cannot be: for another
+    width of the targets, for parameters that the relations share, and where one of the two is frozen. Nodes without
+    features have numbers instead of x, and each a row of :math:`\Theta_k` instead of :math:`x \Theta_k`.
+
+    A mean is one for each relation, as PyG says and its loop over them does (its product of segments, with pyg_lib,
+    takes one over the edges of all). The result has the dtype of x; that of the loop is float32 at least.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        weight, root, R = layer.weight, layer.root, layer.num_relations
+        theta: Theta = Full()
+        weights = {"weight": (weight, weight)}
+        if layer.num_bases is not None:
+            theta = Separable(layer.num_bases)
+            weights["mix"] = layer.comp.t(), layer.comp
+        elif layer.num_blocks is not None:
+            theta = Grouped(layer.num_blocks)
+        free = root is not None and type(theta) is Full and weight.requires_grad == root.requires_grad
+        within = free and weight.shape[1] == root.shape[0]
+        if within:
+            weights["weight"] = torch.cat([weight, root.unsqueeze(0)]), weight
+        basis = Relations(R, "mean" if mean(layer) else None, self_loop=within)
+        kept = {"flow": layer.flow, "decomposed_layers": layer.decomposed_layers}
+        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+            super().__init__(Call.of(layer), layer.in_channels_l, layer.out_channels, basis, theta, bias=False, **kept)
+        fill(self.theta, **weights)
+        apart = root is not None and not within
+        self.root = free_conv(layer, Identity(), root.unsqueeze(0), root) if apart else None
+        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Applies the layer; takes what the PyG layer takes."""
+        x, edge_index, edge_type = self._sides(args, kwargs)
+        if not x.featured:
+            return self._of_numbers(x, edge_index, edge_type)
+        y: Tensor = BasisConv.forward(self, x.features, edge_index, None, edge_type)
+        return y if self.root is None else y + self.root(x.target)
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """The plan of a call; takes what the PyG layer takes. Numbers of nodes count as features with a one each."""
+        x, edge_index, edge_type = self._sides(args, kwargs)
+        if x.featured:
+            return BasisConv.plan(self, x.features, edge_index, None, edge_type)
+        like = copy(self)
+        like.order = "theta_first"  # which it is, for rows of Theta
+        code, size = self._code(x.source), (self._count(x.source), self._count(x.target))
+        return BasisConv.plan(like, code if x.same else (code, None), edge_index, None, edge_type, size=size)
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew."""
+        super().reset_parameters()
+        reset(self.children())
+
+    def _of_numbers(self, x: "Sides", edge_index: Any, edge_type: Tensor | None) -> Tensor:
+        """The result for nodes that have numbers instead of features."""
+        weight, bias = self.theta.dense(), self.bias  # (K, P, Q)
+        graph = Graph.of(
+            edge_index,
+            edge_type=edge_type,
+            size=(self._count(x.source), self._count(x.target)),
+            dtype=weight.dtype,
+            device=weight.device,
+            flow=self.flow,
+            target_row=0 if x.same else None,
+        )
+        bound = self.basis.on(graph)
+        if not self._fused:
+            bound = bound.map(lambda part: part.via(self._by_messages))
+        y = bound.combine(weight if x.source is None else weight.index_select(1, x.source))
+        own = None
+        if self.root is not None:
+            own = self.root.weight[0]
+        elif not x.same and self.basis.self_loop:
+            own = weight[-1]
+        if own is not None:
+            y = y + (own if x.target is None else own.index_select(0, x.target))
+        return y if bias is None else y + bias
+
+    def _sides(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple["Sides", Any, Tensor | None]:
+        """The features or numbers of both sides, the edges, and their types."""
+        call = self.call.read(args, kwargs)
+        given = call["x"]
+        source, target = (None, None) if given is None else pair(given)
+        same = not isinstance(given, tuple | list)
+        if not same and target is None:
+            reject("x[1]", "features of the targets, or their numbers", None, "pass (x_src, x_dst)")
+        x = Sides(source, target, same)
+        floats = [t is not None and t.is_floating_point() for t in (source, target)]
+        if any(floats) and not all(floats):
+            reject("x", "features of both sides, or numbers of both", "one of each", "give features to both")
+        if not x.featured:
+            self._check_numbers(x)
+        return x, *self._edges(call["edge_index"], call.get("edge_type"))
+
+    def _check_numbers(self, x: "Sides") -> None:
+        if isinstance(self.theta, Grouped):
+            reject("x", "features, in a layer with num_blocks", "numbers of nodes", "use num_bases")
+        if self.call.layer == "FastRGCNConv" and x.source is not None and not _in_order(x.source):
+            fix = "convert an RGCNConv, which reads them"
+            reject("x", "the numbers 0, 1, 2, ... of its nodes, for which FastRGCNConv takes all", "others", fix)
+
+    def _edges(self, edge_index: Any, edge_type: Tensor | None) -> tuple[Any, Tensor | None]:
+        """The edges and their types, which may be the values of a sparse matrix."""
+        if isinstance(edge_index, SparseTensor):
+            layout(edge_index, self.flow)  # which rejects one against the flow
+            row, col, values = edge_index.coo()
+            if self.call.layer == "RGCNConv":  # which does not look at edge_type then
+                edge_type = None
+            edge_index = _READ.get((row, col), "edges", lambda: torch.stack([col, row]))
+        elif isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
+            edge_index, values, _ = read_ends(edge_index, False, 0, self.flow)
+        else:
+            values = None
+        return edge_index, values if edge_type is None else edge_type
+
+    def _count(self, numbers: Tensor | None) -> int:
+        return self.theta.P if numbers is None else numbers.numel()
+
+    def _code(self, numbers: Tensor | None) -> Tensor:
+        """(M, P) a one in each row, in the column that has the number of the node; sparse."""
+        weight, M = self.weight, self._count(numbers)
+
+        def build() -> Tensor:
+            rows = torch.arange(M, device=weight.device)
+            ones = torch.ones(M, dtype=weight.dtype, device=weight.device)
+            places = torch.stack([rows, rows if numbers is None else numbers.long()])
+            return torch.sparse_coo_tensor(places, ones, (M, self.theta.P), is_coalesced=True)
+
+        code: Tensor = _READ.get((numbers,), ("code", self.theta.P, weight.dtype, weight.device), build)
+        return code
+
+
+class Sides(NamedTuple):
+    """Features (M, P) and (N, P'), or numbers (M,) and (N,), or None for all numbers in order.
+
+    same: whether the targets are the sources.
+    """
+
+    source: Tensor | None
+    target: Tensor | None
+    same: bool
+
+    @property
+    def featured(self) -> bool:
+        """Whether they are features."""
+        return self.source is not None and self.source.is_floating_point()
+
+    @property
+    def features(self) -> Any:
+        """x, as a BasisConv takes it."""
+        return self.source if self.same else (self.source, self.target)
+
+
+def _in_order(numbers: Tensor) -> bool:
+    def build() -> bool:
+        return torch.equal(numbers.long(), torch.arange(numbers.numel(), device=numbers.device))
+
+    found: bool = _READ.get((numbers,), "order", build)
+    return found

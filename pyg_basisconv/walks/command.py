@@ -1,0 +1,63 @@
+"""The command `python -m pyg_basisconv walks FILE`."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .config import Knowledge, load_walks
+from .grammar import Sort, parse
+from .report import followed, report, text_of_followed, text_of_report
+
+MOST = 10
+
+
+def add_walks(commands: Any) -> None:
+    """Adds the command to the subparsers of a parser."""
+    about = "Reads a configuration of walks, and says what its graph has of each sort."
+    command = commands.add_parser("walks", help="say what a graph has of sorts of walks", description=about)
+    command.add_argument("file", help="a configuration in TOML; see pyg_basisconv.load_walks")
+    command.add_argument(
+        "--sort", action="append", metavar="EXPR", help="this sort, not those of the file; may be repeated"
+    )
+    command.add_argument("--from", dest="start", metavar="ENTITY", help="follow the sorts from this entity")
+    command.add_argument("--json", action="store_true", help="print JSON")
+
+
+def walks_command(options: argparse.Namespace) -> int:
+    """Prints what is asked; one line to stderr, and 2, for a mistake."""
+    try:
+        _print(_answer(options))
+    except ValueError as error:
+        print("python -m pyg_basisconv walks: error:", " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    return 0
+
+
+def _answer(options: argparse.Namespace) -> str:
+    knowledge = load_walks(options.file)
+    sorts = _sorts(knowledge, options.sort)
+    if options.start is None:
+        found = report(knowledge, sorts)
+        text = text_of_report
+    else:
+        found = followed(knowledge, sorts, knowledge.entity(options.start))
+
+        def text(found: Mapping[str, Any]) -> str:
+            return text_of_followed(found, MOST)
+
+    return json.dumps(found, ensure_ascii=False, indent=2) if options.json else text(found)
+
+
+def _sorts(knowledge: Knowledge, written: list[str] | None) -> dict[str, Sort]:
+    if written is None:
+        return dict(zip(knowledge.basis.names, knowledge.basis.sorts, strict=True))
+    parsed = [parse(sort, knowledge.relations) for sort in written]
+    return {sort.text: sort for sort in parsed}
+
+
+def _print(text: str) -> None:
+    """Prints, whatever letters the terminal lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))

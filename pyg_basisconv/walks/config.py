@@ -1,0 +1,200 @@
+"""Graphs and sorts of walks from a configuration file."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..bases import Walks
+from ..errors import reject
+from .document import Document
+from .files import table_of
+from .grammar import Sort, parse
+from .nearest import suggestion
+from .sources import Source, read
+from .syntax import brief
+from .vocabulary import Ends, Vocabulary
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """A graph with relations, the names of what is in it, and the basis of its walks.
+
+    Args:
+        edge_index: (2, E) heads and tails.
+        edge_type: (E,) relations.
+        num_nodes: N.
+        entities: names of the nodes, by id: labels, where there are labels.
+        identifiers: what the nodes are called in the graph's own files.
+        relations: their names, aliases and types.
+        basis: of the sorts, a `bases.Walks`.
+        types: of the nodes, None where it is open; None without types.
+    """
+
+    edge_index: Tensor
+    edge_type: Tensor
+    num_nodes: int
+    entities: list[str]
+    identifiers: list[str]
+    relations: Vocabulary
+    basis: Walks
+    types: tuple[str | None, ...] | None = None
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.identifiers)}
+
+    @cached_property
+    def _labelled(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for i, name in enumerate(self.entities):
+            found.setdefault(name, []).append(i)
+        return found
+
+    def entity(self, name: str) -> int:
+        """The id of the entity with this identifier or name; a `ValueError` where there is none, or several."""
+        if name in self._ids:
+            return self._ids[name]
+        ids = self._labelled.get(name, [])
+        if len(ids) > 1:
+            some = ", ".join(self.identifiers[i] for i in ids[:4]) + (", ..." if len(ids) > 4 else "")
+            reject("entity", "the name of one entity", f"{name!r}, which {len(ids)} have", f"use one of {some}")
+        if not ids:
+            fix = suggestion(name, [*self._labelled, *self._ids], "take a name from the graph's files")
+            reject("entity", "the name of an entity", brief(name), fix)
+        return ids[0]
+
+
+def load_walks(path: str | os.PathLike[str]) -> Knowledge:
+    r"""Reads a configuration of walks: a graph, names, and sorts.
+
+    The file is TOML, and nothing in it is executed. Its tables, all but [graph] and [sorts] optional:
+
+    - [graph] has one of: `triples`, the path of a file, or a list of paths, with a line `head<tab>relation<tab>tail`
+      for each fact, or N-Triples where the name ends in .nt; `hetero`, the path of a `HeteroData` saved by
+      `torch.save`, whose node stores may have `names`; `dataset`, the name of a class in `torch_geometric.datasets`,
+      with its `root` and a table `options`. Paths start at the file's folder. `labels` is the path of a file with lines
+      `identifier<tab>name`.
+    - [relations]: `short = "long name"`; sorts may use both.
+    - [types]: `relation = ["type of its heads", "type of its tails"]`. Then entities have types: one each. The steps of
+      sorts must join. A graph from a `HeteroData` has its types already.
+    - [sorts]: `name = "played.characterIn"`, or a list of steps; see `pyg_basisconv.walks.parse`.
+    - [walks]: `norm` ("none", "row", "mean", "sym"), `per`, `binary`, `memory_limit` (bytes, or "1 GB") of
+      `bases.Walks`.
+
+    Entities and relations are numbered as they come in the files; a triple that comes twice counts once.
+
+    Raises:
+        ValueError: for every mistake in the files, with the file, the place in it, and what to do.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = Path(folder.name, "facts.tsv").write_text("Nimoy\tplayed\tSpock\nSpock\tcharacter in\tStar Trek\n")
+    >>> text = '[graph]\ntriples = "facts.tsv"\n[relations]\nin = "character in"\n[sorts]\nworks = "played.in"'
+    >>> _ = Path(folder.name, "walks.toml").write_text(text)
+    >>> knowledge = load_walks(Path(folder.name, "walks.toml"))
+    >>> knowledge.entities, knowledge.basis
+    (['Nimoy', 'Spock', 'Star Trek'], Walks({'works': 'played.in'}))
+    >>> folder.cleanup()
+    """
+    if not isinstance(path, str | os.PathLike):
+        reject("path", "the path of a TOML file", type(path).__name__, 'such as "walks.toml"')
+    document = Document(Path(path))
+    if not document.table("sorts"):
+        document.refuse("sorts", "", "at least one sort", "none", 'write name = "relation.relation" below [sorts]')
+    source = read(document)
+    vocabulary = _vocabulary(document, source.relations)
+    sorts = {name: _sort(document, name, sort, vocabulary) for name, sort in document.table("sorts").items()}
+    return Knowledge(
+        edge_index=source.edge_index,
+        edge_type=source.edge_type,
+        num_nodes=len(source.identifiers),
+        entities=_labels(document, source),
+        identifiers=source.identifiers,
+        relations=vocabulary,
+        basis=_basis(document, sorts, vocabulary),
+        types=source.types if source.relations.ends is not None else _types(document, source, vocabulary),
+    )
+
+
+def _basis(document: Document, sorts: dict[str, Sort], vocabulary: Vocabulary) -> Walks:
+    try:
+        return Walks(sorts, vocabulary, **document.walks())
+    except ValueError as error:
+        raise ValueError(f"{document.path}: [walks] {error}") from None
+
+
+def _sort(document: Document, name: str, sort: object, vocabulary: Vocabulary) -> Sort:
+    if not isinstance(sort, str | list):
+        document.refuse("sorts", name, "a string or a list of steps", sort, f'write {name} = "relation.relation"')
+    try:
+        return parse(sort, vocabulary)
+    except ValueError as error:
+        raise ValueError(f"{document.path}: [sorts] {name}: {str(error).removeprefix('sorts: ')}") from None
+
+
+def _vocabulary(document: Document, plain: Vocabulary) -> Vocabulary:
+    """The relations with the aliases of [relations] and the types of [types]."""
+    aliases = document.strings("relations", "the name of a relation")
+    for alias, name in aliases.items():
+        if plain.find(name) is None:
+            document.refuse("relations", alias, "a relation of the graph", brief(name), plain.suggestion(name))
+        if not alias or plain.find(alias) not in (None, plain.find(name)):
+            document.refuse("relations", alias, "an alias that is no relation", repr(alias), "choose another alias")
+    found = plain.extended(aliases)
+    if "types" not in document.tables:
+        return found
+    if plain.ends is not None:
+        document.refuse("types", "", "no types beside those of a HeteroData", "some", "leave out [types]")
+    return found.extended({}, _ends(document, found))
+
+
+def _ends(document: Document, words: Vocabulary) -> list[Ends | None]:
+    ends: list[Ends | None] = [None] * len(words)
+    for name, pair in document.table("types").items():
+        relation = words.find(name)
+        if relation is None:
+            document.refuse("types", name, "a relation of the graph", brief(name), words.suggestion(name))
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(t, str) and t for t in pair):
+            expected = "the types of its heads and of its tails"
+            document.refuse("types", name, expected, pair, f'write {name} = ["Actor", "Character"]')
+        if ends[relation] is not None:
+            document.refuse("types", name, "the types of each relation once", f"{name!r} again", "leave one out")
+        ends[relation] = (pair[0], pair[1])
+    return ends
+
+
+def _types(document: Document, source: Source, words: Vocabulary) -> tuple[str | None, ...] | None:
+    """The types that the entities have by their relations; refuses an entity that has two."""
+    if words.ends is None:
+        return None
+    names = sorted({t for pair in words.ends if pair for t in pair})
+    number = {name: i for i, name in enumerate(names)}
+    kinds = torch.tensor([[-1, -1] if pair is None else [number[t] for t in pair] for pair in words.ends]).view(-1, 2)
+    node, kind = source.edge_index.t().flatten(), kinds[source.edge_type].flatten()
+    low = torch.full((len(source.identifiers),), len(names)).scatter_reduce(0, node[kind >= 0], kind[kind >= 0], "amin")
+    high = torch.full_like(low, -1).scatter_reduce(0, node, kind, "amax")
+    if bool((low < high).any()):
+        entity = int((low < high).nonzero()[0])
+        some = ((node == entity) & (kind >= 0)).nonzero().squeeze(1)
+        pair = int(some[0]), int(some[kind[some] != kind[some[0]]][0])
+        roles = [f"{names[kind[e]]} by {words.shown(int(source.edge_type[e // 2]))!r}" for e in pair]
+        got = f"{source.identifiers[entity]!r} as {' and as '.join(roles)}"
+        fix = "tell two entities apart by their names, or leave a relation out of [types]"
+        document.refuse("types", "", "one type for each entity", got, fix)
+    return tuple(None if t < 0 else names[t] for t in high.tolist())
+
+
+def _labels(document: Document, source: Source) -> list[str]:
+    path = document.path_to("labels")
+    if path is None:
+        return source.names
+    labels: dict[str, str] = {}
+    for line, (identifier, label) in table_of(path, ("identifier", "name"), "labels"):
+        if labels.setdefault(identifier, label) != label:
+            got = f"{label!r} after {labels[identifier]!r} for {identifier!r}"
+            reject(f"{path}, line {line}", "one name for each identifier", got, "leave one out")
+    return [labels.get(i, name) for i, name in zip(source.identifiers, source.names, strict=True)]

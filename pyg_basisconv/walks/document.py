@@ -1,0 +1,126 @@
+"""The tables and keys of a configuration, and what their values must be."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ..errors import reject
+from .files import text_of
+from .nearest import suggestion
+from .syntax import brief
+
+KEYS: dict[str, tuple[str, ...] | None] = {
+    "graph": ("triples", "hetero", "dataset", "root", "options", "labels"),
+    "relations": None,
+    "types": None,
+    "sorts": None,
+    "walks": ("norm", "per", "binary", "memory_limit"),
+}
+GRAPHS = ("triples", "hetero", "dataset")
+UNITS = {"": 1, "B": 1} | {u + "B": 1000**i for i, u in enumerate("KMGT", 1)}
+UNITS |= {u + "IB": 1024**i for i, u in enumerate("KMGT", 1)}
+
+
+class Document:
+    """A configuration as it was read: its tables and keys are known, their values not yet checked.
+
+    Args:
+        path: of the TOML file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        text = text_of(path, "TOML")
+        try:
+            self.tables: dict[str, Any] = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            reject(str(path), "TOML", str(error) or "values inside of values without end", "correct the line")
+        for name, table in self.tables.items():
+            if name not in KEYS:
+                reject(str(path), "a known table", f"[{name}]", suggestion(name, KEYS, f"there are {_listed(KEYS)}"))
+            if not isinstance(table, dict):
+                self.refuse(name, "", f"a table [{name}]", table, f"write [{name}] and its keys below")
+            known = KEYS[name]
+            for key in table if known is not None else ():
+                if key not in known:  # type: ignore[operator]
+                    fix = suggestion(key, known, f"there are {_listed(known)}")  # type: ignore[arg-type]
+                    reject(f"{path}: [{name}]", "a known key", repr(key), fix)
+
+    def refuse(self, table: str, key: str, expected: str, got: Any, fix: str) -> NoReturn:
+        """Says what is wrong with a value."""
+        reject(f"{self.path}: [{table}] {key}".rstrip(), expected, got if isinstance(got, str) else _shown(got), fix)
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A table, empty where there is none."""
+        return self.tables.get(name, {})
+
+    def strings(self, name: str, what: str) -> dict[str, str]:
+        """A table whose values are strings."""
+        for key, value in self.table(name).items():
+            if not isinstance(value, str) or not value:
+                self.refuse(name, key, what, _shown(value), f'write {key} = "..."')
+        return self.table(name)
+
+    def path_to(self, key: str) -> Path | None:
+        """The path that a key of [graph] has, from the folder of the file."""
+        value = self.table("graph").get(key)
+        return None if value is None else self._path(key, value)
+
+    def paths_to(self, key: str) -> list[Path]:
+        """The paths that a key of [graph] has: one, or a list."""
+        value = self.table("graph")[key]
+        values = value if isinstance(value, list) else [value]
+        if not values:
+            self.refuse("graph", key, "a path, or a list of paths", "an empty list", "name a file")
+        return [self._path(key, v) for v in values]
+
+    def _path(self, key: str, value: Any) -> Path:
+        if not isinstance(value, str) or not value or "\0" in value:
+            self.refuse("graph", key, "a path", _shown(value), f'write {key} = "file"')
+        return self.path.parent / value
+
+    def kind(self) -> str:
+        """Which of the ways to give a graph is taken."""
+        given = [key for key in GRAPHS if key in self.table("graph")]
+        if len(given) != 1:
+            got = " and ".join(given) or "none of them"
+            self.refuse("graph", "", f"one of {', '.join(GRAPHS)}", got, 'write for example triples = "triples.tsv"')
+        for key in ("root", "options"):
+            if key in self.table("graph") and given != ["dataset"]:
+                self.refuse("graph", key, "it only beside dataset", f"it beside {given[0]}", "leave it out")
+        return given[0]
+
+    def walks(self) -> dict[str, Any]:
+        """The arguments of `bases.Walks` in [walks]."""
+        table = self.table("walks")
+        found: dict[str, Any] = {}
+        for key, choices in (("norm", ("none", "row", "mean", "sym")), ("per", ("walk", "step"))):
+            if key in table:
+                if table[key] not in choices:
+                    self.refuse("walks", key, _listed(choices), _shown(table[key]), "choose one of them")
+                found[key] = None if table[key] == "none" else table[key]
+        if "binary" in table:
+            if not isinstance(table["binary"], bool):
+                self.refuse("walks", "binary", "true or false", _shown(table["binary"]), "write it without quotes")
+            found["binary"] = table["binary"]
+        if "memory_limit" in table:
+            found["memory_limit"] = self._bytes(table["memory_limit"])
+        return found
+
+    def _bytes(self, value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+        parts = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) *([A-Za-z]*)", value) if isinstance(value, str) else None
+        if parts is None or parts.group(2).upper() not in UNITS:
+            fix = 'write for example "1 GB" (1e9 bytes) or "1 GiB" (2^30)'
+            self.refuse("walks", "memory_limit", "a number of bytes", _shown(value), fix)
+        return int(float(parts.group(1)) * UNITS[parts.group(2).upper()])
+
+
+def _shown(value: Any) -> str:
+    return brief(value) if isinstance(value, str) else brief(str(value)) + f" ({type(value).__name__})"
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names))

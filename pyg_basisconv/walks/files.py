@@ -1,0 +1,40 @@
+"""What stands in text files, line by line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import reject
+from .syntax import brief
+
+
+def text_of(path: Path, what: str) -> str:
+    """The text of a file in UTF-8, with or without a byte order mark; a `ValueError` where it cannot be read."""
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = "there is no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", error)
+        reject(str(path), f"a file with {what}", reason, "give the path of a file that can be read")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reject(f"{path}, line {line}", "text in UTF-8", f"the byte {data[error.start]:#04x}", "save the file in UTF-8")
+
+
+def lines_of(path: Path, what: str) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers from 1 on."""
+    for number, line in enumerate(text_of(path, what).split("\n"), 1):
+        stripped = line.rstrip("\r")
+        if stripped.strip():
+            yield number, stripped
+
+
+def table_of(path: Path, columns: tuple[str, ...], what: str) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each line of a file of tab-separated values, without blanks around them; none may be empty."""
+    for number, line in lines_of(path, what):
+        fields = [field.strip() for field in line.split("\t")]
+        if len(fields) != len(columns) or "" in fields:
+            got = brief(line) if len(fields) == len(columns) else f"{len(fields)} in {brief(line)}"
+            expected = f"{len(columns)} fields with tabs between them"
+            reject(f"{path}, line {number}", expected, got, f"write {'<tab>'.join(columns)}")
+        yield number, fields
