@@ -278,8 +278,8 @@ class Graph:
         _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
         structure = _STRUCTURES.get(
             (*edges.indices, edge_type),
-            (edges.form, M, N, device),
-            lambda: _structure(ends, edge_type, M, N, device),
+            (edges.form, M, N, device, sources),
+            lambda: _structure(ends, edge_type, M, N, device, sources),
         )
         # What is kept owns its memory: the caller's tensors may die, or change.
         weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
@@ -405,6 +405,7 @@ def _structure(
     M: int | None,
     N: int | None,
     device: torch.device | None,
+    sources: int | None,
 ) -> Structure:
     """Checks the values of the indices, once for a graph, and copies them into the narrowest integers."""
     if ends is None:
@@ -414,7 +415,7 @@ def _structure(
         return Structure(none, none, None, M, N)
     source, target = ends
     sizes = []
-    for name, end, count in (("source", source, M), ("target", target, N)):
+    for name, end, count in (("source", source, M if sources is None else sources), ("target", target, N)):
         low, high = (int(end.min()), int(end.max())) if end.numel() else (0, -1)
         if low < 0:
             reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
@@ -428,6 +429,7 @@ def _structure(
         sizes.append(high + 1 if count is None else count)
     if M is None and N is None:
         sizes = [max(sizes)] * 2
+    sizes[0] = sizes[0] if M is None else M  # behind the sources may stand rows that no edge reads
     dtype = index_dtype(*sizes)
     source, target = source.to(dtype, copy=True), target.to(dtype, copy=True)
     return Structure(source, target, None if edge_type is None else edge_type.clone(), sizes[0], sizes[1])

@@ -234,6 +234,9 @@ def test_repr_is_a_value() -> None:
         if getattr(basis, "sites", None) is not None:  # which are only counted
             assert f"sites=<{len(basis.sites)} positions>" in repr(basis)
             continue
+        if "Walks" in repr(basis):  # of which the names of relations are only counted
+            assert "relations=<" in repr(basis)
+            continue
         assert repr(eval(repr(basis), vars(bases) | {"Mix": bases.Mix})) == repr(basis)
     conv = make(bases.Edges(2), "Heads", "phi", cached=True)
     assert repr(conv) == "BasisConv(3, 4, Edges(K=2), Heads(combine='concat'), order='phi', cached=True)"
@@ -434,3 +437,21 @@ def test_transforms_are_refused_by_the_kernels_and_taken_by_messages() -> None:
     conv.fuse = False
     close(torch.func.vmap(lambda x: conv(x, edge_index))(batch), expected)
     close(torch.func.jvp(lambda x: conv(x, edge_index), (x,), (direction,))[1], along - conv.bias)
+
+
+def test_no_edge_comes_from_a_target() -> None:
+    """The targets' own features stand behind those of the sources: no edge reaches them."""
+    x, edge_index = (draw(3, 2), draw(2, 2)), torch.tensor([[4], [0]])
+    with pytest.raises(ValueError, match=r"^edge_index: expected source indices below 3, the number of sources, got 4"):
+        make(bases.Identity() + bases.Adjacency(), P=2)(x, edge_index)
+
+
+def test_inverse_relations_beside_features_of_targets() -> None:
+    """Two arrays of features for the same nodes: relations and their inverses read the first, the self loop the second."""
+    edge_index, edge_type = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]), torch.tensor([0, 1, 1, 0])
+    conv = make(bases.Relations(2, "mean", inverse=True, self_loop=True))
+    source, target = draw(3, 3), draw(3, 3, seed=1)
+    A = conv.basis.bind(edge_index, edge_type=edge_type, size=3, dtype=torch.float64).to_dense()
+    read = torch.stack([source] * 4 + [target])
+    expected = torch.einsum("kmn,kmp,kpq->nq", A, read, conv.weight) + conv.bias
+    close(conv((source, target), edge_index, edge_type=edge_type), expected)

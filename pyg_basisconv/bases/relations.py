@@ -88,9 +88,9 @@ class Relations(Basis):
             reject("edge_type", f"a relation from 0 to {R - 1} for each edge", None, "pass edge_type")
         edges, weight = typed(graph, R), None if graph.weight is None else graph.weights
         if self.inverse:
-            if graph.M != graph.N:
+            if graph.sources != graph.N:
                 fix = "use inverse=False on a bipartite graph"
-                reject("graph", "as many sources as targets, for inverse relations", (graph.M, graph.N), fix)
+                reject("graph", "as many sources as targets, for inverse relations", (graph.sources, graph.N), fix)
             edges = s.memo(("both ways", R), lambda: _both_ways(edges))
             weight = None if weight is None else torch.cat([weight, weight])
         family = TypedEdges(edges, normalised(edges, weight, self.norm, graph.wide), graph.dtype)

@@ -107,6 +107,7 @@ class Walks(Basis):
     def extra_repr(self) -> str:
         sorts = [sort.text for sort in self.sorts]
         shown = [repr(dict(zip(self.names, sorts, strict=True)) if list(self.names) != sorts else sorts)]
+        shown += [f"relations=<{len(self.vocabulary)} names>"] if len(self.vocabulary) else []
         shown += [] if self.norm is None else [f"norm={self.norm!r}"]
         shown += [] if self.per == "walk" else [f"per={self.per!r}"]
         return ", ".join(shown + ["binary=True"] * self.binary)

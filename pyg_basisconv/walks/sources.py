@@ -57,7 +57,7 @@ def read(document: Document) -> Source:
 
 
 def _facts(path: Path) -> Iterator[tuple[str, str, str]]:
-    if path.suffix == ".nt":
+    if path.suffix.lower() == ".nt":
         yield from ntriples.triples(path)
         return
     for _, (head, relation, tail) in table_of(path, ("head", "relation", "tail"), "triples"):
@@ -74,7 +74,7 @@ def _of_triples(paths: Iterable[Path]) -> Source:
         for head, relation, tail in _facts(path):
             h, r = nodes.setdefault(head, len(nodes)), relations.setdefault(relation, len(relations))
             found[h, r, nodes.setdefault(tail, len(nodes))] = None
-            if tail[0] == '"' and path.suffix == ".nt":
+            if tail[0] == '"' and path.suffix.lower() == ".nt":
                 literals[tail] = ntriples.text_of_literal(tail)
     table = torch.tensor(list(found), dtype=torch.long).view(-1, 3)
     names = [literals.get(name, name) for name in nodes]
