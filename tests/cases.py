@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import grid_oracle as grids
 import oracle
 import torch
+import walk_oracle as kg
 from oracle import Graph
 from torch import Tensor
 
@@ -321,3 +322,128 @@ for _norm in ("sym", "rw", None):
         undirected,
         lambda g, _norm=_norm: oracle.chebyshev(g, 4, _norm, "exact"),
     )
+
+TYPED = {
+    "typed": lambda: typed(3),
+    "typed-ones": lambda: typed(3, weighted=False),
+    "typed-none": lambda: typed(3, E=0),
+    "typed-one-node": lambda: typed(3, M=1, E=2),
+    "typed-no-node": lambda: Graph(0, 0, [], type=[]),
+}
+TYPED_BIPARTITE = {
+    "typed-M>N": lambda: typed(3, M=6, N=4),
+    "typed-M<N": lambda: typed(3, M=3, N=7),
+    "typed-N=0": lambda: Graph(3, 0, [], type=[]),
+    "typed-M=0": lambda: Graph(0, 3, [], type=[]),
+}
+RELATIONS: dict[str, tuple[dict, dict[str, Callable[[], Graph]]]] = {
+    "Relations(3)": ({}, TYPED | TYPED_BIPARTITE),
+    "Relations(3,mean)": ({"norm": "mean"}, {"typed-M>N": TYPED_BIPARTITE["typed-M>N"]}),
+    "Relations(3,row)": ({"norm": "row"}, TYPED | TYPED_BIPARTITE),
+    "Relations(3,sym)": ({"norm": "sym"}, {"typed-M<N": TYPED_BIPARTITE["typed-M<N"]}),
+    "Relations(3,inverse)": ({"inverse": True}, {"typed-ones": TYPED["typed-ones"]}),
+    "Relations(3,loop)": ({"self_loop": True}, {"typed-ones": TYPED["typed-ones"]}),
+    "Relations(3,mean,inverse,loop)": ({"norm": "mean", "inverse": True, "self_loop": True}, TYPED),
+    "Relations(3,row,inverse)": ({"norm": "row", "inverse": True}, {"typed-ones": TYPED["typed-ones"]}),
+    "Relations(3,row,inverse,loop)": ({"norm": "row", "inverse": True, "self_loop": True}, {"typed": TYPED["typed"]}),
+    "Relations(3,sym,inverse)": ({"norm": "sym", "inverse": True}, {"typed-ones": TYPED["typed-ones"]}),
+}
+for _name, (_options, _graphs) in RELATIONS.items():
+    for _graph_name, _graph in _graphs.items():
+        CASES[f"{_name}-{_graph_name}"] = Case(
+            lambda _options=_options: bases.Relations(3, **_options),
+            _graph,
+            lambda g, _options=_options: kg.relations(g, 3, **_options),
+        )
+CASES["Relations(1,mean)-typed-ones"] = Case(
+    lambda: bases.Relations(1, "mean"), lambda: typed(1, weighted=False), lambda g: kg.relations(g, 1, "mean")
+)
+CASES["Relations(1,inverse)-typed-ones"] = Case(
+    lambda: bases.Relations(1, inverse=True), lambda: typed(1, weighted=False), lambda g: kg.relations(g, 1, None, True)
+)
+CASES["Relations(2,row)-batch"] = Case(
+    lambda: bases.Relations(2, "row", inverse=True),
+    lambda: batched(None).but(type=[0, 1, 1, 0, 1, 0, 1, 1]),
+    lambda g: kg.relations(g, 2, "row", True),
+)
+CASES["Relations(3,mean).T-typed-M>N"] = Case(
+    lambda: bases.Relations(3, "mean").T.T, TYPED_BIPARTITE["typed-M>N"], lambda g: kg.relations(g, 3, "mean")
+)
+CASES["Identity+Relations@Relations-typed-ones"] = Case(
+    lambda: bases.Identity() + bases.Relations(2, "row") @ bases.Relations(2, "mean", inverse=True),
+    lambda: typed(3).but(weight=None),
+    lambda g: oracle.concat(
+        oracle.identity(g), oracle.product(kg.relations(g, 2, "row"), kg.relations(g, 2, "mean", True))
+    ),
+)
+
+# Of the relations a, b, c of `steps`, and d, which has no edge.
+_a, _b, _c, _d = ([(r, False)] for r in range(4))
+_A, _B, _C = ([(r, True)] for r in range(3))
+SORTS: dict[str, kg.Sort] = {
+    "a": [[_a]],
+    "^b": [[_B]],
+    "a.b": [[_a, _b]],
+    "a.b.c": [[_a, _b, _c]],
+    "a.b.^b": [[_a, _b, _B]],
+    "b.c": [[_b, _c]],
+    "^a.b.c": [[_A, _b, _c]],
+    "d": [[_d]],
+    "a.d.b": [[_a, _d, _b]],
+    "(a|^c)": [[[(0, False), (2, True)]]],
+    "b.(a|^b).c": [[_b, [(0, False), (1, True)], _c]],
+    "(a.b|c)": [[_a, _b], [_c]],
+    "b.(a.b|^c).a": [[_b, _a, _b, _a], [_b, _C, _a]],
+    "a{3}": [[_a, _a, _a]],
+    "b.a{1,2}": [[_b, _a], [_b, _a, _a]],
+    "c{0,2}": [[], [_c], [_c, _c]],
+    "(a.^b){2}": [[_a, _B, _a, _B]],
+    "^(a.b)": [[_B, _A]],
+}
+WALKS: dict[str, tuple[str, dict]] = {
+    "Walks": ("b.c a.b.c ^a.b.c a.b.^b d", {}),
+    "Walks(one)": ("a.b.c", {}),
+    "Walks(alternatives)": ("(a|^c) b.(a|^b).c (a.b|c) b.(a.b|^c).a", {}),
+    "Walks(repeats)": ("a{3} b.a{1,2} c{0,2} (a.^b){2}", {}),
+    "Walks(twice)": ("a.b a.b ^(a.b) a", {}),
+    "Walks(row)": ("a.b c{0,2} a.d.b (a.b|c)", {"norm": "row"}),
+    "Walks(mean)": ("^b a.b.^b b.a{1,2}", {"norm": "mean"}),
+    "Walks(sym)": ("a.b ^a.b.c c{0,2} d", {"norm": "sym"}),
+    "Walks(step,row)": ("a.b c{0,2} b.(a|^b).c", {"norm": "row", "per": "step"}),
+    "Walks(step,mean)": ("a.b.^b b.a{1,2} (a|^c)", {"norm": "mean", "per": "step"}),
+    "Walks(step,sym)": ("a.b ^a.b.c (a.b|c) d", {"norm": "sym", "per": "step"}),
+    "Walks(binary)": ("a.b.^b c{0,2} b.(a.b|^c).a d", {"binary": True}),
+    "Walks(binary,mean)": ("a a.b.^b (a.b|c)", {"norm": "mean", "binary": True}),
+    "Walks(binary,sym)": ("a.b (a|^c) b.a{1,2}", {"norm": "sym", "binary": True}),
+}
+
+
+def steps(weighted: bool = True, E: int = 24, **kwargs) -> Graph:
+    """The random graph with the relations a, b, c, of several edges at a node; d has no edge."""
+    return typed(4, weighted, E=E, **kwargs)
+
+
+def walks(sorts: str, **options) -> Basis:
+    """Walks of sorts that are written side by side."""
+    return bases.Walks(sorts.split(), list("abcd"), **options)
+
+
+def sequences(sorts: str) -> list[kg.Sort]:
+    return [SORTS[sort] for sort in sorts.split()]
+
+
+STEPS = {
+    "steps": steps,
+    "steps-ones": lambda: steps(weighted=False),
+    "steps-none": lambda: steps(E=0),
+    "steps-one-node": lambda: steps(M=1, E=3),
+    "steps-no-node": lambda: Graph(0, 0, [], type=[]),
+}
+ON = {"Walks": tuple(STEPS), "Walks(row)": tuple(STEPS), "Walks(step,mean)": ("steps",), "Walks(binary)": ("steps",)}
+for _name, (_sorts, _options) in WALKS.items():
+    for _graph_name, _graph in ((name, STEPS[name]) for name in ON.get(_name, ("steps-ones",))):
+        CASES[f"{_name}-{_graph_name}"] = Case(
+            lambda _sorts=_sorts, _options=_options: walks(_sorts, **_options),
+            _graph,
+            lambda g, _sorts=_sorts, _options=_options: kg.walks(g, sequences(_sorts), **_options),
+        )

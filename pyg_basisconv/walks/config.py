@@ -96,8 +96,8 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
     >>> text = '[graph]\ntriples = "facts.tsv"\n[relations]\nin = "character in"\n[sorts]\nworks = "played.in"'
     >>> _ = Path(folder.name, "walks.toml").write_text(text)
     >>> knowledge = load_walks(Path(folder.name, "walks.toml"))
-    >>> knowledge.entities, knowledge.basis
-    (['Nimoy', 'Spock', 'Star Trek'], Walks({'works': 'played.in'}))
+    >>> knowledge.entities, knowledge.basis.names
+    (['Nimoy', 'Spock', 'Star Trek'], ('works',))
     >>> folder.cleanup()
     """
     if not isinstance(path, str | os.PathLike):
