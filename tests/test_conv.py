@@ -447,7 +447,7 @@ def test_no_edge_comes_from_a_target() -> None:
 
 
 def test_inverse_relations_beside_features_of_targets() -> None:
-    """Two arrays of features for the same nodes: relations and their inverses read the first, the self loop the second."""
+    """Two arrays of features of the same nodes: relations and their inverses read the first, self loops the second."""
     edge_index, edge_type = torch.tensor([[0, 1, 2, 2], [1, 2, 0, 1]]), torch.tensor([0, 1, 1, 0])
     conv = make(bases.Relations(2, "mean", inverse=True, self_loop=True))
     source, target = draw(3, 3), draw(3, 3, seed=1)

@@ -1,0 +1,398 @@
+"""Sorts of walks: what is written, what it means, what is refused, and how many walks there are."""
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch_geometric.data import HeteroData
+
+from pyg_basisconv.bases import Walks
+from pyg_basisconv.walks import Sort, Vocabulary, parse
+from pyg_basisconv.walks.counting import Instances, Steps
+
+ABC = ["a", "b", "c"]
+A, B, C = ((0, False),), ((1, False),), ((2, False),)
+Ai, Bi, Ci = ((0, True),), ((1, True),), ((2, True),)
+AB = ((0, False), (1, False))
+TYPED = Vocabulary(
+    ["played", "characterIn", "genre", "any"],
+    [("Actor", "Character"), ("Character", "Work"), ("Work", "Genre"), None],
+)
+
+
+@pytest.mark.parametrize(
+    ("sort", "text", "sequences"),
+    [
+        ("a", "a", [[A]]),
+        ("a.b", "a.b", [[A, B]]),
+        (" a . b\t", "a.b", [[A, B]]),
+        ("<a>.b", "a.b", [[A, B]]),
+        ("^a", "^a", [[Ai]]),
+        ("^^a", "a", [[A]]),
+        ("^(a.b)", "^b.^a", [[Bi, Ai]]),
+        ("^(a.^b)", "b.^a", [[B, Ai]]),
+        ("^(a|b.c)", "(^a|^c.^b)", [[Ai], [Ci, Bi]]),
+        ("(a)", "a", [[A]]),
+        ("((a.b)).c", "a.b.c", [[A, B, C]]),
+        ("(a|b)", "(a|b)", [[AB]]),
+        ("(b|a)", "(b|a)", [[AB]]),
+        ("a|b", "(a|b)", [[AB]]),
+        ("(a|^a)", "(a|^a)", [[((0, False), (0, True))]]),
+        ("(a|(b|c))", "(a|b|c)", [[((0, False), (1, False), (2, False))]]),
+        ("(a|b).c", "(a|b).c", [[AB, C]]),
+        ("a.b|c", "(a.b|c)", [[C], [A, B]]),
+        ("(a|b|a.c)", "(a|b|a.c)", [[AB], [A, C]]),
+        ("a{2}", "a{2}", [[A, A]]),
+        ("a{1}", "a", [[A]]),
+        ("a{1,1}", "a", [[A]]),
+        ("a{ 1 , 3 }", "a{1,3}", [[A], [A, A], [A, A, A]]),
+        ("a{0,2}", "a{0,2}", [[], [A], [A, A]]),
+        ("a{0,1}.b", "a{0,1}.b", [[B], [A, B]]),
+        ("^a{2}", "^a{2}", [[Ai, Ai]]),
+        ("(a.b){2}", "(a.b){2}", [[A, B, A, B]]),
+        ("((a|b).c){2}", "((a|b).c){2}", [[AB, C, AB, C]]),
+        ("^(a.b){2}", "(^b.^a){2}", [[Bi, Ai, Bi, Ai]]),
+        ("(a{2}){2}", "(a{2}){2}", [[A] * 4]),
+        ("(a|b){2}", "(a|b){2}", [[AB, AB]]),
+        ("(a{0,1}|b)", "(a{0,1}|b)", [[B], [], [A]]),
+        ("(a|a)", "(a|a)", [[((0, False), (0, False))]]),
+    ],
+)
+def test_meaning(sort: str, text: str, sequences: list[Any]) -> None:
+    found = parse(sort, ABC)
+    assert found.text == str(found) == text
+    assert found.sequences == tuple(tuple(s) for s in sequences)
+    assert parse(found.text, ABC) == found
+    lengths = [len(s) for s in sequences]
+    assert found.lengths == (min(lengths), max(lengths))
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("Genre_2-x:y", "Genre_2-x:y"),
+        ("七人の侍", "七人の侍"),
+        ("Сталкер", "Сталкер"),
+        ("পাঁচালী", "পাঁচালী"),
+        ("/film/film/genre", "</film/film/genre>"),
+        ("place of birth", "<place of birth>"),
+        ("a.b", "<a.b>"),
+        ("a|b{2}^(c)", "<a|b{2}^(c)>"),
+        ("a->b", "<a->>b>"),
+        (">", "<>>>"),
+        (">>", "<>>>>>"),
+        ("<a", "<<a>"),
+        ("1", "1"),
+    ],
+)
+def test_names(name: str, written: str) -> None:
+    found = parse(f"{written}.x", [name, "x"])
+    assert (found.text, found.sequences) == (f"{written}.x", ((A, B),))
+
+
+def test_aliases_are_shown() -> None:
+    v = Vocabulary(["/film/genre", "b"], None, {"genre": "/film/genre", "kind": "/film/genre"})
+    assert parse("</film/genre>.kind.genre.b", v).text == "genre.genre.genre.b"
+
+
+def test_lists() -> None:
+    assert parse(["a", "^b", 2], ABC) == parse("a.^b.c", ABC)
+    assert parse(("a",), ABC) == parse("a", ABC)
+    assert parse([5, "7", "^7"], None).sequences == ((((5, False),), ((7, False),), ((7, True),)),)
+    assert parse(["^x", "^^x"], ["^x", "x"]).sequences == ((A, Ai),), "a name as it is comes first"
+    assert parse(["place of birth"], ["place of birth"]).text == "<place of birth>"
+    found = parse("a", ABC)
+    assert parse(found, ["other"]) is found
+
+
+def test_metapaths() -> None:
+    data = HeteroData()
+    for t in (
+        ("author", "writes", "paper"),
+        ("paper", "in", "venue"),
+        ("paper", "cites", "paper"),
+        ("paper", "x", "paper"),
+    ):
+        data[t].edge_index = torch.empty(2, 0, dtype=torch.long)
+    metapath = [("author", "paper"), ("paper", "cites", "paper"), ("paper", "in", "venue")]
+    assert parse(metapath, data).text == "writes.cites.in"
+    with pytest.raises(ValueError, match=r"item 2; say which: 'cites' or 'x'"):
+        parse([("author", "paper"), ("paper", "paper")], data)
+    with pytest.raises(ValueError, match="edge type of the graph"):
+        parse([("author", "likes", "paper")], data)
+    with pytest.raises(ValueError, match="expected a step from paper, got 'writes' from author as step 2"):
+        parse([("author", "paper"), ("author", "paper")], data)
+
+
+@pytest.mark.parametrize(
+    ("sort", "column", "words"),
+    [
+        ("", 1, "a relation, got the end"),
+        (" ", 2, "a relation, got the end"),
+        ("a.", 3, "a relation, got the end"),
+        (".a", 1, "a relation, got '.'"),
+        ("a..b", 3, "a relation, got '.'"),
+        ("a b", 3, "'.', '|' or the end, got 'b'"),
+        ("a)", 2, "got ')'"),
+        ("a.(b", 3, "')' for every '('"),
+        ("(a b)", 4, "')', '|' or '.', got 'b'"),
+        ("()", 2, "a relation, got ')'"),
+        ("(a|)", 4, "a relation, got ')'"),
+        ("(|a)", 2, "a relation, got '|'"),
+        ("a|", 3, "a relation, got the end"),
+        ("^", 2, "a relation, got the end"),
+        ("a^b", 2, "got '^'"),
+        ("a{0}", 2, "got {0}"),
+        ("a{0,0}", 2, "got {0}"),
+        ("a{2,1}", 2, "got {2,1} at column 2 of 'a{2,1}'; write {1,2}"),
+        ("a{", 3, "a number of times"),
+        ("a{}", 3, "a number of times"),
+        ("a{x}", 3, "a number of times, got 'x'"),
+        ("a{-1}", 3, "a number of times, got '-1'"),
+        ("a{,2}", 3, "a number of times"),
+        ("a{2,}", 5, "a number of times"),
+        ("a{1,2,3}", 6, "'}' or ','"),
+        ("a{<1>}", 3, "a number of times"),
+        ("a{²}", 3, "a number of times"),
+        ("a{2", 4, "'}' or ','"),
+        ("a{2}{3}", 5, "one repeat"),
+        ("{2}", 1, "a relation, got '{'"),
+        ("a.<", 3, "'>' behind a name"),
+        ("a.<b", 3, "'>' behind a name"),
+        ("<b>>", 1, "'>' behind a name"),
+        ("<>", 1, "a name in <>"),
+        ("a.d", 3, "a relation of the graph, got 'd'"),
+        ("a.<b c>", 3, "a relation of the graph, got 'b c'"),
+        ("a/b", 2, "got '/' at column 2 of 'a/b'; put names with such characters into <>"),
+        ("a->b", 3, "'>'"),
+        ("a{9999999999}", 3, "at most 1,000,000 times"),
+        ("a{1000001}", 3, "at most 1,000,000 times"),
+        ("a{" + "9" * 5000 + "}", 3, "at most 1,000,000 times"),
+        ("(" * 5000 + "a" + ")" * 5000, 101, "at most 100 open parentheses"),
+    ],
+)
+def test_syntax_errors(sort: str, column: int, words: str) -> None:
+    with pytest.raises(ValueError, match=r"^sorts: expected .*, got .*; .+") as caught:
+        parse(sort, ABC)
+    message = str(caught.value)
+    assert words in message
+    assert f"at column {column} of " in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("sort", ["a{1,2000}", "(a|b.c){14}", "a{500000,500001}", "(a|b.c){1000000}", "(a{2}){999999}"])
+def test_too_many(sort: str) -> None:
+    with pytest.raises(ValueError, match=r"^sorts: expected at most 10,000 sequences with 1,000,000 steps"):
+        parse(sort, ABC)
+
+
+def test_many() -> None:
+    assert len(parse("(a|b.c){13}", ABC).sequences) == 2**13
+    assert parse("a{100000}", ABC).lengths == (100000, 100000)
+    assert parse("(" * 100 + "a" + ")" * 100, ABC).text == "a"
+    assert parse(".".join(["a"] * 20000), ABC).lengths == (20000, 20000)
+    assert parse("^" * 20001 + "a", ABC).text == "^a"
+
+
+@pytest.mark.parametrize(
+    "sort", [[], (), None, 3, {"a": "b"}, [None], [["a"]], [True], [3], [-1], ["d"], [""], [("a", "b")]]
+)
+def test_lists_refused(sort: Any) -> None:
+    with pytest.raises(ValueError, match=r"^sorts: expected .*, got .*; .+"):
+        parse(sort, ABC)
+
+
+@pytest.mark.parametrize(
+    "sort",
+    [
+        "played.characterIn.genre",
+        "^genre.^characterIn.^played",
+        "played.any.played",
+        "any.any",
+        "(played|genre).characterIn",
+        "(characterIn|any).played",
+        "(genre.^genre){0,3}",
+        "(played|characterIn|genre){3}",
+    ],
+)
+def test_types_join(sort: str) -> None:
+    assert parse(sort, TYPED).text == sort
+
+
+@pytest.mark.parametrize(
+    ("sort", "words"),
+    [
+        ("played.genre", "a step from Character, got 'genre' from Work at column 8 of 'played.genre'"),
+        ("played.^genre", "a step from Character, got '^genre' from Genre at column 9"),
+        ("played{2}", "a step from Character, got 'played' from Actor at column 1"),
+        ("played.(genre|^genre)", "got 'genre|^genre' from Genre or Work at column 9"),
+        ("(played.characterIn|genre).genre", "a step from Genre, got 'genre' from Work at column 28"),
+        ("played.(characterIn|genre).^genre", "a step from Work, got '^genre' from Genre at column 29"),
+        (["played", "genre"], "got 'genre' from Work as step 2 of 'played.genre'"),
+    ],
+)
+def test_types_that_do_not_join(sort: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=r"^sorts: .*join steps where their types meet") as caught:
+        parse(sort, TYPED)
+    assert words in str(caught.value)
+
+
+@given(st.text("ab.|^(){},<>012 д/", max_size=14))
+def test_whatever_is_written(text: str) -> None:
+    """Every text is a sort whose canonical form means the same, or is refused at a column."""
+    message = ""
+    try:
+        found = parse(text, [*ABC, "д/"])
+    except ValueError as error:
+        message = str(error)
+    if not message:
+        assert parse(found.text, [*ABC, "д/"]) == found
+        return
+    match = re.match(r"(?s)sorts: expected .*, got .* at column (\d+) of .*; .+", message)
+    assert match is not None
+    assert 1 <= int(match.group(1)) <= len(text) + 1
+
+
+# Counts, against walks that are enumerated one by one.
+
+edges = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 4)), max_size=12)
+simple = st.sampled_from(["a", "b", "c", "^a", "^b", "^c"])
+sorts = st.recursive(
+    simple,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map(".".join),
+        st.lists(inner, min_size=2, max_size=3).map(lambda parts: "(" + "|".join(parts) + ")"),
+        inner.map("^({})".format),
+        st.tuples(inner, st.sampled_from(["{2}", "{1,2}", "{0,1}", "{0,2}"])).map(lambda t: f"({t[0]}){t[1]}"),
+    ),
+    max_leaves=4,
+)
+
+
+def walks(sort: str, facts: list[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+    """Every walk, by the letters of the expression: an evaluator of its own, which knows no sequences."""
+    return _Walker(sort, facts).alternatives()
+
+
+class _Walker:
+    def __init__(self, text: str, facts: list[tuple[int, int, int]]) -> None:
+        self.text, self.facts, self.at = text, facts, 0
+
+    def next(self) -> str:
+        return self.text[self.at : self.at + 1]
+
+    def alternatives(self) -> list[tuple[int, ...]]:
+        found = self.chain()
+        while self.next() == "|":
+            self.at += 1
+            found = found + self.chain()
+        return found
+
+    def chain(self) -> list[tuple[int, ...]]:
+        found = self.repeat()
+        while self.next() == ".":
+            self.at += 1
+            found = joined(found, self.repeat())
+        return found
+
+    def repeat(self) -> list[tuple[int, ...]]:
+        part = self.part()
+        if self.next() != "{":
+            return part
+        end = self.text.index("}", self.at)
+        bounds = [int(n) for n in self.text[self.at + 1 : end].split(",")]
+        self.at = end + 1
+        powers = [[(n,) for n in range(5)]]
+        for _ in range(bounds[-1]):
+            powers.append(joined(powers[-1], part))
+        return [walk for power in powers[bounds[0] : bounds[-1] + 1] for walk in power]
+
+    def part(self) -> list[tuple[int, ...]]:
+        sign = self.next()
+        self.at += 1
+        if sign == "^":
+            return [walk[::-1] for walk in self.part()]
+        if sign == "(":
+            found = self.alternatives()
+            self.at += 1
+            return found
+        return [(h, t) for h, r, t in self.facts if r == "abc".index(sign)]
+
+
+def joined(some: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [a + b[1:] for a, b in itertools.product(some, others) if a[-1] == b[0]]
+
+
+@given(edges, sorts)
+def test_counts_are_those_of_walks(facts: list[tuple[int, int, int]], sort: str) -> None:
+    found = walks(sort, facts)
+    table = np.array(facts, dtype=np.int64).reshape(-1, 3)
+    instances = Instances(parse(sort, ABC), Steps(table[:, ::2].T, table[:, 1], 5))
+    assert instances.count == len(found)
+    assert instances.starts.tolist() == [sum(w[0] == n for w in found) for n in range(5)]
+    assert instances.ends.tolist() == [sum(w[-1] == n for w in found) for n in range(5)]
+    assert instances.pairs(1e9) == (len({(w[0], w[-1]) for w in found}), True)
+    for n in range(5):
+        assert instances.reached(np.eye(5)[n]).tolist() == [
+            sum((w[0], w[-1]) == (n, m) for w in found) for m in range(5)
+        ]
+    samples = instances.samples(3, np.random.default_rng(0))
+    assert {tuple(s) for s in samples} <= set(found)
+    assert bool(samples) == bool(found)
+
+
+@given(edges, sorts)
+def test_matrices_are_those_of_walks(facts: list[tuple[int, int, int]], sort: str) -> None:
+    found = walks(sort, facts)
+    table = torch.tensor(facts, dtype=torch.long).view(-1, 3)
+    bound = Walks([sort], ABC).bind(table[:, ::2].t().contiguous(), edge_type=table[:, 1].contiguous(), size=5)
+    expected = torch.zeros(5, 5)
+    for walk in found:
+        expected[walk[0], walk[-1]] += 1
+    assert torch.equal(bound.to_coo().to_dense()[0], expected)
+    assert bound.count(0) == len(found)
+
+
+def test_a_bound_where_counting_pairs_is_dear() -> None:
+    edge_index = np.array(list(itertools.product(range(6), range(6)))).T
+    instances = Instances(parse("a.a", ["a"]), Steps(edge_index, np.zeros(36, dtype=np.int64), 6))
+    assert instances.count == 216
+    assert instances.pairs(36 * 6 + 36) == (36, True)
+    assert instances.pairs(36 * 6 + 35) == (36, False), "starts times ends, which is less than 216 walks"
+    once = Instances(parse("a", ["a"]), Steps(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 6))
+    assert once.pairs(0) == (3, False), "walks, which are less than 3 starts times 3 ends"
+
+
+def test_samples_are_drawn_evenly() -> None:
+    """Two walks by the one first step, one by the other: all three as often."""
+    edge_index, types = np.array([[0, 0, 1, 1, 2], [1, 2, 3, 4, 3]]), np.array([0, 0, 1, 1, 1])
+    instances = Instances(parse("a.b", ABC), Steps(edge_index, types, 5))
+    random = np.random.default_rng(0)
+    drawn = [tuple(instances.samples(1, random)[0]) for _ in range(3000)]
+    assert set(drawn) == {(0, 1, 3), (0, 1, 4), (0, 2, 3)}
+    assert min(map(drawn.count, set(drawn))) > 900
+
+
+def test_counts_beyond_floating_point() -> None:
+    edge_index = np.array(list(itertools.product(range(6), range(6)))).T
+    instances = Instances(parse("a{1000}", ["a"]), Steps(edge_index, np.zeros(36, dtype=np.int64), 6))
+    assert instances.count == np.inf
+    assert instances.samples(3, np.random.default_rng(0)) == []
+
+
+def test_no_edges() -> None:
+    empty = Steps(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 3)
+    assert Instances(parse("a.b", ABC), empty).count == 0
+    assert Instances(parse("a{0,1}", ABC), empty).starts.tolist() == [1, 1, 1]
+    assert Instances(parse("a{0,1}", ABC), empty).pairs(10) == (3, True)
+
+
+def test_a_sort_is_a_value() -> None:
+    assert len({parse("a.b", ABC), parse(["a", "b"], ABC), Sort("a.b", ((A, B),))}) == 1
+    with pytest.raises(AttributeError):
+        parse("a", ABC).text = "b"  # type: ignore[misc]
