@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from . import orders
+from .data import Missing
 from .machine import machine
 from .result import Bench, Result
 from .rows import rows
@@ -38,23 +39,28 @@ def table(only: Sequence[str] | None, quick: bool, device: str) -> dict[str, Any
     print(f"ceilings: {limits.bandwidth / 1e9:.3g} GB/s copied, {limits.arithmetic / 1e9:.3g} Gop/s in a product")
 
     results: list[Result] = []
+    missing: list[str] = []
     for row in rows():
         wanted = not only or any(text.lower() in row.name.lower() for text in only)
         if wanted and device in row.devices:
             print(f"\r\033[K{row.name}", end="", file=sys.stderr, flush=True)
-            results.append(row.run(bench))
+            try:
+                results.append(row.run(bench))
+            except Missing as error:
+                missing.append(f"- skipped: {row.name}: {error}")
     print("\r\033[K", end="", file=sys.stderr, flush=True)
     for one in bench.graphs.values():
         print(one)
     print("\n" + markdown(HEAD, [cells(r) for r in results], left=3) + "\n")
     closing = ["- targets are not judged with --quick"] if quick else verdicts(results)
-    print("\n".join([NOTES, "", *refusals(results), *closing]))
+    print("\n".join([NOTES, "", *missing, *refusals(results), *closing]))
     return {
         "machine": about,
         "ceilings": limits._asdict(),
         "quick": quick,
         "graphs": [str(one) for one in bench.graphs.values()],
         "rows": [asdict(r) | {"met": r.met} for r in results],
+        "skipped": missing,
         "targets": closing,
     }
 

@@ -12,6 +12,10 @@ from torch import Tensor
 from examples.data import planetoid
 
 
+class Missing(LookupError):
+    """A data set that is not there, and for which nothing stands in."""
+
+
 @dataclass(eq=False)
 class Graph:
     """A graph with features, labels and nodes to train on.

@@ -4,13 +4,16 @@ from .dense import dense_rows
 from .epoch import EpochRow
 from .grids import grid_rows
 from .on_graphs import attention_rows, convolution_rows, every_row
+from .relations import relations_rows
 from .resident import ResidentRow
 from .result import Row
 from .sequences import sequence_rows
 from .sites import sites_rows
+from .walks import walks_rows
 
 
 def rows() -> list[Row]:
     """Those with a target of their own first, then those that are judged together."""
     own: list[Row] = [*convolution_rows(), EpochRow(), *attention_rows(), ResidentRow()]
-    return [*own, *dense_rows(), *sequence_rows(), *grid_rows(), *sites_rows(), *every_row()]
+    knowledge = [*relations_rows(), *walks_rows()]
+    return [*own, *dense_rows(), *sequence_rows(), *grid_rows(), *sites_rows(), *knowledge, *every_row()]

@@ -55,19 +55,19 @@ def planetoid(name: str, root: Path) -> Data:
                     f"the files in {raw} cannot be read ({error}): remove them to download them"
                 ) from error
         try:
-            data = _while_it_grows(copy, work)
+            data = while_it_grows(copy, work)
         except Exception as error:  # every kind of network failure has its own
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             lack = f"{name} lacks {len(missing)} of its {len(files)} files in {raw}"
             raise ConnectionError(f"{lack}, and could not be downloaded ({reason})") from error
-        if _writable(raw):
+        if writable(raw):
             raw.mkdir(parents=True, exist_ok=True)
             for file in missing:
                 shutil.copyfile(copy / file, raw / file)
         return data
 
 
-def _while_it_grows(folder: Path, work: Callable[[], Data]) -> Data:
+def while_it_grows(folder: Path, work: Callable[[], Data]) -> Data:
     """Runs work for as long as the files in the folder grow; no other limit holds against every way to hang."""
     done: list[Data | Exception] = []
 
@@ -90,7 +90,7 @@ def _while_it_grows(folder: Path, work: Callable[[], Data]) -> Data:
     return done[0]
 
 
-def _writable(folder: Path) -> bool:
+def writable(folder: Path) -> bool:
     """Whether files may be added: by the mode as well, since a super-user may write anywhere."""
     while not folder.exists():
         folder = folder.parent

@@ -80,10 +80,10 @@ class Native(NamedTuple):
 class Compaction(NamedTuple):
     """What an evaluation costs that multiplies only the rows of each member at which there is something.
 
-    side: of the ends whose rows these are, 'target' (of the A_k^T x) or 'source' (of x). enter: what makes the rows, per
-    unit of width; rows: how many are multiplied; leave: what sums the products, per unit of width; products: how many
-    dense ones; tiled: whether the rows of all members lie side by side in one product, gathered in an order that keeps
-    them in the cache, one entry of the batch after the other.
+    side: of the ends whose rows these are, 'target' (of the A_k^T x) or 'source' (of x). enter: what makes the rows,
+    per unit of width; rows: how many are multiplied; leave: what sums the products, per unit of width; products: how
+    many dense ones; tiled: whether the rows of all members lie side by side in one product, gathered in an order that
+    keeps them in the cache, one entry of the batch after the other.
     """
 
     side: Side

@@ -11,7 +11,7 @@ from torch import nn
 from torch_geometric.nn import GraphConv
 
 from benchmarks import __main__ as command
-from benchmarks import data, layers, measure, orders, resident, sequences, sites, verdicts
+from benchmarks import data, knowledge, layers, measure, orders, resident, sequences, sites, verdicts, walks
 from benchmarks.compare import assert_same_gradients, step
 from benchmarks.contest import best
 from benchmarks.on_graphs import LayerRow
@@ -253,6 +253,74 @@ def test_rows_of_attention_end_to_end(
     for row in found["rows"]:
         assert row["ours_seconds"] > 0
         assert row["ours_memory"] or row["resident"]
+
+
+@pytest.mark.parametrize(
+    ("only", "count", "way"),
+    [
+        (("RGCNConv on a knowledge graph",), 5, "16 blocks"),
+        (("20 sorts",), 3, "memory <= 1/5"),
+        (("a sort of length 6",), 1, "<= 1 s"),
+        (("100 sorts",), 9, "nodes of the trie"),
+    ],
+    ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else None,
+)
+def test_rows_of_knowledge_graphs_end_to_end(
+    only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    printed, found = quick(only, tmp_path, capsys)
+    assert len(found["rows"]) == count
+    assert way in printed
+    assert "20 relations" in printed or "100 relations" in printed
+    for row in found["rows"]:
+        assert row["skipped"] == {}
+        assert row["ours_seconds"] > 0
+        assert row["ours_memory"]
+        assert (row["ratio"] is None) == (row["peer_seconds"] is None)
+
+
+TRIPLES = {
+    "train": "a\tlikes\tb\nb\tlikes\tc\nb\t/people/person/nationality\td\n",
+    "valid": "e\tlikes\ta\n",
+    "test": "",
+}
+
+
+def test_the_knowledge_graph_is_the_dataset_where_it_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("BASISCONV_DATA", str(tmp_path))
+    with pytest.raises(data.Missing, match="FB15k-237"):
+        knowledge.fb15k()
+    raw = tmp_path / "FB15k-237" / "raw"
+    raw.mkdir(parents=True)
+    for part, text in TRIPLES.items():
+        (raw / f"{part}.txt").write_text(text)
+    found = knowledge.fb15k()
+    assert (found.N, found.relations, found.real) == (5, ["likes", "nationality"], True)
+    assert found.edge_index.tolist() == [[0, 1, 1], [1, 2, 3]]
+    assert found.edge_type.tolist() == [0, 0, 1]
+    counts = {"likes": 2, "likes.nationality": 1, "^likes.likes": 2, "likes.^nationality": 0}
+    assert {sort: found.count(sort) for sort in counts} == counts
+
+
+def test_a_row_without_its_data_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    def nothing(*_: object) -> knowledge.Facts:
+        raise data.Missing("it is not there")
+
+    monkeypatch.setattr(walks, "facts", nothing)
+    printed, found = quick(("20 sorts of walks in a knowledge graph, forward",), tmp_path, capsys)
+    assert found["rows"] == []
+    assert found["skipped"] == ["- skipped: 20 sorts of walks in a knowledge graph, forward: it is not there"]
+    assert found["skipped"][0] in printed
+
+
+def test_sorts_with_a_common_beginning():
+    sorts = walks.shared(100, 5, 3, 100)
+    beginnings = {tuple(sort.split(".")[:length]) for sort in sorts for length in range(1, 6)}
+    assert (len(set(sorts)), len(beginnings)) == (100, 3 + 100 * 2)
+    row = walks.TrieRow(5, 3, "nodes", ANY)
+    assert row.nodes == len(beginnings)
 
 
 def test_one_point_of_the_orders_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -4,11 +4,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 from ..basis import Basis, BoundBasis
 from ..errors import reject
 from ..explicit import EdgeSet, TypedEdges
 from ..graph import Graph
+from ..walks import Vocabulary
 from .adjacency import power, root, sums
 from .composed import BoundConcat
 from .edges import typed
@@ -77,10 +79,9 @@ class Relations(Basis):
         >>> Relations.from_hetero(data, 'mean')
         Relations(1, norm='mean')
         """
-        kinds = getattr(data, "edge_types", None)
-        if not kinds:
+        if not isinstance(data, HeteroData) or not data.edge_types:
             reject("data", "a HeteroData with edges", type(data).__name__, "or give the number of relations")
-        return cls(len(kinds), norm, inverse, self_loop)
+        return cls(len(Vocabulary.of(data)), norm, inverse, self_loop)
 
     def build(self, graph: Graph) -> BoundBasis:
         R, s = self.num_relations, graph.structure

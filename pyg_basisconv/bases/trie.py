@@ -37,8 +37,8 @@ class Leaf(NamedTuple):
 
 
 class Node:
-    """A product of factors. parent: the node of all of them but the last; matrix: the last, from the rows that the parent
-    reaches to those that this reaches; rows: which these are, (n,); members: those of which a chain ends here.
+    """A product of factors. parent: the node of all of them but the last; matrix: the last, from the rows that the
+    parent reaches to those that this reaches; rows: which these are, (n,); members: those of which a chain ends here.
     """
 
     def __init__(self, parent: int, matrix: Explicit, rows: Tensor, members: Sequence[int] = ()) -> None:

@@ -46,8 +46,8 @@ class Walks(Basis):
 
     Args:
         sorts: strings or lists of steps; or a dict of them, by name.
-        relations: what the steps are called: the names in the order of the types of edges, their number, a `Vocabulary`,
-            or a `HeteroData`; None for numbers.
+        relations: what the steps are called: the names in the order of the types of edges, their number, a
+            `Vocabulary`, or a `HeteroData`; None for numbers.
         norm: one of the table.
         per: 'walk'; or 'step': each step's matrix is normalised, as in `Relations`, and not the product: a walk that at
             each node takes any edge of the step with the same right. A step with alternatives is one matrix.

@@ -132,8 +132,8 @@ def _wide(x: Tensor) -> torch.dtype:
 
 
 def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
-    r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; no array of all the rows that meet is made, but zeros are
-    multiplied where none meet: this is for members that are dense enough, see `Meetings.many`.
+    r""":math:`y_n = \sum_k \sum_{m: (m, n) \in run_k} x_m W_k`; no array of all the rows that meet is made, but zeros
+    are multiplied where none meet: this is for members that are dense enough, see `Meetings.many`.
 
     Differentiable in both, any number of times; the gathered rows are not kept, but gathered again.
 

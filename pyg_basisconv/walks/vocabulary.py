@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
+from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from ..errors import reject
@@ -71,10 +72,11 @@ class Vocabulary:
 
         >>> Vocabulary.of(3).names
         ('0', '1', '2')
-        >>> data = HeteroData()
-        >>> data["actor", "played", "character"].edge_index = None
-        >>> data["character", "in", "film"].edge_index = None
-        >>> data["actor", "in", "film"].edge_index = None
+        >>> import torch
+        >>> data, edges = HeteroData(), torch.tensor([[0], [0]])
+        >>> data["actor", "played", "character"].edge_index = edges
+        >>> data["character", "in", "film"].edge_index = edges
+        >>> data["actor", "in", "film"].edge_index = edges
         >>> Vocabulary.of(data).names
         ('played', 'character__in__film', 'actor__in__film')
         """
@@ -95,6 +97,10 @@ class Vocabulary:
     @classmethod
     def _of_hetero(cls, data: HeteroData) -> "Vocabulary":
         types = data.edge_types
+        for kind in types:
+            if not isinstance(data[kind].get("edge_index"), Tensor):
+                fix = "data.to_homogeneous() does not number it: delete it, or give it an empty edge_index"
+                reject("data", f"an edge_index for the edge type {kind}", None, fix)
         long = ["__".join(t) for t in types]
         short = [rel for _, rel, _ in types]
         once = {rel for rel in short if short.count(rel) == 1 and rel not in long}
