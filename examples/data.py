@@ -4,8 +4,9 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch_geometric.data import Data
@@ -13,9 +14,14 @@ from torch_geometric.datasets import Planetoid
 from torch_geometric.transforms import NormalizeFeatures
 from torch_geometric.utils import coalesce
 
+T = TypeVar("T")
 CITATIONS = ("Cora", "CiteSeer", "PubMed")
 PATIENCE = 10.0  # seconds without a new byte, after which a download is given up
 _PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+
+
+class Mistake(ValueError):
+    """Of the user, whatever the state of the files."""
 
 
 def load(name: str, root: Path) -> tuple[str, Data]:
@@ -29,33 +35,45 @@ def load(name: str, root: Path) -> tuple[str, Data]:
 
 
 def planetoid(name: str, root: Path) -> Data:
-    """The network whose raw files lie in root/name/raw, or are downloaded to there if they do not.
+    """The network whose raw files lie in root/name/raw, or are downloaded to there if they do not."""
+    files = [f"ind.{name.lower()}.{part}" for part in _PARTS]
+    return in_a_copy(name, files, root, lambda scratch: Planetoid(str(scratch), name, transform=NormalizeFeatures())[0])
 
-    PyG works in a scratch copy: it writes beside the raw files, which may be somebody else's, and takes the half of a
-    file that an interrupted download leaves behind for the whole.
+
+def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path], T], beside: Sequence[str] = ()) -> T:
+    """What work makes of a scratch copy of root with the raw files of a dataset, which PyG downloads if one is missing.
+
+    PyG writes beside the raw files, which may be somebody else's, and takes the half of a file that an interrupted
+    download leaves behind for the whole. What is downloaded is copied to the root, where that may be.
+
+    Args:
+        name: of the dataset: its raw files lie in root/name/raw.
+        files: these.
+        root: where data are.
+        work: is given the copy of the root.
+        beside: further files, copied from root/name if they are there.
     """
     raw = root / name / "raw"
-    files = [f"ind.{name.lower()}.{part}" for part in _PARTS]
     missing = [file for file in files if not (raw / file).is_file()]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         copy = Path(scratch, name, "raw")
         copy.mkdir(parents=True)
-        for file in files:
-            if file not in missing:
-                shutil.copyfile(raw / file, copy / file)  # the content alone: the mode may be read-only
-
-        def work() -> Data:
-            return Planetoid(scratch, name, transform=NormalizeFeatures())[0]
-
+        for source in [*(raw / file for file in files), *(root / name / file for file in beside)]:
+            if source.is_file():  # the content alone: the mode may be read-only
+                shutil.copyfile(source, copy.parent / source.relative_to(root / name))
         if not missing:
             try:
-                return work()
+                return work(Path(scratch))
+            except Mistake:
+                raise
             except Exception as error:  # of pickle, numpy or scipy: all say that a file is not what it should be
                 raise ValueError(
                     f"the files in {raw} cannot be read ({error}): remove them to download them"
                 ) from error
         try:
-            data = while_it_grows(copy, work)
+            found = while_it_grows(copy, lambda: work(Path(scratch)))
+        except Mistake:
+            raise
         except Exception as error:  # every kind of network failure has its own
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             lack = f"{name} lacks {len(missing)} of its {len(files)} files in {raw}"
@@ -64,12 +82,12 @@ def planetoid(name: str, root: Path) -> Data:
             raw.mkdir(parents=True, exist_ok=True)
             for file in missing:
                 shutil.copyfile(copy / file, raw / file)
-        return data
+        return found
 
 
-def while_it_grows(folder: Path, work: Callable[[], Data]) -> Data:
+def while_it_grows(folder: Path, work: Callable[[], T]) -> T:
     """Runs work for as long as the files in the folder grow; no other limit holds against every way to hang."""
-    done: list[Data | Exception] = []
+    done: list[T | Exception] = []
 
     def run() -> None:
         try:

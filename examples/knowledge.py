@@ -1,8 +1,8 @@
 """Knowledge graphs some of whose nodes have classes: FB15k-237 and a small world of films by genre, DBLP by field."""
 
 import shutil
-import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ import torch_geometric.datasets
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
-from examples.data import while_it_grows, writable
+from examples.data import Mistake, in_a_copy
 from pyg_basisconv import Knowledge, load_walks
 
 HERE = Path(__file__).parent.parent / "datasets"
@@ -57,45 +57,16 @@ def load(name: str, root: Path, config: Path | None = None) -> Task:
     """
     if name != "films":
         try:
-            return _in_a_copy(name, root, config or HERE / f"{name}.toml")
+            work = partial(fb15k_237 if name == "FB15k-237" else dblp, config or HERE / f"{name}.toml")
+            return in_a_copy(name, FILES[name], root, work, beside=["names.tsv"])
         except ConnectionError as error:
             print(f"{error}; classifying the films of datasets/films instead.")
             config = None
     return genres("films", load_walks(config or HERE / "films.toml"))
 
 
-def _in_a_copy(name: str, root: Path, config: Path) -> Task:
-    """The task whose raw files lie in root/name/raw, or are downloaded to there if they do not.
-
-    PyG writes beside the raw files, which may be somebody else's, and so works in a copy.
-    """
-    raw = root / name / "raw"
-    missing = [file for file in FILES[name] if not (raw / file).is_file()]
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        copy = Path(scratch, name, "raw")
-        copy.mkdir(parents=True)
-        for file in [] if missing else FILES[name]:
-            shutil.copyfile(raw / file, copy / file)
-        for names in (root / name).glob("*.tsv"):  # a configuration may ask for labels
-            shutil.copyfile(names, copy.parent / names.name)
-        work = fb15k_237 if name == "FB15k-237" else dblp
-        if not missing:
-            return work(Path(scratch), config)
-        try:
-            while_it_grows(copy, lambda: _data(name, copy.parent))
-        except Exception as error:  # every kind of network failure has its own
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            lack = f"{name} lacks {len(missing)} of its {len(FILES[name])} files in {raw}"
-            raise ConnectionError(f"{lack}, and could not be downloaded ({reason})") from error
-        if writable(raw):
-            raw.mkdir(parents=True, exist_ok=True)
-            for file in FILES[name]:
-                shutil.copyfile(copy / file, raw / file)
-        return work(Path(scratch), config)
-
-
-def _data(name: str, folder: Path) -> list[Data | HeteroData]:
-    """What PyG makes of the files: the three parts of FB15k-237, or DBLP."""
+def parts(name: str, folder: Path) -> list[Data | HeteroData]:
+    """What PyG makes of the files in a folder: the three parts of FB15k-237, or DBLP."""
     if name == "DBLP":
         return [torch_geometric.datasets.DBLP(str(folder))[0]]
     return [torch_geometric.datasets.FB15k_237(str(folder), split)[0] for split in ("train", "val", "test")]
@@ -105,20 +76,20 @@ def _configured(config: Path, root: Path) -> Knowledge:
     try:
         shutil.copyfile(config, root / config.name)
     except OSError as error:
-        raise ValueError(f"--config {config}: {error.strerror}") from error
+        raise Mistake(f"--config {config}: {error.strerror}") from error
     try:
         return load_walks(root / config.name)
     except ValueError as error:
-        raise ValueError(str(error).replace(str(root / config.name), str(config))) from None
+        raise Mistake(str(error).replace(str(root / config.name), str(config))) from None
 
 
-def fb15k_237(root: Path, config: Path) -> Task:
+def fb15k_237(config: Path, root: Path) -> Task:
     """The films of root/FB15k-237 by genre, with the names of the raw files, in the numbering of PyG's dataset."""
+    all_parts = parts("FB15k-237", root / "FB15k-237")
     knowledge = _configured(config, root)
-    parts = _data("FB15k-237", root / "FB15k-237")
-    same = torch.equal(knowledge.edge_index, torch.cat([part.edge_index for part in parts], 1))
-    if not same or not torch.equal(knowledge.edge_type, torch.cat([part.edge_type for part in parts])):
-        raise ValueError(f"{config}: its graph is not that of FB15k_237: name the three files, in PyG's order")
+    same = torch.equal(knowledge.edge_index, torch.cat([part.edge_index for part in all_parts], 1))
+    if not same or not torch.equal(knowledge.edge_type, torch.cat([part.edge_type for part in all_parts])):
+        raise Mistake(f"{config}: its graph is not that of FB15k_237: name the three files, in PyG's order")
     return genres("FB15k-237", knowledge)
 
 
@@ -143,7 +114,7 @@ def without(knowledge: Knowledge, hidden: set[int | None]) -> Knowledge:
     for title, sort in zip(knowledge.basis.names, knowledge.basis.sorts, strict=True):
         for relation in {relation for sequence in sort.sequences for step in sequence for relation, _ in step}:
             if relation in hidden:
-                raise ValueError(f"sort {title}: the relation {knowledge.relations.names[relation]} tells the classes")
+                raise Mistake(f"sort {title}: the relation {knowledge.relations.names[relation]} tells the classes")
     kept = ~torch.isin(knowledge.edge_type, torch.tensor([relation for relation in hidden if relation is not None]))
     return Knowledge(
         edge_index=knowledge.edge_index[:, kept],
@@ -152,10 +123,10 @@ def without(knowledge: Knowledge, hidden: set[int | None]) -> Knowledge:
     )
 
 
-def dblp(root: Path, config: Path) -> Task:
+def dblp(config: Path, root: Path) -> Task:
     """The authors by field. Words and features are not used: the structure alone."""
+    (data,) = parts("DBLP", root / "DBLP")
     knowledge = _configured(config, root)
-    (data,) = _data("DBLP", root / "DBLP")
     items = torch.tensor([i for i, kind in enumerate(knowledge.types or ()) if kind == "author"])
     y = torch.nn.functional.one_hot(data["author"].y, len(FIELDS)).float()
     return Task("DBLP", knowledge, items, y, list(FIELDS))
