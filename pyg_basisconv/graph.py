@@ -341,7 +341,7 @@ def _check(
     if ends is not None:
         E = ends[0].numel()
         if ends[0].dtype not in (torch.int64, torch.int32):
-            reject("edge_index", "dtype torch.int64", ends[0].dtype, "convert it with .long()")
+            reject("edge_index", "dtype torch.int64 or torch.int32", ends[0].dtype, "convert it with .long()")
         device = device or ends[0].device
     for name, t in (
         ("edge_index", None if ends is None else ends[0]),
@@ -374,7 +374,7 @@ def _check(
                 "give one type per edge",
             )
         if edge_type.dtype not in (torch.int64, torch.int32):
-            reject("edge_type", "dtype torch.int64", edge_type.dtype, "convert it with .long()")
+            reject("edge_type", "dtype torch.int64 or torch.int32", edge_type.dtype, "convert it with .long()")
     if lambda_max is not None:
         if not isinstance(lambda_max, Tensor | float | int):
             reject("lambda_max", "a number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")

@@ -319,7 +319,9 @@ def mixed(p: Problem) -> Estimate:
     if p.messages:
         return _refuse("mixed", "hooks, explain, decomposed_layers or fuse=False ask for messages")
     if p.mixing is None:
-        return _refuse("mixed", "this is for typed edges with theta.Separable, whose matrices are mixtures")
+        return _refuse(
+            "mixed", "this is for typed edges of several types with theta.Separable, whose matrices are mixtures"
+        )
     H, work = p.mixing
     rest = p._replace(
         K=H,

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd import grad, gradcheck
 from torch_geometric.data import HeteroData
 
-from pyg_basisconv import BasisConv, bases
+from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.walks import Vocabulary
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -534,3 +534,59 @@ def test_cycles() -> None:
     A = bind(bases.Walks(["a{3}", "a{30}", "a{31}", "(a.^a){7}", "a{0,4}"], ["a"]), ring).to_dense()
     eye = torch.eye(3, dtype=DOUBLE)
     close(A, torch.stack([eye, eye, turn, eye, 2 * eye + 2 * turn + turn.T]))
+
+
+def test_ends_are_turned_with_the_walks() -> None:
+    bound = bind(cases.walks("a.b ^b.a"), cases.steps())
+    starts, ends = bound.ends_of(0)
+    close(bound.T.ends_of(0)[0], ends)
+    close(bound.T.ends_of(0)[1], starts)
+    assert bound.T.T.count(1) == bound.count(1)
+
+
+@pytest.mark.parametrize("norm", [None, "row", "mean", "sym"])
+def test_a_bound_basis_sees_its_weights_learn(norm: str | None) -> None:
+    """Steps of an optimizer change weights in place; and a gradient passes at each evaluation."""
+    g, x = cases.steps(), draw(6, 2)
+    weight = g.weight.clone().requires_grad_()
+    basis = cases.walks("a.b (a|^b){0,2}", norm=norm)
+    bound = bind(basis, g, edge_weight=weight)
+    for _ in range(2):
+        now = bind(basis, g.but(weight=weight.detach().clone()))
+        close(bound.expand(x), now.expand(x))
+        close(bound.combine(bound.expand(x)), now.combine(now.expand(x)))
+        bound.expand(x).sum().backward()
+        assert weight.grad is not None
+        with torch.no_grad():
+            weight *= torch.rand(g.E, dtype=DOUBLE) + 0.5
+
+
+def test_a_subclass_is_told_apart_by_what_it_holds() -> None:
+    class Scaled(bases.Walks):
+        def __init__(self, scale: float) -> None:
+            super().__init__(["a"], ["a", "b", "c", "d"])
+            self.scale = scale
+
+    arguments = {**tensors(cases.steps()), "size": 6}
+    assert Scaled(2.0).bind(**arguments) is not Scaled(3.0).bind(**arguments)
+
+
+@pytest.mark.parametrize("kind", [theta.Full, lambda: theta.Separable(2)], ids=["Full", "Separable"])
+@pytest.mark.parametrize("order", ["a_first", "theta_first", "compacted"])
+def test_autocast_gives_its_dtype_whatever_the_order(order: str, kind: Callable[[], theta.Theta]) -> None:
+    call = tensors(cases.steps().but(weight=None), torch.float32)
+    for basis in (cases.walks("a.b ^b.a c"), bases.Relations(4)):
+        conv = BasisConv(3, 4, basis, kind(), order=order)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = conv(draw(6, 3).float(), **call)
+        assert y.dtype == torch.bfloat16
+        y.float().sum().backward()
+        torch.testing.assert_close(y.float(), conv(draw(6, 3).float(), **call), rtol=0.1, atol=0.1)
+
+
+def test_weights_that_are_no_numbers_pass_through() -> None:
+    g = cases.steps()
+    weight = g.weight.clone()
+    weight[0] = torch.nan
+    for sorts in ("a b c", "c b a"):
+        assert bind(cases.walks(sorts, norm="row"), g, edge_weight=weight).expand(draw(6, 1)).isnan().any()

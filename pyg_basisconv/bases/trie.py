@@ -152,6 +152,15 @@ class Trie:
         return path[::-1]
 
     @property
+    def leaves(self) -> int:
+        """How many ends of chains there are."""
+        return sum(len(n.members) for n in self.nodes) + len(self.at_root)
+
+    def widen(self, x: Tensor) -> Tensor:
+        """X in the dtype in which it is computed."""
+        return x.to(torch.promote_types(x.dtype, self.dtype))
+
+    @property
     def reached(self) -> int:
         """How many rows the ends of all chains have."""
         return sum(len(n.members) * n.rows.numel() for n in self.nodes) + len(self.at_root) * self.M

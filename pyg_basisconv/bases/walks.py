@@ -1,16 +1,14 @@
 """Knowledge graphs: one matrix for each sort of walk."""
 
-import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
-from ..cache import kept
 from ..errors import reject
 from ..explicit import EdgeSet, members
 from ..graph import Graph
@@ -99,10 +97,8 @@ class Walks(Basis):
             reject("graph", "as many sources as targets, for walks", (graph.M, graph.N), fix)
         steps = _Steps(graph, len(self.vocabulary) or None, self.norm if self.per == "step" else None)
         sorts = [[tuple((step, False) for step in sequence) for sequence in sort.sequences] for sort in self.sorts]
-        bound = BoundWalks(sorts, steps, [sort.text for sort in self.sorts], self.memory_limit)
-        if self.binary:
-            bound = bound.binary()
-        return bound if self.norm is None or self.per == "step" else bound.normalised(self.norm)
+        norm = self.norm if self.per == "walk" else None
+        return BoundWalks(sorts, steps, [sort.text for sort in self.sorts], self.memory_limit, norm, self.binary)
 
     def extra_repr(self) -> str:
         sorts = [sort.text for sort in self.sorts]
@@ -115,7 +111,8 @@ class Walks(Basis):
     @property
     def unsaid(self) -> Hashable:
         # Names are printed, which another vocabulary may give to other relations.
-        return tuple(sort.sequences for sort in self.sorts), len(self.vocabulary), self.memory_limit
+        more = None if type(self) is Walks else super().unsaid
+        return tuple(sort.sequences for sort in self.sorts), len(self.vocabulary), self.memory_limit, more
 
 
 class _Steps:
@@ -135,6 +132,7 @@ class _Steps:
         self.device, self.dtype, self.wide = graph.device, graph.dtype, graph.wide
         self.weight = None if graph.weight is None else graph.weights
         self.norm = norm
+        self.merge = not self.learns  # products of weights that learn are not written out
         low, high = s.memo("types", lambda: _range(s.type))
         if low < 0 or (relations is not None and high >= relations):
             expected = "from 0 on" if relations is None else f"from 0 to {relations - 1}"
@@ -188,6 +186,16 @@ def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple
     return order, torch.searchsorted(kinds, torch.arange(K + 1, device=device)).tolist()
 
 
+class _Chains(NamedTuple):
+    """The products of each member by the keys of their factors; what keys stand for that are no steps; and the dtype in
+    which all is computed.
+    """
+
+    chains: Sequence[Sequence[Chain]]
+    others: Mapping[Hashable, Factor]
+    wide: torch.dtype
+
+
 class BoundWalks(BoundBasis):
     """For each member a sum of products of sparse matrices. What is computed is in float32 at least.
 
@@ -196,9 +204,9 @@ class BoundWalks(BoundBasis):
         steps: what these stand for.
         texts: what the members are called in errors.
         limit: bytes that a product may take that has to be built.
-        chains: the products with further factors, which `others` has; `sorts` by default.
-        others: these, by what they are.
-        wide: the dtype in which all is computed.
+        norm: of the walks.
+        binary: whether there is one walk at most between two nodes.
+        turned: whether all are transposed.
     """
 
     def __init__(
@@ -207,45 +215,98 @@ class BoundWalks(BoundBasis):
         steps: _Steps,
         texts: Sequence[str],
         limit: int,
-        chains: Sequence[Sequence[Chain]] | None = None,
-        others: Mapping[Hashable, Factor] | None = None,
-        wide: torch.dtype | None = None,
+        norm: Norm = None,
+        binary: bool = False,
+        turned: bool = False,
     ) -> None:
-        self.sorts, self.steps, self.texts, self.limit = sorts, steps, texts, limit
-        self.chains, self.others = sorts if chains is None else chains, others or {}
-        self.wide = steps.wide if wide is None else wide
+        self.sorts, self.steps, self.texts, self.limit = sorts, steps.counting if binary else steps, texts, limit
+        self.norm, self.binary, self.turned = norm, binary, turned
         self.K, self.M, self.N = len(sorts), steps.M, steps.M
         self.dtype, self.device = steps.dtype, steps.device
 
-    def _widen(self, x: Tensor) -> Tensor:
-        return x.to(torch.promote_types(x.dtype, self.wide))
+    def _but(self, **changes: Any) -> "BoundWalks":
+        about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "norm", "binary", "turned")}
+        return BoundWalks(**(about | changes))
 
-    def factor(self, key: Key) -> Factor:
-        """What a key stands for."""
-        what, turned = key
-        if what not in self.others:
-            return self.steps(key)
-        return self.others[what].T if turned else self.others[what]
+    def _kept(self, name: str, build: Callable[[], Any]) -> Any:
+        """What is kept, but where weights learn: these may have changed, and a gradient passes once."""
+        if name in self.__dict__:
+            return self.__dict__[name]
+        if self.steps.learns:
+            return build()
+        with torch.inference_mode(False):
+            self.__dict__[name] = build()
+        return self.__dict__[name]
 
-    @kept
+    @property
     def forward(self) -> Trie:
         """The chains from their beginnings."""
-        return Trie(self.chains, self.factor, self.M, self.wide, merge=not self.requires_grad)
+        return self._kept("_forward", lambda: self._trie(self.turned))  # type: ignore[no-any-return]
 
-    @kept
+    @property
     def backward(self) -> Trie:
         """The chains from their ends, all turned round."""
-        return Trie(_turned(self.chains), self.factor, self.M, self.wide, merge=not self.requires_grad)
+        return self._kept("_backward", lambda: self._trie(not self.turned))  # type: ignore[no-any-return]
+
+    def _trie(self, turned: bool) -> Trie:
+        chains, others, wide = self._made
+
+        def factor(key: Key) -> Factor:
+            what, turned = key
+            if what not in others:
+                return self.steps(key)
+            return others[what].T if turned else others[what]
+
+        return Trie(_turned(chains) if turned else chains, factor, self.M, wide, merge=self.steps.merge)
+
+    @property
+    def _made(self) -> _Chains:
+        """The chains: sorts; or products that are built, for ones; with diagonal factors where they are normalised."""
+        return self._kept("_chains", self._make)  # type: ignore[no-any-return]
+
+    def _make(self) -> _Chains:
+        if self.norm is not None:
+            return self._normalised(self.norm)
+        if not self.binary:
+            return _Chains(self.sorts, {}, self.steps.wide)
+        others: dict[Hashable, Factor] = {}
+        for k, several in enumerate(self.sorts):
+            one = self._but(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
+            found = [product.coalesce().indices() for _, product in one.forward.products(one._check)]
+            others["binary", k] = Factor(*torch.cat(found, 1).unique(dim=1))
+        return _Chains([[((what, False),)] for what in others], others, self.steps.wide)
+
+    def _normalised(self, norm: str) -> _Chains:
+        plain = self._but(norm=None, turned=False)
+        before, after = norm in ("row", "sym"), norm in ("mean", "sym")
+        sums: dict[Hashable, Tensor] = {}
+        if before:
+            sums |= {("before", k): total for k, total in enumerate(plain.T.column_sums)}
+        if after:
+            counted = plain if norm == "sym" else plain._but(steps=self.steps.counting)
+            sums |= {("after", k): total for k, total in enumerate(counted.column_sums)}
+        totals = [total.detach() for total in sums.values() if total.numel()]
+        if self.steps.weight is None and any(bool(total.isinf().any()) for total in totals):
+            fix = "shorten the sort, or use per='step'"
+            reject("sorts", "walks whose number is one of float64, to be normalised", "more from or to one node", fix)
+        most = max((float(total.nan_to_num(0.0).abs().max()) for total in totals), default=0.0)
+        chains, others, wide = plain._made
+        wide = torch.float64 if most > _MOST else wide
+        scale = root if norm == "sym" else _inverse
+        others = {**others, **{what: _diagonal(total, scale, wide) for what, total in sums.items()}}
+        chains = [
+            [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
+            for k, several in enumerate(chains)
+        ]
+        return _Chains(chains, others, wide)
 
     @property
     def T(self) -> "BoundWalks":
-        turned = copy(self)
-        for name in ("forward", "backward", "counted", "works", "_explicit", "_dense", "_expansions"):
-            turned.__dict__.pop(name, None)
-        turned.sorts, turned.chains = _turned(self.sorts), _turned(self.chains)
-        for mine, theirs in (("forward", "backward"), ("backward", "forward")):
+        turned = self._but(turned=not self.turned)
+        for mine, theirs in (("_forward", "_backward"), ("_backward", "_forward"), ("_chains", "_chains")):
             if mine in self.__dict__:
                 turned.__dict__[theirs] = self.__dict__[mine]
+        turned.device = self.device
         return turned
 
     @property
@@ -253,23 +314,25 @@ class BoundWalks(BoundBasis):
         return self.steps.learns
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self._sums(self.forward.forward(self._widen(x)), x.dtype))
+        trie = self.forward
+        return iter(self._sums(trie.forward(trie.widen(x)), x.dtype))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = members(z, self.K)
+        z, trie = members(z, self.K), self.backward
 
         def value(leaf: Leaf) -> Tensor | None:
             z_k = z[leaf.member]
-            return None if z_k is None else self._widen(_rows(z_k, leaf))
+            return None if z_k is None else trie.widen(_rows(z_k, leaf))
 
-        total = self.backward.adjoint(value)
+        total = trie.adjoint(value)
         if total is None:
             reject("z", "at least one member that is not None", z, "there is nothing to combine")
         like = next(z_k for z_k in z if z_k is not None)
         return total.to(like.dtype)
 
     def each(self, z: Tensor) -> Tensor:
-        return torch.stack(self._sums(self.forward.along(lambda member: self._widen(z[member])), z.dtype))
+        trie = self.forward
+        return torch.stack(self._sums(trie.along(lambda member: trie.widen(z[member])), z.dtype))
 
     def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], dtype: torch.dtype) -> list[Tensor]:
         """The members, each the sum of its chains."""
@@ -286,31 +349,51 @@ class BoundWalks(BoundBasis):
             totals[member] = total
         return [totals[member].to(dtype) for member in range(self.K)]
 
+    @property
+    def _sized(self) -> "BoundWalks":
+        """The same for what it costs, which does not depend on weights that learn."""
+        return self.counted if self.steps.learns else self
+
+    @cached_property
+    def counted(self) -> "BoundWalks":
+        """The walks as they are, whatever they weigh."""
+        return self._but(steps=self.steps.counting, norm=None, binary=False)
+
     def compact(self, side: Side) -> Compact:
-        trie = self.forward if side == "target" else self.backward
-        ends = sum(len(several) for several in self.chains)
-        rows = Work(trie.reached, trie.reached, ends)
+        sized = self._sized
+        trie = sized.forward if side == "target" else sized.backward
+        rows = Work(trie.reached, trie.reached, trie.leaves)
         enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work)
         run = self._from_targets if side == "target" else self._from_sources
-        return Compact(run, Compaction(side, enter, trie.reached, leave, ends))
+        return Compact(run, Compaction(side, enter, trie.reached, leave, trie.leaves))
 
     def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
-        matrices = weight.unbind(0)
-        wide = self._widen(x)
+        trie, matrices = self.forward, weight.unbind(0)
+        wide = trie.widen(x)
         total = wide.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
-        for leaf, value in self.forward.forward(wide):
-            product = _times(value.to(x.dtype), matrices[leaf.member]).to(total.dtype)
+        dtype = x.dtype
+        for leaf, value in trie.forward(wide):
+            product = _times(value.to(x.dtype), matrices[leaf.member])
+            dtype, product = product.dtype, product.to(total.dtype)  # under autocast it is another
             if leaf.rows is None:
                 total += product
             else:
                 total.index_add_(-2, leaf.rows, product)
-        return total.to(x.dtype)
+        return total.to(dtype)
 
     def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
-        matrices = weight.unbind(0)
-        total = self.backward.adjoint(lambda leaf: self._widen(_times(_rows(x, leaf), matrices[leaf.member])))
+        trie, matrices = self.backward, weight.unbind(0)
+        dtype = x.dtype
+
+        def value(leaf: Leaf) -> Tensor:
+            nonlocal dtype
+            product = _times(_rows(x, leaf), matrices[leaf.member])
+            dtype = product.dtype  # under autocast it is another
+            return trie.widen(product)
+
+        total = trie.adjoint(value)
         assert total is not None  # there is at least one member
-        return total.to(x.dtype)
+        return total.to(dtype)
 
     def edges(self) -> EdgeList:
         kinds, places, weights = [], [], []
@@ -329,43 +412,6 @@ class BoundWalks(BoundBasis):
             fix = "raise memory_limit, or apply the walks without writing them out"
             reject("sorts", f"products of {self.limit:,} bytes at most where they are written out", got, fix)
 
-    def binary(self) -> "BoundWalks":
-        """The same with ones where there are walks; the products are built."""
-        found: dict[Hashable, list[Tensor]] = {}
-        counted = self.steps.counting
-        for k, several in enumerate(self.sorts):
-            one = BoundWalks([several], counted, [self.texts[k]], self.limit)
-            found["binary", k] = [product.coalesce().indices() for _, product in one.forward.products(one._check)]
-        others = {what: Factor(*torch.cat(places, 1).unique(dim=1)) for what, places in found.items()}
-        chains = [[((what, False),)] for what in others]
-        return BoundWalks(self.sorts, counted, self.texts, self.limit, chains, others)
-
-    def normalised(self, norm: Norm) -> "BoundWalks":
-        """The same normalised, by a diagonal factor before each chain, or behind it, or both."""
-        before, after = norm in ("row", "sym"), norm in ("mean", "sym")
-        scale = root if norm == "sym" else _inverse
-        sums: dict[Hashable, Tensor] = {}
-        if before:
-            sums |= {("before", k): total for k, total in enumerate(self.T.column_sums)}
-        if after:
-            counted = self if norm == "sym" else self._with(steps=self.steps.counting)
-            sums |= {("after", k): total for k, total in enumerate(counted.column_sums)}
-        most = max((float(total.detach().abs().max()) for total in sums.values() if total.numel()), default=0.0)
-        if not most < math.inf:
-            fix = "shorten the sort, or use per='step'"
-            reject("sorts", "walks whose number is one of float64, to be normalised", "more from or to one node", fix)
-        wide = torch.float64 if most > _MOST else self.wide
-        others = {what: _diagonal(total, scale, wide) for what, total in sums.items()}
-        chains = [
-            [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
-            for k, several in enumerate(self.chains)
-        ]
-        return self._with(chains=chains, others={**self.others, **others}, wide=wide)
-
-    def _with(self, **changes: Any) -> "BoundWalks":
-        about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "chains", "others", "wide")}
-        return BoundWalks(**(about | changes))
-
     @property
     def column_sums(self) -> list[Tensor]:
         """Per member (N,) the sums over the sources, in float64."""
@@ -374,8 +420,7 @@ class BoundWalks(BoundBasis):
 
     @cached_property
     def _counts(self) -> tuple[list[Tensor], list[Tensor]]:
-        counted = BoundWalks(self.sorts, self.steps.counting, self.texts, self.limit)
-        return counted.T.column_sums, counted.column_sums
+        return self.counted.T.column_sums, self.counted.column_sums
 
     def ends_of(self, k: int) -> tuple[Tensor, Tensor]:
         """How many walks of member k begin, (M,), and end, (N,), at each node: in float64, and without weights."""
@@ -387,11 +432,12 @@ class BoundWalks(BoundBasis):
         return float(self.ends_of(k)[1].sum())
 
     def work(self, direction: Direction) -> Work:
+        sized = self._sized
         if direction == "expand":
-            return self.forward.work.plus(Work(0, self.K * self.N, self.K))
+            return sized.forward.work.plus(Work(0, self.K * self.N, self.K))
         if direction == "combine":
-            return self.backward.work.plus(Work(self.backward.reached, 0, self.K))
-        return self.forward.work_apart.plus(Work(0, self.K * self.N, self.K))
+            return sized.backward.work.plus(Work(sized.backward.reached, 0, self.K))
+        return sized.forward.work_apart.plus(Work(0, self.K * self.N, self.K))
 
     def map(self, change: Change) -> "BoundWalks":
         return self._moved(change, self.device)
@@ -401,12 +447,11 @@ class BoundWalks(BoundBasis):
         return self._moved(lambda part: part.move(place), place)
 
     def _moved(self, change: Change, device: torch.device) -> "BoundWalks":
-        moved = copy(self)
-        for name in ("works", "_counts", "_explicit", "_dense", "_expansions"):
-            moved.__dict__.pop(name, None)
+        """The same with other matrices, for as long as weights that learn stay as they are."""
+        moved = self._but()
         moved.device = device
-        moved.__dict__["forward"] = self.forward.map(change, device)
-        moved.__dict__["backward"] = self.backward.map(change, device)
+        moved.__dict__["_forward"] = self.forward.map(change, device)
+        moved.__dict__["_backward"] = self.backward.map(change, device)
         return moved
 
 

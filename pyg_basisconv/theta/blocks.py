@@ -153,7 +153,8 @@ class Separable(Theta):
         # Per row and output channel: H products of width P, mixed into K; or K products.
         if self.depthwise or self.H * (self.P + self.K) >= self.K * self.P:
             return project(x, self.dense())
-        return torch.tensordot(self.mix, project(x, self.weight), dims=([0], [0]))
+        z = project(x, self.weight)  # (H, *, M, Q)
+        return torch.tensordot(self.mix.to(z.dtype), z, dims=([0], [0]))  # type: ignore[union-attr]
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         mixed: list[Tensor] = []
