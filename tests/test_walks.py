@@ -385,9 +385,9 @@ def test_costs_grow_with_what_is_not_shared() -> None:
     for b in (bound, bound.T):
         for direction in ("expand", "combine"):
             assert b.work(direction).entries < 0.4 * sum(alone)
-            assert b.work(direction).products <= 126 + 64
+            assert b.work(direction).products <= 126 + 64 + 1  # and what gathers where they start
     one = bind(bases.Walks(["a.b.a.b.a.b.a", "a.b.a.b.a.b.b"], names, memory_limit=1), g)
-    assert one.work("expand").products <= 8 + 2
+    assert one.work("expand").products <= 8 + 2 + 1
     x = draw(300, 2)
     for k in (0, 21, 63):
         close(list(bound.iterate(x))[k], bind(bases.Walks([sorts[k]], names), g).expand(x)[0], 1e-6)
@@ -590,3 +590,40 @@ def test_weights_that_are_no_numbers_pass_through() -> None:
     weight[0] = torch.nan
     for sorts in ("a b c", "c b a"):
         assert bind(cases.walks(sorts, norm="row"), g, edge_weight=weight).expand(draw(6, 1)).isnan().any()
+
+
+def test_what_leads_nowhere_costs_nothing() -> None:
+    """Relations whose ends do not meet: the sorts stay, as zeros, forward and backward."""
+    g = Graph(6, 6, [(0, 1), (1, 2), (4, 5)], None, type=[0, 1, 2])
+    bound = bind(bases.Walks(["a.c.b", "a.b", "c.c"], ["a", "b", "c"]), g)
+    assert bound.forward.leaves == bound.backward.leaves == 1
+    A = torch.zeros(3, 6, 6, dtype=DOUBLE)
+    A[1, 0, 2] = 1
+    close(bound.to_dense(), A)
+    close(bound.to_coo().to_dense(), A)
+    nowhere = BasisConv(2, 3, bases.Walks(["a.c"], ["a", "b", "c"]), order="compacted", bias=False).double()
+    x = draw(6, 2).requires_grad_()
+    call = tensors(g)
+    for path in ("compacted", "a_first", "theta_first"):
+        y = take(nowhere, path)(x, **call)
+        y.sum().backward()
+        assert not y.any()
+        assert not x.grad.any()
+        assert not nowhere.weight.grad.any()
+
+
+@pytest.mark.parametrize("norm", [None, "row"])
+def test_sorts_that_start_apart_write_no_full_rows(norm: str | None) -> None:
+    """Each starts at a few nodes of many: no array has a row for each node and sort."""
+    N, names = 5000, [str(r) for r in range(40)]
+    edges = [(100 * r + i, 100 * r + i + 50) for r in range(40) for i in range(20)]
+    g = Graph(N, N, edges, None, type=[r for r in range(40) for _ in range(20)])
+    bound = bind(bases.Walks([f"{r}.^{r}.{r}" for r in names], names, norm), g)
+    for side in ("target", "source"):
+        compact = bound.compact(side)
+        assert compact is not None
+        with Largest() as mode:
+            y = compact.run(draw(N, 4).requires_grad_(), draw(40, 1, 4, 4).requires_grad_())
+            y.sum().backward()
+        assert mode.numel <= 2 * N * 4
+    assert bound.works["combine"].rows < 3 * N

@@ -38,11 +38,15 @@ class Leaf(NamedTuple):
 
 class Node:
     """A product of factors. parent: the node of all of them but the last; matrix: the last, from the rows that the
-    parent reaches to those that this reaches; rows: which these are, (n,); members: those of which a chain ends here.
+    parent reaches to those that this reaches; rows: which these are, (n,); starts: behind the root, from which of all
+    rows the matrix goes; members: those of which a chain ends here.
     """
 
-    def __init__(self, parent: int, matrix: Explicit, rows: Tensor, members: Sequence[int] = ()) -> None:
-        self.parent, self.matrix, self.rows, self.members = parent, matrix, rows, list(members)
+    def __init__(
+        self, parent: int, matrix: Explicit, rows: Tensor, starts: Tensor | None = None, members: Sequence[int] = ()
+    ) -> None:
+        self.parent, self.matrix, self.rows, self.starts = parent, matrix, rows, starts
+        self.members = list(members)
         self.T = matrix.T
         self.children = 0
 
@@ -53,7 +57,8 @@ class Node:
 
     def map(self, change: Change, device: torch.device) -> "Node":
         """The same with another matrix."""
-        node = Node(self.parent, change(self.matrix), self.rows.to(device), self.members)
+        starts = None if self.starts is None else self.starts.to(device)
+        node = Node(self.parent, change(self.matrix), self.rows.to(device), starts, self.members)
         node.children = self.children
         return node
 
@@ -97,7 +102,30 @@ class Trie:
             else:
                 self.nodes.append(node)
                 index = len(self.nodes)
-            self._branch(index, [(member, chain[1:]) for member, chain in group], todo)
+            if node.rows.numel():
+                self._branch(index, [(member, chain[1:]) for member, chain in group], todo)
+        self._prune()
+        starts = [node.starts for node in self.nodes if node.starts is not None]
+        self.counts = [start.numel() for start in starts]
+        self.entrance: Explicit | None = None
+        if starts:
+            rows = torch.cat(starts)
+            places = torch.arange(rows.numel(), device=rows.device)
+            self.entrance = TypedEdges(EdgeSet(1, M, rows.numel(), None, rows, places), None, dtype)
+
+    def _prune(self) -> None:
+        """Drops what leads nowhere: no rows are reached, or no chain ends there or behind."""
+        alive = [bool(node.members) for node in self.nodes]
+        for index in reversed(range(len(self.nodes))):
+            if alive[index] and self.nodes[index].parent:
+                alive[self.nodes[index].parent - 1] = True
+        place = {0: 0} | {old: new for new, old in enumerate((i for i, one in enumerate(alive, 1) if one), 1)}
+        self.nodes = [node for node, one in zip(self.nodes, alive, strict=True) if one]
+        for node in self.nodes:
+            node.parent, node.children = place[node.parent], 0
+        for node in self.nodes:
+            if node.parent:
+                self.nodes[node.parent - 1].children += 1
 
     def _branch(
         self, index: int, group: list[tuple[int, Chain]], todo: list[tuple[int, list[tuple[int, Chain]]]]
@@ -125,15 +153,25 @@ class Trie:
             source, M = place.index_select(0, source), rows.numel()
             some = (source >= 0).nonzero().squeeze(1)
             source, target = source.index_select(0, some), target.index_select(0, some)
-            weight = None if weight is None else gather(weight, some)
+            weight, starts = None if weight is None else gather(weight, some), None
+        else:
+            starts, source = torch.unique(source, return_inverse=True)
+            M, starts = starts.numel(), starts.long()
         rows, target = torch.unique(target, return_inverse=True)
         edges = EdgeSet(1, M, rows.numel(), None, source, target)
-        return Node(parent, TypedEdges(edges, weight, self.dtype), rows.long())
+        return Node(parent, TypedEdges(edges, weight, self.dtype), rows.long(), starts)
 
     @property
     def work(self) -> Work:
         """What it costs to go through it."""
-        return Work(sum(n.entries for n in self.nodes), sum(n.rows.numel() for n in self.nodes), len(self.nodes))
+        rows = sum(n.rows.numel() for n in self.nodes)
+        return Work(sum(n.entries for n in self.nodes), rows + 2 * sum(self.counts), len(self.nodes) + 1)
+
+    @property
+    def work_back(self) -> Work:
+        """What it costs to come back from its ends."""
+        rows = sum(n.matrix.M for n in self.nodes)
+        return Work(sum(n.entries for n in self.nodes), rows + 2 * sum(self.counts) + self.M, len(self.nodes) + 1)
 
     @property
     def work_apart(self) -> Work:
@@ -170,21 +208,28 @@ class Trie:
         for member in self.at_root:
             yield Leaf(member, None), x
         held: dict[int, tuple[Tensor, int]] = {}
+        first = iter(self._enter(x))
         for index, node in enumerate(self.nodes, 1):
-            before = x
             if node.parent:
                 before, left = held.pop(node.parent)
                 if left > 1:
                     held[node.parent] = before, left - 1
+            else:
+                before = next(first)
             value = node.matrix.combine([before])
             if node.children:
                 held[index] = value, node.children
             for member in node.members:
                 yield Leaf(member, node.rows), value
 
+    def _enter(self, x: Tensor) -> Sequence[Tensor]:
+        """The rows from which the nodes behind the root start, gathered at once, as is their derivative."""
+        return [] if self.entrance is None else self.entrance.combine([x]).split(self.counts, -2)
+
     def adjoint(self, value: Callable[[Leaf], Tensor | None]) -> Tensor | None:
         """The sum over all chains of the product times what a value gives it: (*, n, W) each -> (*, M, W)."""
         totals: dict[int, Tensor] = {}
+        entered: list[Tensor | None] = []
 
         def add(index: int, term: Tensor | None) -> None:
             if term is not None:
@@ -194,8 +239,18 @@ class Trie:
             node = self.nodes[index - 1]
             for member in node.members:
                 add(index, value(Leaf(member, node.rows)))
-            if index in totals:
-                add(node.parent, node.T.combine([totals.pop(index)]))
+            back = node.T.combine([totals.pop(index)]) if index in totals else None
+            if node.parent:
+                add(node.parent, back)
+            else:
+                entered.append(back)
+        like = next((back for back in entered if back is not None), None)
+        if self.entrance is not None and like is not None:
+            parts = [
+                like.new_zeros(*like.shape[:-2], count, like.shape[-1]) if back is None else back
+                for back, count in zip(reversed(entered), self.counts, strict=True)
+            ]
+            add(0, self.entrance.T.combine([torch.cat(parts, -2)]))
         for member in self.at_root:
             add(0, value(Leaf(member, None)))
         return totals.get(0)
@@ -206,8 +261,10 @@ class Trie:
             yield Leaf(member, None), x(member)
         for node in self.nodes:
             for member in node.members:
-                value = x(member)
-                for step in self._path(node):
+                path = self._path(node)
+                assert path[0].starts is not None  # it is behind the root
+                value = x(member).index_select(-2, path[0].starts)
+                for step in path:
                     value = step.matrix.combine([value])
                 yield Leaf(member, node.rows), value
 
@@ -225,7 +282,11 @@ class Trie:
         held: dict[int, tuple[Tensor, int]] = {}
         for index, node in enumerate(self.nodes, 1):
             product = _coo(node.matrix)
-            if node.parent:
+            if node.starts is not None:
+                start, column = product.indices()
+                places = torch.stack([node.starts.index_select(0, start), column])
+                product = torch.sparse_coo_tensor(places, product.values(), (self.M, product.shape[1])).coalesce()
+            else:
                 before, left = held.pop(node.parent)
                 if left > 1:
                     held[node.parent] = before, left - 1
@@ -247,6 +308,7 @@ class Trie:
         """The same with other matrices."""
         trie = copy(self)
         trie.nodes = [node.map(change, device) for node in self.nodes]
+        trie.entrance = None if self.entrance is None else change(self.entrance)
         return trie
 
 
@@ -286,4 +348,4 @@ def _merged(first: Node, second: Node) -> Node:
     product = torch.sparse.mm(_coo(first.matrix), _coo(second.matrix)).coalesce()
     source, target = product.indices()
     edges = EdgeSet(1, first.matrix.M, second.matrix.N, None, source, target)
-    return Node(first.parent, TypedEdges(edges, product.values(), first.matrix.dtype), second.rows)
+    return Node(first.parent, TypedEdges(edges, product.values(), first.matrix.dtype), second.rows, first.starts)

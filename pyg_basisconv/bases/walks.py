@@ -272,8 +272,8 @@ class BoundWalks(BoundBasis):
         others: dict[Hashable, Factor] = {}
         for k, several in enumerate(self.sorts):
             one = self._but(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
-            found = [product.coalesce().indices() for _, product in one.forward.products(one._check)]
-            others["binary", k] = Factor(*torch.cat(found, 1).unique(dim=1))
+            _, source, target, _ = one.edges()
+            others["binary", k] = Factor(*torch.stack([source, target]).unique(dim=1))
         return _Chains([[((what, False),)] for what in others], others, self.steps.wide)
 
     def _normalised(self, norm: str) -> _Chains:
@@ -315,7 +315,7 @@ class BoundWalks(BoundBasis):
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         trie = self.forward
-        return iter(self._sums(trie.forward(trie.widen(x)), x.dtype))
+        return iter(self._sums(trie.forward(trie.widen(x)), x))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         z, trie = members(z, self.K), self.backward
@@ -324,18 +324,18 @@ class BoundWalks(BoundBasis):
             z_k = z[leaf.member]
             return None if z_k is None else trie.widen(_rows(z_k, leaf))
 
-        total = trie.adjoint(value)
-        if total is None:
+        like = next((z_k for z_k in z if z_k is not None), None)
+        if like is None:
             reject("z", "at least one member that is not None", z, "there is nothing to combine")
-        like = next(z_k for z_k in z if z_k is not None)
-        return total.to(like.dtype)
+        total = trie.adjoint(value)
+        return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) if total is None else total.to(like.dtype)
 
     def each(self, z: Tensor) -> Tensor:
         trie = self.forward
-        return torch.stack(self._sums(trie.along(lambda member: trie.widen(z[member])), z.dtype))
+        return torch.stack(self._sums(trie.along(lambda member: trie.widen(z[member])), z[0]))
 
-    def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], dtype: torch.dtype) -> list[Tensor]:
-        """The members, each the sum of its chains."""
+    def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], x: Tensor) -> list[Tensor]:
+        """The members, each the sum of its chains, zeros where it has none."""
         totals: dict[int, Tensor] = {}
         for (member, rows), value in leaves:
             total = totals.get(member)
@@ -347,7 +347,8 @@ class BoundWalks(BoundBasis):
             else:
                 total = total.index_add(-2, rows, value)
             totals[member] = total
-        return [totals[member].to(dtype) for member in range(self.K)]
+        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1])
+        return [totals[member].to(x.dtype) if member in totals else nothing for member in range(self.K)]
 
     @property
     def _sized(self) -> "BoundWalks":
@@ -363,7 +364,7 @@ class BoundWalks(BoundBasis):
         sized = self._sized
         trie = sized.forward if side == "target" else sized.backward
         rows = Work(trie.reached, trie.reached, trie.leaves)
-        enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work)
+        enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work_back)
         run = self._from_targets if side == "target" else self._from_sources
         return Compact(run, Compaction(side, enter, trie.reached, leave, trie.leaves))
 
@@ -379,7 +380,7 @@ class BoundWalks(BoundBasis):
                 total += product
             else:
                 total.index_add_(-2, leaf.rows, product)
-        return total.to(dtype)
+        return total.to(dtype) if trie.leaves else total.to(dtype) + _none_of(x, weight)
 
     def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.backward, weight.unbind(0)
@@ -392,11 +393,13 @@ class BoundWalks(BoundBasis):
             return trie.widen(product)
 
         total = trie.adjoint(value)
-        assert total is not None  # there is at least one member
+        if total is None:
+            total = x.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3]) + _none_of(x, weight)
         return total.to(dtype)
 
     def edges(self) -> EdgeList:
-        kinds, places, weights = [], [], []
+        none = torch.empty(0, dtype=torch.long, device=self.device)
+        kinds, places, weights = [none], [torch.stack([none, none])], [none.to(self.dtype)]
         for member, product in self.forward.products(self._check):
             product = product.coalesce()
             places.append(product.indices())
@@ -418,14 +421,10 @@ class BoundWalks(BoundBasis):
         ones = torch.ones(self.M, 1, dtype=torch.float64, device=self.device)
         return [total.squeeze(-1) for total in self.iterate(ones)]
 
-    @cached_property
-    def _counts(self) -> tuple[list[Tensor], list[Tensor]]:
-        return self.counted.T.column_sums, self.counted.column_sums
-
     def ends_of(self, k: int) -> tuple[Tensor, Tensor]:
         """How many walks of member k begin, (M,), and end, (N,), at each node: in float64, and without weights."""
-        starts, ends = self._counts
-        return starts[k], ends[k]
+        one = self.counted._but(sorts=[self.sorts[k]], texts=[self.texts[k]])
+        return one.T.column_sums[0], one.column_sums[0]
 
     def count(self, k: int) -> float:
         """How many walks of member k there are."""
@@ -436,7 +435,7 @@ class BoundWalks(BoundBasis):
         if direction == "expand":
             return sized.forward.work.plus(Work(0, self.K * self.N, self.K))
         if direction == "combine":
-            return sized.backward.work.plus(Work(sized.backward.reached, 0, self.K))
+            return sized.backward.work_back.plus(Work(sized.backward.reached, 0, self.K))
         return sized.forward.work_apart.plus(Work(0, self.K * self.N, self.K))
 
     def map(self, change: Change) -> "BoundWalks":
@@ -468,6 +467,11 @@ def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dty
 def _turned(chains: Sequence[Sequence[Chain]]) -> list[list[Chain]]:
     """The chains from their ends, with their factors turned round."""
     return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
+
+
+def _none_of(x: Tensor, weight: Tensor) -> Tensor:
+    """Zero, through which a gradient passes that is zero as well."""
+    return x.flatten()[:0].sum() + weight.flatten()[:0].sum()
 
 
 def _rows(x: Tensor, leaf: Leaf) -> Tensor:
