@@ -627,3 +627,27 @@ def test_sorts_that_start_apart_write_no_full_rows(norm: str | None) -> None:
             y.sum().backward()
         assert mode.numel <= 2 * N * 4
     assert bound.works["combine"].rows < 3 * N
+
+
+def test_a_sort_of_other_relations_is_refused() -> None:
+    sort = bases.Walks(["c"], ["a", "b", "c"]).sorts[0]
+    with pytest.raises(ValueError, match=r"^sorts: expected relations from 0 to 0, got 2"):
+        bases.Walks([sort], ["c"])
+
+
+def test_long_chains_share_what_comes_again() -> None:
+    """From the same rows a step is the same matrix, which is held once."""
+    g = dense_ish(60, 4).but(type=[0] * 240)
+    bound = bind(bases.Walks(["(a|^a).(a{2}){100}"], ["a"], "row", "step"), g)
+    parts = {id(node.part) for node in bound.forward.nodes}
+    assert len(parts) < 30 < len(bound.forward.nodes)
+    W = kg.relation(g, [(0, False)])
+    step, first = W / W.sum(1, True).clamp(min=1e-300), W + W.T
+    A = (first / first.sum(1, True)) @ torch.linalg.matrix_power(step, 200)
+    close(bound.to_dense()[0], A)
+
+
+def test_merged_products_keep_within_the_limit() -> None:
+    g = Graph(3, 3, [(0, 1), (1, 2)], None, type=[0, 1])
+    assert len(bind(bases.Walks(["a.b"], ["a", "b"]), g).forward.nodes) == 1
+    assert len(bind(bases.Walks(["a.b"], ["a", "b"], memory_limit=10), g).forward.nodes) == 2

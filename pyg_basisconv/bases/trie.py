@@ -1,5 +1,6 @@
 """Products of sparse matrices that begin alike: what they share is applied once, on the rows that it reaches."""
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
 from typing import NamedTuple
@@ -10,10 +11,12 @@ from torch import Tensor
 from ..basis import Work
 from ..explicit import EdgeSet, Explicit, TypedEdges
 from ..kernels import Pattern, spmm
+from ..kernels.pattern import index_dtype
 
 Key = tuple[Hashable, bool]  # which factor, and whether it is turned round
 Chain = tuple[Key, ...]
 Change = Callable[[Explicit], Explicit]
+_Branch = tuple[int, int, list[tuple[int, Chain]]]  # a node, its depth, and the chains that go on from it
 
 
 class Factor(NamedTuple):
@@ -36,31 +39,38 @@ class Leaf(NamedTuple):
     rows: Tensor | None
 
 
-class Node:
-    """A product of factors. parent: the node of all of them but the last; matrix: the last, from the rows that the
-    parent reaches to those that this reaches; rows: which these are, (n,); starts: behind the root, from which of all
-    rows the matrix goes; members: those of which a chain ends here.
+class Part(NamedTuple):
+    """A factor on the rows that are reached before it.
+
+    matrix: from these to those that it reaches; T: transposed; rows: (n,) which it reaches; starts: behind the root,
+    from which of all rows it goes.
     """
 
-    def __init__(
-        self, parent: int, matrix: Explicit, rows: Tensor, starts: Tensor | None = None, members: Sequence[int] = ()
-    ) -> None:
-        self.parent, self.matrix, self.rows, self.starts = parent, matrix, rows, starts
-        self.members = list(members)
-        self.T = matrix.T
-        self.children = 0
+    matrix: Explicit
+    T: Explicit
+    rows: Tensor
+    starts: Tensor | None = None
 
     @property
     def entries(self) -> int:
         """How many places of the matrix there are."""
         return self.matrix.edge_set.source.numel()
 
-    def map(self, change: Change, device: torch.device) -> "Node":
-        """The same with another matrix."""
+    def map(self, change: Change, device: torch.device) -> "Part":
+        """The same with other matrices."""
         starts = None if self.starts is None else self.starts.to(device)
-        node = Node(self.parent, change(self.matrix), self.rows.to(device), starts, self.members)
-        node.children = self.children
-        return node
+        return Part(change(self.matrix), change(self.T), self.rows.to(device), starts)
+
+
+class Node:
+    """A product of factors. parent: the node of all of them but the last; part: the last; members: those of which a
+    chain ends here; children: how many nodes go on from here.
+    """
+
+    def __init__(self, parent: int, part: Part) -> None:
+        self.parent, self.part = parent, part
+        self.members: list[int] = []
+        self.children = 0
 
 
 class Trie:
@@ -74,7 +84,7 @@ class Trie:
         factor: what a key stands for.
         M: how many rows there are.
         dtype: of the matrices.
-        merge: whether products may be written out: not where weights learn.
+        merge: how many entries a product may have that is written out: none where weights learn.
     """
 
     def __init__(
@@ -83,29 +93,37 @@ class Trie:
         factor: Callable[[Key], Factor],
         M: int,
         dtype: torch.dtype,
-        merge: bool = True,
+        merge: float = math.inf,
     ) -> None:
         self.M, self.dtype = M, dtype
+        self._factor, self._factors = factor, dict[Key, Factor]()
+        self._parts: dict[tuple[Key, int | None], Part] = {}
         self.nodes: list[Node] = []  # parents before children, and what ends below a node before its next sibling
         self.at_root: list[int] = []
         # Parents are numbered from 1 on, the root is 0.
-        todo: list[tuple[int, list[tuple[int, Chain]]]] = []
-        self._branch(0, [(member, chain) for member, several in enumerate(chains) for chain in several], todo)
+        todo: list[_Branch] = []
+        self._branch(0, 0, [(member, chain) for member, several in enumerate(chains) for chain in several], todo)
         while todo:
-            parent, group = todo.pop()
-            alone = parent > 0 and self.nodes[parent - 1].children == 1 and not self.nodes[parent - 1].members
-            node = self._follow(parent, factor(group[0][1][0]))
-            before = self.nodes[parent - 1] if alone and merge else None
-            if before is not None and _walks(before, node) <= before.entries + node.entries:
-                self.nodes[parent - 1] = _merged(before, node)
+            parent, depth, group = todo.pop()
+            before = self.nodes[parent - 1] if parent else None
+            part = self._follow(group[0][1][depth], before)
+            alone = before is not None and before.children == 1 and not before.members
+            if (
+                before is not None
+                and alone
+                and _walks(before.part, part) <= min(merge, before.part.entries + part.entries)
+            ):
+                before.part = _merged(before.part, part)
                 index = parent
             else:
-                self.nodes.append(node)
+                self.nodes.append(Node(parent, part))
                 index = len(self.nodes)
-            if node.rows.numel():
-                self._branch(index, [(member, chain[1:]) for member, chain in group], todo)
+            if part.rows.numel():
+                self._branch(index, depth + 1, group, todo)
+        self._parts.clear()
+        self._factors.clear()
         self._prune()
-        starts = [node.starts for node in self.nodes if node.starts is not None]
+        starts = [node.part.starts for node in self.nodes if node.part.starts is not None]
         self.counts = [start.numel() for start in starts]
         self.entrance: Explicit | None = None
         if starts:
@@ -127,27 +145,37 @@ class Trie:
             if node.parent:
                 self.nodes[node.parent - 1].children += 1
 
-    def _branch(
-        self, index: int, group: list[tuple[int, Chain]], todo: list[tuple[int, list[tuple[int, Chain]]]]
-    ) -> None:
+    def _branch(self, index: int, depth: int, group: list[tuple[int, Chain]], todo: "list[_Branch]") -> None:
         """What goes on from a node, by the next key; what ends stays with it."""
         branches: dict[Key, list[tuple[int, Chain]]] = {}
         ends = self.nodes[index - 1].members if index else self.at_root
         for member, chain in group:
-            if chain:
-                branches.setdefault(chain[0], []).append((member, chain))
+            if len(chain) > depth:
+                branches.setdefault(chain[depth], []).append((member, chain))
             else:
                 ends.append(member)
         if index:
             self.nodes[index - 1].children = len(branches)
-        todo += [(index, branch) for branch in reversed(branches.values())]
+        todo += [(index, depth, branch) for branch in reversed(branches.values())]
 
-    def _follow(self, parent: int, factor: Factor) -> Node:
-        """One factor more, from the rows that are reached."""
+    def _follow(self, key: Key, before: Node | None) -> Part:
+        """One factor more. From the same rows it is the same, and in long chains they soon are."""
+        rows = None if before is None else before.part.rows
+        place = key, None if rows is None else id(rows)
+        if place not in self._parts:
+            if key not in self._factors:
+                self._factors[key] = self._factor(key)
+            part = self._restricted(self._factors[key], rows)
+            known = (one.rows for (other, _), one in self._parts.items() if other == key)
+            alike = next((one for one in known if torch.equal(one, part.rows)), part.rows)
+            self._parts[place] = part._replace(rows=alike)
+        return self._parts[place]
+
+    def _restricted(self, factor: Factor, rows: Tensor | None) -> Part:
+        """A factor on some rows, and on those that it reaches from there."""
         source, target, weight = factor
         M = self.M
-        if parent:
-            rows = self.nodes[parent - 1].rows
+        if rows is not None:
             place = torch.full((self.M,), -1, dtype=torch.int32, device=rows.device)
             place[rows] = torch.arange(rows.numel(), dtype=torch.int32, device=rows.device)
             source, M = place.index_select(0, source), rows.numel()
@@ -158,20 +186,19 @@ class Trie:
             starts, source = torch.unique(source, return_inverse=True)
             M, starts = starts.numel(), starts.long()
         rows, target = torch.unique(target, return_inverse=True)
-        edges = EdgeSet(1, M, rows.numel(), None, source, target)
-        return Node(parent, TypedEdges(edges, weight, self.dtype), rows.long(), starts)
+        return _part(source, target, weight, M, rows.long(), starts, self.dtype)
 
     @property
     def work(self) -> Work:
         """What it costs to go through it."""
-        rows = sum(n.rows.numel() for n in self.nodes)
-        return Work(sum(n.entries for n in self.nodes), rows + 2 * sum(self.counts), len(self.nodes) + 1)
+        rows = sum(n.part.rows.numel() for n in self.nodes)
+        return Work(sum(n.part.entries for n in self.nodes), rows + 2 * sum(self.counts), len(self.nodes) + 1)
 
     @property
     def work_back(self) -> Work:
         """What it costs to come back from its ends."""
-        rows = sum(n.matrix.M for n in self.nodes)
-        return Work(sum(n.entries for n in self.nodes), rows + 2 * sum(self.counts) + self.M, len(self.nodes) + 1)
+        rows = sum(n.part.matrix.M for n in self.nodes)
+        return Work(sum(n.part.entries for n in self.nodes), rows + 2 * sum(self.counts) + self.M, len(self.nodes) + 1)
 
     @property
     def work_apart(self) -> Work:
@@ -179,7 +206,7 @@ class Trie:
         total = Work()
         for node in self.nodes:
             for step in self._path(node) if node.members else []:
-                total = total.plus(Work(step.entries, step.rows.numel(), 1).times(len(node.members)))
+                total = total.plus(Work(step.part.entries, step.part.rows.numel(), 1).times(len(node.members)))
         return total
 
     def _path(self, node: Node) -> list[Node]:
@@ -201,7 +228,7 @@ class Trie:
     @property
     def reached(self) -> int:
         """How many rows the ends of all chains have."""
-        return sum(len(n.members) * n.rows.numel() for n in self.nodes) + len(self.at_root) * self.M
+        return sum(len(n.members) * n.part.rows.numel() for n in self.nodes) + len(self.at_root) * self.M
 
     def forward(self, x: Tensor) -> Iterator[tuple[Leaf, Tensor]]:
         """For each chain of a member, the product's transpose times x: (*, M, W) -> (*, n, W) on the rows reached."""
@@ -216,11 +243,11 @@ class Trie:
                     held[node.parent] = before, left - 1
             else:
                 before = next(first)
-            value = node.matrix.combine([before])
+            value = node.part.matrix.combine([before])
             if node.children:
                 held[index] = value, node.children
             for member in node.members:
-                yield Leaf(member, node.rows), value
+                yield Leaf(member, node.part.rows), value
 
     def _enter(self, x: Tensor) -> Sequence[Tensor]:
         """The rows from which the nodes behind the root start, gathered at once, as is their derivative."""
@@ -238,8 +265,8 @@ class Trie:
         for index in range(len(self.nodes), 0, -1):
             node = self.nodes[index - 1]
             for member in node.members:
-                add(index, value(Leaf(member, node.rows)))
-            back = node.T.combine([totals.pop(index)]) if index in totals else None
+                add(index, value(Leaf(member, node.part.rows)))
+            back = node.part.T.combine([totals.pop(index)]) if index in totals else None
             if node.parent:
                 add(node.parent, back)
             else:
@@ -262,11 +289,11 @@ class Trie:
         for node in self.nodes:
             for member in node.members:
                 path = self._path(node)
-                assert path[0].starts is not None  # it is behind the root
-                value = x(member).index_select(-2, path[0].starts)
+                assert path[0].part.starts is not None  # it is behind the root
+                value = x(member).index_select(-2, path[0].part.starts)
                 for step in path:
-                    value = step.matrix.combine([value])
-                yield Leaf(member, node.rows), value
+                    value = step.part.matrix.combine([value])
+                yield Leaf(member, node.part.rows), value
 
     def products(self, check: Callable[[int, float], None]) -> Iterator[tuple[int, Tensor]]:
         """For each chain of a member, the product, written out: (M, M), sparse.
@@ -276,15 +303,15 @@ class Trie:
         """
         eye = torch.arange(self.M)
         for member in self.at_root:
-            device = self.nodes[0].rows.device if self.nodes else torch.device("cpu")
+            device = self.nodes[0].part.rows.device if self.nodes else torch.device("cpu")
             places = eye.to(device).expand(2, -1)
             yield member, torch.sparse_coo_tensor(places, torch.ones_like(places[0], dtype=self.dtype), [self.M] * 2)
         held: dict[int, tuple[Tensor, int]] = {}
         for index, node in enumerate(self.nodes, 1):
-            product = _coo(node.matrix)
-            if node.starts is not None:
+            product = _coo(node.part.matrix)
+            if node.part.starts is not None:
                 start, column = product.indices()
-                places = torch.stack([node.starts.index_select(0, start), column])
+                places = torch.stack([node.part.starts.index_select(0, start), column])
                 product = torch.sparse_coo_tensor(places, product.values(), (self.M, product.shape[1])).coalesce()
             else:
                 before, left = held.pop(node.parent)
@@ -297,7 +324,7 @@ class Trie:
                 held[index] = product, node.children
             for member in node.members:
                 (source, target), values = product.indices(), product.values()
-                places = torch.stack([source, node.rows.index_select(0, target)])
+                places = torch.stack([source, node.part.rows.index_select(0, target)])
                 yield member, torch.sparse_coo_tensor(places, values, (self.M, self.M))
 
     def _some_member(self, index: int) -> int:
@@ -307,7 +334,11 @@ class Trie:
     def map(self, change: Change, device: torch.device) -> "Trie":
         """The same with other matrices."""
         trie = copy(self)
-        trie.nodes = [node.map(change, device) for node in self.nodes]
+        parts = {id(node.part): node.part for node in self.nodes}
+        mapped = {name: part.map(change, device) for name, part in parts.items()}
+        trie.nodes = [copy(node) for node in self.nodes]
+        for node in trie.nodes:
+            node.part = mapped[id(node.part)]
         trie.entrance = None if self.entrance is None else change(self.entrance)
         return trie
 
@@ -336,16 +367,31 @@ def _bound(first: Tensor, second: Tensor) -> float:
     return min(float(into @ out), float(row.unique().numel()) * float(column.unique().numel()))
 
 
-def _walks(first: Node, second: Node) -> float:
+def _walks(first: Part, second: Part) -> float:
     """How many pairs of an edge of the first and an edge of the second meet: the entries of their product at most."""
     a, b = first.matrix.edge_set, second.matrix.edge_set
     into = torch.bincount(a.target, minlength=a.N).double()
     return float(into @ torch.bincount(b.source, minlength=a.N).double())
 
 
-def _merged(first: Node, second: Node) -> Node:
+def _merged(first: Part, second: Part) -> Part:
     """Both factors as one matrix."""
     product = torch.sparse.mm(_coo(first.matrix), _coo(second.matrix)).coalesce()
-    source, target = product.indices()
-    edges = EdgeSet(1, first.matrix.M, second.matrix.N, None, source, target)
-    return Node(first.parent, TypedEdges(edges, product.values(), first.matrix.dtype), second.rows, first.starts)
+    (source, target), values = product.indices(), product.values().clone()  # of its own, and not of a sparse tensor
+    return _part(source, target, values, first.matrix.M, second.rows, first.starts, first.matrix.dtype)
+
+
+def _part(
+    source: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    M: int,
+    rows: Tensor,
+    starts: Tensor | None,
+    dtype: torch.dtype,
+) -> Part:
+    """A matrix from M rows to some."""
+    narrow = index_dtype(M, rows.numel())
+    ends = source.to(narrow, copy=True), target.to(narrow, copy=True)
+    matrix = TypedEdges(EdgeSet(1, M, rows.numel(), None, *ends), weight, dtype)
+    return Part(matrix, matrix.T, rows, starts)

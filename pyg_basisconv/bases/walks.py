@@ -88,6 +88,10 @@ class Walks(Basis):
         found = list(sorts.values() if isinstance(sorts, Mapping) else sorts)
         super().__init__(len(found))
         self.sorts: tuple[Sort, ...] = tuple(parse(sort, self.vocabulary) for sort in found)
+        most = max((r for sort in self.sorts for walk in sort.sequences for step in walk for r, _ in step), default=-1)
+        if not self.vocabulary.open and most >= len(self.vocabulary):
+            fix = "read the sorts with the same relations"
+            reject("sorts", f"relations from 0 to {len(self.vocabulary) - 1}", most, fix)
         self.names = tuple(map(str, sorts)) if isinstance(sorts, Mapping) else tuple(sort.text for sort in self.sorts)
         self.norm, self.per, self.binary, self.memory_limit = norm, per, binary, memory_limit
 
@@ -257,7 +261,13 @@ class BoundWalks(BoundBasis):
                 return self.steps(key)
             return others[what].T if turned else others[what]
 
-        return Trie(_turned(chains) if turned else chains, factor, self.M, wide, merge=self.steps.merge)
+        return Trie(
+            _turned(chains) if turned else chains,
+            factor,
+            self.M,
+            wide,
+            merge=self.limit / _ENTRY if self.steps.merge else 0,
+        )
 
     @property
     def _made(self) -> _Chains:
@@ -328,7 +338,9 @@ class BoundWalks(BoundBasis):
         if like is None:
             reject("z", "at least one member that is not None", z, "there is nothing to combine")
         total = trie.adjoint(value)
-        return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) if total is None else total.to(like.dtype)
+        if total is None:
+            return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) + _none_of(like)
+        return total.to(like.dtype)
 
     def each(self, z: Tensor) -> Tensor:
         trie = self.forward
@@ -347,7 +359,7 @@ class BoundWalks(BoundBasis):
             else:
                 total = total.index_add(-2, rows, value)
             totals[member] = total
-        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1])
+        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1]) + _none_of(x)
         return [totals[member].to(x.dtype) if member in totals else nothing for member in range(self.K)]
 
     @property
@@ -469,9 +481,9 @@ def _turned(chains: Sequence[Sequence[Chain]]) -> list[list[Chain]]:
     return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
 
 
-def _none_of(x: Tensor, weight: Tensor) -> Tensor:
-    """Zero, through which a gradient passes that is zero as well."""
-    return x.flatten()[:0].sum() + weight.flatten()[:0].sum()
+def _none_of(*tensors: Tensor) -> Tensor:
+    """Zero, through which gradients pass that are zero as well."""
+    return torch.stack([t.flatten()[:0].sum() for t in tensors]).sum()
 
 
 def _rows(x: Tensor, leaf: Leaf) -> Tensor:
