@@ -302,7 +302,7 @@ class TrieRow:
             expected = torch.stack(parts).sum(0)
             assert_close(conv(*arguments)[:, :4], expected.float(), f"{self.name}: the value")
             plans = planned(conv, lambda: conv(*arguments))
-        length = self.nodes if "nodes" in self.series else self.COUNT * self.length
+        length = self.nodes if self.series.startswith("nodes") else self.COUNT * self.length
         fields = {"work": self.name, "graph": str(graph), "E": graph.E, "P": WIDTH, "Q": WIDTH, "gradients": "none"}
         fields |= {"series": self.series, "length": length, "order": ", ".join(plan.order for plan in plans)}
         fields["ceiling"] = ceiling(plans, bench.ceilings)
