@@ -484,8 +484,8 @@ def arguments() -> argparse.ArgumentParser:
     add("--dropout", type=share, help="of features")
     add("--edge-dropout", type=share, default=0.5, help="of the edges that the encoder sees in the training")
     add("--batch", type=at_least(1, int), help="questions in a step; triples with sampled negatives")
-    add("--lr", type=at_least(0, float), help="of Adam in the first epoch")
-    add("--decay", type=at_least(0, float), help="factor of the rate from one epoch to the next")
+    add("--lr", type=at_least(1e-8, float), help="of Adam in the first epoch")
+    add("--decay", type=at_least(1e-3, float), help="factor of the rate from one epoch to the next")
     add("--validate", type=at_least(1, int), default=5000, help="triples to choose the epoch by, at most")
     add("--bfloat16", action="store_true", help="the scores of the training: faster where the processor can do it")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to train")
@@ -514,8 +514,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         options.dataset, graph = load(options.dataset, options.root.expanduser())
-        checkpoint = Checkpoint(options.checkpoint, options)
         settle(options)
+        checkpoint = Checkpoint(options.checkpoint, options)
         decomposition(options).build(1, options.channels, options.channels)
     except (OSError, ValueError) as error:
         parser.error(str(error))

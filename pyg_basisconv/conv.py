@@ -327,7 +327,8 @@ class BasisConv(MessagePassing):
         cached = self.cached and x.layout == torch.strided and fixed and not messages
         features, native = self._condensed(x, cached), bound.native(theta, P)
         apart = theta.sums and weight is not None and not messages and x.layout == torch.strided
-        mixing, unmixed = None if messages else bound.mixing, theta.unmixed
+        H = theta.mixtures
+        mixing = None if messages or H is None else bound.mixing
         problem = Problem(
             K=bound.K,
             M=bound.M,
@@ -349,7 +350,7 @@ class BasisConv(MessagePassing):
             messages=messages,
             native=None if native is None else native[1:5],
             compact=self._compactions(bound) if apart else (),
-            mixing=None if mixing is None or unmixed is None else (len(unmixed[0]), mixing),
+            mixing=None if mixing is None or H is None else (H, mixing),
             batched=bool(bound.batch),
         )
         return plan(problem, self.order), native

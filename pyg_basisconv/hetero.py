@@ -29,6 +29,8 @@ def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
     tensor([0., 0., 0., 1., 1.])
     """
     sizes = _sizes(data)
+    if not isinstance(x_dict, Mapping):
+        reject("x_dict", "a dict from node types to features", type(x_dict).__name__, "pass data.x_dict")
     other = sorted(map(repr, set(sizes) ^ set(x_dict)))
     if other:
         reject("x_dict", f"features of the node types {list(sizes)}", f"{list(x_dict)}", f"see to {', '.join(other)}")
@@ -67,9 +69,9 @@ def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
     {'actor': (3, 4), 'film': (2, 4)}
     """
     sizes = _sizes(data)
-    if y.dim() < 2 or y.shape[-2] != sum(sizes.values()):
-        fix = f"it has the nodes of {sizes} under each other"
-        reject("y", f"(*, {sum(sizes.values())}, Q)", tuple(y.shape), fix)
+    if not isinstance(y, Tensor) or y.dim() < 2 or y.shape[-2] != sum(sizes.values()):
+        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        reject("y", f"(*, {sum(sizes.values())}, Q)", got, f"it has the nodes of {sizes} under each other")
     return dict(zip(sizes, y.split(list(sizes.values()), -2), strict=True))
 
 

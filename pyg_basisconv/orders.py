@@ -43,9 +43,7 @@ def compacted(basis: BoundBasis, inputs: Inputs, side: Side) -> Tensor:
 
 def mixed(basis: BoundBasis, inputs: Inputs, then: Callable[[BoundBasis, Inputs], Tensor]) -> Tensor:
     """(sum_k c_hk A_k)^T x W_h: the members are mixed as the parameter says, and then H matrices are applied."""
-    unmixed = inputs.theta.unmixed
-    assert unmixed is not None  # the plan refuses it otherwise
-    coefficients, matrices = unmixed
+    coefficients, matrices = inputs.theta.unmixed
     return then(basis.mixed(coefficients), Inputs(inputs.x, matrices))
 
 

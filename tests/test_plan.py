@@ -161,7 +161,7 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
         "mixed": lambda: bases.Relations(1, inverse=True),
     }.get(order, lambda: bases.Powers(2))()
     conv = make(basis, kind, order)
-    possible = {"compacted": conv.theta.sums and conv.weight is not None, "mixed": conv.theta.unmixed is not None}
+    possible = {"compacted": conv.theta.sums and conv.weight is not None, "mixed": conv.theta.mixtures is not None}
     if not possible.get(order, True):
         with pytest.raises(ValueError, match=r"are summed|no parameter|are mixtures"):
             conv(draw(6, conv.in_channels), **tensors(g))

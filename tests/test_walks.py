@@ -651,3 +651,20 @@ def test_merged_products_keep_within_the_limit() -> None:
     g = Graph(3, 3, [(0, 1), (1, 2)], None, type=[0, 1])
     assert len(bind(bases.Walks(["a.b"], ["a", "b"]), g).forward.nodes) == 1
     assert len(bind(bases.Walks(["a.b"], ["a", "b"], memory_limit=10), g).forward.nodes) == 2
+
+
+@pytest.mark.parametrize("norm", ["row", "mean", "sym"])
+def test_walks_too_light_for_float32(norm: str) -> None:
+    """Forty steps of weight 1e-3: what is normalised is of ordinary size."""
+    g = dense_ish(30, 4).but(type=[0] * 120)
+    weight = torch.full((120,), 1e-3)
+    light = bind(bases.Walks(["a{40}"], ["a"], norm), g, edge_weight=weight, dtype=torch.float32)
+    exact = bind(bases.Walks(["a{40}"], ["a"], norm), g, edge_weight=weight.double())
+    torch.testing.assert_close(light.to_dense().double(), exact.to_dense(), rtol=1e-3, atol=1e-6)
+
+
+def test_walks_that_no_float_can_count_are_refused_with_weights_too() -> None:
+    g = dense_ish(30, 10).but(type=[0] * 300)
+    for weight in (None, torch.ones(300, dtype=DOUBLE)):
+        with pytest.raises(ValueError, match=r"^sorts: expected walks that a float64 can count"):
+            bind(bases.Walks(["a{400}"], ["a"], "mean"), g.but(weight=weight)).expand(draw(30, 1))

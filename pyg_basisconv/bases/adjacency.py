@@ -70,10 +70,10 @@ class Adjacency(Basis):
         elif weight is not None:
             weight = graph.weights
         if self.norm is not None:
-            weight = _normalise(structure, weight, self.norm, graph)
+            weight = normalise(structure, weight, self.norm, graph.wide)
         if self.diagonal:
             loop = structure.memo("is_loop", lambda: structure.source == structure.target)
-            weight = _ones(graph, structure) if weight is None else weight
+            weight = _ones(structure, graph.wide) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return single(structure, weight, graph.dtype)
 
@@ -207,9 +207,10 @@ def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Te
     return split.loops, torch.cat([_select(w, split.plain), loops])
 
 
-def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Graph) -> Tensor:
+def normalise(structure: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype) -> Tensor:
+    """(E,) the weights of the edges, normalised."""
     s = structure
-    w = _ones(graph, s) if weight is None else weight
+    w = _ones(s, dtype) if weight is None else weight
     if norm == "mean":
         count = s.pattern.by_target.ptr.diff().to(w.dtype)
         return w * s.at_target(power(count, -1.0))
@@ -221,8 +222,8 @@ def _normalise(structure: Structure, weight: Tensor | None, norm: str, graph: Gr
     return s.at_source(inverse) * w * s.at_target(inverse)
 
 
-def _ones(graph: Graph, structure: Structure) -> Tensor:
-    return torch.ones(structure.source.numel(), dtype=graph.wide, device=graph.device)
+def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
+    return torch.ones(structure.source.numel(), dtype=dtype, device=structure.source.device)
 
 
 def sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:

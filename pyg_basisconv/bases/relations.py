@@ -11,7 +11,7 @@ from ..errors import reject
 from ..explicit import EdgeSet, TypedEdges
 from ..graph import Graph
 from ..walks import Vocabulary
-from .adjacency import power, root, sums
+from .adjacency import normalise, root, sums
 from .composed import BoundConcat
 from .edges import typed
 from .identity import Identity
@@ -113,11 +113,8 @@ def normalised(edges: EdgeSet, weight: Tensor | None, norm: Norm, dtype: torch.d
     if norm is None:
         return weight
     s = edges.by_pair
+    if norm != "sym":
+        return normalise(s, weight, "rw" if norm == "row" else norm, dtype)
     w = torch.ones(s.source.numel(), dtype=dtype, device=s.source.device) if weight is None else weight
-    if norm == "mean":
-        count = s.pattern.by_target.ptr.diff().to(w.dtype)
-        return w * s.at_target(power(count, -1.0))
-    out = sums(s.pattern.T, weight, w.dtype)
-    if norm == "row":
-        return w * s.at_source(power(out, -1.0))
-    return s.at_source(root(out)) * w * s.at_target(root(sums(s.pattern, weight, w.dtype)))
+    out, into = sums(s.pattern.T, weight, w.dtype), sums(s.pattern, weight, w.dtype)
+    return s.at_source(root(out)) * w * s.at_target(root(into))

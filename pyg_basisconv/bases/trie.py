@@ -84,6 +84,7 @@ class Trie:
         factor: what a key stands for.
         M: how many rows there are.
         dtype: of the matrices.
+        device: of the matrices.
         merge: how many entries a product may have that is written out: none where weights learn.
     """
 
@@ -93,9 +94,10 @@ class Trie:
         factor: Callable[[Key], Factor],
         M: int,
         dtype: torch.dtype,
+        device: torch.device,
         merge: float = math.inf,
     ) -> None:
-        self.M, self.dtype = M, dtype
+        self.M, self.dtype, self.device = M, dtype, device
         self._factor, self._factors = factor, dict[Key, Factor]()
         self._parts: dict[tuple[Key, int | None], Part] = {}
         self.nodes: list[Node] = []  # parents before children, and what ends below a node before its next sibling
@@ -301,10 +303,8 @@ class Trie:
         Args:
             check: is told of a member and how many entries its product may have, before they are made.
         """
-        eye = torch.arange(self.M)
         for member in self.at_root:
-            device = self.nodes[0].part.rows.device if self.nodes else torch.device("cpu")
-            places = eye.to(device).expand(2, -1)
+            places = torch.arange(self.M, device=self.device).expand(2, -1)
             yield member, torch.sparse_coo_tensor(places, torch.ones_like(places[0], dtype=self.dtype), [self.M] * 2)
         held: dict[int, tuple[Tensor, int]] = {}
         for index, node in enumerate(self.nodes, 1):
@@ -334,6 +334,7 @@ class Trie:
     def map(self, change: Change, device: torch.device) -> "Trie":
         """The same with other matrices."""
         trie = copy(self)
+        trie.device = device
         parts = {id(node.part): node.part for node in self.nodes}
         mapped = {name: part.map(change, device) for name, part in parts.items()}
         trie.nodes = [copy(node) for node in self.nodes]

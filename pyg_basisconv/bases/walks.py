@@ -19,7 +19,7 @@ from .relations import NORMS, Norm, normalised
 from .trie import Chain, Change, Factor, Key, Leaf, Trie, gather
 
 _ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
-_MOST = 1e15  # walks: where there are more, float32 has no room for the numbers and their inverses
+_MOST = 1e15  # walks: with more, or fewer than one in so many, float32 has no room for the numbers and their inverses
 
 
 class Walks(Basis):
@@ -40,7 +40,9 @@ class Walks(Basis):
     ========== ==========================================================================================
 
     Products are not built: factors that sorts have in common at their beginning, or at their end, are applied once, and
-    only to the nodes that their walks reach. A product is written out where that is no more work.
+    only to the nodes that their walks reach. A product is written out where that is no more work. (A norm of the whole
+    walk is a factor of each sort's own: 'row' at its beginning, 'mean' at its end, 'sym' at both. The plan goes from
+    the other end.) What has to be built, or counted to be normalised, is refused when it is first asked for.
 
     Args:
         sorts: strings or lists of steps; or a dict of them, by name.
@@ -256,18 +258,14 @@ class BoundWalks(BoundBasis):
         chains, others, wide = self._made
 
         def factor(key: Key) -> Factor:
-            what, turned = key
+            what, back = key
             if what not in others:
                 return self.steps(key)
-            return others[what].T if turned else others[what]
+            return others[what].T if back else others[what]
 
-        return Trie(
-            _turned(chains) if turned else chains,
-            factor,
-            self.M,
-            wide,
-            merge=self.limit / _ENTRY if self.steps.merge else 0,
-        )
+        chains = _turned(chains) if turned else chains
+        most = self.limit / _ENTRY if self.steps.merge else 0
+        return Trie(chains, factor, self.M, wide, self.device, most)
 
     @property
     def _made(self) -> _Chains:
@@ -296,12 +294,15 @@ class BoundWalks(BoundBasis):
             counted = plain if norm == "sym" else plain._but(steps=self.steps.counting)
             sums |= {("after", k): total for k, total in enumerate(counted.column_sums)}
         totals = [total.detach() for total in sums.values() if total.numel()]
-        if self.steps.weight is None and any(bool(total.isinf().any()) for total in totals):
+        weight = self.steps.weight
+        finite = weight is None or bool(weight.isfinite().all())
+        if finite and any(bool(total.isinf().any()) for total in totals):
             fix = "shorten the sort, or use per='step'"
-            reject("sorts", "walks whose number is one of float64, to be normalised", "more from or to one node", fix)
-        most = max((float(total.nan_to_num(0.0).abs().max()) for total in totals), default=0.0)
+            reject("sorts", "walks that a float64 can count, to be normalised", "more from or to one node", fix)
+        sizes = torch.cat([total[total.isfinite() & (total != 0)].abs() for total in totals] or [torch.ones(1)])
         chains, others, wide = plain._made
-        wide = torch.float64 if most > _MOST else wide
+        if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
+            wide = torch.float64
         scale = root if norm == "sym" else _inverse
         others = {**others, **{what: _diagonal(total, scale, wide) for what, total in sums.items()}}
         chains = [

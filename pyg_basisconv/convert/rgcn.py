@@ -137,6 +137,15 @@ class Related(Converted):
         if self.call.layer == "FastRGCNConv" and x.source is not None and not _in_order(x.source):
             fix = "convert an RGCNConv, which reads them"
             reject("x", "the numbers 0, 1, 2, ... of its nodes, for which FastRGCNConv takes all", "others", fix)
+        for numbers in (x.source, x.target):
+            if numbers is None:
+                continue
+            if numbers.dtype not in (torch.int64, torch.int32):
+                reject("x", "numbers of nodes, torch.int64", numbers.dtype, "convert them with .long()")
+            low, high = _READ.get((numbers,), "range", lambda n=numbers: _range(n))  # type: ignore[misc]
+            if low < 0 or high >= self.theta.P:
+                fix = "number the nodes from 0 on, or make the layer with more in_channels"
+                reject("x", f"numbers of nodes from 0 to {self.theta.P - 1}", (low, high), fix)
 
     def _edges(self, edge_index: Any, edge_type: Tensor | None) -> tuple[Any, Tensor | None]:
         """The edges and their types, which may be the values of a sparse matrix."""
@@ -167,6 +176,11 @@ class Related(Converted):
 
         code: Tensor = _READ.get((numbers,), ("code", self.theta.P, weight.dtype, weight.device), build)
         return code
+
+
+def _range(numbers: Tensor) -> tuple[int, int]:
+    """The least and the largest; (0, -1) of none."""
+    return (int(numbers.min()), int(numbers.max())) if numbers.numel() else (0, -1)
 
 
 class Sides(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cache import kept
-from .op import refuse_transforms
+from .op import autocast, refuse_transforms, wide
 from .pattern import index_dtype
 
 _ROOM = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers of all members' rows that are gathered at a time
@@ -102,7 +102,7 @@ class _Outer(torch.autograd.Function):
         ctx.save_for_backward(x, y)
         ctx.meetings = meetings
         K, P, Q = len(meetings.runs), x.shape[1], y.shape[1]
-        weight = x.new_zeros((K, P, Q), dtype=_wide(x))
+        weight = x.new_zeros((K, P, Q), dtype=wide(x))
         for first, last, rows in meetings.tiles(x):
             weight += (rows.t() @ y[first:last]).view(K, P, Q)
         return weight.to(x.dtype)
@@ -119,16 +119,11 @@ def _both(x: Tensor, weight: Tensor, grad: Tensor, turned: Meetings) -> tuple[Te
     """Both derivatives, of which each reads what is gathered of the gradient."""
     K, P, Q = weight.shape
     grad_x, flat = torch.empty_like(x), weight.transpose(1, 2).reshape(K * Q, P)
-    grad_weight = x.new_zeros((P, K * Q), dtype=_wide(x))
+    grad_weight = x.new_zeros((P, K * Q), dtype=wide(x))
     for first, last, rows in turned.tiles(grad):
         torch.mm(rows, flat, out=grad_x[first:last])
         grad_weight += x[first:last].t() @ rows
     return grad_x, grad_weight.view(P, K, Q).transpose(0, 1).to(x.dtype)
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    """Where sums of many terms are made: float32 at least."""
-    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
@@ -152,9 +147,7 @@ def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
             [12.]])
     """
     refuse_transforms("gather_matmul", x, weight)
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(dtype), weight.to(dtype)
+    x, weight = autocast(x, weight)
     if x.dim() == 2:
         y: Tensor = _Products.apply(x.contiguous(), weight, meetings)
         return y

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..cache import kept
-from .op import refuse_transforms
+from .op import autocast, refuse_transforms, wide
 from .pattern import compress, index_dtype
 from .products import _sddmm, _spmm
 
@@ -255,7 +255,7 @@ class _Outer(torch.autograd.Function):
         ctx.save_for_backward(x, z, edge)
         ctx.about = pairs, batch
         call = _Call(pairs, edge, batch)
-        total = x.new_zeros(shape, dtype=_wide(x))
+        total = x.new_zeros(shape, dtype=wide(x))
         for piece in call.pieces(total):
             _outer(call.reach(x, piece), call.read(z, piece), piece, batch, total)
         return total.to(x.dtype)
@@ -286,12 +286,7 @@ def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, ba
 
 
 def _zeros(like: Tensor, rows: int, batch: int, width: int) -> Tensor:
-    return like.new_zeros((rows, batch * width), dtype=_wide(like))
-
-
-def _wide(x: Tensor) -> torch.dtype:
-    """Where sums of many terms are made: float32 at least."""
-    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+    return like.new_zeros((rows, batch * width), dtype=wide(like))
 
 
 def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, turned: bool = False) -> Tensor:
@@ -317,9 +312,7 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     tensor([ 0.,  0.,  0., 25.])
     """
     refuse_transforms("typed_matmul", x, weight, edge)
-    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(dtype), weight.to(dtype)
+    x, weight = autocast(x, weight)
     *batch, rows, P = x.shape
     B = x.shape[:-2].numel()
     flat = x.movedim(-2, 0).reshape(rows, B * P)  # batches lie side by side in the width

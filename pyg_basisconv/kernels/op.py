@@ -83,3 +83,16 @@ def primitive(
         return eager.apply(first, *rest)  # type: ignore[attr-defined, no-any-return]
 
     return call
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Where sums of many terms are made: float32 at least."""
+    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def autocast(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the dtype in which products are made, as torch is told."""
+    if not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
+        return x, *others
+    dtype = torch.get_autocast_dtype(x.device.type)
+    return tuple(t.to(dtype) for t in (x, *others))

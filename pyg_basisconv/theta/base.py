@@ -128,9 +128,14 @@ class Theta(nn.Module):
         return self.dense(width).unsqueeze(1)
 
     @property
-    def unmixed(self) -> "tuple[Tensor, Theta] | None":
-        """The coefficients (H, K) and the H matrices that the K are mixtures of, where they are."""
+    def mixtures(self) -> int | None:
+        """H, where the K matrices are mixtures of H."""
         return None
+
+    @property
+    def unmixed(self) -> "tuple[Tensor, Theta]":
+        """The coefficients (H, K) and the H matrices, where they are."""
+        raise NotImplementedError
 
     @property
     def sums(self) -> bool:

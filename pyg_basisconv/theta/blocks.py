@@ -169,9 +169,11 @@ class Separable(Theta):
         return torch.einsum("hkp,hpq->kpq" if self.depthwise else "hk,hpq->kpq", self.mix, self.weight)
 
     @property
-    def unmixed(self) -> tuple[Tensor, Theta] | None:
-        if self.depthwise or isinstance(self.weight, UninitializedParameter):
-            return None
+    def mixtures(self) -> int | None:
+        return None if self.depthwise else self.H
+
+    @property
+    def unmixed(self) -> tuple[Tensor, Theta]:
         matrices = Full()
         matrices.weight, matrices.K, matrices.P, matrices.Q = self.weight, self.H, self.P, self.Q
         return self.mix, matrices

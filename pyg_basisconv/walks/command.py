@@ -30,7 +30,7 @@ def walks_command(options: argparse.Namespace) -> int:
     try:
         _print(_answer(options))
     except ValueError as error:
-        print("python -m pyg_basisconv walks: error:", " ".join(str(error).split()), file=sys.stderr)
+        print("python -m pyg_basisconv walks: error:", " ".join(str(error).splitlines()), file=sys.stderr)
         return 2
     return 0
 

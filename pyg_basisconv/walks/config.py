@@ -15,7 +15,7 @@ from .files import table_of
 from .grammar import Sort, parse
 from .nearest import suggestion
 from .sources import Source, read
-from .syntax import brief
+from .wording import brief
 from .vocabulary import Ends, Vocabulary
 
 
@@ -121,8 +121,9 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
 
 
 def _basis(document: Document, sorts: dict[str, Sort], vocabulary: Vocabulary) -> Walks:
+    options = document.walks()
     try:
-        return Walks(sorts, vocabulary, **document.walks())
+        return Walks(sorts, vocabulary, **options)
     except ValueError as error:
         raise ValueError(f"{document.path}: [walks] {error}") from None
 

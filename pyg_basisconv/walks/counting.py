@@ -1,6 +1,9 @@
 """How many walks there are, where, and some of them, by products of vectors with the matrices of steps."""
 
+from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +43,44 @@ class Steps:
         return self.edges[:, self._starts[relation] : self._starts[relation + 1]]
 
 
+class State(NamedTuple):
+    """What may follow within a sort.
+
+    ends: how many sequences are over; steps: the next ones, and the number of the state behind each.
+    """
+
+    ends: int
+    steps: tuple[tuple[Step, int], ...]
+
+
+def states_of(sequences: Iterable[tuple[Step, ...]]) -> list[State]:
+    """The states of a sort: one for all beginnings of sequences with the same continuations.
+
+    What sequences have in common, at their beginning or their end, is there once. States come behind those that follow
+    them; the last is that in which walks begin.
+
+    >>> states_of([("a",), ("a", "b"), ("c", "b")])  # steps may be called anything
+    [State(ends=1, steps=()), State(ends=0, steps=(('b', 0),)), State(ends=1, steps=(('b', 0),)), \
+State(ends=0, steps=(('a', 2), ('c', 1)))]
+    """
+    steps: list[dict[Step, int]] = [{}]
+    ends = Counter[int]()
+    for sequence in sequences:
+        at = 0
+        for step in sequence:
+            if step not in steps[at]:
+                steps[at][step] = len(steps)
+                steps.append({})
+            at = steps[at][step]
+        ends[at] += 1
+    numbers: dict[State, int] = {}
+    of: dict[int, int] = {}
+    for at in reversed(range(len(steps))):
+        state = State(ends[at], tuple(sorted((step, of[behind]) for step, behind in steps[at].items())))
+        of[at] = numbers.setdefault(state, len(numbers))
+    return list(numbers)
+
+
 class Instances:
     """The walks of one sort.
 
@@ -49,32 +90,33 @@ class Instances:
     """
 
     def __init__(self, sort: Sort, steps: Steps) -> None:
-        self.sort, self.N = sort, steps.N
-        self.chains = [[steps(step) for step in sequence] for sequence in sort.sequences]
+        self.steps, self.N = steps, steps.N
+        self.states = states_of(sort.sequences)
 
     @cached_property
-    def onward(self) -> list[list[Vector]]:
-        """Per sequence, per step and behind the last: how many ways there are from each node to the end."""
-        found = []
-        for chain in self.chains:
-            ways = [np.ones(self.N)]
-            for matrix in reversed(chain):
-                ways.append(matrix @ ways[-1])
-            found.append(ways[::-1])
+    def onward(self) -> list[Vector]:
+        """Per state: how many ways there are from each node to an end."""
+        found: list[Vector] = []
+        for ends, steps in self.states:
+            ways = np.full(self.N, float(ends))
+            with np.errstate(over="ignore"):
+                for step, behind in steps:
+                    ways += self.steps(step) @ found[behind]
+            # Long sorts die out or overflow: then all their states have one vector.
+            found.append(found[-1] if found and np.array_equal(ways, found[-1]) else ways)
         return found
 
-    @cached_property
+    @property
     def starts(self) -> Vector:
         """(N,) how many walks begin at each node."""
-        with np.errstate(over="ignore"):
-            return np.sum([ways[0] for ways in self.onward], 0)
+        return self.onward[-1]
 
     @cached_property
     def ends(self) -> Vector:
         """(N,) how many walks end at each node."""
         return self.reached(np.ones(self.N))
 
-    @property
+    @cached_property
     def count(self) -> float:
         """How many walks there are: exact below 2^53."""
         with np.errstate(over="ignore"):
@@ -83,55 +125,74 @@ class Instances:
     def reached(self, start: Vector) -> Vector:
         """(N,) how many walks end at each node, where `start` says how often each node begins one."""
         total = np.zeros(self.N)
-        for chain in self.chains:
-            here = start
-            for matrix in chain:
-                here = matrix.T @ here
-            with np.errstate(over="ignore"):
-                total += here
+        here = {len(self.states) - 1: start}
+        with np.errstate(over="ignore"):
+            for number, (ends, steps) in self._from_the_start():
+                ways = here.pop(number)
+                if ends:  # 0 times infinity is none
+                    total = total + ends * ways
+                for step, behind in steps:
+                    here[behind] = here.get(behind, 0.0) + self.steps(step).T @ ways
         return total
 
     def pairs(self, most: float) -> tuple[float, bool]:
-        """How many pairs of nodes walks join, and whether that is exact; it is where `most` multiply-adds are enough.
+        """How many pairs of nodes walks join, and whether that is exact; it is where `most` operations are enough.
 
-        Otherwise it is a bound: no more pairs than walks, nor than starts times ends.
+        Otherwise it is a bound: no more pairs than walks, nor than starts times ends. An operation is a multiply-add, or
+        to look at a node or at an entry of a matrix.
         """
-        union = csr_matrix((self.N, self.N), dtype=bool)
-        for chain, onward in zip(self.chains, self.onward, strict=True):
-            product = identity(self.N, dtype=bool, format="csr")
-            for matrix, ways in zip(chain, onward[1:], strict=True):
-                degrees = np.diff(matrix.indptr)
-                work = float(degrees[product.indices].sum())
-                most -= work
+        union = none = csr_matrix((self.N, self.N), dtype=bool)
+        here = {len(self.states) - 1: identity(self.N, dtype=bool, format="csr")}
+        for number, (ends, steps) in self._from_the_start():
+            product = here.pop(number)
+            if ends:
+                union = union + product
+                most -= self.N + union.nnz
+            for step, behind in steps:
+                matrix = self.steps(step)
+                most -= self.N + matrix.nnz + float(np.diff(matrix.indptr)[product.indices].sum())
                 if most < 0:
                     bound = float(np.count_nonzero(self.starts)) * float(np.count_nonzero(self.ends))
                     return min(self.count, bound), False
-                product = product @ _pattern(matrix, ways)
-            union = union + product
+                here[behind] = here.get(behind, none) + product @ _pattern(matrix, self.onward[behind])
         return float(union.nnz), True
+
+    def _from_the_start(self) -> Iterable[tuple[int, State]]:
+        """The states with their numbers, each before those that follow it."""
+        return reversed(list(enumerate(self.states)))
 
     def samples(self, number: int, random: np.random.Generator) -> list[list[int]]:
         """Some walks, each as likely as every other, none twice, as lists of their nodes."""
         if not 0 < self.count < np.inf:
             return []
         found: dict[tuple[int, ...], None] = {}
-        weights = np.array([ways[0].sum() for ways in self.onward]) / self.count
         for _ in range(4 * number):
-            k = int(random.choice(len(weights), p=weights / weights.sum()))
-            found[self._walk(k, random)] = None
+            found[self._walk(random)] = None
             if len(found) == number:
                 break
         return [list(walk) for walk in found]
 
-    def _walk(self, k: int, random: np.random.Generator) -> tuple[int, ...]:
-        """A walk of sequence k: each node as likely as there are ways on from it."""
-        ways = self.onward[k]
-        walk = [_drawn(ways[0], random)]
-        for matrix, onward in zip(self.chains[k], ways[1:], strict=True):
-            some = slice(matrix.indptr[walk[-1]], matrix.indptr[walk[-1] + 1])
-            nodes = matrix.indices[some]
-            walk.append(int(nodes[_drawn(matrix.data[some] * onward[nodes], random)]))
+    def _walk(self, random: np.random.Generator) -> tuple[int, ...]:
+        """A walk: each node as likely as there are ways on from it."""
+        walk = [_drawn(self.starts, random)]
+        place = self._next(len(self.states) - 1, walk[0], random)
+        while place is not None:
+            walk.append(place[1])
+            place = self._next(*place, random)
         return tuple(walk)
+
+    def _next(self, number: int, node: int, random: np.random.Generator) -> tuple[int, int] | None:
+        """The state and the node that come next; None where the walk is over."""
+        ends, steps = self.states[number]
+        places: list[tuple[int, int] | None] = [None]
+        ways = [np.array([float(ends)])]
+        for step, behind in steps:
+            matrix = self.steps(step)
+            some = slice(matrix.indptr[node], matrix.indptr[node + 1])
+            nodes = matrix.indices[some]
+            places += [(behind, int(n)) for n in nodes]
+            ways.append(matrix.data[some] * self.onward[behind][nodes])
+        return places[_drawn(np.concatenate(ways), random)]
 
 
 def _pattern(matrix: csr_matrix, ways: Vector) -> csr_matrix:

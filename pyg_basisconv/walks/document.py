@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from ..errors import reject
 from .files import text_of
 from .nearest import suggestion
-from .syntax import brief
+from .wording import brief, shown
 
 KEYS: dict[str, tuple[str, ...] | None] = {
     "graph": ("triples", "hetero", "dataset", "root", "options", "labels"),
@@ -34,7 +34,7 @@ class Document:
         text = text_of(path, "TOML")
         try:
             self.tables: dict[str, Any] = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # numbers and lists without end among them
             reject(str(path), "TOML", str(error) or "values inside of values without end", "correct the line")
         for name, table in self.tables.items():
             if name not in KEYS:
@@ -119,7 +119,7 @@ class Document:
 
 
 def _shown(value: Any) -> str:
-    return brief(value) if isinstance(value, str) else brief(str(value)) + f" ({type(value).__name__})"
+    return brief(value) if isinstance(value, str) else brief(shown(value)) + f" ({type(value).__name__})"
 
 
 def _listed(names: Any) -> str:

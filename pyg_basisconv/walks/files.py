@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import reject
-from .syntax import brief
+from .wording import brief
 
 
 def text_of(path: Path, what: str) -> str:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import reject
-from .syntax import LONGEST, Reader, brief
+from .syntax import LONGEST, Reader
 from .tree import Chain, Choice, Name, Node, Repeat, join, written
 from .vocabulary import Vocabulary
+from .wording import brief, shown
 
 Step = tuple[tuple[int, bool], ...]
 Located = tuple[Step, int | None]
@@ -54,7 +55,7 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
 
     Raises:
         ValueError: what is wrong, and the column where it stands: mistakes of the syntax, unknown relations, steps
-            whose types do not join, and more than 10,000 sequences.
+            whose types do not join, and more than 10,000 sequences, or more than 10,000 steps in all of them.
 
     >>> parse("played.characterIn", ["played", "characterIn"]).sequences
     ((((0, False),), ((1, False),)),)
@@ -77,7 +78,7 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
         tree = join(Chain, [_item(item, at, words) for at, item in enumerate(sort, 1)])
         source = written(tree, words)
     else:
-        reject("sorts", "a sort as a string or a list of its steps", brief(repr(sort)), "write 'relation.relation'")
+        reject("sorts", "a sort as a string or a list of its steps", brief(shown(sort)), "write 'relation.relation'")
     sequences = _sequences(tree, source)
     for sequence in sequences:
         _check_ends(sequence, source, words)
@@ -86,7 +87,7 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
 
 def _item(item: Any, at: int, words: Vocabulary) -> Name:
     """One step of a list."""
-    where = f"{brief(repr(item))} as item {at}"
+    where = f"{brief(shown(item))} as item {at}"
     if isinstance(item, str):
         inverse = words.find(item) is None and item.startswith("^")
         name = item[inverse:]

@@ -7,10 +7,10 @@ from typing import NoReturn
 
 from ..errors import reject
 from .files import lines_of
-from .syntax import brief
+from .wording import brief
 
 _CODE = r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}"
-_IRI = rf'<(?:[^\x00-\x20<>"{{}}|^`\\]|{_CODE})*>'
+_IRI = rf'<[A-Za-z][A-Za-z0-9+.\-]*:(?:[^\x00-\x20<>"{{}}|^`\\]|{_CODE})*>'
 _BLANK = r"_:\w(?:[\w.:\-·]*[\w:\-·])?"
 _TEXT = rf'"(?:[^"\\\r]|\\[tbnrf"\'\\]|{_CODE})*"'
 _LITERAL = rf"{_TEXT}(?:\^\^{_IRI}|@[A-Za-z]+(?:-[A-Za-z0-9]+)*)?"
@@ -30,9 +30,9 @@ def triples(path: Path) -> Iterator[tuple[str, str, str]]:
         if line[at] == "#":
             continue
         for pattern, what in (
-            (_SUBJECT, "a subject: <IRI> or _:label"),
-            (_PREDICATE, "a predicate: <IRI>"),
-            (_OBJECT, 'an object: <IRI>, _:label or "text"'),
+            (_SUBJECT, "a subject: an absolute <IRI> or _:label"),
+            (_PREDICATE, "a predicate: an absolute <IRI>"),
+            (_OBJECT, 'an object: an absolute <IRI>, _:label or "text"'),
         ):
             match = pattern.match(line, at)
             if match is None:

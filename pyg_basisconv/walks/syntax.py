@@ -6,9 +6,10 @@ from typing import NoReturn
 from ..errors import reject
 from .tree import Chain, Choice, Name, Node, Repeat, join, plain, turned
 from .vocabulary import Vocabulary
+from .wording import brief
 
 DEPTH = 100
-LONGEST = 10**6
+LONGEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -162,13 +163,3 @@ class Reader:
             fix = self.vocabulary.suggestion(token.text)
             self.fail("a relation of the graph", brief(token.text), token.column, fix)
         return Name(id, inverse, token.column)
-
-
-def brief(text: str, most: int = 80) -> str:
-    """A text in quotes, its middle left out where it is long.
-
-    >>> brief("played"), brief("a" * 100, 7)
-    ("'played'", "'aa...aa'")
-    """
-    half = (most - 3) // 2
-    return repr(text if len(text) <= most else f"{text[:half]}...{text[-half:]}")

@@ -9,6 +9,7 @@ from torch_geometric.data import HeteroData
 
 from ..errors import reject
 from .nearest import suggestion
+from .wording import brief, shown
 
 Ends = tuple[str, str]
 
@@ -66,7 +67,7 @@ class Vocabulary:
         """Whatever names relations.
 
         Args:
-            relations: a `Vocabulary`; a sequence of names; a number R, for the names '0' to 'R-1'; a `HeteroData`,
+            relations: a `Vocabulary`; a sequence of names; a number R > 0, for the names '0' to 'R-1'; a `HeteroData`,
                 whose edge types (src, rel, dst) are called rel where no other is, and always src__rel__dst; or None,
                 for all numbers from '0' on, where it is not yet known how many relations there are.
 
@@ -88,11 +89,12 @@ class Vocabulary:
             return vocabulary
         if isinstance(relations, HeteroData):
             return cls._of_hetero(relations)
-        if isinstance(relations, int) and not isinstance(relations, bool) and relations >= 0:
+        if isinstance(relations, int) and not isinstance(relations, bool) and relations > 0:
             return cls([str(i) for i in range(relations)])
         if isinstance(relations, Sequence) and not isinstance(relations, str):
             return cls(relations)
-        reject("relations", "names, their number, or a HeteroData", repr(relations), "pass a list of names")
+        got = brief(shown(relations))
+        reject("relations", "names, a number from 1 on, or a HeteroData", got, "pass a list of names")
 
     @classmethod
     def _of_hetero(cls, data: HeteroData) -> "Vocabulary":
@@ -150,7 +152,8 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     seen = set()
     for name in names:
         if not isinstance(name, str) or not name:
-            reject("relations", "names that are not empty", repr(name), "name every relation")
+            got = brief(shown(name))
+            reject("relations", "names that are strings, and not empty", got, "name every relation by a string")
         if name in seen:
             reject("relations", "names that differ", f"{name!r} twice", "name every relation once")
         seen.add(name)
