@@ -573,6 +573,6 @@ def test_tied_parameters_are_left() -> None:
 
 @pytest.mark.parametrize("numbers", [[0, 99], [-1, 0]], ids=["beyond", "negative"])
 def test_numbers_of_no_node_are_refused(numbers: list[int]) -> None:
-    conv = convert(RGCNConv(5, 3, 2))
+    conv = convert(pyg.RGCNConv(5, 3, 2))
     with pytest.raises(ValueError, match=r"^x: expected numbers of nodes from 0 to 4"):
         conv(torch.tensor(numbers), torch.tensor([[0], [1]]), torch.tensor([0]))
