@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pyg_basisconv import BasisConv, bases
-from pyg_basisconv.kernels import Meetings, Pattern, compact, gather_matmul, sddmm, spmm
+from pyg_basisconv.kernels import Meetings, Pattern, gather_matmul, sddmm, spmm, tiled
 
 SHAPES = {
     # M, N, E
@@ -218,7 +218,7 @@ def meetings(few: bool) -> Meetings:
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 def test_products_by_their_definition(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compact, "_ROOM", {"cpu": 1})
+    monkeypatch.setattr(tiled, "_ROOM", {"cpu": 1})
     met = meetings(few)
     assert met.many is not few
     x, weight = draw(2, 5, 3).requires_grad_(), draw(3, 3, 2, seed=1).requires_grad_()

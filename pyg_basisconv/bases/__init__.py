@@ -12,7 +12,8 @@ from .masks import Bags, Causal, Complete
 from .polynomial import Chebyshev, Diffusion, Powers
 from .relations import Relations
 from .shifts import Shifts
-from .walks import BoundWalks, Walks
+from .walked import BoundWalks
+from .walks import Walks
 from .window import Window
 
 __all__ = [

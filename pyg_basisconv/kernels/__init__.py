@@ -1,13 +1,13 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
 from .attend import Piece, attend
-from .compact import Meetings, gather_matmul
 from .dense import matmul
 from .distinct import Pairs, typed_matmul
 from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm
 from .segments import collect, lift, pair_sum, segment_softmax
+from .tiled import Meetings, gather_matmul
 
 __all__ = [
     "Meetings",

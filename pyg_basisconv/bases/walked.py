@@ -1,0 +1,399 @@
+"""Walks on a graph: sums of products of the matrices of their steps."""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
+from ..errors import reject
+from ..explicit import EdgeSet, members
+from ..graph import Graph
+from ..kernels import matmul
+from ..walks import Step
+from .adjacency import power, root
+from .relations import Norm, normalised
+from .trie import Chain, Change, Factor, Key, Leaf, Trie, gather
+
+_ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
+_MOST = 1e15  # walks: with more, or fewer than one in so many, float32 has no room for the numbers and their inverses
+
+
+class Steps:
+    """What the steps of walks stand for on a graph: the edges of some relations, in their directions.
+
+    Args:
+        graph: the graph.
+        relations: how many it has, None where any may be there.
+        norm: of each step.
+    """
+
+    def __init__(self, graph: Graph, relations: int | None, norm: Norm) -> None:
+        s = graph.structure
+        if s.type is None and relations != 1:
+            reject("edge_type", "a relation for each edge", None, "pass edge_type")
+        self.source, self.target, self.M = s.source, s.target, s.M
+        self.device, self.dtype, self.wide = graph.device, graph.dtype, graph.wide
+        self.weight = None if graph.weight is None else graph.weights
+        self.norm = norm
+        self.merge = not self.learns  # products of weights that learn are not written out
+        low, high = s.memo("types", lambda: _range(s.type))
+        if low < 0 or (relations is not None and high >= relations):
+            expected = "from 0 on" if relations is None else f"from 0 to {relations - 1}"
+            reject("edge_type", f"types {expected}", (low, high), "correct the types, or name all relations")
+        self.order, self.ends = s.memo("by type", lambda: _by_type(s.type, s.source.numel(), high + 1, graph.device))
+
+    @property
+    def learns(self) -> bool:
+        """Whether a gradient passes through the weights."""
+        return self.weight is not None and self.weight.requires_grad
+
+    @property
+    def counting(self) -> "Steps":
+        """The same, as they are: without weights."""
+        steps = copy(self)
+        steps.weight, steps.norm = None, None
+        return steps
+
+    def __call__(self, key: Key) -> Factor:
+        """The matrix of a step, or its transpose."""
+        step, turned = key
+        factor = self._edges(step)  # type: ignore[arg-type]
+        return factor.T if turned else factor
+
+    def _edges(self, step: Step) -> Factor:
+        sources, targets, places = [], [], []
+        for relation, inverse in step:
+            some = relation < len(self.ends) - 1
+            place = self.order[self.ends[relation] : self.ends[relation + 1]] if some else self.order[:0]
+            ends = self.source.index_select(0, place), self.target.index_select(0, place)
+            source, target = ends[::-1] if inverse else ends
+            sources.append(source)
+            targets.append(target)
+            places.append(place)
+        source, target, place = torch.cat(sources), torch.cat(targets), torch.cat(places)
+        weight = None if self.weight is None else gather(self.weight, place)
+        edges = EdgeSet(1, self.M, self.M, None, source, target)
+        return Factor(source, target, normalised(edges, weight, self.norm, self.wide))
+
+
+def _range(kind: Tensor | None) -> tuple[int, int]:
+    """The least and the largest type."""
+    return (0, 0) if kind is None or not kind.numel() else (int(kind.min()), int(kind.max()))
+
+
+def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple[Tensor, list[int]]:
+    """(E,) the edges type by type, and where each type begins, and the end."""
+    if kind is None:
+        return torch.arange(E, device=device), [0, E]
+    kinds, order = torch.sort(kind.long(), stable=True)
+    return order, torch.searchsorted(kinds, torch.arange(K + 1, device=device)).tolist()
+
+
+class _Chains(NamedTuple):
+    """The products of each member by the keys of their factors; what keys stand for that are no steps; and the dtype in
+    which all is computed.
+    """
+
+    chains: Sequence[Sequence[Chain]]
+    others: Mapping[Hashable, Factor]
+    wide: torch.dtype
+
+
+class BoundWalks(BoundBasis):
+    """For each member a sum of products of sparse matrices. What is computed is in float32 at least.
+
+    Args:
+        sorts: the products of each member, by the keys of their factors: steps.
+        steps: what these stand for.
+        texts: what the members are called in errors.
+        limit: bytes that a product may take that has to be built.
+        norm: of the walks.
+        binary: whether there is one walk at most between two nodes.
+        turned: whether all are transposed.
+    """
+
+    def __init__(
+        self,
+        sorts: Sequence[Sequence[Chain]],
+        steps: Steps,
+        texts: Sequence[str],
+        limit: int,
+        norm: Norm = None,
+        binary: bool = False,
+        turned: bool = False,
+    ) -> None:
+        self.sorts, self.steps, self.texts, self.limit = sorts, steps.counting if binary else steps, texts, limit
+        self.norm, self.binary, self.turned = norm, binary, turned
+        self.K, self.M, self.N = len(sorts), steps.M, steps.M
+        self.dtype, self.device = steps.dtype, steps.device
+
+    def _but(self, **changes: Any) -> "BoundWalks":
+        about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "norm", "binary", "turned")}
+        return BoundWalks(**(about | changes))
+
+    def _kept(self, name: str, build: Callable[[], Any]) -> Any:
+        """What is kept, but where weights learn: these may have changed, and a gradient passes once."""
+        if name in self.__dict__:
+            return self.__dict__[name]
+        if self.steps.learns:
+            return build()
+        with torch.inference_mode(False):
+            self.__dict__[name] = build()
+        return self.__dict__[name]
+
+    @property
+    def forward(self) -> Trie:
+        """The chains from their beginnings."""
+        return self._kept("_forward", lambda: self._trie(self.turned))  # type: ignore[no-any-return]
+
+    @property
+    def backward(self) -> Trie:
+        """The chains from their ends, all turned round."""
+        return self._kept("_backward", lambda: self._trie(not self.turned))  # type: ignore[no-any-return]
+
+    def _trie(self, turned: bool) -> Trie:
+        chains, others, wide = self._made
+
+        def factor(key: Key) -> Factor:
+            what, back = key
+            if what not in others:
+                return self.steps(key)
+            return others[what].T if back else others[what]
+
+        chains = _turned(chains) if turned else chains
+        most = self.limit / _ENTRY if self.steps.merge else 0
+        return Trie(chains, factor, self.M, wide, self.device, most)
+
+    @property
+    def _made(self) -> _Chains:
+        """The chains: sorts; or products that are built, for ones; with diagonal factors where they are normalised."""
+        return self._kept("_chains", self._make)  # type: ignore[no-any-return]
+
+    def _make(self) -> _Chains:
+        if self.norm is not None:
+            return self._normalised(self.norm)
+        if not self.binary:
+            return _Chains(self.sorts, {}, self.steps.wide)
+        others: dict[Hashable, Factor] = {}
+        for k, several in enumerate(self.sorts):
+            one = self._but(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
+            _, source, target, _ = one.edges()
+            others["binary", k] = Factor(*torch.stack([source, target]).unique(dim=1))
+        return _Chains([[((what, False),)] for what in others], others, self.steps.wide)
+
+    def _normalised(self, norm: str) -> _Chains:
+        plain = self._but(norm=None, turned=False)
+        before, after = norm in ("row", "sym"), norm in ("mean", "sym")
+        sums: dict[Hashable, Tensor] = {}
+        if before:
+            sums |= {("before", k): total for k, total in enumerate(plain.T.column_sums)}
+        if after:
+            counted = plain if norm == "sym" else plain._but(steps=self.steps.counting)
+            sums |= {("after", k): total for k, total in enumerate(counted.column_sums)}
+        totals = [total.detach() for total in sums.values() if total.numel()]
+        weight = self.steps.weight
+        finite = weight is None or bool(weight.isfinite().all())
+        if finite and any(bool(total.isinf().any()) for total in totals):
+            fix = "shorten the sort, or use per='step'"
+            reject("sorts", "walks that a float64 can count, to be normalised", "more from or to one node", fix)
+        sizes = torch.cat([total[total.isfinite() & (total != 0)].abs() for total in totals] or [torch.ones(1)])
+        chains, others, wide = plain._made
+        if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
+            wide = torch.float64
+        scale = root if norm == "sym" else _inverse
+        others = {**others, **{what: _diagonal(total, scale, wide) for what, total in sums.items()}}
+        chains = [
+            [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
+            for k, several in enumerate(chains)
+        ]
+        return _Chains(chains, others, wide)
+
+    @property
+    def T(self) -> "BoundWalks":
+        turned = self._but(turned=not self.turned)
+        for mine, theirs in (("_forward", "_backward"), ("_backward", "_forward"), ("_chains", "_chains")):
+            if mine in self.__dict__:
+                turned.__dict__[theirs] = self.__dict__[mine]
+        turned.device = self.device
+        return turned
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.steps.learns
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        trie = self.forward
+        return iter(self._sums(trie.forward(trie.widen(x)), x))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z, trie = members(z, self.K), self.backward
+
+        def value(leaf: Leaf) -> Tensor | None:
+            z_k = z[leaf.member]
+            return None if z_k is None else trie.widen(_rows(z_k, leaf))
+
+        like = next((z_k for z_k in z if z_k is not None), None)
+        if like is None:
+            reject("z", "at least one member that is not None", z, "there is nothing to combine")
+        total = trie.adjoint(value)
+        if total is None:
+            return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) + _none_of(like)
+        return total.to(like.dtype)
+
+    def each(self, z: Tensor) -> Tensor:
+        trie = self.forward
+        return torch.stack(self._sums(trie.along(lambda member: trie.widen(z[member])), z[0]))
+
+    def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], x: Tensor) -> list[Tensor]:
+        """The members, each the sum of its chains, zeros where it has none."""
+        totals: dict[int, Tensor] = {}
+        for (member, rows), value in leaves:
+            total = totals.get(member)
+            if rows is None:
+                total = value if total is None else total + value
+            elif total is None:
+                shape = *value.shape[:-2], self.N, value.shape[-1]
+                total = value.new_zeros(shape).index_copy(-2, rows, value)
+            else:
+                total = total.index_add(-2, rows, value)
+            totals[member] = total
+        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1]) + _none_of(x)
+        return [totals[member].to(x.dtype) if member in totals else nothing for member in range(self.K)]
+
+    @property
+    def _sized(self) -> "BoundWalks":
+        """The same for what it costs, which does not depend on weights that learn."""
+        return self.counted if self.steps.learns else self
+
+    @cached_property
+    def counted(self) -> "BoundWalks":
+        """The walks as they are, whatever they weigh."""
+        return self._but(steps=self.steps.counting, norm=None, binary=False)
+
+    def compact(self, side: Side) -> Compact:
+        sized = self._sized
+        trie = sized.forward if side == "target" else sized.backward
+        rows = Work(trie.reached, trie.reached, trie.leaves)
+        enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work_back)
+        run = self._from_targets if side == "target" else self._from_sources
+        return Compact(run, Compaction(side, enter, trie.reached, leave, trie.leaves))
+
+    def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
+        trie, matrices = self.forward, weight.unbind(0)
+        wide = trie.widen(x)
+        total = wide.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
+        dtype = x.dtype
+        for leaf, value in trie.forward(wide):
+            product = _times(value.to(x.dtype), matrices[leaf.member])
+            dtype, product = product.dtype, product.to(total.dtype)  # under autocast it is another
+            if leaf.rows is None:
+                total += product
+            else:
+                total.index_add_(-2, leaf.rows, product)
+        return total.to(dtype) if trie.leaves else total.to(dtype) + _none_of(x, weight)
+
+    def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
+        trie, matrices = self.backward, weight.unbind(0)
+        dtype = x.dtype
+
+        def value(leaf: Leaf) -> Tensor:
+            nonlocal dtype
+            product = _times(_rows(x, leaf), matrices[leaf.member])
+            dtype = product.dtype  # under autocast it is another
+            return trie.widen(product)
+
+        total = trie.adjoint(value)
+        if total is None:
+            total = x.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3]) + _none_of(x, weight)
+        return total.to(dtype)
+
+    def edges(self) -> EdgeList:
+        none = torch.empty(0, dtype=torch.long, device=self.device)
+        kinds, places, weights = [none], [torch.stack([none, none])], [none.to(self.dtype)]
+        for member, product in self.forward.products(self._check):
+            product = product.coalesce()
+            places.append(product.indices())
+            weights.append(product.values().to(self.dtype))
+            kinds.append(torch.full_like(places[-1][0], member))
+        source, target = torch.cat(places, 1)
+        return EdgeList(torch.cat(kinds), source, target, torch.cat(weights))
+
+    def _check(self, member: int, entries: float) -> None:
+        """Whether a product of so many entries may be built."""
+        if entries * _ENTRY > self.limit:
+            got = f"up to {entries:.3g} entries, {entries * _ENTRY:.3g} bytes, for {self.texts[member]}"
+            fix = "raise memory_limit, or apply the walks without writing them out"
+            reject("sorts", f"products of {self.limit:,} bytes at most where they are written out", got, fix)
+
+    @property
+    def column_sums(self) -> list[Tensor]:
+        """Per member (N,) the sums over the sources, in float64."""
+        ones = torch.ones(self.M, 1, dtype=torch.float64, device=self.device)
+        return [total.squeeze(-1) for total in self.iterate(ones)]
+
+    def ends_of(self, k: int) -> tuple[Tensor, Tensor]:
+        """How many walks of member k begin, (M,), and end, (N,), at each node: in float64, and without weights."""
+        one = self.counted._but(sorts=[self.sorts[k]], texts=[self.texts[k]])
+        return one.T.column_sums[0], one.column_sums[0]
+
+    def count(self, k: int) -> float:
+        """How many walks of member k there are."""
+        return float(self.ends_of(k)[1].sum())
+
+    def work(self, direction: Direction) -> Work:
+        sized = self._sized
+        if direction == "expand":
+            return sized.forward.work.plus(Work(0, self.K * self.N, self.K))
+        if direction == "combine":
+            return sized.backward.work_back.plus(Work(sized.backward.reached, 0, self.K))
+        return sized.forward.work_apart.plus(Work(0, self.K * self.N, self.K))
+
+    def map(self, change: Change) -> "BoundWalks":
+        return self._moved(change, self.device)
+
+    def to(self, device: torch.device | str) -> "BoundWalks":
+        place = torch.device(device)
+        return self._moved(lambda part: part.move(place), place)
+
+    def _moved(self, change: Change, device: torch.device) -> "BoundWalks":
+        """The same with other matrices, for as long as weights that learn stay as they are."""
+        moved = self._but()
+        moved.device = device
+        moved.__dict__["_forward"] = self.forward.map(change, device)
+        moved.__dict__["_backward"] = self.backward.map(change, device)
+        return moved
+
+
+def _inverse(total: Tensor) -> Tensor:
+    """1 / total, zero where it is."""
+    return power(total, -1.0)
+
+
+def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Factor:
+    nodes = total.detach().nonzero().squeeze(1)
+    return Factor(nodes, nodes, gather(scale(total), nodes).to(dtype))
+
+
+def _turned(chains: Sequence[Sequence[Chain]]) -> list[list[Chain]]:
+    """The chains from their ends, with their factors turned round."""
+    return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
+
+
+def _none_of(*tensors: Tensor) -> Tensor:
+    """Zero, through which gradients pass that are zero as well."""
+    return torch.stack([t.flatten()[:0].sum() for t in tensors]).sum()
+
+
+def _rows(x: Tensor, leaf: Leaf) -> Tensor:
+    return x if leaf.rows is None else x.index_select(-2, leaf.rows)
+
+
+def _times(x: Tensor, blocks: Tensor) -> Tensor:
+    """X and the matrix of some blocks on its diagonal: (*, n, P), (g, P / g, Q / g) -> (*, n, Q)."""
+    if len(blocks) == 1:
+        return matmul(x, blocks[0])
+    return torch.einsum("...gp,gpq->...gq", x.unflatten(-1, (len(blocks), -1)), blocks).flatten(-2)
