@@ -311,6 +311,9 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
         gather(c.leave, p.Q, p.N)
     t = t.times(p.B if c.tiled else 1)
     held = 0 if c.tiled else min(each * beside * (p.P + p.Q), 3 << 20)
+    if p.mixing is not None:  # all K matrices are written out
+        t.product(p.K, p.mixing[0], p.P * p.Q, 3 if p.grad_theta else 1)
+        held += p.K * p.P * p.Q * (2 if p.grad_theta else 1)
     return t.estimate("compacted", held + (p.B * p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q, form=c.side)
 
 

@@ -170,9 +170,9 @@ def test_metapaths() -> None:
         ("a.<b c>", 3, "a relation of the graph, got 'b c'"),
         ("a/b", 2, "got '/' at column 2 of 'a/b'; put names with such characters into <>"),
         ("a->b", 3, "'>'"),
-        ("a{9999999999}", 3, "at most 1,000,000 times"),
-        ("a{1000001}", 3, "at most 1,000,000 times"),
-        ("a{" + "9" * 5000 + "}", 3, "at most 1,000,000 times"),
+        ("a{9999999999}", 3, "at most 10,000 times"),
+        ("a{10001}", 3, "at most 10,000 times"),
+        ("a{" + "9" * 5000 + "}", 3, "at most 10,000 times"),
         ("(" * 5000 + "a" + ")" * 5000, 101, "at most 100 open parentheses"),
     ],
 )
@@ -185,22 +185,22 @@ def test_syntax_errors(sort: str, column: int, words: str) -> None:
     assert len(message) < 400
 
 
-@pytest.mark.parametrize("sort", ["a{1,2000}", "(a|b.c){14}", "a{500000,500001}", "(a|b.c){1000000}", "(a{2}){999999}"])
+@pytest.mark.parametrize("sort", ["a{1,200}", "(a|b.c){10}", "a{5000,5001}", "(a|b.c){10000}", "(a{2}){9999}"])
 def test_too_many(sort: str) -> None:
-    with pytest.raises(ValueError, match=r"^sorts: expected at most 10,000 sequences with 1,000,000 steps"):
+    with pytest.raises(ValueError, match=r"^sorts: expected at most 10,000 sequences with 10,000 steps"):
         parse(sort, ABC)
 
 
 def test_many() -> None:
-    assert len(parse("(a|b.c){13}", ABC).sequences) == 2**13
-    assert parse("a{100000}", ABC).lengths == (100000, 100000)
+    assert len(parse("(a|b.c){9}", ABC).sequences) == 2**9
+    assert parse("a{10000}", ABC).lengths == (10000, 10000)
     assert parse("(" * 100 + "a" + ")" * 100, ABC).text == "a"
-    assert parse(".".join(["a"] * 20000), ABC).lengths == (20000, 20000)
+    assert parse(".".join(["a"] * 10000), ABC).lengths == (10000, 10000)
     assert parse("^" * 20001 + "a", ABC).text == "^a"
 
 
 @pytest.mark.parametrize(
-    "sort", [[], (), None, 3, {"a": "b"}, [None], [["a"]], [True], [3], [-1], ["d"], [""], [("a", "b")]]
+    "sort", [[], (), None, 3, {"a": "b"}, [None], [["a"]], [True], [3], [-1], ["d"], [""], [("a", "b")], [10**5000]]
 )
 def test_lists_refused(sort: Any) -> None:
     with pytest.raises(ValueError, match=r"^sorts: expected .*, got .*; .+"):
@@ -362,8 +362,9 @@ def test_a_bound_where_counting_pairs_is_dear() -> None:
     edge_index = np.array(list(itertools.product(range(6), range(6)))).T
     instances = Instances(parse("a.a", ["a"]), Steps(edge_index, np.zeros(36, dtype=np.int64), 6))
     assert instances.count == 216
-    assert instances.pairs(36 * 6 + 36) == (36, True)
-    assert instances.pairs(36 * 6 + 35) == (36, False), "starts times ends, which is less than 216 walks"
+    steps, end = (6 + 36 + 36) + (6 + 36 + 36 * 6), 6 + 36
+    assert instances.pairs(steps + end) == instances.pairs(steps) == (36, True)
+    assert instances.pairs(steps - 1) == (36, False), "starts times ends, which is less than 216 walks"
     once = Instances(parse("a", ["a"]), Steps(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 6))
     assert once.pairs(0) == (3, False), "walks, which are less than 3 starts times 3 ends"
 

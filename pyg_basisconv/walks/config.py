@@ -15,8 +15,8 @@ from .files import table_of
 from .grammar import Sort, parse
 from .nearest import suggestion
 from .sources import Source, read
-from .wording import brief
 from .vocabulary import Ends, Vocabulary
+from .wording import brief, shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +56,8 @@ class Knowledge:
 
     def entity(self, name: str) -> int:
         """The id of the entity with this identifier or name; a `ValueError` where there is none, or several."""
+        if not isinstance(name, str):
+            reject("entity", "the name of an entity", shown(name), "pass a string")
         if name in self._ids:
             return self._ids[name]
         ids = self._labelled.get(name, [])
@@ -144,7 +146,8 @@ def _vocabulary(document: Document, plain: Vocabulary) -> Vocabulary:
         if plain.find(name) is None:
             document.refuse("relations", alias, "a relation of the graph", brief(name), plain.suggestion(name))
         if not alias or plain.find(alias) not in (None, plain.find(name)):
-            document.refuse("relations", alias, "an alias that is no relation", repr(alias), "choose another alias")
+            expected = "an alias that is no relation" if alias else "an alias that is not empty"
+            document.refuse("relations", alias, expected, repr(alias), "choose another alias")
     found = plain.extended(aliases)
     if "types" not in document.tables:
         return found

@@ -60,8 +60,10 @@ def states_of(sequences: Iterable[tuple[Step, ...]]) -> list[State]:
     them; the last is that in which walks begin.
 
     >>> states_of([("a",), ("a", "b"), ("c", "b")])  # steps may be called anything
-    [State(ends=1, steps=()), State(ends=0, steps=(('b', 0),)), State(ends=1, steps=(('b', 0),)), \
-State(ends=0, steps=(('a', 2), ('c', 1)))]
+    [State(ends=1, steps=()),
+     State(ends=0, steps=(('b', 0),)),
+     State(ends=1, steps=(('b', 0),)),
+     State(ends=0, steps=(('a', 2), ('c', 1)))]
     """
     steps: list[dict[Step, int]] = [{}]
     ends = Counter[int]()
@@ -138,8 +140,8 @@ class Instances:
     def pairs(self, most: float) -> tuple[float, bool]:
         """How many pairs of nodes walks join, and whether that is exact; it is where `most` operations are enough.
 
-        Otherwise it is a bound: no more pairs than walks, nor than starts times ends. An operation is a multiply-add, or
-        to look at a node or at an entry of a matrix.
+        Otherwise it is a bound: no more pairs than walks, nor than starts times ends. It is an operation to look at a
+        node or at an entry of a matrix, and so is a multiply-add.
         """
         union = none = csr_matrix((self.N, self.N), dtype=bool)
         here = {len(self.states) - 1: identity(self.N, dtype=bool, format="csr")}

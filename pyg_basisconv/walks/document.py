@@ -34,7 +34,7 @@ class Document:
         text = text_of(path, "TOML")
         try:
             self.tables: dict[str, Any] = tomllib.loads(text)
-        except (ValueError, RecursionError) as error:  # numbers and lists without end among them
+        except (ValueError, RecursionError) as error:
             reject(str(path), "TOML", str(error) or "values inside of values without end", "correct the line")
         for name, table in self.tables.items():
             if name not in KEYS:

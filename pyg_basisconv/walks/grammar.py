@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 from ..errors import reject
 from .syntax import LONGEST, Reader
 from .tree import Chain, Choice, Name, Node, Repeat, join, written
-from .vocabulary import Vocabulary
+from .vocabulary import IDS, Vocabulary
 from .wording import brief, shown
 
 Step = tuple[tuple[int, bool], ...]
@@ -78,7 +79,7 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
         tree = join(Chain, [_item(item, at, words) for at, item in enumerate(sort, 1)])
         source = written(tree, words)
     else:
-        reject("sorts", "a sort as a string or a list of its steps", brief(shown(sort)), "write 'relation.relation'")
+        reject("sorts", "a sort as a string or a list of its steps", shown(sort), "write 'relation.relation'")
     sequences = _sequences(tree, source)
     for sequence in sequences:
         _check_ends(sequence, source, words)
@@ -87,7 +88,7 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
 
 def _item(item: Any, at: int, words: Vocabulary) -> Name:
     """One step of a list."""
-    where = f"{brief(shown(item))} as item {at}"
+    where = f"{shown(item)} as item {at}"
     if isinstance(item, str):
         inverse = words.find(item) is None and item.startswith("^")
         name = item[inverse:]
@@ -95,11 +96,11 @@ def _item(item: Any, at: int, words: Vocabulary) -> Name:
         if found is None:
             reject("sorts", "a relation of the graph", where, words.suggestion(name))
         return Name(found, inverse, None)
-    if isinstance(item, int) and not isinstance(item, bool):
-        if item < 0 or not (words.open or item < len(words)):
-            most = "..." if words.open else len(words) - 1
-            reject("sorts", f"ids of relations, from 0 to {most}", where, "name a relation of the graph")
-        return Name(item, False, None)
+    if isinstance(item, Integral) and not isinstance(item, bool):
+        id, end = int(item), IDS if words.open else len(words)
+        if not 0 <= id < end:
+            reject("sorts", f"ids of relations, from 0 on and below {end:,}", where, "name a relation of the graph")
+        return Name(id, False, None)
     if isinstance(item, tuple) and len(item) in (2, 3) and all(isinstance(t, str) for t in item):
         ids = words.edge(item)
         if len(ids) != 1:

@@ -10,17 +10,19 @@ from ..bases import Walks
 from .config import Knowledge
 from .counting import Instances, Steps
 from .grammar import Sort
+from .wording import printed
 
 EXACT = 1 << 53
 WORK = 5e6
+BOUND = 1e8
 SAMPLES = 3
 
 
 def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
     """The size of the graph, and of each sort: its lengths, walks, density, coverage, cost and samples.
 
-    density is the share of all pairs of nodes that a walk joins, an upper bound where `density_exact` is false; cost is
-    the number of multiply-adds that one application to one channel takes.
+    density is the share of all pairs of nodes that a walk joins; cost is the number of multiply-adds that one
+    application to one channel takes. They are upper bounds where `density_exact` and `cost_exact` are false.
     """
     steps = _steps(knowledge)
     return {
@@ -28,7 +30,7 @@ def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
         "edges": knowledge.edge_index.shape[1],
         "relations": len(knowledge.relations),
         "types": Counter(kind for kind in knowledge.types or () if kind is not None),
-        "sorts": [_sort(knowledge, name, sort, Instances(sort, steps)) for name, sort in sorts.items()],
+        "sorts": [_sort(knowledge, name, sort, steps) for name, sort in sorts.items()],
     }
 
 
@@ -36,9 +38,10 @@ def _steps(knowledge: Knowledge) -> Steps:
     return Steps(knowledge.edge_index.numpy(), knowledge.edge_type.numpy(), knowledge.num_nodes)
 
 
-def _sort(knowledge: Knowledge, name: str, sort: Sort, walks: Instances) -> dict[str, Any]:
-    N = knowledge.num_nodes
+def _sort(knowledge: Knowledge, name: str, sort: Sort, steps: Steps) -> dict[str, Any]:
+    N, walks = knowledge.num_nodes, Instances(sort, steps)
     pairs, exact = walks.pairs(WORK)
+    cost, least = _cost(knowledge, sort, steps)
     samples = walks.samples(SAMPLES, np.random.default_rng(0))
     return {
         "name": name,
@@ -51,16 +54,24 @@ def _sort(knowledge: Knowledge, name: str, sort: Sort, walks: Instances) -> dict
         "density_exact": exact,
         "starts": int(np.count_nonzero(walks.starts)),
         "ends": int(np.count_nonzero(walks.ends)),
-        "cost": _cost(knowledge, sort),
+        "cost": cost,
+        "cost_exact": least,
         "samples": [[knowledge.entities[i] for i in walk] for walk in samples],
     }
 
 
-def _cost(knowledge: Knowledge, sort: Sort) -> int:
-    """Multiply-adds per channel of the cheaper direction."""
+def _cost(knowledge: Knowledge, sort: Sort, steps: Steps) -> tuple[int, bool]:
+    """Multiply-adds per channel of the cheaper direction, and whether that is exact.
+
+    Where it would take long to find out what sequences share, it is what they cost if they shared nothing.
+    """
+    taken = Counter(step for sequence in sort.sequences for step in sequence)
+    apart = sum(times * int(steps(step).sum()) for step, times in taken.items())
+    if apart + taken.total() * knowledge.num_nodes > BOUND:
+        return apart, False
     basis = Walks([sort], knowledge.relations)
     bound = basis.bind(knowledge.edge_index, edge_type=knowledge.edge_type, size=knowledge.num_nodes)
-    return min(bound.work("expand").entries, bound.work("combine").entries)
+    return min(bound.work("expand").entries, bound.work("combine").entries), True
 
 
 def followed(knowledge: Knowledge, sorts: Mapping[str, Sort], entity: int) -> dict[str, Any]:
@@ -84,7 +95,7 @@ def whole(count: float) -> int | float | None:
 
 def text_of_report(found: Mapping[str, Any]) -> str:
     """A report for reading."""
-    types = ", ".join(f"{number:,} {name}" for name, number in found["types"].items())
+    types = ", ".join(f"{number:,} {printed(name)}" for name, number in found["types"].items())
     size = f"{found['nodes']:,} entities, {found['edges']:,} facts, {found['relations']:,} relations"
     lines = [size + (f" ({types})" if types else "")]
     for sort in found["sorts"]:
@@ -98,18 +109,23 @@ def _lines(sort: Mapping[str, Any], nodes: int) -> list[str]:
         _title(sort),
         f"  length     {low if low == high else f'{low} to {high}'}",
         f"  instances  {_number(sort['instances'])}",
-        f"  density    {'' if sort['density_exact'] else 'at most '}{100 * sort['density']:.3g} % of all pairs",
+        f"  density    {_at_most(sort['density_exact'])}{100 * sort['density']:.3g} % of all pairs",
         f"  starts     {_share(sort['starts'], nodes)}",
         f"  ends       {_share(sort['ends'], nodes)}",
-        f"  cost       {sort['cost']:,} multiply-adds per channel",
+        f"  cost       {_at_most(sort['cost_exact'])}{sort['cost']:,} multiply-adds per channel",
     ]
     for label, walk in zip(["samples", "", ""], sort["samples"], strict=False):
-        lines.append(f"  {label:<10} {' - '.join(walk)}")
+        lines.append(f"  {label:<10} {' - '.join(map(printed, walk))}")
     return lines
 
 
 def _title(sort: Mapping[str, Any]) -> str:
-    return sort["name"] if sort["name"] == sort["sort"] else f"{sort['name']} = {sort['sort']}"
+    name, written = printed(sort["name"]), printed(sort["sort"])
+    return name if name == written else f"{name} = {written}"
+
+
+def _at_most(exact: bool) -> str:
+    return "" if exact else "at most "
 
 
 def _share(number: int, of: int) -> str:
@@ -124,7 +140,7 @@ def _number(count: int | float | None) -> str:
 
 def text_of_followed(found: Mapping[str, Any], most: int) -> str:
     """What is reached from an entity, for reading; of each sort the `most` first."""
-    lines = [f"from {found['from']}"]
+    lines = [f"from {printed(found['from'])}"]
     for sort in found["sorts"]:
         lines += ["", _title(sort), *_reached(sort["reached"], most)]
     return "\n".join(lines)
@@ -135,5 +151,5 @@ def _reached(reached: Sequence[Mapping[str, Any]], most: int) -> list[str]:
         return ["  nothing"]
     counts = [_number(r["walks"]) for r in reached[:most]]
     width = max(map(len, counts))
-    lines = [f"  {count:>{width}}  {r['entity']}" for count, r in zip(counts, reached, strict=False)]
+    lines = [f"  {count:>{width}}  {printed(r['entity'])}" for count, r in zip(counts, reached, strict=False)]
     return lines + ([f"  and {len(reached) - most:,} more"] if len(reached) > most else [])

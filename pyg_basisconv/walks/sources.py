@@ -3,7 +3,7 @@
 import inspect
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
+from torch_geometric.typing import EdgeType
 
 from ..errors import reject
 from . import ntriples
@@ -21,11 +22,13 @@ from .document import Document
 from .files import table_of
 from .nearest import suggestion
 from .vocabulary import Vocabulary
+from .wording import brief, shown
 
 DATASETS = (
     *("AMiner", "DBLP", "Entities", "FB15k_237", "HGBDataset", "IMDB", "LastFM", "MovieLens", "MovieLens100K"),
     *("MovieLens1M", "OGB_MAG", "RelLinkPredDataset", "Taobao", "Wikidata5M", "WordNet18", "WordNet18RR"),
 )
+NODES = 10**8
 _PLAIN = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, GlobalStorage, NodeStorage, EdgeStorage]
 _NOT_PLAIN = {"self", "root", "transform", "pre_transform", "pre_filter", "log", "force_reload"}
 
@@ -103,14 +106,11 @@ def _load(path: Path) -> HeteroData:
 
 def _of_hetero(data: HeteroData, where: str) -> Source:
     """The graph in the numbering of `data.to_homogeneous()`; nodes are called by `names` of their store."""
-    first, names, types = _nodes(data, where)
+    found = {kind: _edges(data, kind, where) for kind in data.edge_types}
+    first, names, types = _nodes(data, found, where)
     pieces = [torch.empty(2, 0, dtype=torch.long)]
     kinds = [torch.empty(0, dtype=torch.long)]
-    for r, kind in enumerate(data.edge_types):
-        edges = data[kind].get("edge_index")
-        if not isinstance(edges, Tensor) or edges.dim() != 2 or edges.shape[0] != 2 or edges.dtype != torch.long:
-            got = tuple(edges.shape) if isinstance(edges, Tensor) else type(edges).__name__
-            reject(where, f"edge_index (2, E) of {kind}", got, "give every edge type its edge_index")
+    for r, (kind, edges) in enumerate(found.items()):
         sizes = torch.tensor([[types.count(kind[0])], [types.count(kind[2])]])
         if edges.numel() and bool(((edges < 0) | (edges >= sizes)).any()):
             reject(where, f"edges of {kind} between its nodes", "others", "correct edge_index, or num_nodes")
@@ -121,16 +121,27 @@ def _of_hetero(data: HeteroData, where: str) -> Source:
     return Source(torch.cat(pieces, 1), torch.cat(kinds), identifiers, shown, Vocabulary.of(data), tuple(types))
 
 
-def _nodes(data: HeteroData, where: str) -> tuple[dict[str, int], list[str], list[str]]:
+def _edges(data: HeteroData, kind: EdgeType, where: str) -> Tensor:
+    edges = data[kind].get("edge_index")
+    got = type(edges).__name__
+    if isinstance(edges, Tensor):
+        got = f"{tuple(edges.shape)} of {edges.dtype}, {edges.layout}"
+        if edges.dtype == torch.long and edges.layout == torch.strided and edges.dim() == 2 and edges.shape[0] == 2:
+            return edges
+    reject(where, f"edge_index (2, E) of {kind}, dense, of torch.int64", got, "give every edge type its edge_index")
+
+
+def _nodes(
+    data: HeteroData, edges: Mapping[EdgeType, Tensor], where: str
+) -> tuple[dict[str, int], list[str], list[str]]:
     """Per node type the number of its first node; per node its name, '' where it has none, and its type."""
-    ends = {t for src, _, dst in data.edge_types for t in (src, dst)}
+    ends = {t for src, _, dst in edges for t in (src, dst)}
     first: dict[str, int] = {}
     names: list[str] = []
     types: list[str] = []
     for t in [*data.node_types, *sorted(ends - set(data.node_types))]:
-        store = data[t]
-        number = store.num_nodes if store.can_infer_num_nodes else _largest(data, t) + 1
-        given = store.get("names")
+        number = _number(data, t, edges, where)
+        given = data[t].get("names")
         if given is not None and not (isinstance(given, list) and len(given) == number and _are_strings(given)):
             reject(where, f"names of {t!r}: a list of {number} strings", type(given).__name__, "correct or delete it")
         first[t] = len(types)
@@ -143,22 +154,31 @@ def _are_strings(values: list[Any]) -> bool:
     return all(isinstance(v, str) for v in values)
 
 
-def _largest(data: HeteroData, node_type: str) -> int:
-    ends = [
-        data[kind].edge_index[row]
-        for kind in data.edge_types
-        for row, t in ((0, kind[0]), (1, kind[2]))
-        if t == node_type and isinstance(data[kind].get("edge_index"), Tensor)
-    ]
-    return max((int(e.max()) for e in ends if e.numel()), default=-1)
+def _number(data: HeteroData, t: str, edges: Mapping[EdgeType, Tensor], where: str) -> int:
+    """How many nodes of a type there are: what its store says, or so many that all edges have their ends."""
+    store = data[t]
+    try:
+        number = store.num_nodes if store.can_infer_num_nodes else _most(t, edges)
+    except Exception as error:  # whatever PyG does with features of no shape
+        number = type(error).__name__
+    if not isinstance(number, int) or not 0 <= number <= NODES:
+        reject(where, f"a number of nodes of {t!r}, at most {NODES:,}", shown(number), "correct num_nodes, or features")
+    return number
+
+
+def _most(t: str, edges: Mapping[EdgeType, Tensor]) -> int:
+    ends = [pair[row] for kind, pair in edges.items() for row in (0, 1) if kind[2 * row] == t]
+    return max((int(e.max()) + 1 for e in ends if e.numel()), default=0)
 
 
 def _of_dataset(document: Document) -> Source:
     graph = document.table("graph")
     name, options = graph["dataset"], graph.get("options", {})
     if name not in DATASETS:
-        fix = suggestion(str(name), DATASETS, f"there are {', '.join(DATASETS)}")
-        document.refuse("graph", "dataset", "the name of a dataset with relations", repr(name), fix)
+        some = f"there are {', '.join(DATASETS)}"
+        fix = suggestion(name, DATASETS, some) if isinstance(name, str) else some
+        got = brief(name) if isinstance(name, str) else name
+        document.refuse("graph", "dataset", "the name of a dataset with relations", got, fix)
     root = document.path_to("root")
     if root is None:
         document.refuse("graph", "root", f"the folder of {name}", "none", 'write root = "folder"')
@@ -190,4 +210,4 @@ def _of_typed(data: Data, where: str) -> Source:
     N = data.num_nodes if data.can_infer_num_nodes else int(data.edge_index.max()) + 1
     R = int(data.edge_type.max()) + 1 if data.edge_type.numel() else 0
     names = [str(i) for i in range(N)]
-    return Source(data.edge_index, data.edge_type, names, list(names), Vocabulary.of(R))
+    return Source(data.edge_index, data.edge_type, names, list(names), Vocabulary([str(i) for i in range(R)]))

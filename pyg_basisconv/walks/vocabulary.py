@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from numbers import Integral
 from typing import Any
 
 from torch import Tensor
@@ -9,9 +10,10 @@ from torch_geometric.data import HeteroData
 
 from ..errors import reject
 from .nearest import suggestion
-from .wording import brief, shown
+from .wording import shown
 
 Ends = tuple[str, str]
+IDS = 10**9  # where any are taken, they are below
 
 
 class Vocabulary:
@@ -55,12 +57,11 @@ class Vocabulary:
         return found
 
     def _alias(self, alias: str, name: str) -> None:
-        if name not in self._ids:
-            fix = suggestion(name, self.names, "name a relation of the graph")
-            reject("relations", f"the name of a relation for {alias!r}", repr(name), fix)
-        if self._ids.setdefault(alias, self._ids[name]) != self._ids[name]:
+        id = self.id(name)
+        _check_name(alias)
+        if self._ids.setdefault(alias, id) != id:
             reject("relations", "aliases that are no relation's name", repr(alias), "choose another alias")
-        self._shown.setdefault(self._ids[name], alias)
+        self._shown.setdefault(id, alias)
 
     @classmethod
     def of(cls, relations: Any) -> "Vocabulary":
@@ -89,12 +90,11 @@ class Vocabulary:
             return vocabulary
         if isinstance(relations, HeteroData):
             return cls._of_hetero(relations)
-        if isinstance(relations, int) and not isinstance(relations, bool) and relations > 0:
-            return cls([str(i) for i in range(relations)])
+        if isinstance(relations, Integral) and not isinstance(relations, bool) and int(relations) > 0:
+            return cls([str(i) for i in range(int(relations))])
         if isinstance(relations, Sequence) and not isinstance(relations, str):
             return cls(relations)
-        got = brief(shown(relations))
-        reject("relations", "names, a number from 1 on, or a HeteroData", got, "pass a list of names")
+        reject("relations", "names, a number from 1 on, or a HeteroData", shown(relations), "pass a list of names")
 
     @classmethod
     def _of_hetero(cls, data: HeteroData) -> "Vocabulary":
@@ -118,11 +118,12 @@ class Vocabulary:
     def find(self, name: str) -> int | None:
         """The id of a name or alias, None where there is none."""
         if self.open:
-            return int(name) if name.isascii() and name.isdecimal() and len(name) < 10 else None
+            return int(name) if name.isascii() and name.isdecimal() and len(name) < len(str(IDS)) else None
         return self._ids.get(name)
 
     def id(self, name: str) -> int:
         """The id of a name or alias; a `ValueError` with the nearest names where there is none."""
+        _check_name(name)
         found = self.find(name)
         if found is None:
             reject("relations", "a relation of the graph", repr(name), self.suggestion(name))
@@ -138,7 +139,8 @@ class Vocabulary:
     def suggestion(self, name: str) -> str:
         """Words that offer the names nearest to one that there is not."""
         some = ", ".join(map(repr, self.names[:5])) + (", ..." if len(self) > 5 else "")
-        return suggestion(name, self._ids, f"there are {some}" if some else "name relations by their ids")
+        none = "name relations by their ids" if self.open else "the graph has no relations"
+        return suggestion(name, self._ids, f"there are {some}" if some else none)
 
     def shown(self, id: int) -> str:
         """The name by which a relation is shown: its first alias, or its name."""
@@ -151,19 +153,23 @@ class Vocabulary:
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     seen = set()
     for name in names:
-        if not isinstance(name, str) or not name:
-            got = brief(shown(name))
-            reject("relations", "names that are strings, and not empty", got, "name every relation by a string")
+        _check_name(name)
         if name in seen:
             reject("relations", "names that differ", f"{name!r} twice", "name every relation once")
         seen.add(name)
     return tuple(names)
 
 
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        reject("relations", "names that are strings, and not empty", shown(name), "name every relation by a string")
+
+
 def _ends(ends: Sequence[Ends | None], number: int) -> tuple[Ends | None, ...]:
     if len(ends) != number:
         reject("ends", f"one pair of types for each of {number} relations", len(ends), "use None where types are open")
     for pair in ends:
-        if pair is not None and (len(pair) != 2 or not all(isinstance(t, str) for t in pair)):
-            reject("ends", "pairs of types (head type, tail type)", repr(pair), "name both types")
+        whole = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
+        if pair is not None and not (whole and all(isinstance(t, str) for t in pair)):
+            reject("ends", "pairs of types (head type, tail type)", shown(pair), "name both types")
     return tuple(None if pair is None else (pair[0], pair[1]) for pair in ends)

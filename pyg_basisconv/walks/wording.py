@@ -1,5 +1,7 @@
 """How messages show what was written."""
 
+_CONTROLS = {c: repr(chr(c))[1:-1] for c in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
 
 def brief(text: str, most: int = 80) -> str:
     """A text in quotes, its middle left out where it is long.
@@ -7,17 +9,30 @@ def brief(text: str, most: int = 80) -> str:
     >>> brief("played"), brief("a" * 100, 7)
     ("'played'", "'aa...aa'")
     """
-    half = (most - 3) // 2
-    return repr(text if len(text) <= most else f"{text[:half]}...{text[-half:]}")
+    return repr(_shortened(text, most))
 
 
-def shown(value: object) -> str:
-    """A value as Python writes it; its type where Python cannot: numbers of thousands of digits, lists without end.
+def shown(value: object, most: int = 80) -> str:
+    """A value as Python writes it, or its type where Python cannot: numbers of thousands of digits, lists without end.
 
     >>> shown(["played", 3]), shown(10**10000)
     ("['played', 3]", 'int')
     """
     try:
-        return repr(value)
+        return _shortened(repr(value), most)
     except (ValueError, RecursionError):
         return type(value).__name__
+
+
+def printed(name: str) -> str:
+    r"""A name on one line, and without what would steer a terminal.
+
+    >>> printed("七人の侍"), printed("two\nlines")
+    ('七人の侍', 'two\\nlines')
+    """
+    return name.translate(_CONTROLS)
+
+
+def _shortened(text: str, most: int) -> str:
+    half = (most - 3) // 2
+    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
