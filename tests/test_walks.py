@@ -668,3 +668,13 @@ def test_walks_that_no_float_can_count_are_refused_with_weights_too() -> None:
     for weight in (None, torch.ones(300, dtype=DOUBLE)):
         with pytest.raises(ValueError, match=r"^sorts: expected walks that a float64 can count"):
             bind(bases.Walks(["a{400}"], ["a"], "mean"), g.but(weight=weight)).expand(draw(30, 1))
+
+
+def test_a_bound_family_is_pickled_with_what_it_has_made() -> None:
+    bound = bind(cases.walks("a.b ^b.a{0,2}", norm="sym"), cases.steps())
+    before = bound.to_dense()
+    assert bound.forward.nodes
+    assert bound.backward.nodes
+    again = pickle.loads(pickle.dumps(bound))
+    close(again.expand(torch.eye(6, dtype=DOUBLE)).transpose(1, 2), before)
+    close(again.T.to_dense(), before.transpose(1, 2))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -98,8 +99,7 @@ class Trie:
         merge: float = math.inf,
     ) -> None:
         self.M, self.dtype, self.device = M, dtype, device
-        self._factor, self._factors = factor, dict[Key, Factor]()
-        self._parts: dict[tuple[Key, int | None], Part] = {}
+        factor, parts = cache(factor), dict[tuple[Key, int | None], Part]()
         self.nodes: list[Node] = []  # parents before children, and what ends below a node before its next sibling
         self.at_root: list[int] = []
         # Parents are numbered from 1 on, the root is 0.
@@ -108,7 +108,7 @@ class Trie:
         while todo:
             parent, depth, group = todo.pop()
             before = self.nodes[parent - 1] if parent else None
-            part = self._follow(group[0][1][depth], before)
+            part = self._follow(group[0][1][depth], before, factor, parts)
             alone = before is not None and before.children == 1 and not before.members
             if (
                 before is not None
@@ -122,8 +122,6 @@ class Trie:
                 index = len(self.nodes)
             if part.rows.numel():
                 self._branch(index, depth + 1, group, todo)
-        self._parts.clear()
-        self._factors.clear()
         self._prune()
         starts = [node.part.starts for node in self.nodes if node.part.starts is not None]
         self.counts = [start.numel() for start in starts]
@@ -160,18 +158,22 @@ class Trie:
             self.nodes[index - 1].children = len(branches)
         todo += [(index, depth, branch) for branch in reversed(branches.values())]
 
-    def _follow(self, key: Key, before: Node | None) -> Part:
+    def _follow(
+        self,
+        key: Key,
+        before: Node | None,
+        factor: Callable[[Key], Factor],
+        parts: dict[tuple[Key, int | None], Part],
+    ) -> Part:
         """One factor more. From the same rows it is the same, and in long chains they soon are."""
         rows = None if before is None else before.part.rows
         place = key, None if rows is None else id(rows)
-        if place not in self._parts:
-            if key not in self._factors:
-                self._factors[key] = self._factor(key)
-            part = self._restricted(self._factors[key], rows)
-            known = (one.rows for (other, _), one in self._parts.items() if other == key)
+        if place not in parts:
+            part = self._restricted(factor(key), rows)
+            known = (one.rows for (other, _), one in parts.items() if other == key)
             alike = next((one for one in known if torch.equal(one, part.rows)), part.rows)
-            self._parts[place] = part._replace(rows=alike)
-        return self._parts[place]
+            parts[place] = part._replace(rows=alike)
+        return parts[place]
 
     def _restricted(self, factor: Factor, rows: Tensor | None) -> Part:
         """A factor on some rows, and on those that it reaches from there."""
@@ -193,14 +195,16 @@ class Trie:
     @property
     def work(self) -> Work:
         """What it costs to go through it."""
-        rows = sum(n.part.rows.numel() for n in self.nodes)
-        return Work(sum(n.part.entries for n in self.nodes), rows + 2 * sum(self.counts), len(self.nodes) + 1)
+        return self._work(sum(n.part.rows.numel() for n in self.nodes))
 
     @property
     def work_back(self) -> Work:
-        """What it costs to come back from its ends."""
-        rows = sum(n.part.matrix.M for n in self.nodes)
-        return Work(sum(n.part.entries for n in self.nodes), rows + 2 * sum(self.counts) + self.M, len(self.nodes) + 1)
+        """What it costs to come back from its ends, and to add up where they start."""
+        return self._work(sum(n.part.matrix.M for n in self.nodes) + self.M)
+
+    def _work(self, rows: int) -> Work:
+        gathered = 2 * sum(self.counts)  # at the entrance: read and written
+        return Work(sum(n.part.entries for n in self.nodes), rows + gathered, len(self.nodes) + 1)
 
     @property
     def work_apart(self) -> Work:
