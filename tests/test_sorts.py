@@ -103,6 +103,7 @@ def test_aliases_are_shown() -> None:
 def test_lists() -> None:
     assert parse(["a", "^b", 2], ABC) == parse("a.^b.c", ABC)
     assert parse(("a",), ABC) == parse("a", ABC)
+    assert parse([np.int64(0), "^b"], ABC) == parse("a.^b", ABC)
     assert parse([5, "7", "^7"], None).sequences == ((((5, False),), ((7, False),), ((7, True),)),)
     assert parse(["^x", "^^x"], ["^x", "x"]).sequences == ((A, Ai),), "a name as it is comes first"
     assert parse(["place of birth"], ["place of birth"]).text == "<place of birth>"
@@ -205,6 +206,13 @@ def test_many() -> None:
 def test_lists_refused(sort: Any) -> None:
     with pytest.raises(ValueError, match=r"^sorts: expected .*, got .*; .+"):
         parse(sort, ABC)
+
+
+@pytest.mark.parametrize("id", [10**9, 10**5000, -1], ids=["the first", "digits", "below zero"])
+def test_ids_where_any_are_taken(id: int) -> None:
+    assert parse([10**9 - 1], None).text == "999999999"
+    with pytest.raises(ValueError, match="sorts: expected ids of relations, from 0 on and below 1,000,000,000, got "):
+        parse([id], None)
 
 
 @pytest.mark.parametrize(
@@ -367,6 +375,24 @@ def test_a_bound_where_counting_pairs_is_dear() -> None:
     assert instances.pairs(steps - 1) == (36, False), "starts times ends, which is less than 216 walks"
     once = Instances(parse("a", ["a"]), Steps(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 6))
     assert once.pairs(0) == (3, False), "walks, which are less than 3 starts times 3 ends"
+
+
+def test_sequences_share_beginnings_and_ends() -> None:
+    empty = Steps(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 3)
+    for sort, states in (("(a|b.c){9}", 9 * 2 + 1), ("a{1,140}", 141), ("a.(b.b|c.c).a", 6), ("(a.b|c.b)", 3)):
+        assert len(Instances(parse(sort, ABC), empty).states) == states
+
+
+def test_what_does_not_change_is_kept_once() -> None:
+    circle = Steps(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 3)
+    for sort in ("a{10000}", "a{4999}.b.a{5000}"):
+        assert len(set(map(id, Instances(parse(sort, ABC), circle).onward))) <= 2
+
+
+def test_steps_along_no_edges_are_counted() -> None:
+    empty = Steps(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 100)
+    assert Instances(parse("a{50}", ABC), empty).pairs(50 * 100) == (0, True)
+    assert Instances(parse("a{50}", ABC), empty).pairs(50 * 100 - 1) == (0, False)
 
 
 def test_samples_are_drawn_evenly() -> None:

@@ -4,10 +4,12 @@ import pickle
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric.data import HeteroData
 
+from pyg_basisconv.bases import Walks
 from pyg_basisconv.walks import Vocabulary
 from pyg_basisconv.walks.nearest import nearest, suggestion
 
@@ -38,8 +40,7 @@ def test_whatever_names_relations() -> None:
     v = Vocabulary(["a"])
     assert Vocabulary.of(v) is v
     assert Vocabulary.of(["x", "y"]).names == Vocabulary.of(("x", "y")).names == ("x", "y")
-    assert Vocabulary.of(3).names == ("0", "1", "2")
-    assert Vocabulary.of(0).names == ()
+    assert Vocabulary.of(3).names == Vocabulary.of(np.int64(3)).names == ("0", "1", "2")
     anything = Vocabulary.of(None)
     assert (anything.id("0"), anything.id("12345"), anything.shown(7)) == (0, 12345, "7")
     assert anything.find("a") is anything.find("-1") is anything.find("٣") is anything.find("9" * 5000) is None
@@ -68,17 +69,32 @@ def test_hetero_name_that_is_the_long_name_of_another() -> None:
     {
         "twice": (lambda: Vocabulary(["a", "b", "a"]), ["relations: ", "'a' twice"]),
         "empty": (lambda: Vocabulary(["a", ""]), ["relations: ", "not empty"]),
-        "not a string": (lambda: Vocabulary(["a", 3]), ["relations: ", "got 3"]),
+        "not a string": (
+            lambda: Vocabulary(["a", 3]),
+            ["relations: ", "names that are strings", "got 3"],
+        ),
+        "digits": (lambda: Vocabulary([10**5000]), ["relations: expected names that are strings", "got int"]),
+        "numbers": (lambda: Vocabulary.of([1, 2]), ["relations: expected names that are strings", "got 1"]),
+        "none": (lambda: Vocabulary.of(0), ["relations: ", "a number from 1 on", "got 0"]),
+        "no relations of walks": (lambda: Walks(["0"], relations=0), ["relations: ", "a number from 1 on", "got 0"]),
+        "digits below zero": (lambda: Vocabulary.of(-(10**5000)), ["relations: ", "a number from 1 on", "got int"]),
         "a string": (lambda: Vocabulary.of("abc"), ["relations: ", "'abc'"]),
         "negative": (lambda: Vocabulary.of(-1), ["relations: ", "-1"]),
         "True": (lambda: Vocabulary.of(True), ["relations: ", "True"]),
         "ends of others": (lambda: Vocabulary(["a"], []), ["ends: ", "1 relations", "got 0"]),
         "ends of three": (lambda: Vocabulary(["a"], [("A", "B", "C")]), ["ends: ", "(head type, tail type)"]),
+        "ends of one": (lambda: Vocabulary(["a"], [3]), ["ends: ", "(head type, tail type)", "got 3"]),
+        "ends of a string": (lambda: Vocabulary(["a"], ["AB"]), ["ends: ", "(head type, tail type)", "got 'AB'"]),
+        "alias of no letters": (lambda: Vocabulary(["a"], None, {"": "a"}), ["relations: ", "not empty, got ''"]),
+        "alias of a list": (lambda: Vocabulary(["a"], None, {"b": ["a"]}), ["relations: ", "strings", "got ['a']"]),
+        "unknown, a number": (lambda: Vocabulary(["played"]).id(3), ["relations: ", "strings", "got 3"]),
+        "unknown, a list": (lambda: Vocabulary(["played"]).id(["a"]), ["relations: ", "strings", "got ['a']"]),
         "alias of nothing": (lambda: Vocabulary(["played"], None, {"p": "plaid"}), ["'plaid'", "'played'"]),
         "alias of another": (lambda: Vocabulary(["a", "b"], None, {"a": "b"}), ["relations: ", "'a'"]),
         "unknown": (lambda: Vocabulary(["played", "genre"]).id("gener"), ["'gener'", "did you mean 'genre'?"]),
         "unknown, none near": (lambda: Vocabulary(["played"]).id("xyz"), ["'xyz'", "there are 'played'"]),
-        "unknown of none": (lambda: Vocabulary([]).id("xyz"), ["'xyz'"]),
+        "unknown of none": (lambda: Vocabulary([]).id("xyz"), ["'xyz'; the graph has no relations"]),
+        "unknown of any": (lambda: Vocabulary.of(None).id("xyz"), ["'xyz'; name relations by their ids"]),
         "two long names alike": (
             lambda: Vocabulary.of(hetero(("a", "b__c", "d"), ("a__b", "c", "d"), ("x", "c", "y"), ("x", "b__c", "y"))),
             ["'a__b__c__d' twice"],

@@ -2,8 +2,11 @@
 
 import io
 import json
+import shlex
 import subprocess
 import sys
+import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pyg_basisconv.walks.report
 from pyg_basisconv.__main__ import main
 
 FILMS = str(Path(__file__).parent.parent / "datasets" / "films" / "walks.toml")
+README = Path(__file__).parent.parent / "README.md"
 PREFIX = "python -m pyg_basisconv walks: error: "
 
 
@@ -107,7 +111,7 @@ def test_very_many_walks(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     """Exact below 2^53, then about so many, then beyond all numbers; and a density that is a bound."""
     facts = "".join(f"n{a}\tr\tn{b}\n" for a in range(8) for b in range(8))
     path = write(tmp_path, facts, 'a = "r{16}"\nb = "r{17}"\nc = "r{400}"')
-    monkeypatch.setattr(pyg_basisconv.walks.report, "WORK", 16 * 64 * 8)
+    monkeypatch.setattr(pyg_basisconv.walks.report, "WORK", 16 * (8 + 64 + 64 * 8))
     assert main(["walks", path, "--json"]) == 0
     a, b, c = json.loads(capsys.readouterr().out)["sorts"]
     assert (a["instances"], a["instances_exact"]) == (8**17, True)
@@ -174,3 +178,60 @@ def test_as_a_command() -> None:
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(PREFIX)
+
+
+def test_blanks_in_mistakes_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "a b\tr\tc\n", 'a = "r"')
+    assert main(["walks", path, "--from", "a  b"]) == 2
+    assert "got 'a  b'; did you mean 'a b'?" in capsys.readouterr().err
+
+
+def test_names_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path, "\x1b[31m\tr\x00\tb\x85\u2028c\n", '"a\\nb" = "<r\\u0000>"\n[types]\n"r\\u0000" = ["A\\nB", "C"]'
+    )
+    assert main(["walks", path]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0] == r"2 entities, 1 facts, 1 relations (1 A\nB, 1 C)"
+    assert lines[2] == r"a\nb = <r\x00>"
+    assert r"  samples    \x1b[31m - b\x85\u2028c" in lines
+    assert main(["walks", path, "--from", "\x1b[31m"]) == 0
+    assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = <r\\x00>\n  1  b\\x85\\u2028c\n"
+
+
+def test_no_sort_takes_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The longest that are read, on a graph where none of their walks dies out."""
+    facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 1000}\n" for a in range(1000) for r in "rs")
+    path = write(tmp_path, facts, 'a = "r{10000}"\nb = "(r|s.s){9}"\nc = "r{1,140}"\nd = "((r|^s){0,2}|s){4}"')
+    start = time.perf_counter()
+    assert main(["walks", path, "--json"]) == 0
+    assert time.perf_counter() - start < 60
+    a, b, c, d = json.loads(capsys.readouterr().out)["sorts"]
+    assert a["instances"] == 1000
+    assert b["instances"] == 1000 * 2**9
+    assert c["instances"] == 1000 * 140
+    assert d["instances"] == 1000 * (1 + 2 + 4 + 1) ** 4
+    assert main(["walks", path, "--from", "n1"]) == 0
+    assert time.perf_counter() - start < 60
+
+
+def test_a_bound_of_the_cost(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0]
+    monkeypatch.setattr(pyg_basisconv.walks.report, "BOUND", 31 + 48 + 48 + 3 * 192)
+    assert found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0] == exact
+    assert exact["cost_exact"] is True
+    monkeypatch.setattr(pyg_basisconv.walks.report, "BOUND", 31 + 48 + 48 + 3 * 192 - 1)
+    bound = found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0]
+    assert bound == exact | {"cost": 31 + 48 + 48, "cost_exact": False}
+    assert bound["cost"] >= exact["cost"]
+    assert main(["walks", FILMS, "--sort", "(directed|genre.^genre)"]) == 0
+    assert "  cost       at most 127 multiply-adds per channel\n" in capsys.readouterr().out
+
+
+def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = README.read_text("utf-8")
+    command, shown = text.split("    $ python -m pyg_basisconv walks ")[1].split("    ...\n")[0].split("\n", 1)
+    monkeypatch.chdir(README.parent)
+    assert main(["walks", *shlex.split(command)]) == 0
+    assert capsys.readouterr().out.startswith(textwrap.dedent(shown))
+    assert "  cost " in shown
