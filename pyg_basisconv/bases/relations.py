@@ -33,8 +33,9 @@ class Relations(Basis):
     ``'sym'``  :math:`W_{mn} / \sqrt{o_m d_n}`, :math:`d_n = \sum_m W_{mn}`
     ========== ===============================================================================================
 
-    What would divide by zero is zero. The matrices are applied without a loop over relations; with
-    `theta.Separable(H)` for the basis decomposition of the paper, `theta.Grouped(g)` for its block decomposition.
+    What would divide by zero is zero. All matrices are applied by one sparse product, and only rows that a relation
+    touches meet its parameter. `theta.Separable(H)` is the basis decomposition of the paper, `theta.Grouped(g)` its block
+    decomposition.
 
     Args:
         num_relations: R; `edge_type` of a call has numbers from 0 to R - 1.
