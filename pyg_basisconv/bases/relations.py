@@ -34,8 +34,8 @@ class Relations(Basis):
     ========== ===============================================================================================
 
     What would divide by zero is zero. All matrices are applied by one sparse product, and only rows that a relation
-    touches meet its parameter. `theta.Separable(H)` is the basis decomposition of the paper, `theta.Grouped(g)` its block
-    decomposition.
+    touches meet its parameter. `theta.Separable(H)` is the basis decomposition of the paper, `theta.Grouped(g)` its
+    block decomposition.
 
     Args:
         num_relations: R; `edge_type` of a call has numbers from 0 to R - 1.
