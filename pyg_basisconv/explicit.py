@@ -10,7 +10,7 @@ from torch import Tensor
 from .basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
 from .cache import kept
 from .errors import reject
-from .graph import Structure
+from .graph import Structure, lifting
 from .kernels import Meetings, Pairs, Pattern, spmm, typed_matmul
 from .kernels.pattern import index_dtype
 
@@ -147,8 +147,7 @@ class EdgeSet:
     @kept
     def typing(self) -> Pattern:
         """The type of each edge, as a matrix from K types to E edges."""
-        E = self.source.numel()
-        return Pattern(self.type, torch.arange(E, device=self.source.device), self.K, E)
+        return lifting(self.type, self.K)
 
     @kept
     def T(self) -> "EdgeSet":
@@ -242,10 +241,10 @@ class TypedEdges(Explicit):
 
     def _by_pair(self, side: Side, order: Tensor | None) -> Tensor | None:
         """The weights in the order of the pairs; kept where no gradient reaches them."""
-        if self.weight is None or order is None:
-            return self.weight
-        if self.learns:
-            return self.weight.index_select(0, order)
+        if self.weight is None:
+            return None
+        if self.learns or order is None:
+            return _permute(self.weight, order)
         held: dict[Side, Tensor] = self.__dict__.setdefault("_held", {})
         if side not in held:
             with torch.inference_mode(False):

@@ -49,13 +49,31 @@ class Structure:
         return self._lift(values, "target", self.target)
 
     def _lift(self, values: Tensor, name: str, end: Tensor) -> Tensor:
-        if not values.requires_grad:
-            return values.index_select(0, end)
-        # A gather is a sparse product too, and so is its gradient: summed in a fixed order, which a scatter is not.
-        E = end.numel()
-        edges = torch.arange(E, device=end.device)
-        pattern = self.memo(("lift", name), lambda: Pattern(end, edges, values.numel(), E))
-        return spmm(values.unsqueeze(1), None, pattern).squeeze(1)
+        return gather(values, end, lambda: self.memo(("lift", name), lambda: lifting(end, values.numel())))
+
+    @property
+    def T(self) -> "Structure":
+        """The edges turned round."""
+        turned: Structure = self.memo("T", lambda: Structure(self.target, self.source, self.type, self.N, self.M))
+        turned._memo.setdefault("pattern", self.pattern.T)
+        return turned
+
+
+def lifting(index: Tensor, count: int) -> Pattern:
+    """From `count` places to those that an index names, one after the other."""
+    return Pattern(index, torch.arange(index.numel(), device=index.device), count, index.numel())
+
+
+def gather(values: Tensor, index: Tensor, pattern: Callable[[], Pattern] | None = None) -> Tensor:
+    """(V,) -> (n,) the values at some places.
+
+    Where a gradient passes it is a sparse product, and so is its gradient: summed in a fixed order, which a scatter is
+    not. pattern: gives the `lifting`, where it is kept.
+    """
+    if not values.requires_grad:
+        return values.index_select(0, index)
+    lifted = lifting(index, values.numel()) if pattern is None else pattern()
+    return spmm(values.unsqueeze(1), None, lifted).squeeze(1)
 
 
 class Graph:
@@ -174,15 +192,8 @@ class Graph:
         """The graph with every edge turned round."""
         if self.M != self.N:
             reject("graph", "as many sources as targets to turn it round", (self.M, self.N), "use a square graph")
-        s = self.structure
-        turned = s.memo("T", lambda: Structure(s.target, s.source, s.type, s.N, s.M))
-        turned._memo.setdefault("pattern", s.pattern.T)
-        return self.memo(
-            "T",
-            lambda: Graph(
-                turned, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row, self.sources, self.grid
-            ),
-        )  # type: ignore[no-any-return]
+        about = self.dtype, self.batch, self.lambda_max, self.target_row, self.sources, self.grid
+        return self.memo("T", lambda: Graph(self.structure.T, self.weight, *about))  # type: ignore[no-any-return]
 
     @classmethod
     def of(

@@ -3,7 +3,7 @@
 from ..basis import Basis, BoundBasis
 from ..errors import reject
 from ..explicit import EdgeSet, SharedEdges, TypedEdges
-from ..graph import Graph
+from ..graph import Graph, Structure
 
 
 class Edges(Basis):
@@ -52,13 +52,21 @@ class Edges(Basis):
 def typed(graph: Graph, K: int) -> EdgeSet:
     """The edges of a graph by their types, K of them, checked; all of one type where the graph has none."""
     s = graph.structure
-    if s.type is not None and s.type.numel():
-        low, high = s.memo("types", lambda: (int(s.type.min()), int(s.type.max())))  # type: ignore[union-attr]
-        if low < 0 or high >= K:
-            fix = "correct the types" if low < 0 else f"there are at least {high + 1} types"
-            reject("edge_type", f"types from 0 to {K - 1}", (low, high), fix)
+    count_types(s, K)
     kind = None if K == 1 else s.type
     edges: EdgeSet = s.memo(
         ("edges", K), lambda: EdgeSet(K, s.M, s.N, kind, s.source, s.target, s.pattern if K == 1 else None)
     )
     return edges
+
+
+def count_types(structure: Structure, most: int | None) -> int:
+    """One more than the largest type of an edge, 0 where there is none; at most so many, from 0 on, are let through."""
+    kind = structure.type
+    if kind is None or not kind.numel():
+        return 0
+    low, high = structure.memo("types", lambda: (int(kind.min()), int(kind.max())))
+    if low < 0 or (most is not None and high >= most):
+        fix = "correct the types" if low < 0 else f"there are at least {high + 1} types"
+        reject("edge_type", "types from 0 " + ("on" if most is None else f"to {most - 1}"), (low, high), fix)
+    return int(high) + 1

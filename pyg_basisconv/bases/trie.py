@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..basis import Work
 from ..explicit import EdgeSet, Explicit, TypedEdges
-from ..kernels import Pattern, spmm
+from ..graph import gather
 from ..kernels.pattern import index_dtype
 
 Key = tuple[Hashable, bool]  # which factor, and whether it is turned round
@@ -192,12 +192,12 @@ class Trie:
         rows, target = torch.unique(target, return_inverse=True)
         return _part(source, target, weight, M, rows.long(), starts, self.dtype)
 
-    @property
+    @cached_property
     def work(self) -> Work:
         """What it costs to go through it."""
         return self._work(sum(n.part.rows.numel() for n in self.nodes))
 
-    @property
+    @cached_property
     def work_back(self) -> Work:
         """What it costs to come back from its ends, and to add up where they start."""
         return self._work(sum(n.part.matrix.M for n in self.nodes) + self.M)
@@ -206,7 +206,7 @@ class Trie:
         gathered = 2 * sum(self.counts)  # at the entrance: read and written
         return Work(sum(n.part.entries for n in self.nodes), rows + gathered, len(self.nodes) + 1)
 
-    @property
+    @cached_property
     def work_apart(self) -> Work:
         """What it costs where each chain is gone through by itself."""
         total = Work()
@@ -222,7 +222,7 @@ class Trie:
             path.append(self.nodes[path[-1].parent - 1])
         return path[::-1]
 
-    @property
+    @cached_property
     def leaves(self) -> int:
         """How many ends of chains there are."""
         return sum(len(n.members) for n in self.nodes) + len(self.at_root)
@@ -231,7 +231,7 @@ class Trie:
         """X in the dtype in which it is computed."""
         return x.to(torch.promote_types(x.dtype, self.dtype))
 
-    @property
+    @cached_property
     def reached(self) -> int:
         """How many rows the ends of all chains have."""
         return sum(len(n.members) * n.part.rows.numel() for n in self.nodes) + len(self.at_root) * self.M
@@ -348,20 +348,11 @@ class Trie:
         return trie
 
 
-def gather(values: Tensor, index: Tensor) -> Tensor:
-    """(V,) -> (n,) the values at some places; as a sparse product where its gradient is summed, in a fixed order."""
-    if not values.requires_grad:
-        return values.index_select(0, index)
-    places = torch.arange(index.numel(), device=index.device)
-    return spmm(values.unsqueeze(1), None, Pattern(index, places, values.numel(), index.numel())).squeeze(1)
-
-
 def _coo(matrix: Explicit) -> Tensor:
-    """(M, N), in float32 or float64."""
-    (_, source, target, weight), dtype = matrix.edges(), matrix.dtype
-    wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    """(M, N), sparse."""
+    _, source, target, weight = matrix.edges()
     places = torch.stack([source.long(), target.long()])
-    return torch.sparse_coo_tensor(places, weight.to(wide), (matrix.M, matrix.N)).coalesce()
+    return torch.sparse_coo_tensor(places, weight, (matrix.M, matrix.N)).coalesce()
 
 
 def _bound(first: Tensor, second: Tensor) -> float:

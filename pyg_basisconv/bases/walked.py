@@ -11,12 +11,13 @@ from torch import Tensor
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
 from ..errors import reject
 from ..explicit import EdgeSet, members
-from ..graph import Graph
+from ..graph import Graph, gather
 from ..kernels import matmul
 from ..walks import Step
 from .adjacency import power, root
+from .edges import count_types
 from .relations import Norm, normalised
-from .trie import Chain, Change, Factor, Key, Leaf, Trie, gather
+from .trie import Chain, Change, Factor, Key, Leaf, Trie
 
 _ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
 _MOST = 1e15  # walks: with more, or fewer than one in so many, float32 has no room for the numbers and their inverses
@@ -40,11 +41,8 @@ class Steps:
         self.weight = None if graph.weight is None else graph.weights
         self.norm = norm
         self.merge = not self.learns  # products of weights that learn are not written out
-        low, high = s.memo("types", lambda: _range(s.type))
-        if low < 0 or (relations is not None and high >= relations):
-            expected = "from 0 on" if relations is None else f"from 0 to {relations - 1}"
-            reject("edge_type", f"types {expected}", (low, high), "correct the types, or name all relations")
-        self.order, self.ends = s.memo("by type", lambda: _by_type(s.type, s.source.numel(), high + 1, graph.device))
+        count = count_types(s, relations)
+        self.order, self.ends = s.memo("by type", lambda: _by_type(s.type, s.source.numel(), count, graph.device))
 
     @property
     def learns(self) -> bool:
@@ -78,11 +76,6 @@ class Steps:
         weight = None if self.weight is None else gather(self.weight, place)
         edges = EdgeSet(1, self.M, self.M, None, source, target)
         return Factor(source, target, normalised(edges, weight, self.norm, self.wide))
-
-
-def _range(kind: Tensor | None) -> tuple[int, int]:
-    """The least and the largest type."""
-    return (0, 0) if kind is None or not kind.numel() else (int(kind.min()), int(kind.max()))
 
 
 def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple[Tensor, list[int]]:

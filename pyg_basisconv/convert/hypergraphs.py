@@ -11,7 +11,7 @@ from ..bases.composed import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..cache import IdentityCache
 from ..errors import reject
-from ..graph import Graph, Structure
+from ..graph import Graph
 from ..mechanisms import Additive
 from ..theta import Heads
 from .attention import attention_conv, fill, heads_of, own, started
@@ -48,30 +48,17 @@ class Hyperedges(Basis):
         super().__init__(1)
 
     def build(self, graph: Graph) -> BoundBasis:
-        s, back = graph.structure, turned(graph)
+        s, back = graph.structure, graph.structure.T
         B, D = inverses(graph)
         there = single(s, s.at_target(B), graph.dtype)
         return BoundProduct(there, single(back, back.at_target(D), graph.dtype))
-
-
-def turned(graph: Graph) -> Structure:
-    """The edges turned round, of a graph with as many sources and targets as it likes."""
-    s = graph.structure
-
-    def build() -> Structure:
-        back = Structure(s.target, s.source, None, s.N, s.M)
-        back._memo["pattern"] = s.pattern.T
-        return back
-
-    back: Structure = s.memo("back", build)
-    return back
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     """(N,) the inverse of the nodes' number in each hyperedge, (M,) that of the weights of the hyperedges of each node;
     zeros where there are none.
     """
-    back = turned(graph)
+    back = graph.structure.T
     count = graph.structure.pattern.by_target.ptr.diff().to(graph.wide)
     degree = sums(back.pattern, None if graph.weight is None else graph.weights, graph.wide)
     return power(count, -1.0), power(degree, -1.0)
