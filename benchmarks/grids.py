@@ -168,6 +168,15 @@ class TrainingRow(NamedTuple):
 LAYOUTS = ("edges by type", "edges by target", "EdgeIndex")
 
 
+def lay_out(way: str, edge_index: Tensor, kind: Tensor, N: int) -> tuple[Tensor, Tensor]:
+    """Typed edges of N nodes, and their types, in one of the layouts."""
+    order = (kind if "by type" in way else edge_index[1]).argsort(stable=True)
+    edges: Tensor = edge_index[:, order]
+    if "EdgeIndex" in way:
+        edges = EdgeIndex(edges, sparse_size=(N, N), sort_order="col").fill_cache_()
+    return edges, kind[order]
+
+
 class TypedRow(NamedTuple):
     """Conv2d 3 x 3 on images that are written as one graph: nine types of edges, one for each tap of the window.
 
@@ -200,11 +209,7 @@ class TypedRow(NamedTuple):
             return module.to(bench.device)
 
         def arguments(way: str) -> tuple[Any, ...]:
-            order = (kind if "by type" in way else target).argsort(stable=True)
-            edges: Tensor = edge_index[:, order]
-            if "EdgeIndex" in way:
-                edges = EdgeIndex(edges, sparse_size=(len(x), len(x)), sort_order="col").fill_cache_()
-            return x, edges, kind[order]
+            return x, *lay_out(way, edge_index, kind, len(x))
 
         def ours(module: Any) -> nn.Module:
             conv = BasisConv(P, P, bases.Edges(window.K)).to(bench.device)

@@ -4,14 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch_geometric import EdgeIndex
+from torch import nn
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 
 from pyg_basisconv import convert
 
 from .contest import Contest
-from .grids import LAYOUTS
+from .grids import LAYOUTS, lay_out
 from .knowledge import facts
 from .result import Bench, Result, Target
 
@@ -57,11 +56,7 @@ class RelationsRow:
             return module
 
         def arguments(way: str) -> tuple[Any, ...]:
-            order = (edge_type if "by type" in way else edge_index[1]).argsort(stable=True)
-            edges: Tensor = edge_index[:, order]
-            if "EdgeIndex" in way:
-                edges = EdgeIndex(edges, sparse_size=(graph.N, graph.N), sort_order="col").fill_cache_()
-            return x, edges, edge_type[order]
+            return x, *lay_out(way, edge_index, edge_type, graph.N)
 
         contest = Contest(
             name=self.name,

@@ -37,7 +37,8 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_max_pool
 
 from examples.data import digits
-from examples.node_classification import at_least
+from examples.options import at_least
+from examples.options import parser as options_of
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.transforms import ToGrid
 
@@ -284,11 +285,7 @@ def draw(path: Path) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.grids",
-        description=(__doc__ or "").splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = options_of("grids", __doc__)
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=3, help="how many trainings of each network")
     add("--epochs", type=at_least(1, int), default=40, help="of a training")

@@ -19,7 +19,6 @@ and comes to what it would have come to without.
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -39,7 +38,8 @@ from torch import Tensor, nn
 
 from examples.data import in_a_copy
 from examples.knowledge import FILES, HERE, parts
-from examples.node_classification import at_least
+from examples.options import add_root, at_least, check_device
+from examples.options import parser as options_of
 from pyg_basisconv import BasisConv, bases, load_walks, theta
 
 HITS = (1, 3, 10)
@@ -456,20 +456,10 @@ def share(text: str) -> float:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.link_prediction",
-        description=(__doc__ or "").splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-        epilog="Where the default is None, it depends on the dataset.",
-    )
+    parser = options_of("link_prediction", __doc__, epilog="Where the default is None, it depends on the dataset.")
     add = parser.add_argument
     add("--dataset", choices=["FB15k-237", "films"], default="FB15k-237", help="the embedded films take seconds")
-    add(
-        "--root",
-        type=Path,
-        default=Path(os.environ.get("BASISCONV_DATA") or "datasets"),
-        help="where FB15k-237/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
-    )
+    add_root(parser, "FB15k-237")
     add("--models", nargs="+", choices=list(TITLES), default=list(TITLES), help="which ones")
     add("--minutes", type=at_least(0, float), default=25.0, help="to train in, all models together")
     add("--epochs", type=at_least(1, int), help="of a training, at most")
@@ -507,10 +497,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     options.models = list(dict.fromkeys(options.models))
-    try:
-        torch.zeros(1, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
-        parser.error(f"--device {options.device}: {str(error).splitlines()[0]}")
+    check_device(parser, options.device)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         options.dataset, graph = load(options.dataset, options.root.expanduser())

@@ -9,11 +9,10 @@ when the validation set liked them best. The seeds are 0, 1, ...
 import argparse
 import json
 import math
-import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,6 +28,8 @@ from torch_geometric.data import Data
 
 from examples.data import CITATIONS, load
 from examples.models import MODELS, Model, models
+from examples.options import add_root, at_least, check_device
+from examples.options import parser as options_of
 
 OURS, PYG = SIDES = ("BasisConv", "PyG")
 
@@ -175,32 +176,13 @@ def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
     figure.savefig(path, dpi=120)
 
 
-def at_least(least: float, kind: type[int] | type[float]) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        value = kind(text)
-        if not value >= least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
-        return value
-
-    return number
-
-
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.node_classification",
-        description=(__doc__ or "").splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = options_of("node_classification", __doc__)
     add = parser.add_argument
     add(
         "--dataset", choices=[*CITATIONS, "digits"], default="Cora", help="a citation network, or scikit-learn's digits"
     )
-    add(
-        "--root",
-        type=Path,
-        default=Path(os.environ.get("BASISCONV_DATA") or "datasets"),
-        help="where Cora/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
-    )
+    add_root(parser, "Cora")
     add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="which ones")
     add("--seeds", type=at_least(1, int), default=5, help="how many trainings of each model")
     add(
@@ -228,10 +210,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     # Features are sparse_csr, about which torch warns once that it may still change.
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-    try:
-        torch.zeros(1, device=options.device)
-    except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
-        parser.error(f"--device {options.device}: {str(error).splitlines()[0]}")
+    check_device(parser, options.device)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
         dataset, data = load(options.dataset, options.root.expanduser())

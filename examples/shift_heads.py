@@ -41,7 +41,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 
-from examples.node_classification import at_least
+from examples.options import at_least
+from examples.options import parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Dot, Mechanism, Relative
 
@@ -283,11 +284,7 @@ def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.shift_heads",
-        description=(__doc__ or "").splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = options_of("shift_heads", __doc__)
     add = parser.add_argument
     add("--task", choices=["next", "masked"], default="next", help="which characters the model is to say")
     add("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of models")

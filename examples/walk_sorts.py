@@ -18,7 +18,6 @@ precision. DBLP is about the fields of authors, and without data and network the
 """
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +38,8 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
 from examples.knowledge import DATASETS, Task, load
-from examples.node_classification import at_least
+from examples.options import add_root, at_least
+from examples.options import parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 
 STEPS, RATE, LOOK = 30, 0.3, 3  # of the weights of sorts: Adam, and a look at the validation set each third step
@@ -311,19 +311,10 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.walk_sorts",
-        description=(__doc__ or "").splitlines()[0],
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    parser = options_of("walk_sorts", __doc__)
     add = parser.add_argument
     add("--dataset", choices=DATASETS, default="FB15k-237", help="whose nodes are classified")
-    add(
-        "--root",
-        type=Path,
-        default=Path(os.environ.get("BASISCONV_DATA") or "datasets"),
-        help="where FB15k-237/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
-    )
+    add_root(parser, "FB15k-237")
     add(
         "--config",
         type=Path,

@@ -1,0 +1,46 @@
+"""Options that the scripts have in common."""
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+
+def parser(name: str, about: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
+    """Of the script examples/NAME.py, about which the first line of its docstring is said."""
+    return argparse.ArgumentParser(
+        prog=f"python -m examples.{name}",
+        description=(about or "").splitlines()[0],
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog=epilog,
+    )
+
+
+def add_root(parser: argparse.ArgumentParser, dataset: str) -> None:
+    """Where data are: --root."""
+    parser.add_argument(
+        "--root",
+        type=Path,
+        default=Path(os.environ.get("BASISCONV_DATA") or "datasets"),
+        help=f"where {dataset}/raw lies, or is downloaded to; the environment variable BASISCONV_DATA sets it, too",
+    )
+
+
+def check_device(parser: argparse.ArgumentParser, device: str) -> None:
+    """Ends the script where there is no such device."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
+        parser.error(f"--device {device}: {str(error).splitlines()[0]}")
+
+
+def at_least(least: float, kind: type[int] | type[float]) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {text}")
+        return value
+
+    return number
