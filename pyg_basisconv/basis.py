@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .cache import IdentityCache
+from .compiled import numbered
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels import Meetings, gather_matmul, matmul
@@ -116,9 +117,18 @@ class BoundBasis:
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
     grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
+    number: int  # see `numbered`
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
+        self = super().__new__(cls)
+        self.number = numbered(self)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "number"}  # a copy has its own
 
     def edges(self) -> EdgeList:
         """The family as typed weighted edges."""
@@ -308,6 +318,7 @@ class Basis(nn.Module):
     reads_target = False  # True where, in a bipartite call, some members read the target's own features
     reads_content = False  # True where the matrices are computed from the features
     pools = False  # True where the targets are the graphs of a batch
+    counts_batch = False  # True where the numbers in a batch say how many targets there are
     fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
     axes: int | None = None  # how many its grid has, where it is on one
 
@@ -338,6 +349,10 @@ class Basis(nn.Module):
     ) -> tuple[int | None, int | None]:
         """The numbers of sources and targets of a call, with those that the basis knows filled in."""
         return M, N
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The grid of the targets, for one of the sources; None where the family is not of grids."""
+        return None
 
     def edges(self, graph: Graph) -> EdgeList:
         """The family on a graph as typed weighted edges."""

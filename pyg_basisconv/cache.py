@@ -1,9 +1,11 @@
 """Results kept for as long as the tensors they came from live and stay as they were."""
 
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from torch.nn import Parameter
 
 _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
+_DOUBTED = ContextVar("_DOUBTED", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
 
@@ -25,13 +28,28 @@ class kept(cached_property[Any]):
             return super().__get__(instance, owner)
 
 
+class _Entry(NamedTuple):
+    """What is kept, and what it was made of: versions and storages, and copies where a version may not tell."""
+
+    versions: list[int]
+    refs: list[StorageWeakRef]
+    value: Any
+    copies: list[Tensor] | None
+
+    def of(self, versions: list[int], parts: list[Tensor]) -> bool:
+        if self.versions != versions:
+            return False
+        return self.copies is None or all(map(torch.equal, self.copies, parts))
+
+
 class IdentityCache:
     """A memo whose keys are tensors, by storage, view and version, never by value or by shape.
 
     An in-place change of a tensor, or another tensor in the same place, is another key. What is kept must own its
     memory (hold no alias of a key), so that the key can die; entries whose tensors are gone leave at the next miss, and
     the oldest ones when there are more than `limit`.
-    Writes that torch does not count (`tensor.data`, shared NumPy memory) cannot be seen.
+    Writes that torch does not count (`tensor.data`, shared NumPy memory) cannot be seen; those of compiled code can,
+    see `by_value`.
 
     >>> cache = IdentityCache()
     >>> t = torch.zeros(2)
@@ -44,8 +62,8 @@ class IdentityCache:
 
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
-        self._entries: dict[Hashable, tuple[list[int], list[StorageWeakRef], Any]] = {}
-        self._lasting: dict[Hashable, tuple[list[int], list[StorageWeakRef], Any]] = {}
+        self._entries: dict[Hashable, _Entry] = {}
+        self._lasting: dict[Hashable, _Entry] = {}
         self._last: tuple[Hashable, list[_Seen], Any] | None = None
 
     def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
@@ -75,21 +93,33 @@ class IdentityCache:
         entry = self._entries.get(key) if parts else self._lasting.get(key)
         if entry is not None and not parts:
             self._lasting[key] = self._lasting.pop(key)  # those that are asked for stay
-        if entry is None or entry[0] != versions:
+        if entry is None or not entry.of(versions, parts):
             # A storage that has died keeps its address until its weak references go: a newcomer has another key.
-            for dead in [k for k, (_, refs, _) in list(self._entries.items()) if any(r.expired() for r in refs)]:
+            for dead in [k for k, e in list(self._entries.items()) if any(r.expired() for r in e.refs)]:
                 self._entries.pop(dead, None)
             self._last = None
             with torch.inference_mode(False):
                 value = build()
-            entry = versions, [StorageWeakRef(part.untyped_storage()) for part in parts], value
+            copies = [part.clone() for part in parts] if _DOUBTED.get() else None
+            entry = _Entry(versions, [StorageWeakRef(part.untyped_storage()) for part in parts], value, copies)
             kept_apart, limit = (self._entries, self._limit) if parts else (self._lasting, _LASTING)
             kept_apart.pop(key, None)
             kept_apart[key] = entry
             while len(kept_apart) > limit:
                 kept_apart.pop(next(iter(kept_apart)), None)
-        self._last = extra, [_see(t) for t in tensors], entry[2]
-        return entry[2]
+        if entry.copies is None:
+            self._last = extra, [_see(t) for t in tensors], entry.value
+        return entry.value
+
+
+@contextmanager
+def by_value() -> Iterator[None]:
+    """Where tensors may be written to without torch's counting it: what is kept of them is compared by value."""
+    token = _DOUBTED.set(True)
+    try:
+        yield
+    finally:
+        _DOUBTED.reset(token)
 
 
 def faked() -> bool:

@@ -1,13 +1,16 @@
 """BasisConv: the formula."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
+from . import compiled
 from .basis import Basis, BoundBasis, Compaction, Native
 from .content import Content, Inputs
 from .errors import reject
@@ -108,6 +111,16 @@ class BasisConv(MessagePassing):
         self.order, self.cached = order, cached
         self.fuse = True  # False takes the message passing path, as in PyG
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
+        self.number = compiled.numbered(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.number = compiled.numbered(self)
+
+    def _replicate_for_data_parallel(self) -> "BasisConv":
+        replica: BasisConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica.number = compiled.numbered(replica)
+        return replica
 
     def reset_parameters(self) -> None:
         """Draws Theta, and the parameters of the basis, anew and sets the bias to zero."""
@@ -159,22 +172,64 @@ class BasisConv(MessagePassing):
                 without a shape of their own; see also `GridConv`.
             return_attention: also return the basis, bound: what a basis that is computed from content came to.
         """
-        inputs, bound = self._bind(
-            x,
-            edge_index,
-            edge_weight,
-            edge_type,
-            edge_attr=edge_attr,
-            size=size,
-            batch=batch,
-            lambda_max=lambda_max,
-            mask=mask,
-            valid=valid,
-            grid=grid,
-            observed=return_attention,
-        )
+        given: dict[str, Any] = {
+            "edge_weight": edge_weight,
+            "edge_type": edge_type,
+            "edge_attr": edge_attr,
+            "size": size,
+            "batch": batch,
+            "lambda_max": lambda_max,
+            "mask": mask,
+            "valid": valid,
+            "grid": grid,
+        }
+        if torch.compiler.is_dynamo_compiling() and not return_attention:
+            return compiled.call(self, {"x": x, "edge_index": edge_index, **given})
+        return self.evaluate(x, edge_index, **given, observed=return_attention)
+
+    def evaluate(
+        self,
+        x: Tensor | tuple[Tensor, Tensor | None],
+        edge_index: Any = None,
+        edge_weight: Tensor | None = None,
+        edge_type: Tensor | None = None,
+        observed: bool = False,
+        **given: Any,
+    ) -> Any:
+        """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well."""
+        inputs, bound = self._bind(x, edge_index, edge_weight, edge_type, observed=observed, **given)
         y = self._evaluate(inputs, bound, *self._choose(inputs.x, bound))
-        return (y, bound) if return_attention else y
+        return (y, bound) if observed else y
+
+    def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
+        """The result of a call in the layout that `likeness` has."""
+        return y.contiguous()
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+        r"""An empty tensor of the shape, (\*, N, Q), and kind that a call has as its result, without a look at numbers.
+
+        Args:
+            given: the arguments of the call by name; in place of a bound basis `onto`, the grid of its targets or N.
+            unknown: makes a number of targets that only the numbers in a batch tell.
+        """
+        x = given["x"]
+        source, target = x if isinstance(x, tuple | list) else (x, None)
+        onto, basis = given.get("onto"), self.basis
+        if onto is not None:
+            N: int | None = prod(onto)
+        elif target is not None:
+            N = target.shape[-2]
+        else:
+            N = sizes(given.get("size"))[1]
+            if N is None and "batch" in given and basis.counts_batch:
+                N = unknown()
+            elif N is None:
+                with unset_fake_temporarily():  # what it may look at is its own
+                    N = basis.sized(source.shape[-2], None, None, given.get("grid"))[1]
+            if N is None:
+                N = source.shape[-2]
+        y: Tensor = source.new_empty(*source.shape[:-2], N, self.theta.outputs(source.shape[-1]))
+        return y
 
     def _evaluate(self, inputs: Inputs, bound: BoundBasis, chosen: Plan, native: Native | None) -> Tensor:
         x, theta, bias = inputs.x, self.theta, self.bias

@@ -308,7 +308,7 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     """
     pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     for n in pair:
-        if n is not None and (not isinstance(n, int) or n < 0):
+        if n is not None and (not isinstance(n, int | torch.SymInt) or n < 0):
             reject("size", "(M, N), of integers from 0 on or None", size, "pass size=(M, N)")
     if len(pair) != 2:
         reject("size", "(M, N), or one number for both", size, "pass size=(M, N)")
@@ -324,7 +324,7 @@ def grid_shape(grid: Any) -> tuple[int, ...] | None:
     if grid is None:
         return None
     shape = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
-    if not shape or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in shape):
+    if not shape or any(isinstance(n, bool) or not isinstance(n, int | torch.SymInt) or n < 0 for n in shape):
         reject("grid", "one integer from 0 on for each axis", grid, "pass the shape of the grid, such as (28, 28)")
     return shape
 

@@ -1,12 +1,13 @@
 """Convolution of images, in torch's layout."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import compiled
 from .bases.grid import OnImages
 from .basis import Basis, BoundBasis
 from .cache import faked
@@ -69,7 +70,13 @@ class GridConv(BasisConv):
 
     def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
-        key = None if kwargs or not isinstance(image, Tensor) else self._likeness(image)
+        observed = kwargs.pop("return_attention", False)
+        if torch.compiler.is_dynamo_compiling() and not observed:
+            return compiled.call(self, {"image": image, **kwargs})
+        return self.evaluate(image, observed, **kwargs)
+
+    def evaluate(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
+        key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
         known = self._known.get(key)
         if known is not None:
             native = known.native(self.theta, image.shape[-len(known.shape) - 1])
@@ -77,7 +84,6 @@ class GridConv(BasisConv):
             assert native.of_image is not None
             return native.of_image(image, self.bias)
         x, grid = self._flat(image, kwargs)
-        observed = kwargs.pop("return_attention", False)
         asked = None if isinstance(kwargs.get("edge_index"), BoundBasis) else grid
         inputs, bound = self._bind(x, grid=asked, observed=observed, **kwargs)
         if bound.shape not in (None, grid):
@@ -86,6 +92,18 @@ class GridConv(BasisConv):
             )
         y = self._of_image(image, grid, inputs, bound, key)
         return (y, bound) if observed else y
+
+    def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
+        return like(y, given["image"])
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+        image = given["image"]
+        x, grid = self._flat(image, given)
+        y = super().likeness({**given, "x": x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
+        targets = given.get("onto") or self.basis.reach(grid)
+        if targets is None or len(targets) != len(grid):
+            targets = grid if math.prod(grid) == y.shape[-1] else (y.shape[-1],)
+        return self.laid_out(y.unflatten(-1, targets), given)
 
     def _of_image(self, image: Tensor, grid: Ints, inputs: Inputs, bound: BoundBasis, key: Hashable | None) -> Tensor:
         chosen, native = self._choose(inputs.x, bound)

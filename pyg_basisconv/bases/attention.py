@@ -84,6 +84,7 @@ class Attention(Basis):
         self.mechanism = mechanism
         self.mask = Complete() if mask is None else mask
         self.needs_edges, self.pools, self.axes = self.mask.needs_edges, self.mask.pools, self.mask.axes
+        self.counts_batch = self.mask.counts_batch
         self.normalize, self.dropout, self.weighted = normalize, float(dropout), weighted
         self.loop_attr = loop_attr
 
@@ -98,6 +99,9 @@ class Attention(Basis):
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
         return self.mask.sized(M, N, batch, grid)
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        return self.mask.reach(grid)
 
     def reset_parameters(self) -> None:
         """Draws the parameters of the mechanism anew."""

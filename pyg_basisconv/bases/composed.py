@@ -335,6 +335,7 @@ class Composed(Basis):
         self.reads_target = any(part.reads_target for part in parts)
         self.reads_content = any(part.reads_content for part in parts)
         self.pools = any(part.pools for part in parts)
+        self.counts_batch = any(part.counts_batch for part in parts)
         self.fan = parts[0].fan
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
@@ -348,6 +349,9 @@ class Composed(Basis):
         for part in self.parts:
             M, N = part.sized(M, N, batch, grid)  # type: ignore[operator]
         return M, N
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        return next((r for part in self.parts if (r := part.reach(grid)) is not None), None)  # type: ignore[operator]
 
     def reset_parameters(self) -> None:
         for part in self.parts:
@@ -411,8 +415,14 @@ class Product(Composed):
     ) -> tuple[int | None, int | None]:
         first, second = self.parts
         M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
-        _, N = second.sized(between, N, batch, None)  # type: ignore[operator]
+        on = None if grid is None else first.reach(grid)  # type: ignore[operator]
+        _, N = second.sized(between, N, batch, on)  # type: ignore[operator]
         return M, N
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        first, second = self.parts
+        between = first.reach(grid)  # type: ignore[operator]
+        return second.reach(grid if between is None else between)  # type: ignore[operator, no-any-return]
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None:
@@ -451,6 +461,12 @@ class Transpose(Composed):
     ) -> tuple[int | None, int | None]:
         N, M = self.parts[0].sized(N, M, batch, self._inner(grid, batch))  # type: ignore[operator]
         return M, N
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        if self.target_axes is None:
+            return None
+        shapes = (getattr(part, "shape", None) for part in self.parts.modules())
+        return next((shape for shape in shapes if shape is not None), grid)
 
     def build(self, graph: Graph) -> BoundBasis:
         return super().build(graph.over(self._inner(graph.grid, graph.batch))).T

@@ -33,6 +33,9 @@ class Gridded(Basis):
         """The shape of the targets' grid, for one of the sources; rejects one that does not fit."""
         raise NotImplementedError
 
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        return self.targets(grid)
+
     def sized(
         self, M: int | None, N: int | None, batch: Tensor | None, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:

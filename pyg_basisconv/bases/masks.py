@@ -160,7 +160,7 @@ class Bags(Basis):
     """
 
     needs_edges = False
-    pools = True
+    pools = counts_batch = True
 
     def __init__(self, norm: Literal["mean"] | None = None) -> None:
         super().__init__(1)

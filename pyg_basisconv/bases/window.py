@@ -111,6 +111,7 @@ class Window(Gridded):
         self._found: Places | None = None  # the last ones: a graph asks with a copy of what the call asked with
         if sites is not None:
             self._check_sites(sites)
+        self.counts_batch = sites is not None
         self.register_buffer("sites", sites, persistent=False)
 
     sites: Tensor | None

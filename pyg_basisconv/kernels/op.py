@@ -9,7 +9,7 @@ from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Parameter
 
-_LIBRARY = torch.library.Library("basisconv", "DEF")
+LIBRARY = torch.library.Library("basisconv", "DEF")
 _PLAIN = (Tensor, Parameter)
 
 
@@ -52,15 +52,15 @@ def primitive(
     The transforms of `torch.func` and forward-mode derivatives are refused.
     """
     name = schema.split("(", 1)[0]
-    _LIBRARY.define(schema)
-    _LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"basisconv::{name}", fake, lib=_LIBRARY)
+    LIBRARY.define(schema)
+    LIBRARY.impl(name, compute, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"basisconv::{name}", fake, lib=LIBRARY)
 
     def listed(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         # For an argument that is a list of tensors, the last one here, an operator wants a list.
         return (*backward(ctx, grad)[:-1], [None] * len(ctx.arrays))
 
-    torch.library.register_autograd(f"basisconv::{name}", listed, setup_context=setup_context, lib=_LIBRARY)
+    torch.library.register_autograd(f"basisconv::{name}", listed, setup_context=setup_context, lib=LIBRARY)
     operator = getattr(torch.ops.basisconv, name).default
 
     def forward(ctx: Any, *args: Any) -> Tensor:

@@ -1,0 +1,275 @@
+"""A whole layer as one operator, for `torch.compile`.
+
+A compiled graph holds `torch.ops.basisconv.layer`, whose result's shape is known beforehand; when it runs, the layer is
+evaluated as it is without compilation: checked, bound, planned, and from the same caches. Its derivative is an operator
+too, which follows the record that autograd made inside of the first.
+"""
+
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.nn.utils.stateless import _reparametrize_module
+
+from .cache import by_value
+from .errors import reject
+from .kernels.op import LIBRARY
+
+if TYPE_CHECKING:
+    from .conv import BasisConv
+
+_AUTOGRAD = (
+    DispatchKey.AutogradFunctionality,
+    DispatchKey.AutogradOther,
+    DispatchKey.AutogradNestedTensor,
+    DispatchKey.ADInplaceOrView,
+)
+_TAGS = (torch.Tag.cudagraph_unsafe, torch.Tag.nondeterministic_seeded)  # Python runs in it, and may draw
+_COUNT = count()
+_NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def numbered(thing: Any) -> int:
+    """A number by which an operator can name a layer, or a bound basis, for as long as it lives."""
+    number = next(_COUNT)
+    _NUMBERED[number] = thing
+    return number
+
+
+def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
+    """The layer's result for such arguments, by the operator; what torch.compile sees of a layer is this function.
+
+    Args:
+        layer: to be called.
+        given: the arguments of its `evaluate` by name; what is None is left out.
+    """
+    tensors: list[Tensor] = []
+    names: list[str] = []  # of tensors; parameters have a dot in front
+    lengths: list[str] = []  # of what is in numbers
+    numbers: list[int] = []
+    bound, lambda_max = -1, None
+    for name, value in given.items():
+        if value is None:
+            continue
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            names.append(name)
+        elif name == "x":
+            for part, end in zip(value, ("x_src", "x_dst"), strict=True):
+                if part is not None:
+                    tensors.append(part)
+                    names.append(end)
+        elif name in ("size", "grid"):
+            listed = value if isinstance(value, tuple | list) else (value,) * (2 if name == "size" else 1)
+            numbers.extend([-1 if n is None else n for n in listed])
+            lengths.append(f"{name}:{len(listed)}")
+        elif name == "lambda_max":
+            lambda_max = float(value)
+        elif name == "edge_index" and hasattr(value, "number"):
+            bound = value.number
+            onto = (value.N,) if value.grid is None else value.grid
+            numbers.extend(onto)
+            lengths.append(f"onto:{len(onto)}")
+        else:
+            reject(name, "a tensor, under torch.compile", type(value).__name__, "call this layer outside of it")
+    for name, parameter in layer.named_parameters():
+        tensors.append(parameter)
+        names.append("." + name)
+    device = tensors[0].device.type
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    grad = torch.is_grad_enabled()
+    wanted = [grad and t.requires_grad for t in tensors]
+    about = ",".join(names), ",".join(lengths), numbers, bound, lambda_max, wanted, autocast
+    y: Tensor = torch.ops.basisconv.layer(tensors, layer.number, *about)[0]
+    return y
+
+
+def arguments(
+    tensors: Sequence[Tensor], names: str, lengths: str, numbers: Sequence[int], lambda_max: float | None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The arguments by name, and the parameters, of what `call` makes of them."""
+    named = dict(zip(names.split(","), tensors, strict=True))
+    given: dict[str, Any] = {name: t for name, t in named.items() if not name.startswith(".")}
+    if "x_src" in given:
+        given["x"] = given.pop("x_src"), given.pop("x_dst", None)
+    start = 0
+    for name, length in (one.split(":") for one in lengths.split(",") if one):
+        given[name] = tuple(numbers[start : start + int(length)])
+        start += int(length)
+    if "size" in given:
+        M, N = given["size"]
+        given["size"] = None if M == -1 else M, None if N == -1 else N
+    if lambda_max is not None:
+        given["lambda_max"] = lambda_max
+    return given, {name[1:]: t for name, t in named.items() if name.startswith(".")}
+
+
+class _Record(NamedTuple):
+    """What autograd recorded of one evaluation.
+
+    y: where the record ends; leaves: where it begins; lent: takes the operator's arguments, for as long as it is read.
+    """
+
+    y: GradientEdge
+    leaves: list[Tensor]
+    lent: "_Lent"
+
+
+_RECORDS: dict[int, _Record] = {}
+
+
+class _Lent:
+    """Keeps of what autograd saves only the place, where it is an argument of the operator.
+
+    Compiled code gives its memory to others as it sees fit, and hands the arguments over again for the derivative.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.again: Sequence[Tensor] = ()
+        self.others: set[int] = set()  # the storages of all else that was saved
+        self._of = {t.untyped_storage()._cdata: i for i, t in sorted(enumerate(tensors), key=lambda it: it[1].numel())}
+        self._about = [(t.stride(), t.storage_offset()) for t in tensors]
+
+    def pack(self, t: Tensor) -> Any:
+        storage = t.untyped_storage()._cdata
+        place = self._of.get(storage)
+        if place is None:
+            self.others.add(storage)
+            return t
+        return place, t.shape, t.stride(), t.storage_offset() - self._about[place][1]
+
+    def unpack(self, packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        place, shape, stride, offset = packed
+        t = self.again[place].detach()
+        if t.stride() != self._about[place][0]:
+            laid_out = torch.empty_strided(t.shape, self._about[place][0], dtype=t.dtype, device=t.device)
+            t = laid_out.copy_(t)
+        if (t.shape, t.stride(), 0) == (shape, stride, offset):
+            return t
+        return t.as_strided(shape, stride, t.storage_offset() + offset)
+
+
+@contextmanager
+def _recording() -> Iterator[None]:
+    """Lets autograd see what is computed inside of an operator."""
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOGRAD:
+        excluded = excluded.remove(key)
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+def _layer(
+    tensors: list[Tensor],
+    layer: int,
+    names: str,
+    lengths: str,
+    numbers: list[int],
+    bound: int,
+    lambda_max: float | None,
+    wanted: list[bool],
+    autocast: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    owner: BasisConv = _NUMBERED[layer]
+    grad = any(wanted)
+    own = dict(owner.named_parameters())
+    leaves = list(tensors)
+    for i, name in enumerate(names.split(",")):
+        if wanted[i] and tensors[i] is not own.get(name[1:]):
+            leaves[i] = tensors[i].detach().requires_grad_()
+        elif grad and name in ("mask", "valid", "edge_attr"):
+            leaves[i] = tensors[i].clone()  # what is computed from them may be kept in other ways than autograd's
+    given, parameters = arguments(leaves, names, lengths, numbers, lambda_max)
+    if given.pop("onto", None) is not None:
+        given["edge_index"] = _NUMBERED[bound]
+    swapped = {name: t for name, t in parameters.items() if t is not own[name]}
+    lent = _Lent(leaves)
+    with ExitStack() as stack:
+        stack.enter_context(by_value())
+        if grad:
+            stack.enter_context(_recording())
+            stack.enter_context(saved_tensors_hooks(lent.pack, lent.unpack))
+        if swapped:
+            stack.enter_context(_reparametrize_module(owner, swapped))
+        if autocast is not None:
+            stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
+        y = owner.laid_out(owner.evaluate(**given), given)
+    # Nobody else may hold the memory of the result: what uses it may write to it.
+    held = lent.others.union(t.untyped_storage()._cdata for t in tensors)
+    ticket = torch.zeros((), dtype=torch.int64)
+    if y.requires_grad:
+        number = id(ticket)
+        _RECORDS[number] = _Record(get_gradient_edge(y), [t for t, w in zip(leaves, wanted, strict=True) if w], lent)
+        ticket.fill_(number)
+        weakref.finalize(ticket, _RECORDS.pop, number, None)
+    y = y.detach()
+    return y.clone() if y.untyped_storage()._cdata in held else y, ticket
+
+
+def _layer_fake(
+    tensors: list[Tensor],
+    layer: int,
+    names: str,
+    lengths: str,
+    numbers: list[int],
+    bound: int,
+    lambda_max: float | None,
+    wanted: list[bool],
+    autocast: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    given, _ = arguments(tensors, names, lengths, numbers, lambda_max)
+    y = _NUMBERED[layer].likeness(given, torch.library.get_ctx().new_dynamic_size)
+    if autocast is not None and y.dtype != torch.float64:
+        y = y.to(autocast)
+    return y, torch.empty((), dtype=torch.int64)
+
+
+def _layer_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    tensors, _, _, _, numbers, _, _, ctx.wanted, _ = inputs
+    ctx.numbers = None if numbers else []  # torch takes an empty list for one of tensors
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(output[1], *tensors)
+
+
+def _layer_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+    ticket, *tensors = ctx.saved_tensors
+    found = iter(torch.ops.basisconv.layer_backward(grad, ticket, tensors, ctx.wanted))
+    grads = [next(found) if w else None for w in ctx.wanted]
+    return grads, None, None, None, ctx.numbers, None, None, None, None
+
+
+def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
+    record = _RECORDS[int(ticket)]
+    record.lent.again = tensors
+    with _recording():
+        grads = torch.autograd.grad([record.y], record.leaves, [grad], retain_graph=True, allow_unused=True)
+    record.lent.again = ()
+    like = (t for t, w in zip(tensors, wanted, strict=True) if w)
+    return [t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(grads, like, strict=True)]
+
+
+def _backward_fake(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t, w in zip(tensors, wanted, strict=True) if w]
+
+
+def _twice(ctx: Any, *grads: Any) -> Any:
+    raise NotImplementedError("create_graph=True: a compiled layer is differentiable once; call it uncompiled")
+
+
+_ABOUT = "str names, str lengths, SymInt[] numbers, SymInt bound, float? lambda_max, bool[] wanted"
+LIBRARY.define(f"layer(Tensor[] tensors, int layer, {_ABOUT}, ScalarType? autocast) -> (Tensor, Tensor)", tags=_TAGS)
+LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
+torch.library.register_fake("basisconv::layer", _layer_fake, lib=LIBRARY)
+torch.library.register_autograd("basisconv::layer", _layer_backward, setup_context=_layer_context, lib=LIBRARY)
+LIBRARY.define("layer_backward(Tensor grad, Tensor ticket, Tensor[] tensors, bool[] wanted) -> Tensor[]")
+LIBRARY.impl("layer_backward", _backward, "CompositeExplicitAutograd")
+torch.library.register_fake("basisconv::layer_backward", _backward_fake, lib=LIBRARY)
+torch.library.register_autograd("basisconv::layer_backward", _twice, lib=LIBRARY)

@@ -1,0 +1,324 @@
+"""torch.compile without a graph break: one operator per layer, right for every kind of basis and for new sizes."""
+
+import copy
+import gc
+import itertools
+import pickle
+
+import attention_cases
+import contract
+import pytest
+import torch
+from cases import CASES
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.testing import assert_close
+from torch_geometric import EdgeIndex
+from torch_geometric.nn import GATConv, GCNConv, RGCNConv
+
+from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms, theta
+from pyg_basisconv.convert import convert
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def through(module: nn.Module, backend: str = "eager"):
+    return torch.compile(module, fullgraph=True, dynamic=True, backend=backend)
+
+
+def results(call, leaves: list[torch.Tensor], module: nn.Module) -> list[torch.Tensor]:
+    """The result and all gradients."""
+    module.zero_grad()
+    for leaf in leaves:
+        leaf.grad = None
+    y = call()
+    (y * contract.draw(*y.shape, seed=9).to(y.dtype)).sum().backward()
+    return [y.detach(), *(torch.zeros_like(t) if t.grad is None else t.grad for t in (*leaves, *module.parameters()))]
+
+
+def same(module: nn.Module, run, leaves: list[torch.Tensor], backend: str = "eager") -> None:
+    """Compiled as uncompiled."""
+    fast = through(module, backend)
+    found, expected = (results(lambda f=f: run(f), leaves, module) for f in (fast, module))
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+# One graph for each family of the registry.
+EACH = list({name.split("-")[0]: name for name in reversed(CASES)}.values())
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_every_basis(name):
+    case = CASES[name]
+    g = case.graph()
+    conv = contract.make(case.basis())
+    x = contract.draw(g.M, 3).requires_grad_()
+    same(conv, lambda layer: contract.call(layer, x, g), [x])
+
+
+@pytest.mark.parametrize("name", list(attention_cases.CASES)[::24])
+def test_every_attention(name):
+    c = attention_cases.CASES[name]
+    conv, _ = attention_cases.layer(c)
+    args, named = attention_cases.inputs(c).arguments()
+    pair = isinstance(args[0], tuple | list)
+    leaves = [t.detach().clone().requires_grad_() for t in (args[0] if pair else args[:1]) if t is not None]
+    x = (tuple(leaves) if len(leaves) > 1 else (leaves[0], None)) if pair else leaves[0]
+    same(conv, lambda layer: layer(x, *args[1:], **named), leaves)
+
+
+GRIDS = {
+    "window": lambda: bases.Window(None, (3, 3), padding=1),
+    "strided": lambda: bases.Window(None, (3, 2), stride=2),
+    "circular": lambda: bases.Window(None, (3, 3), padding="same", padding_mode="circular"),
+    "transposed": lambda: bases.Window(None, (2, 2), stride=2, transposed=True),
+    "turned": lambda: bases.Window(None, (3, 3), padding=1).T,
+    "two": lambda: bases.Window(None, (3, 3), padding=1) @ bases.Window(None, (2, 2), stride=2),
+    "shifts": lambda: bases.Shifts(None, [(0, 0), (0, 1), (1, 0)]),
+    "beside": lambda: bases.Identity() + bases.Window(None, (3, 3), padding=1),
+    "attention": lambda: bases.Attention(2, mechanisms.Dot(4)),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
+@pytest.mark.parametrize("kind", GRIDS)
+def test_images_of_several_sizes(kind, last):
+    layer = GridConv(4, 6, GRIDS[kind]()).double()
+    fast = through(layer, "aot_eager")
+    for H, W in ((6, 7), (8, 5), (9, 11)):
+        image = contract.draw(2, 4, H, W)
+        image = (image.contiguous(memory_format=torch.channels_last) if last else image).requires_grad_()
+        found, expected = (results(lambda f=f, i=image: f(i), [image], layer) for f in (fast, layer))
+        for a, b in zip(found, expected, strict=True):
+            assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+class Net(nn.Module):
+    """Two layers, with something between that a compiler may write in place."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x, edge_index, **kwargs):
+        h = self.first(x, edge_index, **kwargs)
+        return self.second(torch.relu(h) * 2 + 1, edge_index, **kwargs).log_softmax(-1)
+
+
+def net(basis, kind=None) -> Net:
+    made = [BasisConv(P, Q, basis(), None if kind is None else kind()) for P, Q in ((5, 8), (8, 4))]
+    return Net(*made).double()
+
+
+def wired(N: int, seed: int = 0, **about: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed + N)
+    E = 3 * N
+    made = {"edge_index": torch.randint(N, (2, E), generator=generator)}
+    if "types" in about:
+        made["edge_type"] = torch.randint(about["types"], (E,), generator=generator)
+    if "weight" in about:
+        made["edge_weight"] = torch.rand(E, generator=generator, dtype=torch.float64)
+    return made
+
+
+NETS = {
+    "GCN": (lambda: net(lambda: bases.Adjacency("sym", self_loops=True)), {"weight": 1}),
+    "Chebyshev": (lambda: net(lambda: bases.Chebyshev(3)), {}),
+    "relations": (lambda: net(lambda: bases.Relations(3, "mean", self_loop=True)), {"types": 3}),
+    "GAT": (
+        lambda: net(
+            lambda: bases.Attention(2, mechanisms.Additive(projected=True), bases.Adjacency(self_loops=True)),
+            theta.Heads,
+        ),
+        {},
+    ),
+    "converted": (lambda: convert(Net(GCNConv(5, 8), GATConv(8, 4, add_self_loops=False)).double()), {}),
+    "converted-RGCN": (lambda: convert(Net(RGCNConv(5, 8, 3), RGCNConv(8, 4, 3)).double()), {"types": 3}),
+}
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_ten_sizes_one_graph(kind):
+    make, about = NETS[kind]
+    model = make()
+    fast = through(model, "aot_eager")
+    for N in range(6, 26, 2):
+        x = contract.draw(N, 5, seed=N).requires_grad_()
+        graph = wired(N, **about)
+        found, expected = (results(lambda f=f, x=x, g=graph: f(x, **g), [x], model) for f in (fast, model))
+        for a, b in zip(found, expected, strict=True):
+            assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize("kind", ["GCN", "GAT"])
+def test_inductor_trains(kind):
+    make, about = NETS[kind]
+    model = make()
+    twin = copy.deepcopy(model)
+    fast = through(model, "inductor")
+    optimisers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in (model, twin)]
+    for N in (8, 12, 16):
+        for f, optimiser in zip((fast, twin), optimisers, strict=True):
+            optimiser.zero_grad()
+            f(contract.draw(N, 5, seed=N), **wired(N, **about))[:, 0].mean().backward()
+            optimiser.step()
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_inductor_may_reuse_memory():
+    """What is kept of tensors that compiled code makes, and writes again, is not taken for what they are now."""
+    conv = BasisConv(4, 4, bases.Adjacency(), theta.Pass(), bias=False).double()
+
+    def run(f, x, edge_index, w):
+        y = f(x, edge_index, w + 1)
+        for step in range(3):
+            y = f(y, edge_index, (w * (step + 2)).sin() + 1)
+        return y
+
+    fast = torch.compile(lambda x, e, w: run(conv, x, e, w), fullgraph=True, dynamic=True)
+    graph = wired(9, weight=1)
+    for seed in range(3):
+        x, w = contract.draw(9, 4, seed=seed), graph["edge_weight"] * (seed + 1)
+        assert_close(fast(x, graph["edge_index"], w), run(conv, x, graph["edge_index"], w), rtol=1e-12, atol=1e-12)
+
+
+def test_records_go_with_the_graph():
+    model = NETS["GCN"][0]()
+    fast = through(model, "aot_eager")
+    y = fast(contract.draw(8, 5).requires_grad_(), **wired(8))
+    assert len(compiled._RECORDS) == 2
+    y.sum().backward()
+    del y
+    gc.collect()
+    assert not compiled._RECORDS
+    with torch.no_grad():
+        held = fast(contract.draw(8, 5), **wired(8))
+    assert not compiled._RECORDS
+    del held
+
+
+def test_backward_twice_and_never_again():
+    conv = contract.make(bases.Adjacency())
+    fast = through(conv, "eager")
+    x = contract.draw(6, 3).requires_grad_()
+    edges = wired(6)["edge_index"]
+    y = fast(x, edges).sum()
+    (first,) = torch.autograd.grad(y, x, retain_graph=True)
+    (again,) = torch.autograd.grad(y, x, retain_graph=True)
+    assert_close(first, again)
+    (g,) = torch.autograd.grad(y.square(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="differentiable once"):
+        torch.autograd.grad(g.sum(), x)
+
+
+def test_a_bound_basis_is_no_new_graph():
+    conv = contract.make(bases.Powers(2))
+    fast = through(conv)
+    for N in range(5, 15):
+        bound = conv.basis.bind(wired(N)["edge_index"], size=N, dtype=torch.float64)
+        x = contract.draw(N, 3, seed=N)
+        assert_close(fast(x, bound), conv(x, bound))
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.parametrize(
+    ("edges", "size"),
+    [([[0, 9], [1, 0]], None), ([[0, -1], [1, 0]], None), ([[0, 1], [1, 7]], (3, 5))],
+    ids=["source", "negative", "target"],
+)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_indices_out_of_range_raise(edges, size, backend):
+    conv = contract.make(bases.Adjacency("mean"))
+    fast = through(conv, backend)
+    x = contract.draw(3, 3)
+    features = x if size is None else (x, None)
+    fast(features, torch.tensor([[0, 1], [1, 0]]), size=size)
+    with pytest.raises(ValueError, match="edge_index: expected"):
+        fast(features, torch.tensor(edges), size=size)
+
+
+def test_targets_that_only_the_numbers_tell():
+    conv = contract.make(bases.Bags("mean"))
+    fast = through(conv, "aot_eager")
+    for bags in ([0, 2, 2, 0], [0, 1, 1], [3, 3, 0, 1, 1]):
+        x, batch = contract.draw(len(bags), 3), torch.tensor(bags)
+        assert_close(fast(x, batch=batch), conv(x, batch=batch))
+
+
+def test_pairs_of_several_sizes():
+    conv = contract.make(bases.Identity() + bases.Adjacency("mean"))
+    fast = through(conv, "aot_eager")
+    for M, N in itertools.product((4, 6), (3, 5)):
+        x, edges = (contract.draw(M, 3), contract.draw(N, 3)), torch.stack([torch.arange(N) % M, torch.arange(N)])
+        assert_close(fast(x, edges), conv(x, edges))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_an_edge_index_of_pyg():
+    conv = contract.make(bases.Adjacency("sym"))
+    fast = through(conv)
+    edges = EdgeIndex(wired(6)["edge_index"], sparse_size=(6, 6)).sort_by("col").values
+    x = contract.draw(6, 3)
+    assert_close(fast(x, edges), conv(x, edges))
+
+
+def test_autocast():
+    conv = contract.make(bases.Adjacency("mean"), dtype=torch.float32)
+    edges, x = wired(6)["edge_index"], contract.draw(6, 3, dtype=torch.float32).requires_grad_()
+
+    def step(f):
+        with torch.autocast("cpu", torch.bfloat16):
+            return f(x, edges)
+
+    found, expected = (results(lambda f=f: step(f), [x], conv) for f in (through(conv, "aot_eager"), conv))
+    assert found[0].dtype == torch.bfloat16
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b)
+
+
+def test_dropout_draws_anew():
+    conv, _ = attention_cases.layer(attention_cases.CASES[next(iter(attention_cases.CASES))], dropout=0.5)
+    args, named = attention_cases.inputs(attention_cases.CASES[next(iter(attention_cases.CASES))]).arguments()
+    fast = through(conv, "aot_eager")
+    first, second = fast(*args, **named), fast(*args, **named)
+    assert not torch.equal(first, second)
+    for f in (fast, conv):
+        torch.manual_seed(3)
+        drawn = f(*args, **named)
+        first = drawn if f is fast else first
+    assert_close(first, drawn)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_copies_are_layers_of_their_own(how):
+    conv = contract.make(bases.Adjacency())
+    twin = copy.deepcopy(conv) if how == "deepcopy" else pickle.loads(pickle.dumps(conv))
+    assert twin.number != conv.number
+    x, edges = contract.draw(6, 3), wired(6)["edge_index"]
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.zero_()
+    del conv
+    gc.collect()
+    assert not through(twin)(x, edges).any()
+
+
+def test_parameters_of_another():
+    conv = contract.make(bases.Adjacency())
+    others = {name: torch.zeros_like(p) for name, p in conv.named_parameters()}
+    edges, x = wired(6)["edge_index"], contract.draw(6, 3)
+    fast = through(lambda p, x: torch.func.functional_call(conv, p, (x, edges)))
+    assert not fast(others, x).any()
+    assert conv(x, edges).any()
