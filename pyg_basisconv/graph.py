@@ -277,7 +277,8 @@ class Graph:
             edge_weight = edges.values
         ends = None if edges.ends is None else edges.ends()
         M, N = size
-        for name, given, found in (("M", M, edges.shape[0]), ("N", N, edges.shape[1])):
+        rows = M if sources is None else sources  # behind the sources may stand rows that no edge reads
+        for name, given, found in (("M", rows, edges.shape[0]), ("N", N, edges.shape[1])):
             if given is not None and found is not None and given != found:
                 reject(
                     "edge_index",

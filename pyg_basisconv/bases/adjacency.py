@@ -182,21 +182,27 @@ def _split(graph: Graph) -> _Split:
     def build() -> _Split:
         is_loop = s.source == s.target
         loop = is_loop.nonzero().squeeze(1)
-        plain = (~is_loop).nonzero().squeeze(1) if loop.numel() else None
-        last = torch.full((s.N,), -1, device=loop.device)
-        last.scatter_reduce_(0, s.source[loop].long(), loop, "amax")
-        looped = (last >= 0).nonzero().squeeze(1)
+        plain, looped = None, loop
+        if loop.numel():
+            plain = (~is_loop).nonzero().squeeze(1)
+            last = torch.full((s.N,), -1, device=loop.device)
+            last.scatter_reduce_(0, s.source[loop].long(), loop, "amax")
+            looped = (last >= 0).nonzero().squeeze(1)
+            loop = last[looped]
         source, target = _select(s.source, plain), _select(s.target, plain)
         nodes = torch.arange(s.N, dtype=source.dtype, device=source.device)
         behind = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
-        return _Split(plain, looped, last[looped], Structure(source, target, None, s.M, s.N), behind)
+        return _Split(plain, looped, loop, Structure(source, target, None, s.M, s.N), behind)
 
     split: _Split = s.memo("split", build)
     return split
 
 
-def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor]:
-    split, w = _split(graph), graph.weights
+def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor | None]:
+    split = _split(graph)
+    if graph.weight is None and fill == 1 and (existing != "add" or split.plain is None):
+        return split.loops, None
+    w = graph.weights
     loops = torch.full((graph.N,), fill, dtype=w.dtype, device=w.device)
     if existing == "add" and split.plain is not None:
         s = graph.structure
@@ -210,16 +216,19 @@ def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Te
 def normalise(structure: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype) -> Tensor:
     """(E,) the weights of the edges, normalised."""
     s = structure
-    w = _ones(s, dtype) if weight is None else weight
+    if weight is not None:
+        dtype = weight.dtype
     if norm == "mean":
-        count = s.pattern.by_target.ptr.diff().to(w.dtype)
-        return w * s.at_target(power(count, -1.0))
+        factor = s.at_target(power(sums(s.pattern, None, dtype), -1.0))
+        return factor if weight is None else weight * factor
     if norm == "rw":
-        return w * s.at_source(power(sums(s.pattern.T, weight, w.dtype), -1.0))
+        factor = s.at_source(power(sums(s.pattern.T, weight, dtype), -1.0))
+        return factor if weight is None else weight * factor
     if s.M != s.N:
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
-    inverse = root(sums(s.pattern, weight, w.dtype))
-    return s.at_source(inverse) * w * s.at_target(inverse)
+    inverse = root(sums(s.pattern, weight, dtype))
+    at_source = s.at_source(inverse)
+    return (at_source if weight is None else at_source * weight) * s.at_target(inverse)
 
 
 def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
@@ -227,10 +236,12 @@ def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
 
 
 def sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """(N,) the sum of the weights of the edges into each target, in a fixed order of summation."""
+    """(N,) the sum of the weights of the edges into each target, in a fixed order of summation; None for ones."""
+    if weight is None:
+        return pattern.by_target.ptr.diff().to(dtype)
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
     order = pattern.by_target.order
-    w = weight if weight is None or order is None else weight.index_select(0, order)
+    w = weight if order is None else weight.index_select(0, order)
     return spmm(ones, w, pattern).squeeze(1)
 
 

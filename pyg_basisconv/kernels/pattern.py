@@ -2,7 +2,9 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from ..cache import kept
@@ -58,14 +60,26 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     """Groups entries by a stable sort; a list that is already grouped keeps its order and is not sorted."""
     small = group.dtype == torch.int32
     if bool((group[1:] >= group[:-1]).all()):
-        grouped, index, order = group, other, None
-    else:
-        grouped, order = torch.sort(group, stable=True)
-        order = order.to(group.dtype)
-        index = other.index_select(0, order)
-    bounds = torch.arange(num_groups + 1, dtype=group.dtype, device=group.device)
-    ptr = torch.searchsorted(grouped, bounds, out_int32=small)
-    return Compressed(ptr, index.contiguous(), order)
+        return Compressed(_ptr(group, num_groups, small), other.contiguous(), None)
+    if group.device.type == "cpu":
+        return _counted(group, other, num_groups)
+    grouped, order = torch.sort(group, stable=True)
+    order = order.to(group.dtype)
+    return Compressed(_ptr(grouped, num_groups, small), other.index_select(0, order), order)
+
+
+def _ptr(grouped: Tensor, num_groups: int, small: bool) -> Tensor:
+    """Where each group starts, of groups in order."""
+    return torch._convert_indices_from_coo_to_csr(grouped, num_groups, out_int32=small)
+
+
+def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
+    """The same on the CPU by counting, which is linear: a matrix with one entry in each row, brought to columns."""
+    E = group.numel()
+    rows = np.arange(E + 1, dtype=group.numpy().dtype)
+    columns = csr_array((other.numpy(), group.numpy(), rows), shape=(E, num_groups)).tocsc()
+    ptr, index, order = (torch.from_numpy(a).to(group.dtype) for a in (columns.indptr, columns.data, columns.indices))
+    return Compressed(ptr, index, order)
 
 
 class Pattern:
