@@ -3,6 +3,7 @@
 from .dense import dense_rows
 from .epoch import EpochRow
 from .grids import grid_rows
+from .loaders import loader_rows
 from .on_graphs import attention_rows, convolution_rows, every_row
 from .relations import relations_rows
 from .resident import ResidentRow
@@ -16,4 +17,5 @@ def rows() -> list[Row]:
     """Those with a target of their own first, then those that are judged together."""
     own: list[Row] = [*convolution_rows(), EpochRow(), *attention_rows(), ResidentRow()]
     knowledge = [*relations_rows(), *walks_rows()]
-    return [*own, *dense_rows(), *sequence_rows(), *grid_rows(), *sites_rows(), *knowledge, *every_row()]
+    grids = [*sequence_rows(), *grid_rows(), *sites_rows()]
+    return [*own, *loader_rows(), *dense_rows(), *grids, *knowledge, *every_row()]

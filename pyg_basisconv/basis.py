@@ -3,16 +3,18 @@
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from .cache import IdentityCache
+from .cache import IdentityCache, underived
 from .compiled import numbered
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels import Meetings, gather_matmul, matmul
+from .portable import portable
 
 if TYPE_CHECKING:
     from .content import Inputs
@@ -27,6 +29,10 @@ class EdgeList(NamedTuple):
     """A family written out: A[type, source, target] = the sum of the weights of the edges that stand there.
 
     type, source, target: (E,) integers; weight: (E,)
+
+    >>> from pyg_basisconv import bases
+    >>> bases.Adjacency('mean').bind(torch.tensor([[0, 1], [2, 2]])).edges().weight
+    tensor([0.5000, 0.5000])
     """
 
     type: Tensor
@@ -107,6 +113,15 @@ class BoundBasis:
 
     A new kind gives `edges()`; everything else follows from it, and is overridden only to be faster.
     x may carry leading batch dimensions everywhere (written *).
+
+    >>> from pyg_basisconv import bases
+    >>> bound = bases.Powers(3, bases.Adjacency()).bind(torch.tensor([[0, 1], [1, 2]]), size=3)
+    >>> bound.K, bound.expand(torch.tensor([[1.], [0.], [0.]])).squeeze(-1)
+    (3, tensor([[1., 0., 0.],
+                [0., 1., 0.],
+                [0., 0., 1.]]))
+    >>> bound.T.combine(torch.ones(3, 3, 1)).squeeze(-1)
+    tensor([3., 2., 1.])
     """
 
     K: int
@@ -128,7 +143,9 @@ class BoundBasis:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "number"}  # a copy has its own
+        # A copy has a number of its own, and finds anew what follows from the rest.
+        kept = {"number", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:
         """The family as typed weighted edges."""
@@ -145,7 +162,7 @@ class BoundBasis:
         grad = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(grad):
             written = explicit(self.K, self.M, self.N, self.edges())
-        if not self.requires_grad:
+        if not self.requires_grad and not portable():
             self._explicit = written
         return written
 
@@ -172,7 +189,7 @@ class BoundBasis:
 
     def compact(self, side: Side) -> Compact | None:
         """The sum over the members and Theta on the rows where there is something, if that may pay."""
-        met = self.meetings
+        met = None if portable() else self.meetings
         if met is None or not met.many or side == "source":
             return None
 
@@ -196,6 +213,11 @@ class BoundBasis:
             return products[0] if len(products) == 1 else torch.stack(products).sum(0)
 
         return Compact(run, sizes)
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """(E, K) the weights of attention by the edges of the graph, and of loops behind them, where they are known."""
+        return None
 
     @property
     def mixing(self) -> Work | None:
@@ -254,9 +276,29 @@ class BoundBasis:
         """The same family with `change` applied to every explicit part that it is made of."""
         return change(self.explicit)
 
-    def to(self, device: torch.device | str) -> "BoundBasis":
-        """The same family on another device."""
-        return self.map(lambda part: part.move(torch.device(device)))
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "BoundBasis":
+        """The same family on another device; as PyG calls it, for what is an attribute of data."""
+        return self.moved(torch.device(device))
+
+    def cpu(self) -> "BoundBasis":
+        """The same family on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | str | int | None = None, non_blocking: bool = False) -> "BoundBasis":
+        """The same family on a CUDA device, the current one for None."""
+        return self.to(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
+
+    def moved(self, device: torch.device) -> "BoundBasis":
+        """The same family on another device; what a kind overrides."""
+        return self.map(lambda part: part.move(device))
+
+    def masked(self, mask: Callable[[Graph], Graph]) -> "BoundBasis":
+        """The same basis, bound to the same graph with its edges masked."""
+        if self not in _MADE:
+            fix = "pass the edges, or what basis.bind(edges) gave, as it is"
+            reject("edge_index", "edges that a mask can be for", f"a {type(self).__name__} made by other means", fix)
+        basis, graph = _MADE[self]
+        return basis.build(mask(graph))
 
     def to_coo(self) -> Tensor:
         """The whole family as one sparse tensor, (K, M, N), coalesced."""
@@ -272,7 +314,7 @@ class BoundBasis:
         with torch.inference_mode(False), torch.set_grad_enabled(grad):
             eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
             dense = self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
-        if not self.requires_grad:
+        if not self.requires_grad and not portable():
             self._dense = dense
         return dense
 
@@ -296,6 +338,10 @@ class BoundBasis:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
+
+
+# What each was bound from. A graph knows its bound bases, and nothing of them may know the graph.
+_MADE: WeakKeyDictionary[BoundBasis, tuple["Basis", Graph]] = WeakKeyDictionary()
 
 
 class Basis(nn.Module):
@@ -362,13 +408,31 @@ class Basis(nn.Module):
         """Binds to a graph, anew."""
         from .explicit import explicit
 
-        return explicit(self.K, graph.M, graph.N, self.edges(graph), dtype=graph.dtype)
+        edges = self.edges(graph)
+        if graph.mask is not None:
+            edges = edges._replace(weight=edges.weight * self._share(graph, edges))
+        return explicit(self.K, graph.M, graph.N, edges, dtype=graph.dtype)
+
+    def _share(self, graph: Graph, edges: EdgeList) -> Tensor:
+        """(E',) the mask of each entry: the graph's edges stand first, with or without loops, then the basis's own."""
+        mine, theirs = (torch.stack([e.source.long(), e.target.long()]) for e in (edges, graph))
+        for some in (slice(None), theirs[0] != theirs[1]):
+            mask, count = cast(Tensor, graph.mask)[some], theirs[:, some].shape[1]
+            if torch.equal(mine[:, :count], theirs[:, some]):
+                return torch.cat([mask, torch.ones_like(edges.weight[count:])])
+        fix = "multiply by graph.mask in its build(graph)"
+        return reject("basis", "edges that begin with those of the graph, to be masked", self, fix)
 
     def on(self, graph: Graph) -> BoundBasis:
         """Binds to a graph; once for all bases of the same classes that print the same, anew for one that learns."""
         if self.key is None:
-            return self.build(graph)
-        bound: BoundBasis = graph.memo(self.key, lambda: self.build(graph))
+            return self._made(graph)
+        bound: BoundBasis = graph.memo(self.key, lambda: self._made(graph))
+        return bound
+
+    def _made(self, graph: Graph) -> BoundBasis:
+        bound = self.build(graph)
+        _MADE[bound] = self, graph.bare
         return bound
 
     @cached_property
@@ -390,6 +454,9 @@ class Basis(nn.Module):
         own = vars(type(self)).keys() & {"extra_repr", "__repr__"}
         says_all = bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key"}
         return None if says_all else self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in underived(self).items() if name != "_frozen"}  # a copy may be changed
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_frozen") and name != "training" and not name.startswith("_"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from . import bases, theta
 from .basis import Basis, EdgeList
 from .conv import BasisConv
-from .errors import reject
+from .errors import check_count, check_flags, reject
 from .graph import Graph
 from .mechanisms import MLP, Dot, Tap
 
@@ -105,6 +105,8 @@ class AttentionPooling(nn.Module):
 
     def __init__(self, channels: int, hidden: int, gated: bool = False) -> None:
         super().__init__()
+        check_count("channels", channels)
+        check_flags(gated=gated)
         bags = bases.Attention(1, MLP(hidden, target=None, gated=gated), bases.Bags())
         self.conv = BasisConv(channels, channels, bags, theta.Pass(), bias=False)
 
@@ -134,8 +136,9 @@ class CausalAttention(nn.Module):
 
     def __init__(self, channels: int, heads: int, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(channels)
         width = _divide(channels, heads)
+        check_flags(bias=bias)
+        self.norm = nn.LayerNorm(channels)
         causal = bases.Attention(heads, Dot(width, bias=bias), bases.Causal(), dropout=dropout)
         self.conv = BasisConv(channels, channels, causal, theta.LowRank(width, bias=bias))
         self.dropout = nn.Dropout(dropout)
@@ -166,6 +169,7 @@ class RoutingBlock(nn.Module):
     def __init__(self, channels: int, heads: int, hidden: int) -> None:
         super().__init__()
         width = _divide(channels, heads)
+        check_count("hidden", hidden)
         self.conv = BasisConv(channels, channels, bases.Attention(heads, Dot(width)), theta.LowRank(width), bias=False)
         self.feed = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
         self.norms = nn.ModuleList(nn.BatchNorm1d(channels) for _ in range(2))
@@ -229,14 +233,15 @@ class PervasiveWindow(Basis):
 
 def _offsets(taps: int, causal: bool) -> Sequence[int]:
     """The offsets n - m of a window, ascending: what comes after first."""
-    if isinstance(taps, bool) or not isinstance(taps, int) or taps < 1:
-        reject("taps", "a positive integer", repr(taps), "one tap is a window of its own position")
+    check_count("taps", taps)
+    check_flags(causal=causal)
     first = 0 if causal else -(taps // 2)
     return range(first, first + taps)
 
 
 def _divide(channels: int, heads: int) -> int:
     """The width of one head."""
+    check_count("channels", channels)
     if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or channels % heads:
         reject("heads", f"a divisor of the {channels} channels", repr(heads), "choose another number of heads")
     return channels // heads

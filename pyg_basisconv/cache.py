@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
+
+from .portable import portable
 
 _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
@@ -21,11 +21,33 @@ _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here take
 
 
 class kept(cached_property[Any]):
-    """A cached property of tensors; its first use may fall into inference mode and its next into training."""
+    """A cached property of tensors; its first use may fall into inference mode and its next into training.
+
+    What is computed in the portable path is not kept: it may have no numbers, or be a transform's.
+    """
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is not None and portable():
+            return self.func(instance)
         with torch.inference_mode(False):
             return super().__get__(instance, owner)
+
+
+def memo(store: dict[Any, Any], key: Hashable, build: Callable[[], Any]) -> Any:
+    """What `build()` gave when first asked for under `key` of a store; the same as for `kept` holds."""
+    if key in store:
+        return store[key]
+    if portable():
+        return build()
+    with torch.inference_mode(False):
+        store[key] = build()
+    return store[key]
+
+
+def underived(thing: object) -> dict[str, Any]:
+    """The attributes of a thing without its cached properties, which a copy finds anew: for `__getstate__`."""
+    cls = type(thing)
+    return {name: v for name, v in vars(thing).items() if not isinstance(getattr(cls, name, None), cached_property)}
 
 
 class _Entry(NamedTuple):
@@ -74,7 +96,7 @@ class IdentityCache:
 
     def get(self, tensors: tuple[Tensor | None, ...], extra: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when last called for these very tensors and `extra`, or gives now."""
-        if torch.compiler.is_compiling() or faked():
+        if portable() or torch.compiler.is_compiling() or faked():
             return build()
         # Most calls repeat the one before, with the same Python objects: these are recognised without a look at
         # their storages.
@@ -84,7 +106,7 @@ class IdentityCache:
         for t in tensors:
             if t is None:
                 continue
-            if type(t) not in _PLAIN or t.requires_grad or t.is_inference() or t.layout in _BLOCKS or _wrapped(t):
+            if type(t) not in _PLAIN or t.requires_grad or t.is_inference() or t.layout in _BLOCKS:
                 return build()
         parts = [part for t in tensors if t is not None for part in constituents(t)]
         places = (None if t is None else (t.layout, t.shape) for t in tensors)
@@ -125,13 +147,6 @@ def by_value() -> Iterator[None]:
 def faked() -> bool:
     """Whether tensors are made that have no numbers, so that nothing that is made of them may be kept."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-
-
-def _wrapped(t: Tensor) -> bool:
-    """Whether a transform of `torch.func`, or a forward-mode derivative, sees more in a tensor than its storage."""
-    if torch._C._are_functorch_transforms_active() and is_functorch_wrapped_tensor(t):
-        return True
-    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(t).tangent is not None
 
 
 def constituents(t: Tensor) -> tuple[Tensor, ...]:

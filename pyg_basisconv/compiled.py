@@ -5,6 +5,7 @@ evaluated as it is without compilation: checked, bound, planned, and from the sa
 too, which follows the record that autograd made inside of the first.
 """
 
+import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,7 +32,7 @@ _AUTOGRAD = (
     DispatchKey.ADInplaceOrView,
 )
 _TAGS = (torch.Tag.cudagraph_unsafe, torch.Tag.nondeterministic_seeded)  # Python runs in it, and may draw
-_COUNT = count()
+_COUNT = count(secrets.randbits(40) << 22)  # no other process has the same: what it has compiled is kept on disk
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -133,11 +134,11 @@ class _Lent:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.again: Sequence[Tensor] = ()
         self.others: set[int] = set()  # the storages of all else that was saved
-        self._of = {t.untyped_storage()._cdata: i for i, t in sorted(enumerate(tensors), key=lambda it: it[1].numel())}
+        self._of = {_storage(t): i for i, t in sorted(enumerate(tensors), key=lambda it: it[1].numel())}
         self._about = [(t.stride(), t.storage_offset()) for t in tensors]
 
     def pack(self, t: Tensor) -> Any:
-        storage = t.untyped_storage()._cdata
+        storage = _storage(t)
         place = self._of.get(storage)
         if place is None:
             self.others.add(storage)
@@ -183,7 +184,7 @@ def _layer(
     own = dict(owner.named_parameters())
     leaves = list(tensors)
     for i, name in enumerate(names.split(",")):
-        if wanted[i] and tensors[i] is not own.get(name[1:]):
+        if wanted[i]:  # parameters, too: the hooks of the user's own are for the user's own gradient
             leaves[i] = tensors[i].detach().requires_grad_()
         elif grad and name in ("mask", "valid", "edge_attr"):
             leaves[i] = tensors[i].clone()  # what is computed from them may be kept in other ways than autograd's
@@ -202,16 +203,25 @@ def _layer(
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
         y = owner.laid_out(owner.evaluate(**given), given)
-    # Nobody else may hold the memory of the result: what uses it may write to it.
-    held = lent.others.union(t.untyped_storage()._cdata for t in tensors)
-    ticket = torch.zeros((), dtype=torch.int64)
-    if y.requires_grad:
-        number = id(ticket)
-        _RECORDS[number] = _Record(get_gradient_edge(y), [t for t, w in zip(leaves, wanted, strict=True) if w], lent)
-        ticket.fill_(number)
-        weakref.finalize(ticket, _RECORDS.pop, number, None)
-    y = y.detach()
-    return y.clone() if y.untyped_storage()._cdata in held else y, ticket
+        ticket = torch.zeros((), dtype=torch.int64)
+        if y.requires_grad:
+            number = id(ticket)
+            edge = get_gradient_edge(y.view_as(y) if y.grad_fn is None else y)  # of a leaf there is none
+            _RECORDS[number] = _Record(edge, [t for t, w in zip(leaves, wanted, strict=True) if w], lent)
+            ticket.fill_(number)
+            weakref.finalize(ticket, _RECORDS.pop, number, None)
+    return _own(y.detach(), lent.others.union(map(_storage, tensors))), ticket
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def _own(t: Tensor, held: set[int]) -> Tensor:
+    """The result of an operator, in memory that nobody else holds: compiled code may write to it."""
+    t = t.clone() if _storage(t) in held else t
+    held.add(_storage(t))
+    return t
 
 
 def _layer_fake(
@@ -247,13 +257,19 @@ def _layer_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
 
 
 def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
-    record = _RECORDS[int(ticket)]
+    like = [t for t, w in zip(tensors, wanted, strict=True) if w]
+    record = _RECORDS.get(int(ticket))
+    if record is None:  # nothing that is wanted had a part in the result
+        return [t.new_zeros(t.shape) for t in like]
     record.lent.again = tensors
-    with _recording():
-        grads = torch.autograd.grad([record.y], record.leaves, [grad], retain_graph=True, allow_unused=True)
-    record.lent.again = ()
-    like = (t for t, w in zip(tensors, wanted, strict=True) if w)
-    return [t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(grads, like, strict=True)]
+    try:
+        with _recording():
+            grads = torch.autograd.grad([record.y], record.leaves, [grad], retain_graph=True, allow_unused=True)
+    finally:
+        record.lent.again = ()
+    held = {_storage(grad), *map(_storage, tensors)}
+    made = (t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(grads, like, strict=True))
+    return [_own(g, held) for g in made]
 
 
 def _backward_fake(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:

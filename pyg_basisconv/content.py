@@ -6,10 +6,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .entries import Entries
 from .errors import reject
 from .kernels import spmm
+from .kernels.op import autocasting
+from .portable import portable
 from .theta import Theta
 from .theta.base import Members
 from .theta.heads import side_by_side, stacked
@@ -38,6 +41,7 @@ class Content:
         mask: (M, N), (*, M, N) or (*, K, M, N): boolean, or to be added to the scores.
         valid: (*, M) False for sources that are not there.
         observed: whether the weights are asked for, and have to be those that were applied.
+        numbered: whether the edges are asked for whose weights these are.
         edges: E.
         loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
         members: of the parameter, those that this basis meets; None in products and mixtures, where none is its own.
@@ -50,6 +54,7 @@ class Content:
     valid: Tensor | None = None
     observed: bool = False
     edges: int = 0
+    numbered: bool = False
     loop_attr: float | str = 0.0
     members: slice | None = field(default_factory=lambda: slice(None))
     _shared: dict[str, Any] = field(default_factory=dict)
@@ -129,6 +134,8 @@ class Content:
         edge_attr = self.of_edges
         if edge_attr.dim() == 3:
             return spmm(edge_attr.flatten(0, 1), None, entries.each_pair)
+        if portable():
+            return self._edges_at(entries)
         own, into_loops = entries.edge_patterns
         rows = edge_attr if own is None else spmm(edge_attr, None, own)
         if into_loops is None or not self.loop_attr:
@@ -139,6 +146,22 @@ class Content:
             return rows + (total / count if self.loop_attr == "mean" else total)
         loops = torch.lt(cast(Tensor, entries.edge), 0).to(edge_attr.dtype).unsqueeze(1)
         return rows + self.loop_attr * loops
+
+    def _edges_at(self, entries: Entries) -> Tensor:
+        """The same without a look at which entries are edges."""
+        edge_attr, edge = self.of_edges, cast(Tensor, entries.edge)
+        rows = F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, torch.where(edge < 0, edge_attr.shape[0], edge))
+        if not self.loop_attr:
+            return rows
+        fill = torch.full_like(rows, self.loop_attr) if isinstance(self.loop_attr, float | int) else None
+        if fill is None:
+            into = entries.pattern.row
+            total = rows.new_zeros(entries.N, rows.shape[1]).index_add(0, into, rows)
+            if self.loop_attr == "mean":
+                count = rows.new_zeros(entries.N).index_add(0, into, (edge >= 0).to(rows.dtype))
+                total = total / count.clamp(min=1).unsqueeze(1)
+            fill = total.index_select(0, into)
+        return torch.where((edge < 0).unsqueeze(1), fill, rows)
 
     def check(self, M: int, N: int, K: int) -> None:
         """Whether the parts agree; nothing is broadcast."""
@@ -155,7 +178,7 @@ class Content:
             if not boolean and (name == "valid" or not t.is_floating_point()):
                 wanted = "dtype torch.bool" + " or a floating point dtype" * (name == "mask")
                 reject(name, wanted if name in ("mask", "valid") else "a floating point dtype", t.dtype, "convert it")
-            if not boolean and t.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+            if not boolean and t.dtype != x.dtype and not autocasting(x.device):
                 reject(name, f"dtype {x.dtype}, as x", t.dtype, f"convert it with .to({x.dtype})")
         if self.target is not None and self.target.shape[:-2] != batch:
             reject("x[1]", f"batch dimensions {batch}", tuple(self.target.shape[:-2]), "as in x[0]")

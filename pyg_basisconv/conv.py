@@ -12,14 +12,17 @@ from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
 from .basis import Basis, BoundBasis, Compaction, Native
+from .cache import faked
 from .content import Content, Inputs
-from .errors import reject
+from .errors import check_flags, reject
 from .explicit import Sparse
 from .features import check_bound, read, rows
 from .graph import Graph, Size, grid_shape, sizes
+from .kernels.op import autocasting
 from .layouts import layout
 from .orders import contract
 from .plan import ORDERS, Plan, Problem, plan
+from .portable import portable
 from .sparse_input import condensed
 from .theta import Full, LowRank, Theta
 
@@ -89,6 +92,7 @@ class BasisConv(MessagePassing):
                 repr(order),
                 "'auto' lets the plan choose",
             )
+        check_flags(bias=bias, cached=cached)
         widths = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
         if len(widths) != 2 or (widths is in_channels and not basis.reads_content):
             expected = "P, or (P, P') for a basis that reads sources and targets"
@@ -109,6 +113,7 @@ class BasisConv(MessagePassing):
         if basis.reads_content:
             basis.complete(*widths, self.theta.inner)
         self.order, self.cached = order, cached
+        self._alpha: Tensor | None = None
         self.fuse = True  # False takes the message passing path, as in PyG
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
         self.number = compiled.numbered(self)
@@ -183,7 +188,9 @@ class BasisConv(MessagePassing):
             "valid": valid,
             "grid": grid,
         }
-        if torch.compiler.is_dynamo_compiling() and not return_attention:
+        if torch.compiler.is_dynamo_compiling():
+            if self.explain or return_attention:
+                return self._uncompiled(x, edge_index, **given, observed=return_attention)
             return compiled.call(self, {"x": x, "edge_index": edge_index, **given})
         return self.evaluate(x, edge_index, **given, observed=return_attention)
 
@@ -198,8 +205,19 @@ class BasisConv(MessagePassing):
     ) -> Any:
         """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well."""
         inputs, bound = self._bind(x, edge_index, edge_weight, edge_type, observed=observed, **given)
-        y = self._evaluate(inputs, bound, *self._choose(inputs.x, bound))
+        y = self._narrowed(self._evaluate(inputs, bound, *self._choose(inputs.x, bound)))
         return (y, bound) if observed else y
+
+    @staticmethod
+    def _narrowed(y: Tensor) -> Tensor:
+        """The result in the dtype of autocast, whatever the order; not in double precision."""
+        plain = y.dtype == torch.float64 or not autocasting(y.device)
+        return y if plain else y.to(torch.get_autocast_dtype(y.device.type))
+
+    @torch.compiler.disable
+    def _uncompiled(self, *args: Any, **kwargs: Any) -> Any:
+        """What `evaluate` does: an explainer's mask, and a bound basis, are nothing that an operator knows."""
+        return self.evaluate(*args, **kwargs)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         """The result of a call in the layout that `likeness` has."""
@@ -237,6 +255,7 @@ class BasisConv(MessagePassing):
             assert native is not None  # the plan refuses it otherwise
             return native.run(inputs, bias)
         if chosen.problem.messages:
+            self._alpha = bound.alpha if self._message_forward_hooks else None
             bound = bound.map(lambda part: part.via(self._by_messages))
         if chosen.order == "a_first" and chosen.problem.cached:
             y = theta.contract(bound.expansions(x))
@@ -244,12 +263,15 @@ class BasisConv(MessagePassing):
             if chosen.order == "theta_first" and chosen.problem.cached:
                 inputs = Inputs(self._condensed(x, chosen.problem.cached), theta)
             y = contract(chosen.chosen, bound, inputs)
+            if chosen.order == "phi" and self.order == "auto" and not _finite(y):
+                # A dense product brings what is not finite to all nodes, by zeros: only what is linked may have it.
+                return self._evaluate(inputs, bound, *self._choose(inputs.x, bound, "theta_first"))
         if bias is None:
             return y
         # A result that nobody else has seen is added to in place: one array less to write.
         own = type(theta) is LowRank or (type(theta) is Full and not self.basis.reads_content)
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
-        return y.add_(bias) if own and not torch._C._are_functorch_transforms_active() else y + bias.to(y.dtype)
+        return y.add_(bias) if own and not portable() else y + bias.to(y.dtype)
 
     def plan(self, x: Tensor | tuple[Tensor, Tensor | None], *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
@@ -269,7 +291,35 @@ class BasisConv(MessagePassing):
         if self.flow == "target_to_source":
             edge_index, size = edge_index.flip(0), size[::-1]
         y: Tensor = self.propagate(edge_index, size=size, x=x, weight=matrix.weight)
+        self._alpha = None  # PyG's AttentionExplainer has read it, once
         return y
+
+    def explain_message(self, inputs: Tensor, dim_size: Optional[int]) -> Tensor:  # noqa: UP045
+        """The messages as they are: edges are masked where the basis is bound."""
+        return inputs
+
+    @property
+    def _explained_otherwise(self) -> bool:
+        """Whether somebody else says how messages are explained, as PyG's GraphMaskExplainer does."""
+        return getattr(self.explain_message, "__func__", None) is not BasisConv.explain_message
+
+    def _masked(self, graph: Graph) -> Graph:
+        """The graph with the masks that an explainer has set for the edges that the user gave."""
+        if not self.explain or self._explained_otherwise:
+            return graph
+        mask, E = self._edge_mask, graph.source.numel()
+        if mask is None:
+            reject("explain", "a mask, where it is True", None, "call an Explainer, or set explain = None")
+        if self._apply_sigmoid:
+            mask = mask.sigmoid()
+        given = mask.numel()
+        if given != E and self._loop_mask is not None:  # what calls the layer has taken loops away, or set them anew
+            mask = mask[self._loop_mask]
+            mask = torch.cat([mask, mask.new_ones(graph.N if mask.numel() + graph.N == E else 0)])
+        if mask.numel() != E:
+            fix = "set explain = False on layers that have edges of their own"
+            reject("edge_index", f"the {given} edges that are explained", E, fix)
+        return graph.masked(mask)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
         """PyG would read this source at each construction and copy, to write a module of it that nothing here needs."""
@@ -281,7 +331,8 @@ class BasisConv(MessagePassing):
         hooked = self._propagate_forward_pre_hooks or self._propagate_forward_hooks
         hooked = hooked or self._message_forward_pre_hooks or self._message_forward_hooks
         hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
-        return bool(self.fuse and not self.explain and self.decomposed_layers == 1 and not hooked)
+        hooked = hooked or (self.explain and self._explained_otherwise)
+        return bool(self.fuse and self.decomposed_layers == 1 and not hooked)
 
     def _bind(
         self,
@@ -326,11 +377,13 @@ class BasisConv(MessagePassing):
                     reject(name, "None beside a bound basis", got, "bind the basis with it instead")
             asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
             check_bound(bound, basis, features, asked)
+            if self.explain:
+                bound = bound.masked(self._masked)
             return Inputs(features, self.theta), bound
         if edge_index is None and basis.needs_edges:
             reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
         dtype = features.dtype
-        if edge_weight is not None and torch.is_autocast_enabled(features.device.type):
+        if edge_weight is not None and autocasting(features.device):
             dtype = edge_weight.dtype
         graph = Graph.of(
             edges,
@@ -356,8 +409,9 @@ class BasisConv(MessagePassing):
                 fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
                 reject("x[1]", f"{self.target_channels} channels of the targets", target.shape[-1], fix)
             E = 0 if edges.ends is None else graph.source.numel()
-            graph = graph.holding(Content(inputs, target, edge_attr, mask, valid, observed, E))
-        bound = basis.on(graph)
+            numbered = bool(self._message_forward_hooks)
+            graph = graph.holding(Content(inputs, target, edge_attr, mask, valid, observed, E, numbered))
+        bound = basis.on(self._masked(graph))
         if features.shape[-2] != bound.M:
             reject(
                 "basis",
@@ -373,15 +427,15 @@ class BasisConv(MessagePassing):
         copy = condensed(x) if cached and x.dim() == 2 else None
         return x if copy is None else copy
 
-    def _choose(self, x: Tensor, bound: BoundBasis) -> tuple[Plan, Native | None]:
+    def _choose(self, x: Tensor, bound: BoundBasis, order: str | None = None) -> tuple[Plan, Native | None]:
         """The plan of a call, and what a vendor's kernel can do of it."""
         grad, theta = torch.is_grad_enabled(), self.theta
         weight = theta.weight
         P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
-        cached = self.cached and x.layout == torch.strided and fixed and not messages
+        cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
         features, native = self._condensed(x, cached), bound.native(theta, P)
-        apart = theta.sums and weight is not None and not messages and x.layout == torch.strided
+        apart = theta.sums and weight is not None and not messages and x.layout == torch.strided and not portable()
         H = theta.mixtures
         mixing = None if messages or H is None else bound.mixing
         problem = Problem(
@@ -390,7 +444,7 @@ class BasisConv(MessagePassing):
             N=bound.N,
             P=P,
             Q=theta.outputs(P),
-            B=1 if x.dim() == 2 else x.shape[:-2].numel(),
+            B=1 if x.dim() == 2 else prod(x.shape[:-2]),
             inner=P if theta.Q < 0 else theta.inner,
             expand=bound.works["expand"],
             gather=bound.works["combine" if theta.sums else "each"],
@@ -408,7 +462,14 @@ class BasisConv(MessagePassing):
             mixing=None if mixing is None or H is None else (H, mixing),
             batched=bool(bound.batch),
         )
-        return plan(problem, self.order), native
+        problem = problem.of_example if portable() else problem
+        order = self.order if order is None else order
+        if portable() and order == "compacted":
+            reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
+        chosen = plan(problem, order)
+        if portable() and order == "auto" and chosen.order == "phi":  # whose result would have to be looked at
+            chosen = plan(problem, "theta_first")
+        return chosen, native
 
     @staticmethod
     def _compactions(bound: BoundBasis) -> tuple[Compaction, ...]:
@@ -421,3 +482,8 @@ class BasisConv(MessagePassing):
         return (
             f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
         )
+
+
+def _finite(y: Tensor) -> bool:
+    """Whether all numbers are finite, where there are numbers to look at."""
+    return portable() or faked() or bool(y.detach().isfinite().all())

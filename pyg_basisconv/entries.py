@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from .basis import BoundBasis
-from .cache import kept
+from .cache import kept, memo
 from .kernels import Pattern
-from .kernels.pattern import index_dtype, runs
+from .kernels.pattern import index_dtype, runs, tally
+from .portable import portable
 
 Index = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,6 +23,7 @@ class Entries:
         complete: whether these are all M x N pairs, once each, target by target.
         causal: whether these are all pairs m <= n of as many sources as targets.
         first: the number of the first target, where these are the entries of a run of targets.
+        alive: (E,) which of them are there at all; None for all, as it always is but in the portable path.
     """
 
     def __init__(
@@ -31,9 +33,10 @@ class Entries:
         complete: bool = False,
         causal: bool = False,
         first: int = 0,
+        alive: Tensor | None = None,
     ) -> None:
         self.pattern, self.complete, self.causal, self.first = pattern, complete, causal, first
-        self._weight = weight
+        self._weight, self.alive = weight, alive
         self.edge: Tensor | None = None  # (E,) the edge of the graph at each entry, -1 at loops that the mask adds
         self._lookups: dict[Hashable, Pattern] = {}
         self._runs: tuple[int, list[Entries]] | None = None
@@ -63,12 +66,13 @@ class Entries:
 
     def lookup(self, name: Hashable, size: int, index: Index) -> Pattern:
         """From a table of the given size to the entries: entry (m, n) reads the place index(m, n)."""
-        if name not in self._lookups:
-            with torch.inference_mode(False):
-                m, n = self.pattern.by_target.other, self.pattern.row
-                places = index(m.long(), n.long() + self.first).to(index_dtype(size))
-                self._lookups[name] = Pattern(places, n, size, self.N)
-        return self._lookups[name]
+
+        def build() -> Pattern:
+            m, n = self.pattern.ends
+            places = index(m.long(), n.long() + self.first).to(index_dtype(size))
+            return Pattern(places, n, size, self.N)
+
+        return memo(self._lookups, name, build)
 
     def runs(self, size: int) -> list["Entries"]:
         """The entries of runs of whole targets, of about so many entries; kept."""
@@ -86,7 +90,8 @@ class Entries:
     @kept
     def each_pair(self) -> Pattern:
         """From all M N pairs to the entries that they are."""
-        place = self.pattern.by_target.other.long() * self.N + self.pattern.row.long()
+        m, n = self.pattern.ends
+        place = m.long() * self.N + n.long()
         return Pattern(place, torch.arange(self.E, device=place.device), self.M * self.N, self.E)
 
     @kept
@@ -122,7 +127,7 @@ class Entries:
             return None
         count = torch.zeros(self.M * self.N, dtype=torch.float64, device=self.pattern.source.device)
         place = self.pattern.source.long() * self.N + self.pattern.target.long()
-        count = count.index_put((place,), count.new_ones(()), accumulate=True)
+        count = count.index_add(0, place, torch.ones_like(place, dtype=count.dtype))
         return count.log().view(self.M, self.N)
 
 
@@ -134,7 +139,7 @@ class Later(Entries):
     ) -> None:
         self._write, self._sizes, self._device = write, (M, N, E), device
         self.complete, self.causal, self.first = complete, causal, 0
-        self._weight = self.edge = None
+        self._weight = self.edge = self.alive = None
         self._lookups, self._runs = {}, None
 
     @kept
@@ -164,20 +169,22 @@ class Later(Entries):
 
 def entries(bound: BoundBasis) -> Entries:
     """Where a bound basis has edges: each edge of a single matrix, and the distinct places of a family; kept there."""
-    found: Entries | None = bound.__dict__.get("_entries")
-    if found is None:
+    if bound.requires_grad:
         with torch.inference_mode(False):
-            found = _entries(bound)
-        if not bound.requires_grad:
-            bound.__dict__["_entries"] = found
-    return found
+            return _entries(bound)
+    return memo(bound.__dict__, "_entries", lambda: _entries(bound))
 
 
 def _entries(bound: BoundBasis) -> Entries:
     if bound.K == 1:
         written = bound.explicit
-        return Entries(written.edge_set.expand, written.weight)
+        return Entries(written.edge_set.expand, written.weight, alive=written.edge_set.alive)
     _, source, target, _ = bound.edges()
+    if portable():  # all places
+        place = source.long() * bound.N + target.long()
+        alive = tally(place, bound.M * bound.N) > 0
+        place = torch.arange(alive.numel(), device=place.device)
+        return Entries(Pattern(place // bound.N, place % bound.N, bound.M, bound.N), alive=alive)
     N = max(1, bound.N)
     place = torch.unique(source.long() * N + target.long())
     return Entries(Pattern(place // N, place % N, bound.M, bound.N))

@@ -12,3 +12,28 @@ def reject(argument: str, expected: str, got: object, fix: str) -> NoReturn:
     ValueError: order: expected 'auto' or 'a_first', got 'fast'; leave it out to let the plan choose
     """
     raise ValueError(f"{argument}: expected {expected}, got {got}; {fix}")
+
+
+def check_flags(**flags: object) -> None:
+    """Rejects what is neither True nor False.
+
+    >>> check_flags(bias=True, cached="no")
+    Traceback (most recent call last):
+    ...
+    ValueError: cached: expected True or False, got 'no'; give one of them
+    """
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            reject(name, "True or False", repr(value), "give one of them")
+
+
+def check_count(name: str, value: object, least: int = 1, most: int = 1 << 31) -> None:
+    """Rejects what is not an integer from `least` on, and what no memory holds.
+
+    >>> check_count("heads", 0)
+    Traceback (most recent call last):
+    ...
+    ValueError: heads: expected an integer from 1 on, got 0; give a number
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        reject(name, f"an integer from {least} on", repr(value), "give a number")

@@ -1,18 +1,20 @@
 """The families whose edges are written out: typed edges, and shared edges with K weights each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
-from typing import cast
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from .basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
-from .cache import kept
+from .cache import kept, underived
 from .errors import reject
 from .graph import Structure, lifting
 from .kernels import Meetings, Pairs, Pattern, spmm, typed_matmul
 from .kernels.pattern import index_dtype
+from .portable import checked, portable
 
 # Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
 Evaluate = Callable[["Sparse", Tensor], Tensor]
@@ -45,7 +47,7 @@ class Sparse:
             return self.evaluate(self, x)
         # Batches lie side by side in the width: one product for all of them.
         flat = x.movedim(-2, 0)  # (M, *, W)
-        y = self._apply(flat.reshape(x.shape[-2], flat.shape[1:].numel()))
+        y = self._apply(flat.reshape(x.shape[-2], prod(flat.shape[1:])))
         return y.reshape(self.pattern.N, *flat.shape[1:]).movedim(0, -2)  # (*, N, W)
 
     def _apply(self, x: Tensor) -> Tensor:
@@ -84,14 +86,20 @@ class EdgeSet:
         self.K, self.M, self.N = K, M, N
         self.source, self.target = source, target
         self._type = type
+        self.alive: Tensor | None = None  # see `Structure`
         if K == 1 and pattern is not None:
             self.__dict__["expand"] = pattern
+
+    def __getstate__(self) -> dict[str, Any]:
+        return underived(self)
 
     @property
     def type(self) -> Tensor:
         return torch.zeros_like(self.source) if self._type is None else self._type
 
     def _ends(self, K: int, size: int, end: Tensor) -> Tensor:
+        if portable():  # an end of no node is not to be one of another type
+            return checked(torch.where((end >= 0) & (end < size), self.type * size + end, -1), K * size)
         dtype = index_dtype(K * size)
         return self.type.to(dtype) * size + end.to(dtype)
 
@@ -117,6 +125,8 @@ class EdgeSet:
     @kept
     def meetings(self) -> Meetings | None:
         """Who meets whom, where each source and target meets one in each matrix, and most of them do."""
+        if portable():
+            return None
         E, least, most = self.source.numel(), self.K * min(self.M, self.N), self.K * max(self.M, self.N)
         if not most <= 4 * E <= 4 * least or not E:
             return None
@@ -135,7 +145,12 @@ class EdgeSet:
 
     @kept
     def by_pair(self) -> Structure:
-        """The edges from pairs of type and source to pairs of type and target."""
+        """The edges from pairs of type and source to pairs of type and target: distinct ones, where these are known."""
+        if portable():
+            each = self.each
+            structure = Structure(each.source, each.target, None, each.M, each.N)
+            structure.alive = self.alive
+            return structure
         source, target = self.T.pairs, self.pairs
         return Structure(source.place, target.place, None, source.count, target.count)
 
@@ -153,6 +168,7 @@ class EdgeSet:
     def T(self) -> "EdgeSet":
         """The places turned round; what expands here combines there."""
         turned = EdgeSet(self.K, self.N, self.M, self._type, self.target, self.source)
+        turned.alive = self.alive
         for mine, theirs in (("expand", "combine"), ("combine", "expand"), ("each", "each")):
             if mine in self.__dict__:
                 turned.__dict__[theirs] = self.__dict__[mine].T
@@ -224,7 +240,7 @@ class TypedEdges(Explicit):
 
     def compact(self, side: Side) -> Compact | None:
         e = self.edge_set
-        if self.K == 1:
+        if self.K == 1 or portable():
             return None
         tiled = super().compact(side)
         if tiled is not None:
@@ -376,7 +392,18 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
                 tuple(index.shape),
                 "one each",
             )
-        if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        if not portable() and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
             got = (int(index.min()), int(index.max()))
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
     return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)
+
+
+def beside(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Numbers in several ranges of some sizes, as numbers in one range.
+
+    >>> beside([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])
+    tensor([0, 2, 4], dtype=torch.int32)
+    """
+    first = accumulate(sizes, initial=0)
+    numbers = torch.cat([one.long() + start for one, start in zip(index, first, strict=False)])
+    return numbers.to(index_dtype(sum(sizes)))

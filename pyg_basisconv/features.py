@@ -9,6 +9,7 @@ from torch.nn.parameter import UninitializedParameter
 from .basis import Basis, BoundBasis
 from .errors import reject
 from .graph import Size, sizes
+from .kernels.op import autocasting
 from .theta import Theta
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -31,7 +32,7 @@ def read(
     """
     M, N = sizes(size)
     if not isinstance(x, tuple | list):
-        _check(x, "x", theta)
+        check_features(x, "x", theta)
         rows = x.size(-2)
         for name, given in (("M", M), ("N", N)):
             if given is not None and given != rows and (name == "M" or reads_target):
@@ -46,7 +47,7 @@ def read(
     if len(x) != 2:
         reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
     source, target = x
-    _check(source, "x[0]", theta)
+    check_features(source, "x[0]", theta)
     rows = source.shape[-2]
     if M is not None and rows != M:
         reject("size", f"M = {rows}, the rows of x[0]", M, "correct size, or x")
@@ -63,7 +64,7 @@ def read(
         return source, rows, N, None
     if target is source or _is_head(target, source):
         return source, rows, N, 0
-    _check(target, "x[1]", theta)
+    check_features(target, "x[1]", theta)
     if source.layout != torch.strided or target.layout != torch.strided:
         reject(
             "x",
@@ -83,7 +84,8 @@ def rows(x: Any) -> int | None:
     return source.shape[-2] if isinstance(source, Tensor) and source.dim() > 1 else None
 
 
-def _check(x: Any, name: str, theta: Theta) -> None:
+def check_features(x: Any, name: str, theta: Theta) -> None:
+    """Checks features of sources, or of targets, that are to meet a parameter; its size too, where that was open."""
     if not isinstance(x, Tensor):
         reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
     if x.dtype not in _FLOATS:
@@ -103,7 +105,7 @@ def _check(x: Any, name: str, theta: Theta) -> None:
     if weight is not None:
         if x.device != weight.device:
             reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
-        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != weight.dtype and not autocasting(x.device):
             reject(
                 name,
                 f"dtype {weight.dtype}, as the layer",
@@ -125,7 +127,7 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
         )
     if bound.device != x.device:
         reject("edge_index", f"a bound basis on {x.device}, as x", bound.device, "move it with .to(device)")
-    if bound.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
+    if bound.dtype != x.dtype and not autocasting(x.device):
         reject("edge_index", f"a bound basis of {x.dtype}, as x", bound.dtype, f"bind it with dtype={x.dtype}")
 
 
@@ -135,7 +137,7 @@ def _is_head(target: Tensor, source: Tensor) -> bool:
     return (
         base is not None
         and (base is source or base is source._base)
-        and target.data_ptr() == source.data_ptr()
+        and target.storage_offset() == source.storage_offset()
         and target.stride() == source.stride()
         and target.shape[:-2] == source.shape[:-2]
         and target.shape[-1] == source.shape[-1]

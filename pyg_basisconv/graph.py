@@ -1,5 +1,6 @@
 """What the user calls a graph, in any of PyG's layouts, checked once and brought to one form."""
 
+import math
 from collections.abc import Callable, Hashable
 from copy import copy
 from typing import TYPE_CHECKING, Any
@@ -7,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache
+from .cache import IdentityCache, memo
 from .errors import reject
 from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype
 from .layouts import Ends, Layout, layout
+from .portable import checked, portable
 
 if TYPE_CHECKING:
     from .content import Content
@@ -23,18 +25,21 @@ _GRAPHS = IdentityCache()
 
 
 class Structure:
-    """The integer part of a graph: E edges from M sources to N targets, and whatever was derived from them alone."""
+    """The integer part of a graph: E edges from M sources to N targets, and whatever was derived from them alone.
+
+    Attributes:
+        alive: (E,) which edges are there at all, where some are without a weight instead of left out: in the portable
+            path. None for all.
+    """
 
     def __init__(self, source: Tensor, target: Tensor, type: Tensor | None, M: int, N: int) -> None:
         self.source, self.target, self.type, self.M, self.N = source, target, type, M, N
+        self.alive: Tensor | None = None
         self._memo: dict[Hashable, Any] = {}
 
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when first asked for under `key`."""
-        if key not in self._memo:
-            with torch.inference_mode(False):
-                self._memo[key] = build()
-        return self._memo[key]
+        return memo(self._memo, key, build)
 
     @property
     def pattern(self) -> Pattern:
@@ -55,6 +60,9 @@ class Structure:
     def T(self) -> "Structure":
         """The edges turned round."""
         turned: Structure = self.memo("T", lambda: Structure(self.target, self.source, self.type, self.N, self.M))
+        turned.alive = self.alive
+        if portable():
+            return turned
         turned._memo.setdefault("pattern", self.pattern.T)
         return turned
 
@@ -70,7 +78,7 @@ def gather(values: Tensor, index: Tensor, pattern: Callable[[], Pattern] | None 
     Where a gradient passes it is a sparse product, and so is its gradient: summed in a fixed order, which a scatter is
     not. pattern: gives the `lifting`, where it is kept.
     """
-    if not values.requires_grad:
+    if portable() or not values.requires_grad:
         return values.index_select(0, index)
     lifted = lifting(index, values.numel()) if pattern is None else pattern()
     return spmm(values.unsqueeze(1), None, lifted).squeeze(1)
@@ -110,7 +118,8 @@ class Graph:
         self.sources = structure.M if sources is None else sources
         self.grid = grid
         self.content: Content | None = None
-        self.differentiable = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
+        self.mask: Tensor | None = None
+        self.learns = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
         self._memo: dict[Hashable, Any] = {}
 
     @property
@@ -125,6 +134,37 @@ class Graph:
         """The same graph, with all that was derived from it, for bases that read a content."""
         graph = copy(self)
         graph.content = content
+        return graph
+
+    def masked(self, mask: Tensor | None) -> "Graph":
+        """The same graph, where each use of an edge is multiplied by its mask, after all is normalised; None: by one.
+
+        Args:
+            mask: (E,) numbers.
+        """
+        graph = copy(self)
+        graph.mask = None if mask is None else mask.to(self.wide)
+        return graph
+
+    @property
+    def bare(self) -> "Graph":
+        """The same graph, without what was derived from it."""
+        graph = copy(self)
+        graph._memo = {}
+        return graph
+
+    def thin(self, weight: Tensor | None) -> Tensor | None:
+        """(E,) or (E, K) numbers of the edges, None for ones, times the mask."""
+        if self.mask is None or weight is None:
+            return self.mask if weight is None else weight
+        return weight * (self.mask if weight.dim() == 1 else self.mask.unsqueeze(1))
+
+    @property
+    def thinned(self) -> "Graph":
+        """The same graph, with the mask in its weights."""
+        graph = self.masked(None).bare
+        graph.weight = self.thin(self.weight)
+        graph.learns = True  # nothing that follows from a mask is kept
         return graph
 
     def over(self, grid: tuple[int, ...] | None) -> "Graph":
@@ -178,14 +218,16 @@ class Graph:
             )
         return self.weight.to(self.wide)
 
+    @property
+    def differentiable(self) -> bool:
+        """Whether a gradient passes through what is derived from it, or a mask that changes."""
+        return self.learns or self.mask is not None
+
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when first asked for under `key`; never kept where a gradient passes through it."""
         if self.differentiable:
             return build()
-        if key not in self._memo:
-            with torch.inference_mode(False):
-                self._memo[key] = build()
-        return self._memo[key]
+        return memo(self._memo, key, build)
 
     @property
     def T(self) -> "Graph":
@@ -193,7 +235,11 @@ class Graph:
         if self.M != self.N:
             reject("graph", "as many sources as targets to turn it round", (self.M, self.N), "use a square graph")
         about = self.dtype, self.batch, self.lambda_max, self.target_row, self.sources, self.grid
-        return self.memo("T", lambda: Graph(self.structure.T, self.weight, *about))  # type: ignore[no-any-return]
+
+        def build() -> Graph:
+            return Graph(self.structure.T, self.weight, *about).masked(self.mask)
+
+        return self.memo("T", build)  # type: ignore[no-any-return]
 
     @classmethod
     def of(
@@ -237,7 +283,7 @@ class Graph:
         edges = edge_index if isinstance(edge_index, Layout) else layout(edge_index, flow)
         if dtype is None:
             dtype = _dtype(edges.values if edge_weight is None else edge_weight)
-        if not dtype.is_floating_point:
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
         eigen = lambda_max if isinstance(lambda_max, Tensor) else None
         number = None if eigen is not None else lambda_max
@@ -367,7 +413,8 @@ def _check(
             reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
     if edge_weight is not None:
         if not edge_weight.is_floating_point():
-            reject("edge_weight", "a floating point dtype", edge_weight.dtype, "convert it with .float()")
+            fix = f"convert it with .to({dtype}); types go in edge_type, beside a matrix without values"
+            reject("edge_weight", "a floating point dtype", edge_weight.dtype, fix)
         if edge_weight.dim() not in (1, 2) or edge_weight.shape[0] != E:
             reject(
                 "edge_weight",
@@ -402,11 +449,15 @@ def _check(
                 tuple(values.shape),
                 "pass batch, or one lambda_max",
             )
-        if not bool((values > 0).all()) or not bool(torch.isfinite(values).all()):
+        if portable():
+            positive = isinstance(lambda_max, Tensor) or 0 < lambda_max < math.inf
+        else:
+            positive = bool((values > 0).all()) and bool(torch.isfinite(values).all())
+        if not positive:
             reject(
                 "lambda_max",
                 "positive finite numbers",
-                values.tolist(),
+                lambda_max if portable() else values.tolist(),
                 "leave it out for twice the largest weight of the Laplacian",
             )
 
@@ -426,9 +477,16 @@ def _structure(
         none = torch.empty(0, dtype=torch.int32, device=device)
         return Structure(none, none, None, M, N)
     source, target = ends
+    if portable():
+        if M is None or N is None:
+            reject("size", "(M, N), where indices are not looked at", (M, N), "pass size=(M, N)")
+        source = checked(source.long(), M if sources is None else sources)
+        return Structure(source, checked(target.long(), N), edge_type, M, N)
     sizes = []
     for name, end, count in (("source", source, M if sources is None else sources), ("target", target, N)):
-        low, high = (int(end.min()), int(end.max())) if end.numel() else (0, -1)
+        if end.is_meta:
+            reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
+        low, high = map(int, end.aminmax()) if end.numel() else (0, -1)
         if low < 0:
             reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
         if count is not None and high >= count:

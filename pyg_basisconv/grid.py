@@ -63,6 +63,9 @@ class GridConv(BasisConv):
         super().__init__(in_channels, out_channels, basis, theta, order, bias, **kwargs)
         self._known: dict[Hashable, OnImages] = {}  # of calls that torch's kernel takes, by what they have in common
 
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_known": {}}  # a copy finds its own
+
     def _replicate_for_data_parallel(self) -> "GridConv":
         replica: GridConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._known = {}  # or the copies of each call would stay
@@ -71,7 +74,9 @@ class GridConv(BasisConv):
     def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
         observed = kwargs.pop("return_attention", False)
-        if torch.compiler.is_dynamo_compiling() and not observed:
+        if torch.compiler.is_dynamo_compiling():
+            if self.explain or observed:
+                return self._uncompiled(image, observed, **kwargs)
             return compiled.call(self, {"image": image, **kwargs})
         return self.evaluate(image, observed, **kwargs)
 
@@ -90,11 +95,12 @@ class GridConv(BasisConv):
             reject(
                 "image", f"a grid {bound.shape}, as the bound basis", grid, "bind the basis to the grid of the image"
             )
-        y = self._of_image(image, grid, inputs, bound, key)
+        y = self._narrowed(self._of_image(image, grid, inputs, bound, key))
         return (y, bound) if observed else y
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
-        return like(y, given["image"])
+        form = last_format(given["image"]) if y.dim() == given["image"].dim() else None
+        return y.contiguous(memory_format=torch.contiguous_format if form is None else form)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         image = given["image"]

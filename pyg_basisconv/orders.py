@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 
 from torch import Tensor
 
@@ -29,7 +30,7 @@ def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
     operator = A.flatten(1).t() @ weight.flatten(1)  # (M N, P Q)
     operator = operator.view(M, N, P, Q).transpose(1, 2).reshape(M * P, N * Q)
     batch = x.shape[:-2]
-    y = x.reshape(batch.numel(), M * P) @ operator
+    y = x.reshape(prod(batch), M * P) @ operator
     return y.view(*batch, N, Q)
 
 

@@ -7,7 +7,9 @@ GALA choose it. Here the orders, and what each is estimated to cost, are in the 
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torch import SymInt
 
 from .basis import Compaction, Work
 from .errors import reject
@@ -69,6 +71,17 @@ class Problem(NamedTuple):
     compact: tuple[Compaction, ...] = ()  # what an evaluation on the rows that each member touches costs
     mixing: tuple[int, Work] | None = None  # H, of which the K matrices of Theta are mixtures, and a mixture of the A_k
     batched: bool = False  # True where each graph of the batch has matrices of its own
+
+    @property
+    def of_example(self) -> "Problem":
+        """The same where sizes are symbols: with those of the example, for which the plan is made."""
+        return Problem(*map(_hint, self))
+
+
+def _hint(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return type(value)(*map(_hint, value)) if hasattr(value, "_fields") else tuple(map(_hint, value))
+    return value.node.hint if isinstance(value, SymInt) else value
 
 
 @dataclass
@@ -214,7 +227,7 @@ def phi(p: Problem) -> Estimate:
     if p.nnz >= 0:
         return _refuse("phi", "x is sparse, and the operator is dense")
     if p.messages:
-        return _refuse("phi", "hooks, explain, decomposed_layers or fuse=False ask for messages, and it sends none")
+        return _refuse("phi", "hooks, decomposed_layers or fuse=False ask for messages, and it sends none")
     if p.batched:
         return _refuse("phi", "each graph of the batch has matrices of its own")
     size = p.M * p.P * p.N * p.Q
@@ -242,7 +255,7 @@ def native(p: Problem) -> Estimate:
     if p.native is None:
         return _refuse("native", "no vendor's kernel evaluates this basis with this parameter")
     if p.messages:
-        return _refuse("native", "hooks, explain, decomposed_layers or fuse=False ask for messages, and it sends none")
+        return _refuse("native", "hooks, decomposed_layers or fuse=False ask for messages, and it sends none")
     t = Tally(MACHINES[p.device], p.itemsize)
     operations, numbers, kernels, projects = p.native
     if p.nnz >= 0 and not projects:
@@ -271,7 +284,7 @@ def compacted(p: Problem) -> Estimate:
     if p.nnz >= 0:
         return _refuse("compacted", "x is sparse, and its rows are gathered as they are")
     if p.messages:
-        return _refuse("compacted", "hooks, explain, decomposed_layers or fuse=False ask for messages")
+        return _refuse("compacted", "hooks, decomposed_layers or fuse=False ask for messages")
     if not p.learns:
         return _refuse("compacted", "there is no parameter to multiply with")
     if not p.compact:
@@ -320,7 +333,7 @@ def _compacted(p: Problem, c: Compaction) -> Estimate:
 def mixed(p: Problem) -> Estimate:
     """Mix the members of A by the coefficients of Theta, which then learn as weights do; then H matrices."""
     if p.messages:
-        return _refuse("mixed", "hooks, explain, decomposed_layers or fuse=False ask for messages")
+        return _refuse("mixed", "hooks, decomposed_layers or fuse=False ask for messages")
     if p.mixing is None:
         return _refuse(
             "mixed", "this is for typed edges of several types with theta.Separable, whose matrices are mixtures"

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data.data import BaseData
 
 from .bases import group as groups
-from .errors import reject
+from .errors import check_flags, reject
 
 __all__ = ["Action", "Identity", "Permutation", "Symmetry", "Translation", "assert_equivariant"]
 
@@ -144,7 +144,11 @@ def assert_equivariant(
 
 
 class Identity(Action):
-    """Moves nothing; on the output, it stands for invariance."""
+    """Moves nothing; on the output, it stands for invariance.
+
+    >>> x = torch.randn(5, 3)
+    >>> assert_equivariant(lambda x: x.sum(0), Permutation([3, 0, 4, 1, 2]), x, output_action=Identity(), rtol=1e-4)
+    """
 
     def input(self, x: Any) -> Any:
         return x
@@ -227,6 +231,7 @@ class Symmetry(Action):
     grid: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        check_flags(lifted=self.lifted)
         group, g = self._group, self.element
         if isinstance(g, bool) or not isinstance(g, int) or not 0 <= g < group.order:
             reject("element", f"an element of the group, 0 to {group.order - 1}", repr(g), "choose one of them")
@@ -313,7 +318,8 @@ class Permutation(Action):
     def __post_init__(self) -> None:
         for name in ("order", "targets"):
             given = getattr(self, name)
-            value = given.tolist() if isinstance(given, Tensor) else given
+            listed = isinstance(given, Tensor) and given.layout == torch.strided and not given.is_meta
+            value = given.tolist() if listed else given
             if value is None and name == "targets":
                 continue
             if not isinstance(value, Sequence) or sorted(value) != list(range(len(value))):
@@ -408,9 +414,9 @@ def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:
 def _on_images(x: Any, grid: Sequence[int] | None, axes: int, move: Callable[[Tensor], Tensor]) -> Tensor:
     """Moves x, laid out as an image: (*, *shape), or flat (*, M, P) where a grid is given."""
     least = axes if grid is None else 2
-    if not isinstance(x, Tensor) or x.dim() < least:
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        reject("x", f"a tensor with at least {least} axes", got, "images are (B, P, *shape)")
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dim() < least:
+        got = f"{x.layout} {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        reject("x", f"a dense tensor with at least {least} axes", got, "images are (B, P, *shape)")
     if grid is None:
         return move(x)
     if x.shape[-2] != prod(grid):

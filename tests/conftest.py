@@ -5,6 +5,7 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
+settings.register_profile("long", deadline=None, max_examples=20_000, print_blob=True)
 settings.load_profile("ci")
 
 

@@ -246,7 +246,11 @@ def layouts(g: Graph) -> Iterator[tuple[str, dict[str, Any]]]:
         with_repeats = make_it(ptr, edge_index[1 - group][order], values[order], (g.N, g.M), check_invariants=False)
         yield name, rest | {"edge_index": with_repeats}
     if SparseTensor.__module__.startswith("torch_sparse"):
-        adj = SparseTensor(row=edge_index[1], col=edge_index[0], value=values, sparse_sizes=(g.N, g.M))
+        order = torch.sort(
+            edge_index[1] * g.M + edge_index[0], stable=True
+        ).indices  # its own leaves repeats in any order
+        row, col = edge_index.flip(0)[:, order]
+        adj = SparseTensor(row=row, col=col, value=values[order], sparse_sizes=(g.N, g.M))
         yield "SparseTensor", rest | {"edge_index": adj}
 
 

@@ -341,7 +341,6 @@ def test_first_derivatives_by_weights(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_second_derivatives_by_weights(form: str) -> None:
-    """Right where the members are mixed, as in the other orders; else refused, with what to do instead."""
     g, basis = cases.typed(3), bases.Edges(3)
     conv, weight = make(basis, "Separable"), g.weight.clone().requires_grad_()
     x = draw(6, 3).requires_grad_()
@@ -351,10 +350,6 @@ def test_second_derivatives_by_weights(form: str) -> None:
         return grad(first.square().sum(), weight)[0]
 
     bound = bind(basis, g, edge_weight=weight)
-    if form in SIDES:
-        with pytest.raises(NotImplementedError, match="order='a_first'"):
-            twice(by(form, conv, x, bound))
-        return
     close(twice(by(form, conv, x, bound)), twice(expected(conv, oracle.edges(g.but(weight=weight), 3), x, "Separable")))
 
 

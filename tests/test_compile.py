@@ -4,6 +4,8 @@ import copy
 import gc
 import itertools
 import pickle
+import subprocess
+import sys
 
 import attention_cases
 import contract
@@ -14,6 +16,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch_geometric import EdgeIndex
+from torch_geometric import nn as geometric
 from torch_geometric.nn import GATConv, GCNConv, RGCNConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms, theta
@@ -260,7 +263,7 @@ def test_targets_that_only_the_numbers_tell():
 def test_pairs_of_several_sizes():
     conv = contract.make(bases.Identity() + bases.Adjacency("mean"))
     fast = through(conv, "aot_eager")
-    for M, N in itertools.product((4, 6), (3, 5)):
+    for M, N in itertools.product((4, 6), (5, 7)):
         x, edges = (contract.draw(M, 3), contract.draw(N, 3)), torch.stack([torch.arange(N) % M, torch.arange(N)])
         assert_close(fast(x, edges), conv(x, edges))
     assert counters["stats"]["unique_graphs"] == 1
@@ -322,3 +325,92 @@ def test_parameters_of_another():
     fast = through(lambda p, x: torch.func.functional_call(conv, p, (x, edges)))
     assert not fast(others, x).any()
     assert conv(x, edges).any()
+
+
+CONVERTED = {
+    "GCNConv": lambda: geometric.GCNConv(5, 4),
+    "ChebConv": lambda: geometric.ChebConv(5, 4, 3),
+    "SSGConv": lambda: geometric.SSGConv(5, 4, 0.1, 2),
+    "SAGEConv": lambda: geometric.SAGEConv(5, 4),
+    "ClusterGCNConv": lambda: geometric.ClusterGCNConv(5, 4),
+    "LEConv": lambda: geometric.LEConv(5, 4),
+    "MixHopConv": lambda: geometric.MixHopConv(5, 4),
+    "GATConv": lambda: geometric.GATConv(5, 4, 2),
+    "GATv2Conv": lambda: geometric.GATv2Conv(5, 4, 2),
+    "TransformerConv": lambda: geometric.TransformerConv(5, 4, 2),
+    "AGNNConv": lambda: geometric.AGNNConv(),
+    "FeaStConv": lambda: geometric.FeaStConv(5, 4, 2),
+    "ResGatedGraphConv": lambda: geometric.ResGatedGraphConv(5, 4),
+    "HypergraphConv": lambda: geometric.HypergraphConv(5, 4),
+}
+
+
+@pytest.mark.parametrize("kind", CONVERTED)
+def test_converted_layers(kind):
+    layer = convert(CONVERTED[kind]().double())
+    fast = through(layer)
+    for N in (6, 9):
+        x, edges = contract.draw(N, 5, seed=N), wired(N)["edge_index"]
+        assert_close(fast(x, edges), layer(x, edges), rtol=1e-10, atol=1e-10)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_no_operator_returns_is_left_uncompiled():
+    conv = contract.make(bases.Attention(1, mechanisms.Dot(4), bases.Adjacency()))
+    x, edges = contract.draw(6, 3), wired(6)["edge_index"]
+    fast = torch.compile(conv, backend="eager")
+    (y, A), (expected, B) = fast(x, edges, return_attention=True), conv(x, edges, return_attention=True)
+    assert_close(y, expected)
+    assert_close(A.to_dense(), B.to_dense())
+
+
+def test_another_process_has_other_numbers():
+    """Compiled code is kept on disk, by what its graph says of a layer: that is the number."""
+    script = "from pyg_basisconv import BasisConv, bases; print(BasisConv(1, 1, bases.Identity()).number)"
+    numbers = {subprocess.check_output([sys.executable, "-c", script], text=True).strip() for _ in range(2)}
+    assert len(numbers) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_hooks_of_parameters_run_once(backend):
+    conv = contract.make(bases.Adjacency())
+    conv.theta.weight.register_hook(lambda g: 2 * g)
+    x = contract.draw(6, 3)
+    same(conv, lambda layer: layer(x, wired(6)["edge_index"]), [], backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_a_layer_that_does_nothing(backend):
+    conv = BasisConv(4, 4, bases.Identity(), theta.Pass(), bias=False)
+    x = contract.draw(6, 4).requires_grad_()
+    fast = torch.compile(lambda x: conv(x * 2).sin_() + conv(x), fullgraph=True, backend=backend)
+    expected = (x * 2).sin() + x
+    y = fast(x)
+    assert_close(y, expected)
+    assert_close(torch.autograd.grad(y.square().sum(), x), torch.autograd.grad(expected.square().sum(), x))
+
+
+def test_what_has_no_part_has_no_gradient():
+    conv = BasisConv(4, 4, bases.Identity(), theta.Pass(), bias=False)
+    w = torch.ones(8, dtype=torch.float64, requires_grad=True)
+    x, edges = contract.draw(6, 4), torch.arange(8).remainder(6).expand(2, 8)
+    fast = torch.compile(lambda w: conv(x, edges, w).sum() + w.sum(), fullgraph=True, backend="aot_eager")
+    fast(w).backward()
+    assert_close(w.grad, torch.ones_like(w))
+
+
+VIEWS = {
+    "every other": lambda image: image[..., ::2],
+    "turned": lambda image: image.transpose(-1, -2),
+    "some channels": lambda image: image[:, :2],
+    "expanded": lambda image: image[:, :1].expand(-1, 2, -1, -1),
+    "one": lambda image: image[0],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_inductor_takes_images_as_they_lie(view):
+    image = VIEWS[view](contract.draw(3, 2 if view != "some channels" else 4, 6, 8))
+    layer = GridConv(2, 3, bases.Window(None, (3, 3), padding=1)).double()
+    fast = torch.compile(lambda i: layer(i).relu(), fullgraph=True, dynamic=True)
+    assert_close(fast(image), layer(image).relu())

@@ -425,16 +425,13 @@ def test_a_bound_basis_checks_what_it_is_given(dtype: torch.dtype) -> None:
             bound.combine(torch.ones(bound.K + 1, 6, 4, dtype=dtype))
 
 
-def test_transforms_are_refused_by_the_kernels_and_taken_by_messages() -> None:
+@pytest.mark.parametrize("fuse", [True, False], ids=["fused", "messages"])
+def test_transforms_are_taken(fuse: bool) -> None:
     edge_index, x = torch.randint(6, (2, 9)), draw(6, 3)
     conv = BasisConv(3, 2, bases.Chebyshev(3), order="theta_first").double()
     batch, direction = torch.stack([x, 2 * x]), draw(6, 3, seed=1)
     expected, along = torch.stack([conv(x, edge_index), conv(2 * x, edge_index)]), conv(direction, edge_index)
-    with pytest.raises(NotImplementedError, match="fuse = False"):
-        torch.func.vmap(lambda x: conv(x, edge_index))(batch)
-    with pytest.raises(NotImplementedError, match="fuse = False"):
-        torch.func.jvp(lambda x: conv(x, edge_index), (x,), (direction,))
-    conv.fuse = False
+    conv.fuse = fuse
     close(torch.func.vmap(lambda x: conv(x, edge_index))(batch), expected)
     close(torch.func.jvp(lambda x: conv(x, edge_index), (x,), (direction,))[1], along - conv.bias)
 

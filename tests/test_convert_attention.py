@@ -208,6 +208,23 @@ def test_another_graph_is_another_graph() -> None:
     torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))
 
 
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv"])
+def test_loops_with_features_in_a_sparse_tensor_are_implemented_nowhere(kind: str) -> None:
+    torch_sparse = pytest.importorskip("torch_sparse")
+    reference = attending(kind, {"edge_dim": R})
+    for value in (None, torch.rand(2, dtype=torch.float64), features(2, R)):
+        adj_t = torch_sparse.SparseTensor(
+            row=torch.tensor([0, 1]), col=torch.tensor([1, 2]), value=value, sparse_sizes=(N, N)
+        )
+        for f, error in (
+            (convert(reference), ValueError),
+            (convert(reference), NotImplementedError),
+            (reference, NotImplementedError),
+        ):
+            with pytest.raises(error, match="loops"):
+                f(features(N, P), adj_t)
+
+
 # --- what carries over ---
 
 

@@ -629,7 +629,9 @@ def test_an_explainer_masks_the_graph_and_not_the_grid() -> None:
         explainer = Explainer(f, GNNExplainer(epochs=2), "model", config, edge_mask_type="object")
         torch.manual_seed(0)
         masks.append(explainer(x, edge_index, index=2).edge_mask)
-    torch.testing.assert_close(*masks)
+    ours, theirs = masks
+    plain = edge_index[0] != edge_index[1]  # PyG takes all loops for its own, and masks none
+    torch.testing.assert_close(ours[plain], theirs[plain])
 
 
 def test_a_layer_in_several_places_stays_one() -> None:

@@ -576,3 +576,17 @@ def test_numbers_of_no_node_are_refused(numbers: list[int]) -> None:
     conv = convert(pyg.RGCNConv(5, 3, 2))
     with pytest.raises(ValueError, match=r"^x: expected numbers of nodes from 0 to 4"):
         conv(torch.tensor(numbers), torch.tensor([[0], [1]]), torch.tensor([0]))
+
+
+def test_a_compiled_hypergraph_has_the_shape_of_its_nodes() -> None:
+    reference = knowing("HypergraphConv", {})
+    ours = convert(reference)
+
+    def step(x: Tensor, incidence: Tensor, more: Tensor) -> Tensor:
+        return ours(x, incidence) + more
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="eager")
+    for nodes, edges in ((7, 3), (4, 9)):
+        incidence = torch.stack([torch.randint(0, nodes, (20,)), torch.randint(0, edges, (20,))])
+        x, more = features(nodes, P), features(nodes, Q)
+        torch.testing.assert_close(compiled(x, incidence, more), reference(x, incidence) + more)

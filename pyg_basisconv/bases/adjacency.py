@@ -5,12 +5,14 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
 from ..errors import reject
 from ..explicit import EdgeSet, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
+from ..portable import portable
 from .identity import target_diagonal
 
 
@@ -64,18 +66,23 @@ class Adjacency(Basis):
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
     def build(self, graph: Graph) -> BoundBasis:
-        structure, weight = graph.structure, graph.weight
-        if self.self_loops is not False:
-            structure, weight = _with_loops(graph, float(self.self_loops), self.existing)
-        elif weight is not None:
-            weight = graph.weights
+        structure, weight = self._weights(graph)
+        masked = weight if graph.mask is None else self._weights(graph.thinned)[1]
         if self.norm is not None:
-            weight = normalise(structure, weight, self.norm, graph.wide)
+            weight = normalise(structure, weight, self.norm, graph.wide, masked)
+        else:
+            weight = masked
         if self.diagonal:
             loop = structure.memo("is_loop", lambda: structure.source == structure.target)
             weight = _ones(structure, graph.wide) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return single(structure, weight, graph.dtype)
+
+    def _weights(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+        """The edges and loops, and their weights, None for ones."""
+        if self.self_loops is not False:
+            return _with_loops(graph, float(self.self_loops), self.existing)
+        return graph.structure, None if graph.weight is None else graph.weights
 
     def extra_repr(self) -> str:
         shown = [] if self.norm is None else [f"norm={self.norm!r}"]
@@ -99,6 +106,9 @@ class Degree(Basis):
 
     def __init__(self) -> None:
         super().__init__(1)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        return super().build(graph.masked(None))  # a degree is no edge
 
     def edges(self, graph: Graph) -> EdgeList:
         weight = None if graph.weight is None else graph.weights
@@ -128,9 +138,11 @@ class Laplacian(Basis):
     def weights(self, graph: Graph) -> tuple[Structure, Tensor]:
         """The edges, the N loops last, and their weights."""
         split = _split(graph)
-        w = _select(graph.weights, split.plain)
+        w = split.without_loops(graph.weights)
         plain = split.loopless
         degree = sums(plain.pattern.T, w, graph.wide)
+        if graph.mask is not None:
+            w = _select(graph.thinned.weights, split.plain)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
@@ -151,22 +163,34 @@ class Laplacian(Basis):
 def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
     s = structure
-    edge_set = s.memo("single", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
+    edge_set: EdgeSet = s.memo("single", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
+    edge_set.alive = s.alive
     return TypedEdges(edge_set, weight, dtype)
 
 
 class _Split(NamedTuple):
     """The edges of a square graph, parted from its loops.
 
-    plain: positions of the edges that are no loops, None where all are; looped, loop: the nodes that have a loop and
-    the position of the last one; loopless: the edges without them; loops: those with one loop per node behind.
+    plain: positions of the edges that are no loops, None where all are; last: (N,) the position of the last loop of
+    each node, E where it has none, None where there are no loops; loopless: the edges without them; loops: those with
+    one loop per node behind; is_loop: (E,) of each edge, in the portable path, where loops stay among the others:
+    without a weight.
     """
 
     plain: Tensor | None
-    looped: Tensor
-    loop: Tensor
+    last: Tensor | None
     loopless: Structure
     loops: Structure
+    is_loop: Tensor | None = None
+
+    @property
+    def some(self) -> bool:
+        """Whether there may be loops."""
+        return self.plain is not None or self.is_loop is not None
+
+    def without_loops(self, weight: Tensor) -> Tensor:
+        """Of the weights of all edges those of `loopless`."""
+        return _select(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
 
 
 def _split(graph: Graph) -> _Split:
@@ -180,55 +204,64 @@ def _split(graph: Graph) -> _Split:
         )
 
     def build() -> _Split:
-        is_loop = s.source == s.target
+        is_loop, E = s.source == s.target, s.source.numel()
+        nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
+        if portable():
+            place = torch.where(is_loop, torch.arange(E, device=s.source.device), -1)
+            loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
+            loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
+            return _Split(None, _last(s.source, place, s.N, E), s, loops, is_loop)
         loop = is_loop.nonzero().squeeze(1)
-        plain, looped = None, loop
+        last, plain = None, None
         if loop.numel():
-            plain = (~is_loop).nonzero().squeeze(1)
-            last = torch.full((s.N,), -1, device=loop.device)
-            last.scatter_reduce_(0, s.source[loop].long(), loop, "amax")
-            looped = (last >= 0).nonzero().squeeze(1)
-            loop = last[looped]
+            last, plain = _last(s.source[loop], loop, s.N, E), (~is_loop).nonzero().squeeze(1)
         source, target = _select(s.source, plain), _select(s.target, plain)
-        nodes = torch.arange(s.N, dtype=source.dtype, device=source.device)
-        behind = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
-        return _Split(plain, looped, loop, Structure(source, target, None, s.M, s.N), behind)
+        loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
+        return _Split(plain, last, Structure(source, target, None, s.M, s.N), loops)
 
     split: _Split = s.memo("split", build)
     return split
 
 
+def _last(node: Tensor, place: Tensor, N: int, E: int) -> Tensor:
+    """(N,) the last of the places that each node has, E where it has none."""
+    last = place.new_full((N,), -1).scatter_reduce(0, node.long(), place, "amax")
+    return torch.where(last < 0, E, last)
+
+
 def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor | None]:
     split = _split(graph)
-    if graph.weight is None and fill == 1 and (existing != "add" or split.plain is None):
-        return split.loops, None
+    if graph.weight is None and fill == 1 and split.is_loop is None and not (existing == "add" and split.some):
+        return split.loops, None  # all are ones
     w = graph.weights
     loops = torch.full((graph.N,), fill, dtype=w.dtype, device=w.device)
-    if existing == "add" and split.plain is not None:
+    if existing == "add" and split.some:
         s = graph.structure
         is_loop = s.memo("is_loop", lambda: s.source == s.target)
         loops = loops + sums(s.pattern, torch.where(is_loop, w, 0), w.dtype)
-    elif existing == "keep" and split.plain is not None:
-        loops = loops.index_put((split.looped,), w.index_select(0, split.loop))
-    return split.loops, torch.cat([_select(w, split.plain), loops])
+    elif existing == "keep" and split.last is not None:
+        loops = F.pad(w, (0, 1), value=fill).index_select(0, split.last)
+    return split.loops, torch.cat([split.without_loops(w), loops])
 
 
-def normalise(structure: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype) -> Tensor:
-    """(E,) the weights of the edges, normalised."""
-    s = structure
+def normalise(
+    structure: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype, masked: Tensor | None = None
+) -> Tensor:
+    """(E,) the weights of the edges, normalised; or other numbers of the edges, by what normalises these."""
+    s, scaled = structure, weight if masked is None else masked
     if weight is not None:
         dtype = weight.dtype
     if norm == "mean":
-        factor = s.at_target(power(sums(s.pattern, None, dtype), -1.0))
-        return factor if weight is None else weight * factor
+        factor = s.at_target(power(sums(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype), -1.0))
+        return factor if scaled is None else scaled * factor
     if norm == "rw":
         factor = s.at_source(power(sums(s.pattern.T, weight, dtype), -1.0))
-        return factor if weight is None else weight * factor
+        return factor if scaled is None else scaled * factor
     if s.M != s.N:
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
     inverse = root(sums(s.pattern, weight, dtype))
     at_source = s.at_source(inverse)
-    return (at_source if weight is None else at_source * weight) * s.at_target(inverse)
+    return (at_source if scaled is None else at_source * scaled) * s.at_target(inverse)
 
 
 def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
@@ -253,7 +286,7 @@ def power(x: Tensor, exponent: float) -> Tensor:
 
 def root(degree: Tensor) -> Tensor:
     """1 / sqrt(degree)."""
-    if bool((degree < 0).any()):
+    if not portable() and bool((degree < 0).any()):
         got = float(degree.detach().min())
         reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use another norm")
     return power(degree, -0.5)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, attend, segment_softmax
 from ..kernels.attend import Side, Weights
 from ..mechanisms import Score
+from ..portable import portable, refuse
 
 # Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
 BLOCK = 1 << 20
@@ -54,8 +56,16 @@ class BoundAttention(MemberByMember):
         normalize: see `Attention`.
         dropout: the probability, and the seed that decides.
         weighted: whether the mask's weights are multiplied with.
+        dtype: of the matrices.
         observed: whether the weights have to be those that are applied.
         numbered: whether the entries are edges that have features.
+        left: (E,) what the weights are multiplied with in the end, by target; None for ones.
+
+    >>> from pyg_basisconv import BasisConv, bases, mechanisms
+    >>> conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(3), bases.Causal()))
+    >>> _, A = conv(torch.randn(5, 4), return_attention=True)
+    >>> A.K, A.to_dense().shape, A.to_dense()[0, 1:, 0].tolist()  # nobody looks ahead
+    (2, torch.Size([2, 5, 5]), [0.0, 0.0, 0.0, 0.0])
     """
 
     def __init__(
@@ -70,22 +80,25 @@ class BoundAttention(MemberByMember):
         dtype: torch.dtype,
         observed: bool = False,
         numbered: bool = False,
+        left: Tensor | None = None,
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
         self.score, self.entries, self.batch = score, entries, batch
         self.normalize, self.dropout, self.weighted = normalize, dropout, weighted
         self.dtype, self.device, self.observed = dtype, entries.device, observed
-        self.numbered = numbered
+        self.numbered, self.left = numbered, left
 
     @property
     def copies(self) -> int:
         """K x the graphs of the batch."""
-        return self.K * torch.Size(self.batch).numel()
+        return self.K * prod(self.batch)
 
     @cached_property
     def pieces(self) -> list[tuple[Piece, Entries]]:
         """What is evaluated at a time: some copies, or a run of the targets of one."""
         e, C = self.entries, self.copies
+        if portable():
+            return [(Piece(slice(0, C), slice(0, self.N), slice(0, e.E), e.pattern.copies(C)), e)]
         size = RUN[self.device.type == "cuda"]
         whole = self.normalize in ("heads", "target")  # which compare what other pieces have
         step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, e.E)))
@@ -106,6 +119,8 @@ class BoundAttention(MemberByMember):
     def tensors(self) -> tuple[Tensor, ...]:
         """What the weights are computed from, (C, ...) each."""
         factor = self.entries.weight if self.weighted else None
+        if self.left is not None:
+            factor = self.left if factor is None else factor * self.left
         scored = tuple(t.flatten(0, len(self.batch)) for t in self.score.tensors)
         return scored if factor is None else (*scored, factor.expand(self.copies, -1))
 
@@ -117,7 +132,7 @@ class BoundAttention(MemberByMember):
     def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
         """The weights of a piece, (c E,) by target, or the scores of which they are the softmax into each target."""
         split = len(self.score.tensors)
-        value = self.score.on(tensors[:split], self._entries_of[piece.targets.start, piece.targets.stop])
+        value = self.score.on(tensors[:split], self._entries_of[piece.targets.start])
         if self.normalize == "target":
             value = segment_softmax(value, piece.pattern.in_source_order)
         elif self.normalize == "heads":
@@ -132,16 +147,19 @@ class BoundAttention(MemberByMember):
         factor = tensors[split].flatten() if len(tensors) > split else None
         p, seed = self.dropout
         if p:
-            seed += piece.copies.start * self.N + piece.targets.start
-            generator = torch.Generator(value.device).manual_seed(seed)
-            kept = torch.rand(value.shape, generator=generator, device=value.device) >= p
-            kept = kept.to(value.dtype).div_(1 - p)
+            if portable():
+                drawn = torch.rand_like(value)
+            else:
+                seed += piece.copies.start * self.N + piece.targets.start
+                generator = torch.Generator(value.device).manual_seed(seed)
+                drawn = torch.rand(value.shape, generator=generator, device=value.device)
+            kept = (drawn >= p).to(value.dtype).div_(1 - p)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
 
     @cached_property
-    def _entries_of(self) -> dict[tuple[int, int], Entries]:
-        return {(piece.targets.start, piece.targets.stop): entries for piece, entries in self.pieces}
+    def _entries_of(self) -> dict[int, Entries]:
+        return {piece.targets.start: entries for piece, entries in self.pieces}
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
@@ -150,6 +168,15 @@ class BoundAttention(MemberByMember):
             cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
             parts.append(self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern))
         return torch.cat(parts).view(self.K, *self.batch, self.entries.E)
+
+    @property
+    def alpha(self) -> Tensor | None:
+        e = self.entries
+        if e.edge is None or self.batch:
+            return None
+        weight, there = self.weights().t(), e.edge >= 0  # (E, K)
+        own = weight.new_zeros(e.edges, self.K).index_put((e.edge[there],), weight[there])
+        return torch.cat([own, weight[~there]])
 
     def each(self, z: Tensor) -> Tensor:
         z, extra = self._rows(z)
@@ -171,18 +198,18 @@ class BoundAttention(MemberByMember):
 
     def _unrows(self, y: Tensor, extra: torch.Size) -> Tensor:
         y = y.view(self.K, *self.batch, self.N, y.shape[-1])
-        return y.unflatten(-1, (extra.numel(), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
+        return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
     @property
     def explicit(self) -> Explicit:
         """The weights written out, on the disjoint union of the graphs of the batch."""
         written = self._explicit
         if written is None:
-            count = torch.Size(self.batch).numel()
+            count = prod(self.batch)
             weight = self.weights().flatten(1)  # (K, B E)
             pattern = self.entries.pattern.copies(count)
             written = _in_given_order(pattern, weight, self.dtype)
-            if not self.requires_grad:
+            if not self.requires_grad and not portable():
                 self._explicit = written
         return written
 
@@ -202,6 +229,9 @@ class BoundAttention(MemberByMember):
             weight = weight.select(1, i)
         return _in_given_order(self.entries.pattern, weight, self.dtype)
 
+    def __reduce__(self) -> tuple[Callable[[BoundBasis], BoundBasis], tuple[BoundBasis]]:
+        return _itself, (self.map(lambda part: part),)  # a copy is written out: scores are functions
+
     @property
     def incidence(self) -> BoundBasis:
         """The same weights from the edges to their targets: K matrices E x N, for values that edges have.
@@ -209,6 +239,7 @@ class BoundAttention(MemberByMember):
         The edges are those of the graph where `edge_attr` was given, all pairs m N + n where there is no mask, and else
         the entries of the mask, in its order.
         """
+        refuse("basis", "attention whose weights are not parted by edges", self)
         if self.batch:
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
@@ -252,10 +283,17 @@ class BoundAttention(MemberByMember):
     @property
     def natively(self) -> "BoundBasis | None":
         """The same family, evaluated by the vendor's attention."""
-        plain = self.normalize == "source" and not (self.weighted and self.entries.weight is not None)
+        plain = self.normalize == "source" and len(self.tensors) == len(self.score.tensors)
         # A vendor's kernel draws what it drops by itself.
         plain = plain and not (self.observed and self.dropout[0])
+        # It has no forward-mode derivative; and is of all pairs, where those of a mask are not looked at.
+        exported = torch.compiler.is_exporting() and (self.entries.complete or self.entries.causal)
+        plain = plain and (exported or not portable())
         return Fused(self) if plain and self.score.dots is not None else None
+
+
+def _itself(bound: BoundBasis) -> BoundBasis:
+    return bound
 
 
 def _in_given_order(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> SharedEdges:

@@ -8,12 +8,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis
+from ..cache import memo
 from ..content import Content
 from ..entries import Entries, entries
-from ..errors import reject
+from ..errors import check_flags, reject
+from ..explicit import Explicit
 from ..graph import Graph
 from ..mechanisms import Mechanism, Score, Sizes
-from ..mechanisms.base import node_score, table_score
+from ..mechanisms.base import entry_score, node_score, table_score
+from ..portable import portable
 from .adjacency import Adjacency
 from .attended import ELEMENTWISE, BoundAttention, Normalize
 from .edges import Edges
@@ -72,6 +75,7 @@ class Attention(Basis):
             reject("mask", "a Basis, or None for all pairs", repr(mask), "such as bases.Adjacency(self_loops=True)")
         if mask is not None and mask.reads_content:
             reject("mask", "a basis that needs no content", mask, "bind it, and mask by the edges that it has")
+        check_flags(weighted=weighted)
         if weighted and mask is not None and mask.K > 1:
             reject("weighted", "False for a mask of several matrices", True, "mask by one matrix, such as a Mix")
         if normalize not in ("source", "target", "heads", *ELEMENTWISE):
@@ -79,7 +83,8 @@ class Attention(Basis):
             reject("normalize", known, repr(normalize), "see help(bases.Attention)")
         if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
             reject("dropout", "a probability below 1", repr(dropout), "give a number from 0 to 1")
-        if not isinstance(loop_attr, int | float) and loop_attr not in ("mean", "add"):
+        finite = isinstance(loop_attr, int | float) and math.isfinite(loop_attr)
+        if not finite and not (isinstance(loop_attr, str) and loop_attr in ("mean", "add")):
             reject("loop_attr", "a number, 'mean' or 'add'", repr(loop_attr), "see help(bases.Attention)")
         self.mechanism = mechanism
         self.mask = Complete() if mask is None else mask
@@ -113,7 +118,7 @@ class Attention(Basis):
             reject("x", f"the content that {self} is computed from", None, "call the layer, or bind with x=...")
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
-        mask = self.mask.on(graph)
+        mask = self.mask.on(graph.masked(None))
         content.check(graph.sources, mask.N, self.K)
         found = self._entries(mask, graph)
         content = content.within(loop_attr=self.loop_attr)
@@ -121,9 +126,10 @@ class Attention(Basis):
         score = _masked(score, content, found, self.K, graph)
         seed = 0
         p = self.dropout if self.training else 0.0
-        if p:
+        if p and not portable():
             seed = int(torch.randint(1 << 60, ()))
         numbered = content.edge_attr is not None and content.edge_attr.dim() == 2
+        left = None if graph.mask is None or not self.needs_edges else share(found, self.mask, graph, self.weighted)
         return BoundAttention(
             self.K,
             score,
@@ -135,17 +141,18 @@ class Attention(Basis):
             graph.dtype,
             content.observed,
             numbered,
+            left,
         )
 
     def _entries(self, mask: BoundBasis, graph: Graph) -> Entries:
         if isinstance(mask, BoundPairs):
-            found = mask.__dict__.get("_entries")
-            if found is None:
-                found = mask.__dict__["_entries"] = mask.entries()
+            found = memo(mask.__dict__, "_entries", mask.entries)
         else:
             found = entries(mask)
-        attr = None if graph.content is None else graph.content.edge_attr
-        if attr is not None and attr.dim() == 2 and found.edge is None:
+        content = graph.content
+        assert content is not None
+        attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
+        if found.edge is None and (attributed or (content.numbered and _has_edges(self.mask))):
             number_edges(found, self.mask, graph)
         return found
 
@@ -180,6 +187,8 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
             t = t.expand(K, *t.shape)
         return t
 
+    if found.alive is not None:
+        score = score + entry_score(spread(logarithm(found.alive), 1))
     if content.valid is not None:
         valid = F.pad(content.valid, (0, found.M - M))
         score = score + node_score(spread(logarithm(valid), 1), None)
@@ -194,15 +203,53 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
     return score
 
 
+def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
+    """(E,) how much the mask of a graph leaves of the entries, by target: of edges their masks, of the mask's own loops
+    all, and of what several walks lead to, the part of their sum.
+
+    Args:
+        found: the entries.
+        mask: whose they are.
+        graph: with a mask.
+        weighted: whether its weights count.
+    """
+    whole = graph.masked(None).bare
+    whole.weight = whole.weight if weighted else None
+    bound = [mask.build(g) for g in (whole, whole.masked(graph.mask))]
+    pattern = found.pattern
+    if mask.K == 1 and isinstance(bound[0], Explicit):
+        total, left = (part.edges().weight for part in bound)
+        place = pattern.by_target.order
+    else:
+        lists = [part.edges() for part in bound]
+        if any(bool((edges.weight < 0).any()) for edges in lists[:1]):
+            reject("mask", "one without negative entries, to be explained", mask, "mask by bases.Powers")
+        places = [edges.source.long() * found.N + edges.target.long() for edges in lists]
+        distinct, places[0] = places[0].unique(return_inverse=True)
+        places[1] = torch.searchsorted(distinct, places[1])
+        none = torch.zeros(distinct.numel(), dtype=graph.wide, device=graph.device)
+        total, left = (none.index_add(0, p, e.weight.to(none)) for p, e in zip(places, lists, strict=True))
+        place = torch.searchsorted(distinct, pattern.by_target.other.long() * found.N + pattern.row.long())
+    left = torch.where(total == 0, 1, left / torch.where(total == 0, 1, total))
+    return left if place is None else left.index_select(0, place)
+
+
+def _has_edges(mask: Basis) -> bool:
+    """Whether the entries of a mask are edges of the graph, one each, and loops."""
+    if type(mask) is Adjacency:
+        return mask.existing != "add" or mask.self_loops is False
+    return type(mask) is Edges and mask.K == 1
+
+
 def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
     """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
     fill = 0.0
-    if type(mask) is Adjacency and (mask.existing != "add" or mask.self_loops is False):
-        fill = float(mask.self_loops)
-        mask = Adjacency(None, mask.self_loops, mask.existing)  # has its entries in the same places
-    elif type(mask) is not Edges or mask.K > 1:
+    if not _has_edges(mask):
         fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
         reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
+    if isinstance(mask, Adjacency):
+        fill = float(mask.self_loops)
+        mask = Adjacency(None, mask.self_loops, mask.existing)  # has its entries in the same places
     E, first = (
         graph.source.numel(),
         math.ceil(abs(fill)) + 1,

@@ -14,6 +14,7 @@ from ..errors import reject
 from ..explicit import Explicit, counted, dense, members
 from ..graph import Graph
 from ..kernels import Meetings
+from ..portable import portable, refuse
 from ..theta import Theta
 from .grid import BoundGrid
 from .identity import BoundIdentity
@@ -97,6 +98,12 @@ class BoundConcat(BoundBasis):
         return total
 
     @property
+    def alpha(self) -> Tensor | None:
+        found = [alpha for part in self.parts if (alpha := part.alpha) is not None]
+        rows = min((len(alpha) for alpha in found), default=0)
+        return torch.cat([alpha[:rows] for alpha in found], 1) if found else None
+
+    @property
     def natively(self) -> BoundBasis | None:
         fast = [part.natively for part in self.parts]
         if not any(fast):
@@ -169,8 +176,8 @@ class BoundConcat(BoundBasis):
     def map(self, change: Change) -> "BoundConcat":
         return BoundConcat([part.map(change) for part in self.parts])
 
-    def to(self, device: torch.device | str) -> "BoundConcat":
-        return BoundConcat([part.to(device) for part in self.parts])
+    def moved(self, device: torch.device) -> "BoundConcat":
+        return BoundConcat([part.moved(device) for part in self.parts])
 
 
 class BoundProduct(BoundBasis):
@@ -203,6 +210,7 @@ class BoundProduct(BoundBasis):
         return self.second.each(z).transpose(0, 1).flatten(0, 1)
 
     def edges(self) -> EdgeList:
+        refuse("basis", "a product that is applied, and not written out", self)
         # The products of all members at once: one matrix with rows (k, m), times one with columns (l, n).
         wide = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
         k, m, j, v = self.first.edges()
@@ -229,8 +237,8 @@ class BoundProduct(BoundBasis):
     def T(self) -> BoundBasis:
         # (A' A'')^T = A''^T A'^T, whose natural order is (l, k): brought back to (k, l).
         product = BoundProduct(self.second.T, self.first.T)
-        order = torch.arange(self.K).view(self.second.K, self.first.K).t().flatten()
-        return BoundMix(torch.eye(self.K)[order].tolist(), product)
+        order = [j * self.first.K + i for i in range(self.first.K) for j in range(self.second.K)]
+        return BoundMix([[float(n == one) for n in range(self.K)] for one in order], product)
 
     def work(self, direction: Direction) -> Work:
         first, second = self.first.work(direction), self.second.work(direction)
@@ -243,8 +251,8 @@ class BoundProduct(BoundBasis):
     def map(self, change: Change) -> "BoundProduct":
         return BoundProduct(self.first.map(change), self.second.map(change))
 
-    def to(self, device: torch.device | str) -> "BoundProduct":
-        return BoundProduct(self.first.to(device), self.second.to(device))
+    def moved(self, device: torch.device) -> "BoundProduct":
+        return BoundProduct(self.first.moved(device), self.second.moved(device))
 
 
 class BoundMix(BoundBasis):
@@ -294,13 +302,14 @@ class BoundMix(BoundBasis):
         return BoundMix([self.coefficients[h]], self.family)
 
     def edges(self) -> EdgeList:
+        if not all(all(row) for row in self.coefficients):
+            refuse("basis", "a mixture without zeros, where it is written out", self)
         kind, source, target, weight = self.family.edges()
         lists = []
         for h, row in enumerate(self._matrix()):
             factor = row.index_select(0, kind.long())
-            some = factor.nonzero().squeeze(1)
-            chosen = [t.index_select(0, some) for t in (source, target, weight * factor)]
-            lists.append((torch.full_like(some, h), *chosen))
+            some = slice(None) if portable() else factor.nonzero().squeeze(1)
+            lists.append([t[some] for t in (torch.full_like(kind, h), source, target, weight * factor)])
         return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
 
     @property
@@ -319,8 +328,8 @@ class BoundMix(BoundBasis):
     def map(self, change: Change) -> "BoundMix":
         return BoundMix(self.coefficients, self.family.map(change))
 
-    def to(self, device: torch.device | str) -> "BoundMix":
-        return BoundMix(self.coefficients, self.family.to(device))
+    def moved(self, device: torch.device) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.moved(device))
 
 
 class Composed(Basis):
@@ -367,8 +376,26 @@ class Composed(Basis):
         raise NotImplementedError
 
 
+def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers as a dense tensor of what can be looked at; a `TypeError` for what is none."""
+    found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
+    if found.is_complex() or found.is_meta or found.layout != torch.strided:
+        raise TypeError("no dense real numbers")
+    return found if dtype is None else found.to(dtype)
+
+
+def check_bases(*parts: object) -> None:
+    """Rejects what is no basis, and to be made of nothing."""
+    for part in parts or (None,):
+        if not isinstance(part, Basis):
+            reject("basis", "a Basis", repr(part), "choose one from pyg_basisconv.bases")
+
+
 class Concat(Composed):
     """`a + b`: the matrices of a, then those of b.
+
+    Args:
+        *parts: the families, side by side.
 
     >>> from pyg_basisconv import bases
     >>> bases.Identity() + bases.Laplacian('sym')
@@ -376,6 +403,7 @@ class Concat(Composed):
     """
 
     def __init__(self, *parts: Basis) -> None:
+        check_bases(*parts)
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
         grids = [part.fan for part in flat if part.axes is not None]
@@ -401,12 +429,17 @@ class Concat(Composed):
 class Product(Composed):
     r"""`a @ b`: all products :math:`A'_k A''_l`, first a then b, K = K' K'' (Prop. 3: composition).
 
+    Args:
+        first: a.
+        second: b, from the targets of a.
+
     >>> from pyg_basisconv import bases
     >>> (bases.Powers(2) @ bases.Diffusion(2)).K
     8
     """
 
     def __init__(self, first: Basis, second: Basis) -> None:
+        check_bases(first, second)
         super().__init__(first.K * second.K, first, second)
         self.fan = first.fan * second.fan
 
@@ -449,6 +482,7 @@ class Transpose(Composed):
     keeps_members = True
 
     def __init__(self, basis: Basis) -> None:
+        check_bases(basis)
         super().__init__(basis.K, basis)
         self.axes = basis.target_axes
 
@@ -507,8 +541,8 @@ class Mix(Composed):
         if not isinstance(basis, Basis):
             reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
         try:
-            C = torch.as_tensor(coefficients, dtype=torch.float64)
-        except (TypeError, ValueError):
+            C = real(coefficients, torch.float64)
+        except (TypeError, ValueError, RuntimeError):
             reject("coefficients", f"numbers of shape (H, {basis.K})", repr(coefficients), "give rows of one length")
         C = C.unsqueeze(0) if C.dim() == 1 else C
         if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:

@@ -4,6 +4,7 @@ from ..basis import Basis, BoundBasis
 from ..errors import reject
 from ..explicit import EdgeSet, SharedEdges, TypedEdges
 from ..graph import Graph, Structure
+from ..portable import portable
 
 
 class Edges(Basis):
@@ -27,7 +28,7 @@ class Edges(Basis):
         super().__init__(K)
 
     def build(self, graph: Graph) -> BoundBasis:
-        s, weight = graph.structure, graph.weight
+        s, weight = graph.structure, graph.thin(graph.weight)
         if weight is not None and weight.dim() == 2:
             if s.type is not None:
                 reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")
@@ -61,9 +62,11 @@ def typed(graph: Graph, K: int) -> EdgeSet:
 
 
 def count_types(structure: Structure, most: int | None) -> int:
-    """One more than the largest type of an edge, 0 where there is none; at most so many, from 0 on, are let through."""
+    """One more than the largest type of an edge, 0 where there is none, or where it is not looked at; at most so many,
+    from 0 on, are let through.
+    """
     kind = structure.type
-    if kind is None or not kind.numel():
+    if kind is None or portable() or not kind.numel():
         return 0
     low, high = structure.memo("types", lambda: (int(kind.min()), int(kind.max())))
     if low < 0 or (most is not None and high >= most):

@@ -15,6 +15,7 @@ from ..content import Inputs
 from ..errors import reject
 from ..explicit import members
 from ..kernels.grids import AXES, Frame, Ints, average, convolve, pointwise, spread, strip, strips
+from ..portable import portable
 from ..theta import Blocks, Depthwise, Pass, Theta
 
 Mode = Literal["zeros", "circular", "reflect", "replicate"]
@@ -88,7 +89,7 @@ class OnImages(BoundBasis):
             x = inputs.x[..., : self.sources, :]
             batch = x.shape[:-2]
             image = x.transpose(-1, -2).unflatten(-1, self.shape)
-            image = image if len(batch) == 1 else image.reshape(batch.numel(), *image.shape[len(batch) :])
+            image = image if len(batch) == 1 else image.reshape(math.prod(batch), *image.shape[len(batch) :])
             y = on(image, bias).flatten(2).transpose(1, 2)  # (B, N, Q)
             return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
 
@@ -170,6 +171,8 @@ class BoundGrid(OnImages):
 
     def _place(self, image: Tensor, k: int) -> Tensor:
         """Member k of an image: (*, *sources, W) -> (*, N, W)."""
+        if portable():
+            return self._gathered(image, k)
         source, target = self._slices[k]
         part = image[_at(source)]
         if any(n != slice(0, size) for n, size in zip(target, self.lattice.targets, strict=True)):
@@ -177,6 +180,18 @@ class BoundGrid(OnImages):
             whole[_at(target)] = part
             part = whole
         return part.flatten(-len(source) - 1, -2)
+
+    def _gathered(self, image: Tensor, k: int) -> Tensor:
+        """The same whatever the sizes are: zeros, where a target meets no source."""
+        before = self._around[0] if self.lattice.mode != "zeros" else (0,) * len(self.lattice.sources)
+        axes = zip(self.lattice.targets, self.lattice.step, self.lattice.up, self.offsets[k], before, strict=True)
+        first = image.dim() - 1 - len(self.lattice.targets)
+        for axis, (size, step, up, offset, shift) in enumerate(axes, first):
+            place = torch.arange(size, device=image.device) * step + offset + shift
+            met = (place >= 0) & (place < image.shape[axis] * up) & (place % up == 0)
+            image = image.index_select(axis, (place // up).clamp(0, image.shape[axis] - 1))
+            image = torch.where(met.view(-1, *[1] * (image.dim() - axis - 1)), image, 0)
+        return image.flatten(first, -2)
 
     @kept
     def _scale(self) -> Tensor | None:
@@ -250,15 +265,17 @@ class BoundGrid(OnImages):
 
     @cached_property
     def entries(self) -> int:
-        """How many entries there are that are not zero."""
+        """How many entries there are that are not zero; about so many, where the grid's sizes are symbols."""
+        if portable():
+            return self.K * self.N
         return sum(math.prod(len(range(n.start, n.stop, n.step or 1)) for n in target) for _, target in self._slices)
 
     def work(self, direction: Direction) -> Work:
         # Each member is cut out, laid out, and added or stacked.
         return Work(self.entries, 3 * self.K * self.N, self.K)
 
-    def to(self, device: torch.device | str) -> "BoundGrid":
-        args = (self.lattice, self.offsets, self.M, self.dtype, torch.device(device))
+    def moved(self, device: torch.device) -> "BoundGrid":
+        args = (self.lattice, self.offsets, self.M, self.dtype, device)
         return BoundGrid(*args, self.norm, self.padding, self.transposed)
 
     @cached_property

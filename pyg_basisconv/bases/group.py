@@ -14,6 +14,7 @@ from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints
 from ..theta import Theta
+from .composed import real
 from .grid import BoundGrid, Lattice, OnImages, apply, on_grids
 from .gridded import Gridded
 from .window import Window
@@ -45,7 +46,7 @@ class FiniteGroup:
     @staticmethod
     def _checked(table: Any) -> list[list[int]]:
         try:
-            t = torch.as_tensor(table)
+            t = real(table)
         except (TypeError, ValueError, RuntimeError):
             reject("group", "a (G, G) table of integers", type(table).__name__, "table[a][b] is the product a b")
         if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.dim() != 2 or len(set(t.shape)) > 1:
@@ -74,7 +75,7 @@ class FiniteGroup:
 
     def _checked_action(self, action: Any) -> list[list[list[int]]]:
         try:
-            A = torch.as_tensor(action)
+            A = real(action)
         except (TypeError, ValueError, RuntimeError):
             reject("action", "(G, r, r) matrices", type(action).__name__, "one for each element")
         A = A.cpu()
@@ -101,7 +102,8 @@ class FiniteGroup:
         return cls(table, torch.stack(list(matrices)))
 
     def __repr__(self) -> str:
-        known = next((name for name, group in _NAMED.items() if group is self), None)
+        mine = self.table, self.action
+        known = next((name for name, group in _NAMED.items() if (group.table, group.action) == mine), None)
         return f"FiniteGroup({self.table}, {self.action})" if known is None else repr(known)
 
 
@@ -156,8 +158,8 @@ class BoundGroup(OnImages):
         entries = self.window.entries * G * (1 if self.lift else G)
         return Work(entries, self.N if direction == "combine" else self.K * self.N, 1)
 
-    def to(self, device: torch.device | str) -> "BoundGroup":
-        return BoundGroup(self.group, self.window.to(device), self.taps, self.lift, self.M)
+    def moved(self, device: torch.device) -> "BoundGroup":
+        return BoundGroup(self.group, self.window.moved(device), self.taps, self.lift, self.M)
 
     @kept
     def _members(self) -> Tensor:

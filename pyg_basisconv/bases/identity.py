@@ -54,8 +54,8 @@ class BoundIdentity(BoundBasis):
     def map(self, change: object) -> "BoundIdentity":
         return self
 
-    def to(self, device: torch.device | str) -> "BoundIdentity":
-        return BoundIdentity(self.M, self.dtype, torch.device(device))
+    def moved(self, device: torch.device) -> "BoundIdentity":
+        return BoundIdentity(self.M, self.dtype, device)
 
 
 class Identity(Basis):
@@ -85,6 +85,9 @@ class Identity(Basis):
 def target_diagonal(graph: Graph, values: Tensor) -> EdgeList:
     """One edge for each target, from the row of x that holds its own features; none where there is no such row."""
     count = 0 if graph.target_row is None else graph.N
+    if count and (graph.target_row or 0) + count > graph.M:
+        fix = "pass x=(x_src, x_dst), or a size of a square graph"
+        reject("size", f"a row of x for each of the {graph.N} targets", f"{graph.M} rows", fix)
     target = torch.arange(count, device=graph.device)
     source = target + (graph.target_row or 0)
     return EdgeList(torch.zeros_like(target), source, target, values[:count])

@@ -9,8 +9,16 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, EdgeList
 from ..entries import Entries, Later
 from ..errors import reject
-from ..explicit import explicit, members
+from ..explicit import EdgeSet, TypedEdges, explicit, members
 from ..graph import Graph
+from ..kernels.pattern import tally
+from ..portable import portable, refuse
+
+
+def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The sources and the targets of all pairs, target by target."""
+    source, target = torch.arange(M, device=device), torch.arange(N, device=device)
+    return source.expand(N, M).flatten(), target.unsqueeze(1).expand(N, M).flatten()
 
 
 class BoundPairs(BoundBasis):
@@ -52,8 +60,7 @@ class BoundComplete(BoundPairs):
         return self.combine(z).unsqueeze(0)
 
     def edges(self) -> EdgeList:
-        source = torch.arange(self.sources, device=self.device).repeat(self.N)
-        target = torch.arange(self.N, device=self.device).repeat_interleave(self.sources)
+        source, target = _all_pairs(self.sources, self.N, self.device)
         return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
 
 
@@ -76,9 +83,10 @@ class BoundCausal(BoundPairs):
 
     def edges(self) -> EdgeList:
         seen = (torch.arange(self.N, device=self.device) + self.first + 1).clamp(0, self.sources)
-        target = torch.repeat_interleave(seen)
-        start = (seen.cumsum(0) - seen).index_select(0, target)
-        source = torch.arange(target.numel(), device=self.device) - start
+        first, E = seen.cumsum(0) - seen, self.count()
+        # At each place, how many targets have begun there or before.
+        target = first.new_zeros(E + 1).index_add(0, first, torch.ones_like(first)).cumsum(0)[:E] - 1
+        source = torch.arange(E, device=self.device) - first.index_select(0, target)
         return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
 
 
@@ -104,6 +112,12 @@ class Complete(Basis):
             expected = "the graph of each entry, where sources and targets are the same"
             fix = "mask= says which pairs there are between others"
             reject("batch", expected, f"{tuple(batch.shape)}, for {graph.sources} and {N}", fix)
+        if portable():  # all pairs, those of two graphs without a weight, and in the place of one that has it
+            source, target = _all_pairs(N, N, graph.device)
+            alive = batch.index_select(0, source) == batch.index_select(0, target)
+            edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target)
+            edges.alive = alive
+            return TypedEdges(edges, alive.to(graph.dtype), graph.dtype)
         sizes = torch.bincount(batch, minlength=1)
         order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
         seen = sizes.index_select(0, batch)  # how many each entry sees: as many as its graph has
@@ -172,6 +186,7 @@ class Bags(Basis):
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
         if N is None and isinstance(batch, Tensor) and not batch.is_floating_point():
+            refuse("size", "size=(M, N) with the number N of graphs", None)
             N = int(batch.max()) + 1 if batch.numel() else 0
         return M, N
 
@@ -181,14 +196,14 @@ class Bags(Basis):
         M, N, batch = graph.sources, graph.N, graph.batch
         if batch.is_floating_point() or batch.shape != (M,):
             reject("batch", f"integers of shape ({M},)", f"{batch.dtype} {tuple(batch.shape)}", "one for each entry")
-        if batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < N:
+        if not portable() and batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < N:
             got = (int(batch.min()), int(batch.max()))
             reject("batch", f"graphs from 0 to {N - 1}", got, "correct batch, or size=(M, N)")
         target = batch.long()
         source = torch.arange(target.numel(), device=graph.device)
         weight = torch.ones(target.numel(), dtype=graph.wide, device=graph.device)
         if self.norm == "mean":
-            weight = weight / torch.bincount(target, minlength=graph.N).to(graph.wide).index_select(0, target)
+            weight = weight / tally(target, N).to(graph.wide).index_select(0, target)
         return EdgeList(torch.zeros_like(source), source, target, weight)
 
     def extra_repr(self) -> str:

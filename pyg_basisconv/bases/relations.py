@@ -88,14 +88,18 @@ class Relations(Basis):
         R, s = self.num_relations, graph.structure
         if s.type is None and R > 1:
             reject("edge_type", f"a relation from 0 to {R - 1} for each edge", None, "pass edge_type")
-        edges, weight = typed(graph, R), None if graph.weight is None else graph.weights
+        edges, weight, mask = typed(graph, R), None if graph.weight is None else graph.weights, graph.mask
         if self.inverse:
             if graph.sources != graph.N:
                 fix = "use inverse=False on a bipartite graph"
                 reject("graph", "as many sources as targets, for inverse relations", (graph.sources, graph.N), fix)
             edges = s.memo(("both ways", R), lambda: _both_ways(edges))
             weight = None if weight is None else torch.cat([weight, weight])
-        family = TypedEdges(edges, normalised(edges, weight, self.norm, graph.wide), graph.dtype)
+            mask = None if mask is None else torch.cat([mask, mask])
+        weight = normalised(edges, weight, self.norm, graph.wide)
+        if mask is not None:
+            weight = mask if weight is None else weight * mask
+        family = TypedEdges(edges, weight, graph.dtype)
         return BoundConcat([family, Identity().on(graph)]) if self.self_loop else family
 
     def extra_repr(self) -> str:

@@ -81,11 +81,11 @@ class BoundSites(BoundBasis):
     def work(self, direction: Direction) -> Work:
         return Work(self.meetings.entries, self.N if direction == "combine" else self.K * self.N, 1)
 
-    def to(self, device: torch.device | str) -> "BoundSites":
+    def moved(self, device: torch.device) -> "BoundSites":
         places = self.places
         sources, targets = places.sources.to(device), places.targets.to(device)
         of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
-        met = places.meetings.to(torch.device(device))
+        met = places.meetings.to(device)
         return BoundSites(Places(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
 
 

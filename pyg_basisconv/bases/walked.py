@@ -3,6 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -10,9 +11,10 @@ from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
 from ..errors import reject
-from ..explicit import EdgeSet, members
+from ..explicit import EdgeSet, beside, members
 from ..graph import Graph, gather
 from ..kernels import matmul
+from ..portable import portable, refuse
 from ..walks import Step
 from .adjacency import power, root
 from .edges import count_types
@@ -39,7 +41,7 @@ class Steps:
         self.source, self.target, self.M = s.source, s.target, s.M
         self.device, self.dtype, self.wide = graph.device, graph.dtype, graph.wide
         self.weight = None if graph.weight is None else graph.weights
-        self.norm = norm
+        self.mask, self.norm = graph.mask, norm
         self.merge = not self.learns  # products of weights that learn are not written out
         count = count_types(s, relations)
         self.order, self.ends = s.memo("by type", lambda: _by_type(s.type, s.source.numel(), count, graph.device))
@@ -47,13 +49,48 @@ class Steps:
     @property
     def learns(self) -> bool:
         """Whether a gradient passes through the weights."""
-        return self.weight is not None and self.weight.requires_grad
+        return any(t is not None and t.requires_grad for t in (self.weight, self.mask))
+
+    def but(self, **changes: Any) -> "Steps":
+        """The same with some of its attributes changed."""
+        steps = copy(self)
+        steps.__dict__.update(changes)
+        return steps
 
     @property
     def counting(self) -> "Steps":
         """The same, as they are: without weights."""
+        return self.but(weight=None, norm=None, mask=None)
+
+    @property
+    def kinds(self) -> Tensor:
+        """(E,) the type of each edge."""
+        kind = torch.empty_like(self.order)
+        for k, (first, last) in enumerate(pairwise(self.ends)):
+            kind[self.order[first:last]] = k
+        return kind
+
+    def to(self, device: torch.device) -> "Steps":
+        """The same on another device."""
         steps = copy(self)
-        steps.weight, steps.norm = None, None
+        steps.source, steps.target = self.source.to(device), self.target.to(device)
+        steps.order, steps.device = self.order.to(device), device
+        steps.weight = None if self.weight is None else self.weight.to(device)
+        return steps
+
+    def beside(self, *others: "Steps") -> "Steps":
+        """The same on the disjoint union of their graphs, of one device and dtype."""
+        several = self, *others
+        steps, sizes = copy(self), [one.M for one in several]
+        steps.M = sum(sizes)
+        steps.source = beside([one.source for one in several], sizes)
+        steps.target = beside([one.target for one in several], sizes)
+        if any(one.weight is not None for one in several):
+            ones = [torch.ones(one.source.numel(), dtype=one.wide, device=one.device) for one in several]
+            steps.weight = torch.cat([w if s.weight is None else s.weight for s, w in zip(several, ones, strict=True)])
+        steps.merge = not steps.learns
+        kind, most = torch.cat([one.kinds for one in several]), max(len(one.ends) for one in several) - 1
+        steps.order, steps.ends = _by_type(kind, kind.numel(), most, self.device)
         return steps
 
     def __call__(self, key: Key) -> Factor:
@@ -75,7 +112,11 @@ class Steps:
         source, target, place = torch.cat(sources), torch.cat(targets), torch.cat(places)
         weight = None if self.weight is None else gather(self.weight, place)
         edges = EdgeSet(1, self.M, self.M, None, source, target)
-        return Factor(source, target, normalised(edges, weight, self.norm, self.wide))
+        weight = normalised(edges, weight, self.norm, self.wide)
+        if self.mask is not None:
+            mask = gather(self.mask, place)
+            weight = mask if weight is None else weight * mask
+        return Factor(source, target, weight)
 
 
 def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple[Tensor, list[int]]:
@@ -107,6 +148,11 @@ class BoundWalks(BoundBasis):
         norm: of the walks.
         binary: whether there is one walk at most between two nodes.
         turned: whether all are transposed.
+
+    >>> from pyg_basisconv import bases
+    >>> walks = bases.Walks(["0.0"], 1).bind(torch.tensor([[0, 0, 1, 2], [1, 2, 3, 3]]), size=4)
+    >>> walks.count(0), [ends.tolist() for ends in walks.ends_of(0)]
+    (2.0, [[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]])
     """
 
     def __init__(
@@ -119,7 +165,8 @@ class BoundWalks(BoundBasis):
         binary: bool = False,
         turned: bool = False,
     ) -> None:
-        self.sorts, self.steps, self.texts, self.limit = sorts, steps.counting if binary else steps, texts, limit
+        self.sorts, self.texts, self.limit = sorts, texts, limit
+        self.steps = steps.but(weight=None, norm=None) if binary else steps
         self.norm, self.binary, self.turned = norm, binary, turned
         self.K, self.M, self.N = len(sorts), steps.M, steps.M
         self.dtype, self.device = steps.dtype, steps.device
@@ -128,11 +175,17 @@ class BoundWalks(BoundBasis):
         about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "norm", "binary", "turned")}
         return BoundWalks(**(about | changes))
 
+    def __getstate__(self) -> dict[str, Any]:
+        made = {"_forward", "_backward", "_chains"}
+        return {name: value for name, value in super().__getstate__().items() if name not in made}
+
     def _kept(self, name: str, build: Callable[[], Any]) -> Any:
         """What is kept, but where weights learn: these may have changed, and a gradient passes once."""
         if name in self.__dict__:
             return self.__dict__[name]
-        if self.steps.learns:
+        if torch.compiler.is_exporting():
+            refuse("basis", "walks that were applied once since they were bound", self)
+        if self.steps.learns or portable():
             return build()
         with torch.inference_mode(False):
             self.__dict__[name] = build()
@@ -174,12 +227,23 @@ class BoundWalks(BoundBasis):
         others: dict[Hashable, Factor] = {}
         for k, several in enumerate(self.sorts):
             one = self._but(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
-            _, source, target, _ = one.edges()
-            others["binary", k] = Factor(*torch.stack([source, target]).unique(dim=1))
+            others["binary", k] = one._share
         return _Chains([[((what, False),)] for what in others], others, self.steps.wide)
 
+    @property
+    def _share(self) -> Factor:
+        """Where walks of a single sort go; with a mask, how much of them it leaves."""
+        count = torch.sparse.sum(self.counted.to_coo(), 0)
+        source, target = count.indices()
+        if self.steps.mask is None:
+            return Factor(source, target)
+        _, start, end, left = self.edges()
+        place = torch.searchsorted(source * self.N + target, start * self.N + end)
+        return Factor(source, target, torch.zeros_like(count.values()).index_add(0, place, left) / count.values())
+
     def _normalised(self, norm: str) -> _Chains:
-        plain = self._but(norm=None, turned=False)
+        masked = self._but(norm=None, turned=False)
+        plain = masked if self.steps.mask is None else masked._but(steps=self.steps.but(mask=None))
         before, after = norm in ("row", "sym"), norm in ("mean", "sym")
         sums: dict[Hashable, Tensor] = {}
         if before:
@@ -194,7 +258,7 @@ class BoundWalks(BoundBasis):
             fix = "shorten the sort, or use per='step'"
             reject("sorts", "walks that a float64 can count, to be normalised", "more from or to one node", fix)
         sizes = torch.cat([total[total.isfinite() & (total != 0)].abs() for total in totals] or [torch.ones(1)])
-        chains, others, wide = plain._made
+        chains, others, wide = masked._made
         if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
             wide = torch.float64
         scale = root if norm == "sym" else _inverse
@@ -348,9 +412,21 @@ class BoundWalks(BoundBasis):
     def map(self, change: Change) -> "BoundWalks":
         return self._moved(change, self.device)
 
-    def to(self, device: torch.device | str) -> "BoundWalks":
-        place = torch.device(device)
-        return self._moved(lambda part: part.move(place), place)
+    def moved(self, device: torch.device) -> "BoundWalks":
+        moved = self._moved(lambda part: part.move(device), device)
+        moved.steps = self.steps.to(device)
+        return moved
+
+    @property
+    def likeness(self) -> Hashable:
+        """What walks on several graphs have in common, to be walks on all of them."""
+        sorts = tuple(map(tuple, self.sorts))
+        return sorts, self.norm, self.binary, self.turned, self.steps.norm
+
+    def beside(self, *others: "BoundWalks") -> "BoundWalks":
+        """The same walks on the disjoint union of their graphs."""
+        steps = self.steps.beside(*(other.steps for other in others))
+        return self._but(steps=steps, limit=self.limit + sum(other.limit for other in others))
 
     def _moved(self, change: Change, device: torch.device) -> "BoundWalks":
         """The same with other matrices, for as long as weights that learn stay as they are."""

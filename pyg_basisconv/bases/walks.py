@@ -6,8 +6,10 @@ from typing import Any, Literal
 from ..basis import Basis, BoundBasis
 from ..errors import reject
 from ..graph import Graph
+from ..portable import portable, refuse
 from ..walks import Sort, Vocabulary, parse
 from .relations import NORMS, Norm
+from .stepwise import Stepwise
 from .walked import BoundWalks, Steps
 
 
@@ -90,9 +92,14 @@ class Walks(Basis):
         if graph.M != graph.N:
             fix = "give the nodes of all types one numbering, as data.to_homogeneous() does"
             reject("graph", "as many sources as targets, for walks", (graph.M, graph.N), fix)
+        norm = self.norm if self.per == "walk" else None
+        if portable():
+            if self.binary:
+                refuse("binary", "False", True)
+            each = self.norm if self.per == "step" else None
+            return Stepwise(graph, [sort.sequences for sort in self.sorts], norm, each)
         steps = Steps(graph, len(self.vocabulary) or None, self.norm if self.per == "step" else None)
         sorts = [[tuple((step, False) for step in sequence) for sequence in sort.sequences] for sort in self.sorts]
-        norm = self.norm if self.per == "walk" else None
         return BoundWalks(sorts, steps, [sort.text for sort in self.sorts], self.memory_limit, norm, self.binary)
 
     def extra_repr(self) -> str:

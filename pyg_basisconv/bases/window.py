@@ -13,6 +13,7 @@ from ..cache import IdentityCache
 from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints, pooling_targets
+from ..portable import portable, refuse
 from .grid import BoundGrid, Lattice, Mode, Norm, check_mode, ints
 from .gridded import Gridded
 from .sites import BoundSites, Places, find
@@ -254,17 +255,20 @@ class Window(Gridded):
             reject("batch", "a tensor", type(batch).__name__, "convert it with torch.as_tensor")
 
         def search() -> Places:
+            if torch.compiler.is_exporting():
+                refuse("basis", "a window of a whole grid", self)
             self._check_sites(sites)  # again, where they have changed
             found = self._found
             if found is None or batch is None or not found.are_of(sites, batch):
-                found = self._found = find(sites, batch, self.lattice(shape), self.offsets())
+                found = find(sites, batch, self.lattice(shape), self.offsets())
+                self._found = self._found if portable() else found
             return found
 
         places: Places = self._bound.get((sites, batch), None, search)
         return places
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_found": None}  # a copy finds its own
+        return super().__getstate__() | {"_found": None}  # a copy finds its own
 
     def extra_repr(self) -> str:
         def one(value: Ints | str) -> object:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from torch import Tensor, nn
 
+from ..errors import reject
 from . import (  # noqa: F401 (each fills the registry)
     additive,
     directed,
@@ -35,9 +36,10 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
 
     The result is called as the original is, gives the same outputs and the same gradients, and is a new module with
     parameters of its own: the original stays as it is. The matrix of each `Linear` of a layer becomes one
-    :math:`\Theta_k`, so load a PyG checkpoint first and convert then. dtype, device, training mode, frozen parameters
-    and layers that stand in several places of the model carry over; layers that are still lazy stay lazy (their
-    parameters are then drawn by `BasisConv`). A layer with `cached=True` never returns the result of another graph.
+    :math:`\Theta_k`; a checkpoint of the original may be loaded before, or into the result by `load_state_dict`, which
+    takes checkpoints of both. dtype, device, training mode, frozen parameters and layers that stand in several places
+    of the model carry over; layers that are still lazy stay lazy (their parameters are then drawn by `BasisConv`). A
+    layer with `cached=True` never returns the result of another graph.
 
     Parameters of converted convolutions lie in memory as the kernels did, so that nothing is copied in a call: they are
     not contiguous, which `torch.nn.utils.parameters_to_vector`, and with it `torch.optim.LBFGS`, does not take; and a
@@ -71,6 +73,8 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     >>> x, edge_index = torch.randn(3, 8), torch.tensor([[0, 1, 2], [1, 2, 0]])
     >>> torch.testing.assert_close(same[0](x, edge_index), model[0](x, edge_index))
     """
+    if not isinstance(module, nn.Module):
+        reject("module", "a layer or a model", type(module).__name__, "pass an nn.Module")
     shared = _shared(module)
     copies: dict[int, object] = {}
     reasons: dict[str, str] = {}

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn.dense.linear import Linear
+from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..bases import Adjacency, Attention
@@ -22,6 +23,10 @@ from .layers import Call, pair, reset
 from .registry import Left
 
 Loops = float | str | Tensor | None
+
+
+class Unsupported(ValueError, NotImplementedError):
+    """What PyG has not implemented either, and says so."""
 
 
 class Attending(nn.Module):
@@ -72,6 +77,11 @@ class Attending(nn.Module):
 
     def ends(self, edge_index: Any, count: int) -> Ends:
         """The edges of a call."""
+        if self.edge_dim and self.loops is not None and isinstance(edge_index, SparseTensor):
+            raise Unsupported(
+                "edge_index: expected a (2, E) tensor where loops with features are added, got a SparseTensor; "
+                "pass the edges as (2, E), or make the layer with add_self_loops=False"
+            )
         return read_ends(edge_index, self.loops is not None, count, self.conv.flow)
 
     def attend(
@@ -160,7 +170,7 @@ def attention_conv(
     return conv
 
 
-def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **content: Any) -> BoundBasis:
+def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **about: Any) -> BoundBasis:
     """The weights of a layer for sources whose features x are not the values that it is to sum.
 
     Args:
@@ -168,12 +178,13 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
         x: of the sources.
         target: features of the targets.
         edge_index: (2, E), or None for all pairs.
-        **content: as in a call: edge_attr, mask, valid.
+        **about: as in a call: edge_attr, mask, valid.
     """
     size = (x.shape[-2], target.shape[-2])
     graph = Graph.of(edge_index, size=size, dtype=x.dtype, device=x.device)
     edges = 0 if edge_index is None else edge_index.shape[1]
-    return conv.basis.on(graph.holding(Content(Inputs(x, conv.theta), target, edges=edges, **content)))
+    content = Content(Inputs(x, conv.theta), target, edges=edges, **about)
+    return conv.basis.on(conv._masked(graph.holding(content)))
 
 
 def own(value: Tensor, like: Tensor) -> nn.Parameter:

@@ -26,6 +26,7 @@ def basis_conv(
     call: Call | None = None,
     theta: Theta | None = None,
     heads: int = 1,
+    kind: type[BasisConv] = BasisConv,
     **kwargs: Any,
 ) -> BasisConv:
     r"""A BasisConv whose :math:`\Theta_k` are the matrices of the linears, or the identity where there are none.
@@ -38,6 +39,7 @@ def basis_conv(
         call: of the layer, for a `Converted`; a plain BasisConv without it.
         theta: the kind of parameter.
         heads: how many times the width of a linear is there in the result.
+        kind: of BasisConv, without a call.
         **kwargs: of Converted and BasisConv.
     """
     weight = stack(linears) if linears else None
@@ -45,7 +47,7 @@ def basis_conv(
     kwargs.update(flow=layer.flow, decomposed_layers=layer.decomposed_layers)
     args = (P, Q, basis, theta if linears else Pass())
     with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-        new = BasisConv(*args, bias=False, **kwargs) if call is None else Converted(call, *args, bias=False, **kwargs)
+        new = kind(*args, bias=False, **kwargs) if call is None else Converted(call, *args, bias=False, **kwargs)
     if weight is not None:
         new.theta.weight = weight
     new.bias = None if bias is None else nn.Parameter(bias.detach().clone(), bias.requires_grad)

@@ -10,6 +10,7 @@ from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove
 from torch_geometric.utils.sparse import set_sparse_value
 
 from ..cache import IdentityCache
+from ..errors import reject
 from ..layouts import layout
 
 _EDGES = IdentityCache()
@@ -39,6 +40,9 @@ def read_ends(edge_index: Any, loops: bool, count: int, flow: str = "source_to_t
         layout(edge_index, flow)  # which rejects sparse matrices
     if isinstance(edge_index, SparseTensor):
         row, col, values = edge_index.coo()
+        if loops and values is not None and values.dim() > 1:
+            fix = "drop them with .set_value(None)"
+            reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
 
         def read() -> Ends:
             held = torch_sparse.set_diag(edge_index) if loops else None
@@ -47,7 +51,7 @@ def read_ends(edge_index: Any, loops: bool, count: int, flow: str = "source_to_t
 
         if values is not None:
             return read()
-        ends: Ends = _EDGES.get((row, col), (edge_index.sizes(), loops), read)
+        ends: Ends = _EDGES.get((row, col), (*edge_index.sizes(), loops), read)
         return ends
     plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
     sparse = is_torch_sparse_tensor(plain)

@@ -1,5 +1,6 @@
 """Hyperedges: a product of two incidence matrices, of nodes and hyperedges."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +11,11 @@ from ..bases.adjacency import power, single, sums
 from ..bases.composed import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..cache import IdentityCache
+from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph
 from ..mechanisms import Additive
+from ..plan import Plan
 from ..theta import Heads
 from .attention import attention_conv, fill, heads_of, own, started
 from .build import basis_conv, only_sum
@@ -26,7 +29,9 @@ _READ = IdentityCache()
 def hypergraph(layer: Any) -> nn.Module:
     """Means over hyperedges, averaged at each node; with attention, weighted."""
     only_sum(layer)
-    return AttendedHypergraph(layer) if layer.use_attention else Hypergraph(layer)
+    if layer.use_attention:
+        return AttendedHypergraph(layer)
+    return basis_conv(layer, [layer.lin], Hyperedges(), layer.bias, kind=Hypergraph)
 
 
 class Hyperedges(Basis):
@@ -50,8 +55,8 @@ class Hyperedges(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         s, back = graph.structure, graph.structure.T
         B, D = inverses(graph)
-        there = single(s, s.at_target(B), graph.dtype)
-        return BoundProduct(there, single(back, back.at_target(D), graph.dtype))
+        there = single(s, graph.thin(s.at_target(B)), graph.dtype)
+        return BoundProduct(there, single(back, graph.thin(back.at_target(D)), graph.dtype))
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
@@ -64,29 +69,32 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     return power(count, -1.0), power(degree, -1.0)
 
 
-class Hypergraph(nn.Module):
+class Hypergraph(BasisConv):
     """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.conv = basis_conv(layer, [layer.lin], Hyperedges(), layer.bias)
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """Applies the layer; takes what the PyG layer takes."""
+        y: Tensor = super().forward(**self._incident(*args, **kwargs))
+        return y
 
-    def forward(
-        self,
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
+        """The plan of a call; takes what the PyG layer takes."""
+        return super().plan(**self._incident(*args, **kwargs))
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+        return super().likeness({"x": given["x"]}, unknown)  # the targets are the nodes again
+
+    @staticmethod
+    def _incident(
         x: Tensor,
         hyperedge_index: Tensor,
         hyperedge_weight: Tensor | None = None,
         hyperedge_attr: Tensor | None = None,
         num_edges: int | None = None,
-    ) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
+    ) -> dict[str, Any]:
+        weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
         size = (x.shape[-2], hyperedges(hyperedge_index) if num_edges is None else num_edges)
-        y: Tensor = self.conv(x, hyperedge_index, of_incidences(hyperedge_index, hyperedge_weight, x.dtype), size=size)
-        return y
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
+        return {"x": x, "edge_index": hyperedge_index, "edge_weight": weight, "size": size}
 
 
 class AttendedHypergraph(nn.Module):
@@ -146,7 +154,10 @@ def hyperedges(hyperedge_index: Tensor) -> int:
     """How many there are, going by the last that has a node."""
 
     def count() -> int:
-        return int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
+        found = int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
+        if torch.compiler.is_compiling():
+            torch._check(found >= 0)  # what is made of it is found out without a look at it
+        return found
 
     counted: int = _READ.get((hyperedge_index,), "count", count)
     return counted

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.typing import SparseTensor
 
-from ..basis import Basis, BoundBasis
+from ..basis import Basis, BoundBasis, Native
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
@@ -107,12 +107,15 @@ class Converted(BasisConv):
         *args: of BasisConv.
         others: the bases for graphs that PyG reads in another way: 'sparse', in a `torch.sparse` layout;
             'sparse_tensor', as a `torch_sparse.SparseTensor`; 'bare', in any other without weights.
+        messages: the order in which PyG's layer computes, so that hooks see its messages where messages are passed.
         **kwargs: of BasisConv.
     """
 
-    def __init__(self, call: Call, *args: Any, others: dict[str, Basis] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, call: Call, *args: Any, others: dict[str, Basis] | None = None, messages: str = "auto", **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.call = call
+        self.call, self.messages = call, messages
         self.others = others or {}  # they hold no tensors, and need no registration
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -123,6 +126,10 @@ class Converted(BasisConv):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(**self._read(args, kwargs))
+
+    def _choose(self, x: Tensor, bound: BoundBasis, order: str | None = None) -> tuple[Plan, Native | None]:
+        messages = not self._fused and self.order == "auto"
+        return super()._choose(x, bound, self.messages if messages else order)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         call = self.call.read(args, kwargs)

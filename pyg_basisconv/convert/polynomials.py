@@ -42,7 +42,7 @@ def gcn(layer: Any) -> BasisConv:
         kinds = families(layer, layer.add_self_loops and loops, lambda S: S)
     else:
         kinds = {"basis": plain(layer)}
-    return basis_conv(layer, [layer.lin], bias=layer.bias, call=_call(layer), **kinds)
+    return basis_conv(layer, [layer.lin], bias=layer.bias, call=_call(layer), messages="theta_first", **kinds)
 
 
 @rule(LGConv)

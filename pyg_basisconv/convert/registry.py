@@ -9,6 +9,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from torch_geometric.nn.conv import MessagePassing
 
 from ..conv import BasisConv
+from .checkpoints import Original
 
 
 class Rule(NamedTuple):
@@ -79,14 +80,16 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))
+    new.register_load_state_dict_pre_hook(Original(layer, known.rebuild))
     return new.train(layer.training)
 
 
 def _hooks(module: nn.Module | nn.Parameter) -> bool:
-    """Whether someone registered a hook; a lazy PyG Linear has one of its own."""
+    """Whether someone registered a hook; a lazy PyG Linear has one of its own, and so has what was converted."""
     if isinstance(module, nn.Parameter):
         return bool(module._backward_hooks or module._post_accumulate_grad_hooks)
     own = getattr(module, "_hook", None)
     own_id = getattr(own, "id", None)
     tables = [table for name, table in vars(module).items() if name.endswith("_hooks") and table]
-    return any(set(table) - {own_id} for table in tables)
+    hooks = [hook for table in tables for key, hook in table.items() if key != own_id]
+    return not all(isinstance(getattr(hook, "hook", None), Original) for hook in hooks)

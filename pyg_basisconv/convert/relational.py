@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import RGATConv
+from torch_geometric.typing import SparseTensor
 
 from ..bases import Adjacency, Attention
 from ..cache import IdentityCache
@@ -121,8 +122,11 @@ class Relational(nn.Module):
         x, z = call["x"], call.get("edge_attr")
         N, R = x.shape[0], self.relations
         ends = read_ends(call["edge_index"], False, N, self.flow)
-        kind = call.get("edge_type")
-        kind = ends.values if kind is None else kind
+        kind, values = call.get("edge_type"), ends.values
+        if kind is None:
+            kind = values
+        elif z is None and values is not None and (values.dim() > 1 or isinstance(call["edge_index"], SparseTensor)):
+            z = values
         assert kind is not None, "RGATConv needs edge_type"
         if z is not None:
             assert self.lin_edge is not None, "RGATConv was made without edge_dim"
@@ -135,10 +139,10 @@ class Relational(nn.Module):
         sources = h.flatten(0, 1)
         targets = sources if self.within else h.transpose(0, 1).flatten(1)
         A = weigh(self.conv, sources, targets, edges, edge_attr=z)
-        values = sources.unflatten(1, (self.heads, -1)).repeat_interleave(self.dim, 1).flatten(1)
-        y = self.conv(values, A)
+        sent = sources.unflatten(1, (self.heads, -1)).repeat_interleave(self.dim, 1).flatten(1)
+        y = self.conv(sent, A)
         y = y.unflatten(0, (R, N)).sum(0) if self.within else y
-        y = self._modified(y, values, edges)
+        y = self._modified(y, sent, edges)
         y = y if self.concat else y.unflatten(-1, (self.heads, -1)).mean(1)
         y = y if self.bias is None else y + self.bias
         if not isinstance(call.get("return_attention_weights"), bool):

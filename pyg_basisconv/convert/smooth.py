@@ -71,7 +71,7 @@ class FrequencyAdaptive(Attending):
         return super().ends(edge_index, count)
 
     def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
-        if ends.values is not None:
+        if ends.values is not None and call.get("edge_weight") is None:
             call = {**call, "edge_weight": ends.values}
         return super().attend(x, ends, z, size, False, call)
 
@@ -84,15 +84,18 @@ class FrequencyAdaptive(Attending):
     def reply(self, A: Any, ends: Ends, call: dict[str, Any]) -> Any:
         """The signs and strengths alone, (E,), without the weights of the edges."""
         x, given = call["x"], call["edge_index"]
-        if isinstance(given, SparseTensor) or is_torch_sparse_tensor(given):
+        if is_torch_sparse_tensor(given):
             reject("return_attention_weights", "None with a sparse edge_index", True, "pass edge_index as (2, E)")
-        edges = ends.edges
-        if self.looped:
+        edges, sparse = ends.edges, isinstance(given, SparseTensor)
+        if self.looped and not sparse:
             edges = add_remaining_self_loops(edges, num_nodes=x.shape[-2])[0]
         j, i = edges if self.conv.flow == "source_to_target" else edges.flip(0)
         score: Any = self.conv.basis.mechanism
         alpha = ((x @ score.source[0])[j] + (x @ score.target[0])[i]).tanh()
-        return edges, alpha
+        if not sparse:
+            return edges, alpha
+        held = torch_sparse.fill_diag(given, 1.0) if self.looped else given
+        return held.set_value(alpha, layout="coo")
 
 
 @rule(FeaStConv)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .op import once
+from ..portable import portable
+from .op import derivative
 from .pattern import Pattern
 from .products import sddmm_raw, spmm, spmm_raw
 from .segments import collect, exponentials, lift, segment_softmax
@@ -94,9 +95,14 @@ class _Attend(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, inverse, z, *tensors = ctx.saved_tensors
+        if torch.is_grad_enabled() or portable():
+
+            def plain(z: Tensor, *tensors: Tensor) -> Tensor:
+                return _plain(ctx.weigh, inverse is not None, ctx.pieces, z, tensors, ctx.sides)
+
+            return None, None, None, None, None, *derivative(plain, (z, *tensors), grad)
         W, sides, wide = z.shape[2], ctx.sides, torch.promote_types(z.dtype, torch.float32)
         needs_z, needs = ctx.needs_input_grad[5], ctx.needs_input_grad[6:]
         grad_z = torch.empty_like(z) if needs_z else None
@@ -160,6 +166,22 @@ def _by_copies(pieces: list[Piece]) -> Iterator[tuple[slice, list[Piece]]]:
         yield some[0].copies, some
 
 
+def _plain(
+    weigh: Weigh, softmax: bool, pieces: list[Piece], z: Tensor, tensors: Sequence[Tensor], sides: Sequence[Side]
+) -> Tensor:
+    """By operations that have any derivatives; all weights are held."""
+    parts = []
+    for copies, group in _by_copies(pieces):
+        rows, local = z[copies].flatten(0, 1), [t[copies] for t in tensors]
+        targets = []
+        for piece in group:
+            cuts = [piece.cut(t, side) for t, side in zip(local, sides, strict=True)]
+            weight = weigh(piece, cuts).normalised(softmax, piece.pattern)
+            targets.append(spmm(rows, weight.to(z.dtype), piece.pattern).unflatten(0, (len(z[copies]), -1)))
+        parts.append(targets[0] if len(targets) == 1 else torch.cat(targets, 1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 def attend(
     weigh: Weigh,
     softmax: bool,
@@ -171,8 +193,8 @@ def attend(
 ) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e z_{source(e)}` of C copies, under weights that are computed.
 
-    With one piece, what its gradient needs is kept. With several, none is: the gradient computes the weights again (and
-    is differentiable once), so that nothing is held that is as long as C times the entries.
+    With one piece, what its gradient needs is kept. With several, none is: the gradient computes the weights again, so
+    that nothing is held that is as long as C times the entries, but by derivatives of the gradient.
 
     Args:
         weigh: of a piece and its part of the tensors, the weights of its entries.

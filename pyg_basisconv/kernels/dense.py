@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..portable import portable
+
 
 class _Product(torch.autograd.Function):
     @staticmethod
@@ -27,8 +29,8 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
     >>> matmul(torch.ones(2, 3), torch.ones(3, 1)).flatten()
     tensor([3., 3.])
     """
-    plain = x.dim() == 2 and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(x.device.type)
-    if not plain or torch._C._are_functorch_transforms_active():
+    plain = x.dim() != 2 or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+    if plain or portable():
         return x @ weight
     y: Tensor = _Product.apply(x, weight)
     return y

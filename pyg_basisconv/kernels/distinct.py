@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator
 from itertools import accumulate
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..cache import kept
-from .op import autocast, refuse_transforms, wide
+from ..portable import portable
+from .op import autocast, wide
 from .pattern import compress, index_dtype
-from .products import _sddmm, _spmm
+from .products import _sddmm, _spmm, plain_sddmm, plain_spmm
 
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 
@@ -61,7 +63,7 @@ class Pairs:
         self.index = index.to(index_dtype(M, key.numel()))
         self.ptr = torch.cat([count.new_zeros(1), count.cumsum(0)]).to(self.index.dtype)
         self.at = distinct % max(1, N)
-        self._runs = [run.tolist() for run in (distinct // max(1, N)).unique_consecutive(return_counts=True)]
+        self.runs = [run.tolist() for run in (distinct // max(1, N)).unique_consecutive(return_counts=True)]
         self._pieces: dict[int, list[Piece]] = {}
 
     @property
@@ -72,7 +74,7 @@ class Pairs:
     @property
     def members(self) -> int:
         """How many of the K members have an edge."""
-        return len(self._runs[0])
+        return len(self.runs[0])
 
     @kept
     def place(self) -> Tensor:
@@ -91,7 +93,7 @@ class Pairs:
         return self._pieces[size]
 
     def _cut(self, size: int) -> Iterator[Piece]:
-        members, counts = self._runs
+        members, counts = self.runs
         ends = list(accumulate(counts))
         first = 0
         for start in range(0, self.count, size):
@@ -194,6 +196,29 @@ def _outer(rows: Tensor, others: Tensor, piece: Piece, batch: int, total: Tensor
                 matrix += u @ v
 
 
+def _ends(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """(E,) the source of each edge, and its pair."""
+    return pairs.index, torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())
+
+
+def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> Tensor:
+    """The rows of all pairs with the blocks of their members: (t, B g P), (K, g, P, Q) -> (t, B g Q)."""
+    members, counts = pairs.runs
+    apart = rows.unflatten(1, (batch, weight.shape[1], -1)).split(counts)
+    parts = [torch.einsum("tbgp,gpq->tbgq", r, weight[k]).flatten(1) for k, r in zip(members, apart, strict=True)]
+    return torch.cat(parts) if parts else rows.new_zeros(0, batch * weight.shape[1] * weight.shape[3])
+
+
+def _plain(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int, turned: bool) -> Tensor:
+    """By operations that have any derivatives; the rows of all pairs are held."""
+    (_, M, N), (source, pair) = pairs.sizes, _ends(pairs)
+    if turned:
+        product = _all_multiplied(x.index_select(0, pairs.at), weight, pairs, batch)
+        return plain_spmm(product, edge, pair, source, M)
+    product = _all_multiplied(plain_spmm(x, edge, source, pair, pairs.count), weight, pairs, batch)
+    return product.new_zeros(N, product.shape[1]).index_add(0, pairs.at, product)
+
+
 class _Reach(torch.autograd.Function):
     """sum_k A_k^T x W_k: (M, B P) -> (N, B Q)."""
 
@@ -273,11 +298,8 @@ class _Outer(torch.autograd.Function):
 
 def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, batch: int) -> Tensor:
     """The derivative by the weights of the edges: those of x, and of z W_k at the pair: (E,)."""
-    if torch.is_grad_enabled():
-        raise NotImplementedError(
-            "create_graph=True: by the weights of typed edges, order='compacted' is differentiable once; "
-            "set order='a_first'"
-        )
+    if torch.is_grad_enabled() or portable():
+        return plain_sddmm(x, _all_multiplied(z.index_select(0, pairs.at), weight, pairs, batch), *_ends(pairs))
     call = _Call(pairs, edge, batch)
     found = [
         call.slopes(x, _multiply(call.read(z, piece), weight, piece, batch), piece) for piece in call.pieces(weight)
@@ -293,8 +315,7 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     r""":math:`y = \sum_k A_k^\top x W_k` for the matrices A_k of typed edges, or :math:`\sum_k A_k x W_k`.
 
     Rows are multiplied for each distinct pair of a type and a target only, a few at a time: no array of all of them is
-    made. Deterministic; differentiable in x and weight, any number of times, and once in the weights of the edges; the
-    products A_k^T x are not kept, but made again.
+    made. Deterministic; differentiable any number of times; the products A_k^T x are not kept, but made again.
 
     Args:
         x: (*, M, P), or (*, N, P) where turned.
@@ -311,15 +332,18 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     >>> typed_matmul(torch.tensor([[1.], [2.], [4.], [8.]]), weight, None, pairs).flatten()
     tensor([ 0.,  0.,  0., 25.])
     """
-    refuse_transforms("typed_matmul", x, weight, edge)
     x, weight = autocast(x, weight)
     *batch, rows, P = x.shape
-    B = x.shape[:-2].numel()
+    B = prod(x.shape[:-2])
     flat = x.movedim(-2, 0).reshape(rows, B * P)  # batches lie side by side in the width
     product = _Spread if turned else _Reach
     _, M, N = pairs.sizes
     Q = weight.shape[1] * weight.shape[3]
     if not B:
         return x.new_zeros(*batch, M if turned else N, Q) + x.sum() * weight.sum()  # nothing, with zeros for gradients
-    y: Tensor = product.apply(flat, weight, edge, pairs, B)
+    y: Tensor
+    if portable():
+        y = _plain(flat, weight, edge, pairs, B, turned)
+    else:
+        y = product.apply(flat, weight, edge, pairs, B)
     return y.view(-1, *batch, Q).movedim(0, -2)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -171,7 +172,9 @@ def pooling_targets(size: int, kernel: int, step: int, before: int, up: bool) ->
 def framed(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str = "zeros") -> Tensor:
     """The grid with more around it, or less where a number is negative."""
     if mode == "zeros":
-        pads = [n for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]
+        sizes = x.shape[-len(before) :]
+        pairs = [_within(*axis) for axis in zip(before, after, sizes, strict=True)]
+        pads = [n for pair in reversed(pairs) for n in pair]
         return F.pad(x, pads) if any(pads) else x
     # What is cut off is cut after: the other modes read the whole grid.
     added = [
@@ -180,6 +183,14 @@ def framed(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str = "
     x = F.pad(x, added, mode) if any(added) else x
     cut = [min(0, n) for pair in zip(reversed(before), reversed(after), strict=True) for n in pair]
     return F.pad(x, cut) if any(cut) else x
+
+
+def _within(before: int, after: int, size: int) -> tuple[int, int]:
+    """The same, where no more is taken away on one side than there is."""
+    left = size + before + after
+    if before < -size:
+        return -size, left
+    return (left, -size) if after < -size else (before, after)
 
 
 def strips(x: Tensor, kernel: Tensor, before: int) -> Tensor:
@@ -205,7 +216,7 @@ def strips(x: Tensor, kernel: Tensor, before: int) -> Tensor:
     padded = F.pad(x, (0, 0, before, n * L - M + width - 1 - before))
     windows = padded.unfold(-2, wide, L).unflatten(-2, (H, P // H)).movedim(-3, 0)  # (H, *, n, P / H, wide)
     shape = windows.shape
-    y = windows.reshape(H, shape[1:-1].numel(), wide) @ band.transpose(1, 2)
+    y = windows.reshape(H, prod(shape[1:-1]), wide) @ band.transpose(1, 2)
     y = y.view(*shape[:-1], L).movedim((0, -1), (-2, -3))  # (*, n, L, H, P / H)
     return y.reshape(*x.shape[:-2], n * L, P)[..., :M, :]
 

@@ -1,41 +1,34 @@
 """Declares a primitive once: its computation, its shape and its derivative."""
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn import Parameter
+
+from ..portable import portable
 
 LIBRARY = torch.library.Library("basisconv", "DEF")
 _PLAIN = (Tensor, Parameter)
 
 
-def once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A derivative that has none itself; torch's own way to say so is silent where a second one is asked of inputs."""
+def derivative(plain: Callable[..., Tensor], inputs: Sequence[Any], grad: Tensor) -> tuple[Tensor | None, ...]:
+    """That of a plain form by its inputs, None for those that need none; to be differentiated again, and transformed.
 
-    @wraps(backward)
-    def checked(ctx: Any, grad: Tensor) -> Any:
-        if torch.is_grad_enabled():
-            raise NotImplementedError(
-                "create_graph=True: scores of hidden layers, and attention on more entries than are evaluated at once, "
-                "are differentiable once"
-            )
-        return backward(ctx, grad)
-
-    return checked
-
-
-def refuse_transforms(name: str, *arguments: Any) -> None:
-    """Says that a kernel has no rule for the transforms of `torch.func`, where one of them wraps an argument."""
-    active = torch._C._are_functorch_transforms_active()
-    if active and any(isinstance(t, Tensor) and is_functorch_wrapped_tensor(t) for t in arguments):
-        raise NotImplementedError(
-            f"the kernel {name} has no rule for torch.func transforms; for matrices that are not computed from "
-            "content, layer.fuse = False takes the message path, which has"
-        )
+    Args:
+        plain: of the inputs.
+        inputs: tensors, and whatever else it takes.
+        grad: of its result.
+    """
+    with torch.enable_grad():
+        # Views: what one input is made of another is not to be followed.
+        own = [t.view_as(t) if isinstance(t, Tensor) and t.requires_grad else t for t in inputs]
+        needed = [isinstance(t, Tensor) and t.requires_grad for t in own]
+        wanted = [t for t, need in zip(own, needed, strict=True) if need]
+        options = {"create_graph": True, "allow_unused": True, "materialize_grads": True}
+        found = iter(torch.autograd.grad(plain(*own), wanted, grad, **options))
+    return tuple(next(found) if need else None for need in needed)
 
 
 def primitive(
@@ -44,12 +37,13 @@ def primitive(
     fake: Callable[..., Tensor],
     setup_context: Callable[..., None],
     backward: Callable[..., Any],
+    plain: Callable[..., Tensor],
 ) -> Callable[..., Tensor]:
     """Registers `torch.ops.basisconv.NAME` and returns the function to call.
 
     Plain tensors in eager mode go through an autograd function, whose rule is the one that the operator has: the
     dispatcher would cost more than the computation does on a small graph. Traced tensors go through the operator.
-    The transforms of `torch.func` and forward-mode derivatives are refused.
+    In the portable path, see `portable`, the plain form is evaluated instead.
     """
     name = schema.split("(", 1)[0]
     LIBRARY.define(schema)
@@ -72,9 +66,8 @@ def primitive(
     eager = type(name, (torch.autograd.Function,), rule)
 
     def call(first: Tensor, *rest: Any) -> Tensor:
-        if torch._C._are_functorch_transforms_active():
-            refuse_transforms(name, first, *rest)
-            return compute(first, *rest)
+        if portable():
+            return plain(first, *rest)
         if torch.compiler.is_compiling() or type(first) not in _PLAIN:
             result: Tensor = operator(first, *rest)
             return result
@@ -88,6 +81,11 @@ def primitive(
 def wide(x: Tensor) -> torch.dtype:
     """Where sums of many terms are made: float32 at least."""
     return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+
+
+def autocasting(device: torch.device) -> bool:
+    """Whether products are made in a narrower dtype there; never on a device that torch knows no autocast for."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def autocast(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:

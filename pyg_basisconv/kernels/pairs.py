@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .op import once
+from ..portable import portable
+from .op import derivative
 from .pattern import Pattern, runs
 
 _CHUNK = 1 << 20  # numbers held at a time
@@ -65,10 +66,11 @@ class _Hidden(torch.autograd.Function):
         return score
 
     @staticmethod
-    @once
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # grad (H, E)
         source, target, edge, weight, out = ctx.saved_tensors
         H, pattern, activation = ctx.heads, ctx.pattern, ctx.activation
+        if torch.is_grad_enabled() or portable():
+            return derivative(_plain, (source, target, edge, weight, out, activation, pattern, H), grad)
         needs, width = ctx.needs_input_grad, _width(H, edge, out)
         last = None if out is None else spread(out)
         d_source, d_target, d_edge, d_weight, d_last = (
@@ -102,6 +104,26 @@ class _Hidden(torch.autograd.Function):
             heads = torch.arange(H, device=out.device)
             d_last = d_last.view(*out.shape, H)[heads, :, heads]
         return d_source, d_target, d_edge, d_weight, d_last, None, None, None
+
+
+def _plain(
+    source: Tensor | None,
+    target: Tensor | None,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    out: Tensor | None,
+    activation: Activation,
+    pattern: Pattern,
+    heads: int,
+) -> Tensor:
+    """By operations that have any derivatives; the hidden values of all pairs are held."""
+    terms = [
+        rows.index_select(0, end) for rows, end in zip((source, target), pattern.ends, strict=True) if rows is not None
+    ]
+    if edge is not None and weight is not None:
+        terms.append(edge @ weight)
+    v = activation(sum(terms[1:], terms[0])).unflatten(-1, (heads, -1))  # (E, H, D)
+    return (v * (cast(Tensor, edge).unsqueeze(1) if out is None else out)).sum(-1).t()
 
 
 def _width(heads: int, edge: Tensor | None, out: Tensor | None) -> int:
@@ -176,7 +198,8 @@ def hidden(
 ) -> Tensor:
     r"""Scores of a perceptron: :math:`s_{he} = a_h \cdot act(l_{h,source(e)} + r_{h,target(e)} + f_e U_h)`.
 
-    Deterministic, differentiable once in all tensors; pairs are visited in pieces, and again in the gradient.
+    Deterministic, differentiable in all tensors; pairs are visited in pieces, and again in the gradient, whose own
+    derivatives hold them all.
 
     Args:
         source: l, (M, H D), or None.
@@ -197,5 +220,7 @@ def hidden(
     tensor([[20.,  0.]])
     """
     heads = heads if out is None else out.shape[0]
+    if portable():
+        return _plain(source, target, edge, weight, out, activation, pattern, heads)
     score: Tensor = _Hidden.apply(source, target, edge, weight, out, activation, pattern, heads)
     return score

@@ -1,13 +1,16 @@
 """The sparsity pattern of a matrix, compressed by target and by source."""
 
-from typing import NamedTuple
+import weakref
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
+from torch.nn import functional as F
 
-from ..cache import kept
+from ..cache import kept, underived
+from ..portable import portable
 
 _INT32_MAX = 2**31 - 1
 _COPIES = 4  # how many numbers of copies of a pattern are kept
@@ -40,7 +43,7 @@ class End(NamedTuple):
 
 def index_dtype(*sizes: int) -> torch.dtype:
     """int32 where every size allows it: half the traffic, and what the vendor kernels take without conversion."""
-    return torch.int32 if max(sizes) <= _INT32_MAX else torch.int64
+    return torch.int64 if portable() or max(sizes) > _INT32_MAX else torch.int32
 
 
 def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
@@ -57,15 +60,33 @@ def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
 
 
 def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
-    """Groups entries by a stable sort; a list that is already grouped keeps its order and is not sorted."""
+    """Groups entries by a stable sort; a list that is already grouped keeps its order and is not sorted.
+
+    In the portable path all stay in their order: no more is read there than how many entries each group has.
+    """
+    if portable():
+        return Compressed(F.pad(tally(group, num_groups).cumsum(0), (1, 0)), other, None)
     small = group.dtype == torch.int32
-    if bool((group[1:] >= group[:-1]).all()):
+    if _grouped(group):
         return Compressed(_ptr(group, num_groups, small), other.contiguous(), None)
     if group.device.type == "cpu":
         return _counted(group, other, num_groups)
     grouped, order = torch.sort(group, stable=True)
     order = order.to(group.dtype)
     return Compressed(_ptr(grouped, num_groups, small), other.index_select(0, order), order)
+
+
+def tally(group: Tensor, num_groups: int) -> Tensor:
+    """How many entries each group has."""
+    return group.new_zeros(num_groups).index_add(0, group, torch.ones_like(group))
+
+
+def _grouped(group: Tensor) -> bool:
+    """Whether each group's entries stand together, in the order of the groups."""
+    if group.device.type == "cpu":
+        numbers = group.numpy()
+        return bool((numbers[1:] >= numbers[:-1]).all())
+    return bool((group[1:] >= group[:-1]).all())
 
 
 def _ptr(grouped: Tensor, num_groups: int, small: bool) -> Tensor:
@@ -82,6 +103,11 @@ def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     return Compressed(ptr, index, order)
 
 
+def _repeat(index: Tensor, count: int, step: int, dtype: torch.dtype) -> Tensor:
+    """An index in so many copies, each `step` further on."""
+    return (index.to(dtype) + torch.arange(count, dtype=dtype, device=index.device).unsqueeze(1) * step).flatten()
+
+
 class Pattern:
     """E entries (source, target) of an M x N matrix, in the order in which their weights are given.
 
@@ -92,11 +118,16 @@ class Pattern:
     ([0, 1, 3], [2, 0, 1])
     """
 
+    _one: "weakref.ref[Pattern] | None" = None  # what it is several copies of
+
     def __init__(self, source: Tensor, target: Tensor, M: int, N: int) -> None:
         dtype = index_dtype(M, N, source.numel())
         self.source = source.to(dtype)
         self.target = target.to(dtype)
         self.M, self.N = M, N
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in underived(self).items() if name not in ("_copies", "_one")}
 
     @property
     def E(self) -> int:
@@ -123,6 +154,10 @@ class Pattern:
     @kept
     def both_ways_and_across(self) -> list[Tensor]:
         """The same, and for each position by target the one by source, and the reverse; (E,) both."""
+        one = None if self._one is None else self._one()
+        if one is not None:
+            back, t_back = (_repeat(t, self.E // max(1, one.E), one.E, t.dtype) for t in one.both_ways_and_across[4:])
+            return [*self.both_ways, back, t_back]
         order, t_order = self.by_target.order, self.by_source.order
         back, t_back = _translate(order, t_order, self.source), _translate(t_order, order, self.source)
         return [*self.both_ways, back, t_back]
@@ -130,13 +165,16 @@ class Pattern:
     @kept
     def row(self) -> Tensor:
         """(E,) the target of each entry, by target."""
+        if portable():
+            order = self.by_target.order
+            return self.target if order is None else self.target.index_select(0, order)
         ptr = self.by_target.ptr
         return torch.repeat_interleave(ptr.diff(), output_size=self.by_target.other.numel()).to(ptr.dtype)
 
     @kept
     def at_source(self) -> End:
         """The sources of the entries, which stand by target."""
-        if not self.source.is_cuda:  # where sums are made one after the other
+        if portable() or not self.source.is_cuda:  # where sums are made one after the other
             return End([self.by_target.other], self.M)
         arrays = self.both_ways_and_across
         return End([arrays[1], arrays[2], arrays[5]], self.M)
@@ -144,6 +182,8 @@ class Pattern:
     @kept
     def in_source_order(self) -> End:
         """The same with their order, for a softmax."""
+        if portable():
+            return self.at_source
         arrays = self.both_ways_and_across
         return End([arrays[1], arrays[2], arrays[5]], self.M)
 
@@ -151,6 +191,11 @@ class Pattern:
     def at_target(self) -> End:
         """The targets of the entries."""
         return End([self.row, self.by_target.ptr], self.N)
+
+    @property
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """(E,) the source and the target of each entry, by target."""
+        return self.by_target.other, self.row
 
     def run(self, first: int, last: int) -> "Pattern":
         """The entries into the targets first .. last - 1, an M x (last - first) matrix."""
@@ -166,6 +211,8 @@ class Pattern:
 
     def copies(self, count: int) -> "Pattern":
         """The pattern of so many disjoint copies, (count M) x (count N); nothing is sorted again."""
+        if portable():
+            return self if count == 1 else self._copy(count)
         if count == 1:
             return self
         kept_copies: dict[int, Pattern] = self.__dict__.setdefault("_copies", {})
@@ -178,10 +225,9 @@ class Pattern:
 
     def _copy(self, count: int) -> "Pattern":
         dtype = index_dtype(count * self.M, count * self.N, count * self.E)
-        number = torch.arange(count, dtype=dtype, device=self.source.device).unsqueeze(1)
 
         def repeat(index: Tensor, step: int) -> Tensor:
-            return (index.to(dtype) + number * step).flatten()
+            return _repeat(index, count, step, dtype)
 
         def compressed(one: Compressed, size: int) -> Compressed:
             total = torch.full((1,), count * self.E, dtype=dtype, device=self.source.device)
@@ -189,8 +235,11 @@ class Pattern:
             return Compressed(ptr, repeat(one.other, size), None if one.order is None else repeat(one.order, self.E))
 
         pattern = Pattern(repeat(self.source, self.M), repeat(self.target, self.N), count * self.M, count * self.N)
-        pattern.__dict__["by_target"] = compressed(self.by_target, self.M)
-        pattern.__dict__["by_source"] = compressed(self.by_source, self.N)
+        for name, size in (("by_target", self.M), ("by_source", self.N)):
+            if name in self.__dict__ or not portable():
+                pattern.__dict__[name] = compressed(getattr(self, name), size)
+        if dtype == self.source.dtype and not portable():
+            pattern._one = weakref.ref(self)
         return pattern
 
     @kept

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
-from .op import primitive
+from ..portable import portable
+from .op import primitive, wide
 from .pattern import Pattern
 
 # On CPU torch's CSR product is the faster one up to this width, beyond it the embedding bag is.
@@ -74,12 +75,31 @@ def _spmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, sddmm_raw(x, grad, ctx.arrays), None, None
 
 
+def _rows(ptr: Tensor, index: Tensor) -> Tensor:
+    """(E,) the group of each entry."""
+    return torch.repeat_interleave(ptr.diff(), output_size=index.numel())
+
+
+def plain_spmm(x: Tensor, weight: Tensor | None, source: Tensor, target: Tensor, N: int) -> Tensor:
+    """`spmm` of entries in any order, by operations that have any derivatives; the rows of all entries are held."""
+    rows = x.index_select(0, source).to(wide(x))
+    if weight is not None:
+        rows = rows * weight.unsqueeze(1)
+    return rows.new_zeros(N, x.shape[1]).index_add(0, target, rows).to(x.dtype)
+
+
+def plain_sddmm(x: Tensor, y: Tensor, source: Tensor, target: Tensor) -> Tensor:
+    """`sddmm` in the same way."""
+    return (x.index_select(0, source).to(wide(x)) * y.index_select(0, target)).sum(-1).to(x.dtype)
+
+
 spmm_raw = primitive(
     "spmm(Tensor x, Tensor? weight, Tensor? t_weight, Tensor[] arrays) -> Tensor",
     _spmm,
     _spmm_fake,
     _spmm_context,
     _spmm_backward,
+    lambda x, weight, _, a: plain_spmm(x, weight, a[1], _rows(*a[:2]), a[0].numel() - 1),
 )
 
 
@@ -104,6 +124,8 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     """
     if x.size(0) != pattern.M:
         reject("x", f"{pattern.M} rows, one for each source", x.size(0), "pass the features of this very graph")
+    if portable():
+        return plain_spmm(x, weight, *pattern.ends, pattern.N)
     learns = weight is not None and weight.requires_grad
     if not (torch.is_grad_enabled() and (learns or x.requires_grad)):
         return spmm_raw(x, weight, None, pattern.one_way)
@@ -131,14 +153,10 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
         sampled = torch.sparse_csr_tensor(ptr, index, values, (y.shape[0], x.shape[0]), check_invariants=False)
         torch.sparse.sampled_addmm(sampled, y.contiguous(), x.contiguous().t(), beta=0.0, out=sampled)
         return values
-    row = torch.repeat_interleave(ptr.diff(), output_size=E)
+    row = _rows(ptr, index)
     step = max(1, _CHUNK // W)
-    wide = x.dtype if x.dtype == torch.float64 else torch.float32
-    parts = [
-        (x.index_select(0, i).to(wide) * y.index_select(0, r).to(wide)).sum(-1)
-        for i, r in zip(index.split(step), row.split(step), strict=True)
-    ]
-    return torch.cat(parts).to(x.dtype)
+    parts = [plain_sddmm(x, y, i, r) for i, r in zip(index.split(step), row.split(step), strict=True)]
+    return torch.cat(parts)
 
 
 def _sddmm_fake(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
@@ -167,6 +185,7 @@ sddmm_raw = primitive(
     _sddmm_fake,
     _sddmm_context,
     _sddmm_backward,
+    lambda x, y, a: plain_sddmm(x, y, a[1], _rows(*a[:2])),
 )
 
 
@@ -185,4 +204,6 @@ def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     >>> sddmm(torch.tensor([[1.], [2.]]), torch.tensor([[3.]]), pattern)
     tensor([6., 3.])
     """
+    if portable():
+        return plain_sddmm(x, y, *pattern.ends)
     return sddmm_raw(x, y, pattern.both_ways_and_across)

@@ -60,8 +60,20 @@ def _lift_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return collect_raw(grad, ctx.groups, ctx.arrays), None, None
 
 
+def _plain_collect(values: Tensor, groups: int, arrays: Arrays) -> Tensor:
+    return values.new_zeros(groups).index_add(0, arrays[0], values)
+
+
+def _plain_softmax(score: Tensor, groups: int, arrays: Arrays) -> Tensor:
+    group = arrays[0]
+    top = score.detach().new_full((groups,), -torch.inf).scatter_reduce(0, group.long(), score.detach(), "amax")
+    weight = (score - torch.where(top.isinf(), 0, top).index_select(0, group)).exp()
+    total = _plain_collect(weight, groups, arrays)
+    return weight / torch.where(total == 0, 1, total).index_select(0, group)
+
+
 lift_raw = primitive(
-    "lift(Tensor values, int groups, Tensor[] arrays) -> Tensor", _lift, _lift_fake, _context, _lift_backward
+    "lift(Tensor values, int groups, Tensor[] arrays) -> Tensor", _lift, _lift_fake, _context, _lift_backward, _lift
 )
 collect_raw = primitive(
     "collect(Tensor values, int groups, Tensor[] arrays) -> Tensor",
@@ -69,6 +81,7 @@ collect_raw = primitive(
     _collect_fake,
     _context,
     _collect_backward,
+    _plain_collect,
 )
 
 
@@ -128,6 +141,7 @@ pair_sum_raw = primitive(
     _pair_sum_fake,
     _pair_sum_context,
     _pair_sum_backward,
+    lambda source, target, a: source.index_select(0, a[2]) + target.index_select(0, a[0]),
 )
 
 
@@ -198,6 +212,7 @@ softmax_raw = primitive(
     _softmax_fake,
     _softmax_context,
     _softmax_backward,
+    _plain_softmax,
 )
 
 

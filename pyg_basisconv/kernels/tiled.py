@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache import kept
-from .op import autocast, refuse_transforms, wide
+from ..cache import kept, underived
+from ..portable import portable
+from .op import autocast, wide
 from .pattern import index_dtype
 
 _ROOM = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers of all members' rows that are gathered at a time
@@ -30,6 +31,9 @@ class Meetings:
 
     def __init__(self, runs: list[tuple[Tensor, Tensor]], M: int, N: int) -> None:
         self.runs, self.M, self.N = runs, M, N
+
+    def __getstate__(self) -> dict[str, Any]:
+        return underived(self)
 
     @cached_property
     def entries(self) -> int:
@@ -146,10 +150,14 @@ def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
     tensor([[20.],
             [12.]])
     """
-    refuse_transforms("gather_matmul", x, weight)
     x, weight = autocast(x, weight)
+    if portable():
+        y = x.new_zeros(*x.shape[:-2], meetings.N, weight.shape[2])
+        for (source, target), matrix in zip(meetings.runs, weight.unbind(0), strict=True):
+            y = y.index_add(-2, target, x.index_select(-2, source) @ matrix)
+        return y
     if x.dim() == 2:
-        y: Tensor = _Products.apply(x.contiguous(), weight, meetings)
+        y = _Products.apply(x.contiguous(), weight, meetings)
         return y
     flat = x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
     y = torch.stack([gather_matmul(x_b, weight, meetings) for x_b in flat]) if len(flat) else x.new_zeros(0)

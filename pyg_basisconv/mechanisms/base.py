@@ -13,6 +13,7 @@ from ..entries import Entries
 from ..errors import reject
 from ..kernels import Pattern, lift, pair_sum
 from ..kernels.attend import Side
+from ..portable import portable
 from ..theta.base import glorot
 
 Tensors = Sequence[Tensor]
@@ -21,6 +22,12 @@ Tensors = Sequence[Tensor]
 class Sizes(NamedTuple):
     """What parameters are made for: K heads, P and P' the widths of sources and targets (-1: not known), D that of a
     projected member.
+
+    >>> from pyg_basisconv.mechanisms import Dot
+    >>> dot = Dot(4)
+    >>> dot.build(Sizes(heads=2, source=8, target=8, inner=3))
+    >>> dot.key.shape
+    torch.Size([2, 8, 4])
     """
 
     heads: int
@@ -51,6 +58,11 @@ class Score:
             target.
         dots: of all tensors, the same as inner products, where it is that.
         fresh: whether what comes out of `on` is nobody else's.
+
+    >>> from pyg_basisconv.mechanisms.base import node_score
+    >>> score = node_score(torch.zeros(2, 3), torch.ones(2, 4))  # a term of each source, and one of each target
+    >>> score.sides, (score + score).times(0.5).sides
+    (('source', 'target'), ('source', 'target', 'source', 'target'))
     """
 
     tensors: tuple[Tensor, ...]
@@ -89,7 +101,7 @@ class Score:
 
         def on(t: Tensors, entries: Entries) -> Tensor:
             score = self.on(t, entries)
-            return function(score) if torch.is_grad_enabled() else within(score)
+            return function(score) if torch.is_grad_enabled() or portable() else within(score)
 
         return Score(self.tensors, self.sides, on)
 
@@ -187,10 +199,13 @@ class Mechanism(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
+WIDEST = 1 << 20
+
+
 def check_width(name: str, value: Any, least: int = 1) -> None:
     """Rejects what is not an integer from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        reject(name, f"an integer from {least} on", repr(value), "give a width")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= WIDEST:
+        reject(name, f"an integer from {least} to {WIDEST}", repr(value), "give a width")
 
 
 def draw(parameter: Tensor) -> None:

@@ -22,6 +22,12 @@ class Edge(Mechanism):
     Args:
         dim: R, the width of z.
         inner: D, where w is the product of a matrix R x D and a vector, as in `GATConv`; None for a free w.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> conv = BasisConv(8, 6, bases.Attention(2, Edge(3), bases.Adjacency()))
+    >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]]), edge_attr=torch.randn(2, 3)).shape
+    torch.Size([3, 6])
     """
 
     def __init__(self, dim: int, inner: int | None = None) -> None:

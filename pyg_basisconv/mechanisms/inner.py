@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import reject
+from ..errors import check_flags, reject
 from ..kernels import hidden, sddmm
 from ..theta.base import project
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
@@ -30,7 +30,12 @@ def inner_score(key: Tensor, query: Tensor) -> Score:
 
 
 class Bilinear(Mechanism):
-    r"""A bilinear form, :math:`x_m \Lambda_k y_n`, with :math:`\Lambda_k` of P x P'."""
+    r"""A bilinear form, :math:`x_m \Lambda_k y_n`, with :math:`\Lambda_k` of P x P'.
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> BasisConv((8, 5), 6, bases.Attention(2, Bilinear()))((torch.randn(3, 8), torch.randn(4, 5))).shape
+    torch.Size([4, 6])
+    """
 
     def make(self, sizes: Sizes) -> None:
         self.parameter("weight", sizes.heads, sizes.source, sizes.target)
@@ -45,6 +50,10 @@ class Bilinear(Mechanism):
 class Cosine(Mechanism):
     r"""The cosine of the features, :math:`x_m \cdot y_n / (|x_m| |y_n|)`, without a parameter (AGNN, Thekumparampil et
     al., arXiv:1803.03735).
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> BasisConv(8, 6, bases.Attention(1, 10 * Cosine()))(torch.randn(3, 8)).shape
+    torch.Size([3, 6])
     """
 
     def make(self, sizes: Sizes) -> None:
@@ -75,6 +84,11 @@ class Dot(Mechanism):
         projected: keys and queries are :math:`x \Theta_k` and :math:`y \Theta_k`.
         edge_dim: the width of z, `edge_attr`; 0 for none.
         mix: 'key', 'both' or 'cross'.
+
+    >>> from pyg_basisconv import BasisConv, bases, theta
+    >>> transformer = BasisConv(8, 8, bases.Attention(2, Dot(4, bias=True)), theta.LowRank(4, bias=True))
+    >>> transformer(torch.randn(5, 3, 8)).shape
+    torch.Size([5, 3, 8])
     """
 
     def __init__(
@@ -87,6 +101,7 @@ class Dot(Mechanism):
         mix: Literal["key", "both", "cross"] = "key",
     ) -> None:
         super().__init__()
+        check_flags(bias=bias, projected=projected)
         if (dim is None) != projected:
             fix = "give one of them"
             reject("dim", "the width of keys and queries, and None where they are projected", repr(dim), fix)
@@ -147,7 +162,7 @@ class Dot(Mechanism):
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The terms with features of edges, as <z, b_n + a_m + z G>: all of width R."""
         H, R = self.key_edge.shape[:2]
-        count = torch.Size(content.batch).numel()
+        count = math.prod(content.batch)
 
         def against(side: Tensor, weight: Tensor) -> Tensor:
             weight = weight.transpose(1, 2).view(H, *[1] * (side.dim() - 3), self.dim or 0, R)

@@ -1,6 +1,7 @@
 """Mechanisms that add what source and target say: additive scores, and hidden layers over them."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import reject
+from ..errors import check_flags, reject
 from ..kernels import hidden
 from ..kernels.attend import Side
 from ..kernels.pairs import spread
@@ -51,6 +52,12 @@ class Additive(Mechanism):
         target: where it is so, how the targets' features are projected: by Theta too, 'shared', or by a matrix of this
             mechanism, 'own'; None leaves the term of the target out. By default as the sources'.
         bias: whether :math:`\xi` is there.
+
+    >>> from pyg_basisconv import BasisConv, bases, theta
+    >>> score = Additive(projected=True).then(nn.LeakyReLU(0.2))  # GAT
+    >>> conv = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads())
+    >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 6])
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class Additive(Mechanism):
         bias: bool = False,
     ) -> None:
         super().__init__()
+        check_flags(projected=projected, bias=bias)
         if target == "default":
             target = "shared" if projected else "own"
         _check_target(target, projected)
@@ -132,6 +140,12 @@ class MLP(Mechanism):
         gated: multiply by a gate; where there is no target.
         bias: whether b is there.
         edge_dim: the width of z, `edge_attr`; 0 for none.
+
+    >>> from pyg_basisconv import BasisConv, bases, theta
+    >>> score = MLP(projected=True, activation=nn.LeakyReLU(0.2))  # GATv2
+    >>> conv = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads())
+    >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 6])
     """
 
     def __init__(
@@ -145,6 +159,7 @@ class MLP(Mechanism):
         edge_dim: int = 0,
     ) -> None:
         super().__init__()
+        check_flags(projected=projected, gated=gated, bias=bias)
         _check_target(target, projected)
         if (dim is None) != projected:
             reject(
@@ -195,7 +210,7 @@ class MLP(Mechanism):
         elif self.target_kind == "own":
             target = _rows(project(content.of_target, self.target))
         batch = content.batch
-        count = torch.Size(batch).numel()
+        count = prod(batch)
         if self.edge_dim:
             edge = edge_rows(content, entries, self.edge_dim).repeat(count, 1)
             weight = wide(self.edge.transpose(0, 1).flatten(1))  # (R, H D)
@@ -233,6 +248,11 @@ class Perceptron(Composed):
         *mechanisms: whose scores :math:`s_i` enter.
         edge_dim: the width of z, `edge_attr`; 0 for none.
         activation: elementwise.
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> from pyg_basisconv.mechanisms import Dot
+    >>> BasisConv(8, 6, bases.Attention(2, Perceptron(16, Dot(4), Additive())))(torch.randn(3, 8)).shape
+    torch.Size([3, 6])
     """
 
     def __init__(

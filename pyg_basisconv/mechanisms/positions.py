@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import reject
+from ..portable import portable
 from ..theta.base import project
 from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, wide
 
@@ -19,12 +20,19 @@ class Relative(Mechanism):
     Args:
         window: (lo, hi): positions lo <= m - n <= hi have a term each, others none; or None.
         period: p: positions have the term of (m - n) mod p; or None. One of the two.
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> from pyg_basisconv.mechanisms import Dot
+    >>> BasisConv(8, 6, bases.Attention(2, Dot(4) + Relative((-2, 2))))(torch.randn(3, 8)).shape
+    torch.Size([3, 6])
     """
 
     def __init__(self, window: tuple[int, int] | None = None, period: int | None = None) -> None:
         super().__init__()
         if (window is None) == (period is None):
-            reject("window", "a window or a period", "both" if period else "neither", "add two mechanisms for both")
+            reject(
+                "window", "a window or a period", "neither" if period is None else "both", "add two mechanisms for both"
+            )
         if window is not None:
             low, high = window if isinstance(window, tuple | list) and len(window) == 2 else (1, 0)
             if not (isinstance(low, int) and isinstance(high, int) and low <= high):
@@ -62,6 +70,12 @@ class Tap(Mechanism):
 
     Args:
         offsets: o, integers, each once.
+
+    >>> from pyg_basisconv import BasisConv, bases, theta
+    >>> offsets = range(-1, 2)
+    >>> dynamic = BasisConv(8, 8, bases.Attention(2, Tap(offsets), bases.Shifts(None, offsets)), theta.Split())
+    >>> dynamic(torch.randn(5, 3, 8)).shape
+    torch.Size([5, 3, 8])
     """
 
     def __init__(self, offsets: Iterable[int]) -> None:
@@ -77,13 +91,18 @@ class Tap(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         taps = project(content.of_target, self.weight)  # (H, *, N, O)
+        if portable():  # pairs may be there that are none, and are not to be looked at
+            taps = F.pad(taps, (0, 1), value=-torch.inf)
         N, count = taps.shape[-2:]
         low = min(self.offsets)
-        table = torch.full((max(self.offsets) - low + 2,), -1, device=taps.device)
-        table[torch.tensor(self.offsets, device=taps.device) - low] = torch.arange(count, device=taps.device)
+        number = {offset: i for i, offset in enumerate(self.offsets)}
+        listed = [number.get(offset, -1) for offset in range(low, max(self.offsets) + 2)]
+        table = torch.tensor(listed, device=taps.device)
 
         def place(m: Tensor, n: Tensor) -> Tensor:
             offset = table[(n - m - low).clamp(-1, table.numel() - 1)]
+            if portable():
+                return n * count + torch.where(offset < 0, count - 1, offset)
             if bool((offset < 0).any()):
                 fix = "mask=bases.Shifts(None, offsets)"
                 reject("mask", f"pairs with n - m in {list(self.offsets)}, which Tap scores", "others", fix)
@@ -91,7 +110,7 @@ class Tap(Mechanism):
 
         score = table_score(
             copies(wide(taps).flatten(-2), content, self.weight.shape[0]),
-            lambda e: e.lookup(("tap", self.offsets), N * count, place),
+            lambda e: e.lookup(("tap", self.offsets, count), N * count, place),
             lambda e: e.places(place),
         )
         return Score(score.tensors, score.sides, score.on)

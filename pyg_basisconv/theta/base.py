@@ -20,6 +20,10 @@ class Blocks(NamedTuple):
     """Block-diagonal matrices, as the vendors' convolutions take them, and one that all of them are followed by.
 
     weight: (K, g, P / g, D / g); then: (D, Q), or None for the identity.
+
+    >>> from pyg_basisconv import theta
+    >>> theta.Grouped(2).build(3, 4, 8).blocks(4).weight.shape
+    torch.Size([3, 2, 2, 4])
     """
 
     weight: Tensor
@@ -30,6 +34,11 @@ class Theta(nn.Module):
     """A parameter of a convolution. It says its form when it is made, and gets its sizes from the layer.
 
     A kind gives `reset_parameters`, `project`, `contract`, `dense`, and `shape(K, P, Q)` of its weight.
+
+    >>> from pyg_basisconv import theta
+    >>> full = theta.Full().build(2, 3, 4)  # what a layer does
+    >>> full.project(torch.ones(5, 3)).shape, full.dense().shape
+    (torch.Size([2, 5, 4]), torch.Size([2, 3, 4]))
     """
 
     weight: nn.Parameter | UninitializedParameter
@@ -162,7 +171,11 @@ def glorot(weight: Tensor, P: int, Q: int, fan: float = 1) -> None:
 
 
 def project(x: Tensor, weight: Tensor) -> Tensor:
-    """All x Theta_k in one product, in which x is read once: (*, M, P), (K, P, Q) -> (K, *, M, Q), a view."""
+    """All x Theta_k, with Theta the weight, in one product that reads x once: (*, M, P), (K, P, Q) -> (K, *, M, Q).
+
+    >>> project(torch.ones(5, 3), torch.ones(2, 3, 4)).shape
+    torch.Size([2, 5, 4])
+    """
     K, P, Q = weight.shape
     flat = weight.squeeze(0) if K == 1 else weight.transpose(0, 1).reshape(P, K * Q)
     z = matmul(x, flat) if x.layout == torch.strided else sparse_matmul(x, flat)  # (*, M, K Q)

@@ -65,7 +65,7 @@ class Pass(Theta):
 
     def __init__(self, scale: float | Sequence[float] = 1.0, combine: Literal["sum", "concat"] = "sum") -> None:
         super().__init__()
-        if not (_is_number(scale) or (isinstance(scale, Sequence) and all(map(_is_number, scale)))):
+        if not (_is_number(scale) or (isinstance(scale, list | tuple) and all(map(_is_number, scale)))):
             reject("scale", "a number, or a list of K numbers", repr(scale), "all of them finite")
         if combine not in ("sum", "concat"):
             reject("combine", "'sum' or 'concat'", repr(combine), "see help(theta.Pass)")

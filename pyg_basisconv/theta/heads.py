@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..basis import BoundBasis
-from ..errors import reject
+from ..errors import check_flags, reject
 from ..kernels import matmul
 from .base import Blocks, Members, Theta, glorot, project
 
@@ -22,6 +22,7 @@ class Values(Theta):
 
     def __init__(self, bias: bool = False) -> None:
         super().__init__()
+        check_flags(bias=bias)
         self.bias = bias
         self.register_parameter("value_bias", None)
 

@@ -21,7 +21,7 @@ from .wording import brief, shown
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """A graph with relations, the names of what is in it, and the basis of its walks.
+    r"""A graph with relations, the names of what is in it, and the basis of its walks.
 
     Args:
         edge_index: (2, E) heads and tails.
@@ -32,6 +32,16 @@ class Knowledge:
         relations: their names, aliases and types.
         basis: of the sorts, a `bases.Walks`.
         types: of the nodes, None where it is open; None without types.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "walks.toml")
+    ...     _ = Path(folder, "facts.tsv").write_text("Nimoy\tplayed\tSpock\nSpock\tin\tStar Trek\n")
+    ...     _ = path.write_text("[graph]\ntriples = 'facts.tsv'\n[sorts]\nwork = 'played.in'\n")
+    ...     knowledge = load_walks(path)
+    >>> knowledge.num_nodes, knowledge.entity("Spock"), knowledge.basis.names
+    (3, 1, ('work',))
     """
 
     edge_index: Tensor

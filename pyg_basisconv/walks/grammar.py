@@ -25,6 +25,10 @@ class Sort:
         text: how it is written.
         sequences: each a sequence of steps; a step is the relations that it may take, as (id, whether against it).
             The empty sequence stays where it is.
+
+    >>> sort = parse("a.^b", ["a", "b"])
+    >>> sort, sort.sequences
+    (Sort(text='a.^b'), ((((0, False),), ((1, True),)),))
     """
 
     text: str

@@ -14,6 +14,7 @@ from .wording import shown
 
 Ends = tuple[str, str]
 IDS = 10**9  # where any are taken, they are below
+MOST = 10**6  # that a number stands for
 
 
 class Vocabulary:
@@ -44,6 +45,8 @@ class Vocabulary:
         self.open = False
         self._ids = {name: i for i, name in enumerate(self.names)}
         self._shown: dict[int, str] = {}
+        if not isinstance(aliases, Mapping | None):
+            reject("aliases", "a dict from aliases to names", shown(aliases), "such as {'genre': '/film/genre'}")
         for alias, name in (aliases or {}).items():
             self._alias(alias, name)
 
@@ -90,11 +93,13 @@ class Vocabulary:
             return vocabulary
         if isinstance(relations, HeteroData):
             return cls._of_hetero(relations)
-        if isinstance(relations, Integral) and not isinstance(relations, bool) and int(relations) > 0:
+        if isinstance(relations, Integral) and not isinstance(relations, bool) and 0 < int(relations) <= MOST:
             return cls([str(i) for i in range(int(relations))])
         if isinstance(relations, Sequence) and not isinstance(relations, str):
             return cls(relations)
-        reject("relations", "names, a number from 1 on, or a HeteroData", shown(relations), "pass a list of names")
+        reject(
+            "relations", f"names, a number from 1 to {MOST}, or a HeteroData", shown(relations), "pass a list of names"
+        )
 
     @classmethod
     def _of_hetero(cls, data: HeteroData) -> "Vocabulary":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from .errors import reject
+from ..errors import reject
 
 __all__ = ["split", "stack"]
 
@@ -69,7 +69,7 @@ def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
     {'actor': (3, 4), 'film': (2, 4)}
     """
     sizes = _sizes(data)
-    if not isinstance(y, Tensor) or y.dim() < 2 or y.shape[-2] != sum(sizes.values()):
+    if not isinstance(y, Tensor) or y.layout != torch.strided or y.dim() < 2 or y.shape[-2] != sum(sizes.values()):
         got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
         reject("y", f"(*, {sum(sizes.values())}, Q)", got, f"it has the nodes of {sizes} under each other")
     return dict(zip(sizes, y.split(list(sizes.values()), -2), strict=True))

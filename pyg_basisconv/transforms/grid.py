@@ -1,4 +1,4 @@
-"""Transforms of data, beside those of `torch_geometric.transforms`."""
+"""Images as graphs of their pixels."""
 
 from typing import Any
 
@@ -7,12 +7,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from .bases.gridded import Gridded
-from .bases.shifts import Shifts
-from .bases.window import Window
-from .errors import reject
-
-__all__ = ["ToGrid"]
+from ..bases.gridded import Gridded
+from ..bases.shifts import Shifts
+from ..bases.window import Window
+from ..errors import reject
 
 _KEPT = 16  # shapes whose edges are remembered
 _OF_A_GRAPH = {"edge_index", "edge_type", "edge_weight", "edge_attr", "adj_t", "num_nodes"}

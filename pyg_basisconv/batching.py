@@ -1,0 +1,137 @@
+"""Bound bases of several graphs as one of their disjoint union."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .bases.composed import BoundConcat, BoundMix, BoundProduct
+from .bases.identity import BoundIdentity
+from .bases.polynomial import Polynomial
+from .bases.walked import BoundWalks
+from .basis import BoundBasis
+from .errors import reject
+from .explicit import EdgeSet, Explicit, SharedEdges, TypedEdges, beside
+
+__all__ = ["block_diagonal"]
+
+
+def block_diagonal(bounds: Sequence[BoundBasis]) -> BoundBasis:
+    r"""The family of a batch: :math:`A_k = diag(A_k^{(1)}, A_k^{(2)}, \ldots)`, of the families of its graphs.
+
+    What is bound once for each graph need not be normalised again in each batch. Families that are alike keep their
+    structure: a polynomial of block-diagonal matrices is block-diagonal, and so are sums, products, mixtures and walks;
+    all others are written out. PyG's `DataLoader` puts bound bases that are attributes of data into a list, see below.
+
+    Args:
+        bounds: families of one K, dtype and device, of any sizes; in the order of the graphs in the batch.
+
+    Shapes:
+        - result: K matrices, :math:`\sum_i M_i \times \sum_i N_i`
+
+    Raises:
+        ValueError: whatever does not fit, with the fix; a family that was computed from a batch of features.
+
+    >>> import torch
+    >>> from torch_geometric.data import Data
+    >>> from torch_geometric.loader import DataLoader
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> chebyshev, graphs = bases.Chebyshev(3), []
+    >>> for N in (3, 5):
+    ...     edge_index = torch.randint(N, (2, 2 * N))
+    ...     graphs.append(Data(x=torch.randn(N, 8), bound=chebyshev.bind(edge_index, size=N)))
+    >>> batch = next(iter(DataLoader(graphs, batch_size=2)))
+    >>> A = block_diagonal(batch.bound)
+    >>> A
+    Polynomial(K=3, M=8, N=8, dtype=torch.float32)
+    >>> BasisConv(8, 4, chebyshev)(batch.x, A).shape
+    torch.Size([8, 4])
+    """
+    several = list(bounds) if isinstance(bounds, Sequence) else []
+    if not several or not all(isinstance(one, BoundBasis) for one in several):
+        got = [type(one).__name__ for one in several] or type(bounds).__name__
+        reject("bounds", "a list of bound bases, at least one", got, "bind the basis to each graph")
+    for name in ("K", "dtype", "device"):
+        found = {getattr(one, name): None for one in several}
+        if len(found) > 1:
+            got = ", ".join(map(str, found))
+            reject("bounds", f"families of one {name}", got, "bind one basis to all graphs, in one dtype")
+    some = next((one for one in several if one.batch), None)
+    if some is not None:
+        fix = "call the layer on a batch of graphs, or take the families of its samples apart with A[i]"
+        reject("bounds", "families of one graph each", f"one of a batch of features {some.batch}", fix)
+    grad = torch.is_grad_enabled()
+    with torch.inference_mode(False), torch.set_grad_enabled(grad):  # see BoundBasis.explicit
+        return several[0] if len(several) == 1 else _joined(several)
+
+
+def _joined(several: Sequence[Any]) -> BoundBasis:
+    """The same of two or more that fit, with the structure that all of them have."""
+    for kind, alike, join in _KINDS:
+        if all(type(one) is kind for one in several) and len({alike(one) for one in several}) == 1:
+            return join(several)
+    return _written(several)
+
+
+def _concat(several: Sequence[BoundConcat]) -> BoundBasis:
+    return BoundConcat([_joined(parts) for parts in zip(*(one.parts for one in several), strict=True)])
+
+
+def _polynomial(several: Sequence[Polynomial]) -> BoundBasis:
+    return Polynomial(_joined([one.operator for one in several]), several[0].K, several[0].a, several[0].c)
+
+
+def _product(several: Sequence[BoundProduct]) -> BoundBasis:
+    return BoundProduct(_joined([one.first for one in several]), _joined([one.second for one in several]))
+
+
+def _mix(several: Sequence[BoundMix]) -> BoundBasis:
+    return BoundMix(several[0].coefficients, _joined([one.family for one in several]))
+
+
+def _identity(several: Sequence[BoundIdentity]) -> BoundBasis:
+    return BoundIdentity(sum(one.M for one in several), several[0].dtype, several[0].device)
+
+
+def _walks(several: Sequence[BoundWalks]) -> BoundBasis:
+    return several[0].beside(*several[1:])
+
+
+def _shared(several: Sequence[SharedEdges]) -> BoundBasis:
+    weight = torch.cat([one.weight for one in several if one.weight is not None])
+    sets = [one.edge_set for one in several]
+    return SharedEdges(EdgeSet(1, *_sizes(several), None, *_ends(several, sets)), weight, several[0].dtype)
+
+
+def _written(several: Sequence[BoundBasis]) -> BoundBasis:
+    lists = [one.edges() for one in several]
+    K = several[0].K
+    kind = None if K == 1 else torch.cat([one.type.long() for one in lists])
+    ones = all((isinstance(one, Explicit) and one.weight is None) or one.meetings is not None for one in several)
+    weight = None if ones else torch.cat([one.weight for one in lists])
+    return TypedEdges(EdgeSet(K, *_sizes(several), kind, *_ends(several, lists)), weight, several[0].dtype)
+
+
+def _sizes(several: Iterable[BoundBasis]) -> tuple[int, int]:
+    """(M, N) of all of them."""
+    M, N = zip(*((one.M, one.N) for one in several), strict=True)
+    return sum(M), sum(N)
+
+
+def _ends(several: Sequence[BoundBasis], edges: Sequence[Any]) -> tuple[Tensor, Tensor]:
+    """The sources and the targets of edges, (E,) each."""
+    source = beside([one.source for one in edges], [one.M for one in several])
+    return source, beside([one.target for one in edges], [one.N for one in several])
+
+
+# Of each kind with a structure to keep: in what those are alike that can be joined, and how they are.
+_KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], BoundBasis]]] = [
+    (BoundIdentity, lambda _: None, _identity),
+    (BoundConcat, lambda one: tuple(part.K for part in one.parts), _concat),
+    (Polynomial, lambda one: (one.K, one.a, one.c), _polynomial),
+    (BoundProduct, lambda one: (one.first.K, one.second.K), _product),
+    (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _mix),
+    (BoundWalks, lambda one: one.likeness, _walks),
+    (SharedEdges, lambda _: None, _shared),
+]

@@ -1,0 +1,89 @@
+"""Bases, parameters and mechanisms from the words in which they are written, for files of settings."""
+
+import ast
+import operator
+from typing import Any
+
+from torch import nn
+
+from . import bases, mechanisms, theta
+from .errors import reject
+from .walks.nearest import suggestion
+
+_ACTIVATIONS = ("ELU", "GELU", "LeakyReLU", "ReLU", "Sigmoid", "SiLU", "Softplus", "Tanh")
+_KNOWN = {
+    name: getattr(module, name)
+    for module, names in ((bases, bases.__all__), (theta, theta.__all__), (mechanisms, mechanisms.__all__))
+    for name in names
+    if isinstance(getattr(module, name), type) and issubclass(getattr(module, name), nn.Module)
+} | {name: getattr(nn, name) for name in _ACTIVATIONS}
+_DEPTH = 100  # of what is in something that is in something
+_SHOWN = 200  # letters of a text in a message
+_OPERATORS = {ast.Add: operator.add, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
+
+
+def read(text: str) -> Any:
+    """The basis, or the parameter, that an expression describes, in the words of Python, such as it prints itself.
+
+    It is not run: its names are classes of this package and activations of torch, their arguments numbers, strings,
+    lists and such expressions; there are `a + b`, `a @ b`, `2.5 * a`, `a.T`, and `a.then(f)` of a mechanism.
+
+    Args:
+        text: the expression.
+
+    Raises:
+        ValueError: what it cannot be, and what the classes say of their arguments.
+
+    >>> read("Identity() + Adjacency('mean')")
+    Identity() + Adjacency(norm='mean')
+    >>> read("Attention(8, Additive().then(Tanh()), Adjacency(self_loops=True))")
+    Attention(8, Additive().then(Tanh()), mask=Adjacency(self_loops=True))
+    >>> read("Chebishev(3)")
+    Traceback (most recent call last):
+    ...
+    ValueError: Chebishev(3): expected a basis, a parameter, ..., got Chebishev; did you mean 'Chebyshev'?
+    """
+    fix = "write it as in Python, such as \"Identity() + Adjacency('mean')\""
+    shown = repr(text)[:_SHOWN]
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body if isinstance(text, str) else None
+    except (MemoryError, RecursionError, SyntaxError, UnicodeError) as error:
+        reject(shown, "an expression of bases, parameters and mechanisms", str(error) or "too much of it", fix)
+    if tree is None or _deeper(tree, _DEPTH):
+        got = type(text).__name__ if tree is None else f"one nested more than {_DEPTH} times"
+        reject(shown, "an expression of bases, parameters and mechanisms", got, fix)
+    try:
+        return _read(tree)
+    except (AttributeError, TypeError) as error:
+        reject(shown, "an expression of bases, parameters and mechanisms", error, fix)
+
+
+def _deeper(node: ast.AST, depth: int) -> bool:
+    """Whether there is something in something in it, more than so many times; what is made of it is nested as deep."""
+    return depth < 0 or any(_deeper(child, depth - 1) for child in ast.iter_child_nodes(node))
+
+
+def _read(node: ast.expr) -> Any:
+    match node:
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
+            if name not in _KNOWN:
+                expected = "a basis, a parameter, a mechanism or an activation"
+                reject(ast.unparse(node), expected, name, suggestion(name, _KNOWN, "see help(pyg_basisconv.bases)"))
+            named = {str(k.arg): _read(k.value) for k in keywords if k.arg is not None}
+            if len(named) < len(keywords):  # of which the last one would count
+                reject(ast.unparse(node), "each argument once, by its name", "it twice, or **", "write it once")
+            return _KNOWN[name](*map(_read, args), **named)
+        case ast.Call(func=ast.Attribute(value=inner, attr="then"), args=[activation], keywords=[]):
+            return _read(inner).then(_read(activation))
+        case ast.Attribute(value=inner, attr="T"):
+            return _read(inner).T
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            operands = _read(left), _read(right)
+            if any(isinstance(operand, nn.Module) for operand in operands):  # lists and strings are not multiplied
+                return _OPERATORS[type(op)](*operands)
+        case ast.List(elts=elements):
+            return [_read(element) for element in elements]
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        reject(ast.unparse(node), "a class with its arguments, or a literal", type(node).__name__, "write it out")

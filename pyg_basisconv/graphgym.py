@@ -1,0 +1,68 @@
+"""A layer for `torch_geometric.graphgym`; importing this module registers it, and its part of the configuration.
+
+.. code-block:: yaml
+
+    gnn:
+      layer_type: basisconv
+      basis: Identity() + Chebyshev(K=3)
+      theta: Full()
+"""
+
+from typing import Any
+
+from torch import nn
+from torch_geometric.graphgym.config import cfg
+from torch_geometric.graphgym.models.layer import LayerConfig
+from torch_geometric.graphgym.register import register_config, register_layer
+
+from .conv import BasisConv
+from .expressions import read
+
+
+def basisconv_cfg(config: Any) -> None:
+    """Adds `gnn.basis` and `gnn.theta` to a configuration, with a GCN's.
+
+    >>> from torch_geometric.graphgym.config import cfg
+    >>> cfg.gnn.basis
+    "Adjacency('sym', self_loops=True)"
+    """
+    config.gnn.basis = "Adjacency('sym', self_loops=True)"
+    config.gnn.theta = "Full()"
+
+
+@register_layer("basisconv")
+class BasisConvLayer(nn.Module):
+    """`BasisConv` with the basis and the parameter that the configuration says; each layer reads its own.
+
+    It takes the weights of edges (`edge_weight`) and their types (`edge_type`) where the batch has them, and their
+    features (`edge_attr`) where the basis reads them.
+
+    Args:
+        layer_config: the widths, and whether there is a bias.
+        **kwargs: none are read.
+
+    >>> from torch_geometric.data import Data
+    >>> from torch_geometric.graphgym.models.layer import LayerConfig
+    >>> import torch
+    >>> layer = BasisConvLayer(LayerConfig(dim_in=8, dim_out=4))
+    >>> layer(Data(x=torch.randn(3, 8), edge_index=torch.tensor([[0, 1], [1, 2]]))).x.shape
+    torch.Size([3, 4])
+    """
+
+    def __init__(self, layer_config: LayerConfig, **kwargs: Any) -> None:
+        super().__init__()
+        basis, kind = read(cfg.gnn.basis), read(cfg.gnn.theta)
+        self.model = BasisConv(layer_config.dim_in, layer_config.dim_out, basis, kind, bias=layer_config.has_bias)
+
+    def forward(self, batch: Any) -> Any:
+        """Replaces the features of the batch's nodes."""
+        given = {name: batch.get(name) for name in ("edge_weight", "edge_type")}
+        if self.model.basis.reads_edges:
+            given["edge_attr"] = batch.get("edge_attr")
+        batch.x = self.model(batch.x, batch.edge_index, **given)
+        return batch
+
+
+register_config("basisconv", basisconv_cfg)
+if cfg is not None:  # else GraphGym is not installed in full, and says so
+    basisconv_cfg(cfg)  # GraphGym made its own before

@@ -1,0 +1,261 @@
+"""Convolution on graphs with several types of nodes and of edges."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
+from torch_geometric.nn.module_dict import ModuleDict
+from torch_geometric.nn.parameter_dict import ParameterDict
+
+from ..bases import Relations
+from ..bases.relations import Norm
+from ..conv import BasisConv
+from ..errors import check_count, check_flags, reject
+from ..features import check_features
+from ..theta import Full, Grouped, Pass, Separable, Theta
+from .edges import EdgeType, Part, typed_edges
+from .masks import EdgeMask, lend
+from .sums import TypedSum
+
+_MANY = 16  # types of edges that start from one type of nodes; from more on each is taken to touch few of them
+
+
+class HeteroBasisConv(nn.Module):
+    r"""Convolution along edges of several types, in one operator: for the nodes of type t
+
+    .. math:: y_t = \sum_{r: s \to t} A_r^\top x_s \, \Theta_r + x_t \Theta_t + b_t
+
+    over the types of edges r into t, each from the nodes of some type s. Nodes of each type meet all their matrices in
+    one product, whatever their width; the results stand under each other, and so do the targets of all types, between
+    which the :math:`A_r` are one sparse matrix. (From a type of nodes at which more than 16 types of edges start, as in
+    a knowledge graph, there is an operator of its own, which multiplies only rows that a type of edges touches.)
+
+    It takes the place of `torch_geometric.nn.HeteroConv` with a linear layer for each type of edges, and of R-GCN.
+
+    Args:
+        in_channels: the width P of all types of nodes, or a dict with the width of each; -1 is found in the first call,
+            for each type by itself.
+        out_channels: Q.
+        metadata: the types of nodes and the types of edges, as `data.metadata()` has them.
+        norm: how the edges of one type are normalised: 'mean', 'row', 'sym' or None, see `bases.Relations`.
+        theta: the kind of parameter, copied for each type of nodes: `theta.Full()` by default, `theta.Grouped` or
+            `theta.Separable`, the basis decomposition of R-GCN, for the types of edges that start there.
+        root_weight: whether there is the second term, the node's own features; it is for all types of nodes.
+        bias: whether b is there.
+
+    Attributes:
+        convs: for each type of nodes at which edges start the `BasisConv` with their matrices, in the order of the
+            metadata.
+        roots: for each type of nodes the parameter of the second term.
+        bias: b, for each type of nodes.
+
+    Shapes:
+        - x_dict[t]: (\*, N_t, P_t)
+        - edge_index_dict[s, r, t]: (2, E_r), or another layout of PyG, see `BasisConv.forward`
+        - edge_weight_dict[s, r, t]: (E_r,)
+        - result[t]: (\*, N_t, Q)
+
+    Raises:
+        ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
+
+    >>> import torch
+    >>> from pyg_basisconv.hetero import HeteroBasisConv
+    >>> metadata = ['author', 'paper'], [('author', 'writes', 'paper'), ('paper', 'cites', 'paper')]
+    >>> conv = HeteroBasisConv({'author': 8, 'paper': 16}, 4, metadata)
+    >>> x_dict = {'author': torch.randn(2, 8), 'paper': torch.randn(3, 16)}
+    >>> edges = {('author', 'writes', 'paper'): torch.tensor([[0, 1], [0, 2]])}  # nothing is cited in this batch
+    >>> {t: tuple(y.shape) for t, y in conv(x_dict, edges).items()}
+    {'author': (2, 4), 'paper': (3, 4)}
+    """
+
+    def __init__(
+        self,
+        in_channels: int | Mapping[str, int],
+        out_channels: int,
+        metadata: tuple[Sequence[str], Sequence[EdgeType]],
+        norm: Norm = "mean",
+        theta: Theta | None = None,
+        root_weight: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.node_types, self.edge_types = _types(metadata)
+        widths = _widths(in_channels, self.node_types)
+        theta = Full() if theta is None else theta
+        if not isinstance(theta, Full | Grouped | Separable):
+            reject("theta", "theta.Full(), theta.Grouped() or theta.Separable()", repr(theta), "others give no sums")
+        check_flags(root_weight=root_weight, bias=bias)
+        self.in_channels, self.out_channels, self.norm = in_channels, out_channels, norm
+        self.starting: dict[str, list[EdgeType]] = {}  # the types of edges that start at each type of nodes
+        for edge_type in self.edge_types:
+            self.starting.setdefault(edge_type[0], []).append(edge_type)
+        self.convs, self.roots, self.bias = ModuleDict(), ModuleDict(), ParameterDict()
+        for t, starting in self.starting.items():
+            basis = Relations(len(starting), norm)
+            self.convs[t] = BasisConv(widths[t], out_channels, basis, deepcopy(theta), bias=False)
+        self.masks = ModuleDict({t: EdgeMask() for t in self.edge_types})
+        self.sum = BasisConv(out_channels, out_channels, TypedSum(len(self.edge_types), norm), Pass(), bias=False)
+        reached = {edge_type[2] for edge_type in self.edge_types}
+        for t in self.node_types:
+            if root_weight:
+                self.roots[t] = Full().build(1, widths[t], out_channels)
+            if bias and (root_weight or t in reached):
+                self.bias[t] = nn.Parameter(torch.zeros(out_channels))
+
+    def reset_parameters(self) -> None:
+        """Draws all matrices anew and sets the biases to zero."""
+        for conv in self.convs.values():
+            conv.reset_parameters()
+        for root in self.roots.values():
+            if not isinstance(root.weight, UninitializedParameter):  # then the first call draws it
+                root.reset_parameters()
+        for bias in self.bias.values():
+            nn.init.zeros_(bias)
+
+    def forward(
+        self,
+        x_dict: Mapping[str, Tensor],
+        edge_index_dict: Mapping[EdgeType, Any],
+        edge_weight_dict: Mapping[EdgeType, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        r"""Applies the layer; returns y for each type of nodes that edges of this call lead to, or with a root term.
+
+        Args:
+            x_dict: the features of each type of nodes.
+            edge_index_dict: the edges of each type; those that are not there give nothing.
+            edge_weight_dict: their weights; ones for types that are not there.
+        """
+        if torch.compiler.is_dynamo_compiling() and any(mask.explain for mask in self.masks.values()):
+            return self._uncompiled(x_dict, edge_index_dict, edge_weight_dict)
+        return self._evaluate(x_dict, edge_index_dict, edge_weight_dict)
+
+    @torch.compiler.disable
+    def _uncompiled(self, *args: Any) -> dict[str, Tensor]:
+        """The same as `forward`: masks that an explainer sets are nothing that an operator knows."""
+        return self._evaluate(*args)
+
+    def _evaluate(
+        self,
+        x_dict: Mapping[str, Tensor],
+        edge_index_dict: Mapping[EdgeType, Any],
+        edge_weight_dict: Mapping[EdgeType, Tensor] | None,
+    ) -> dict[str, Tensor]:
+        """What `forward` does."""
+        weights = {} if edge_weight_dict is None else edge_weight_dict
+        sizes = self._check(x_dict, edge_index_dict, weights)
+        present = [edge_type for edge_type in self.edge_types if edge_type in edge_index_dict]
+        targets = {t: sizes[t] for t in dict.fromkeys(edge_type[2] for edge_type in present)}
+        parts = {t: Part.of(t, edge_index_dict[t], weights.get(t), sizes[t[0]], targets) for t in present}
+        terms = self._terms(x_dict, parts, sum(targets.values()))
+        result: dict[str, Tensor] = {}
+        if terms:
+            result = dict(zip(targets, sum(terms[1:], terms[0]).split(list(targets.values()), -2), strict=True))
+        for t, root in self.roots.items():
+            if t in x_dict:
+                own = root.project(x_dict[t])[0]
+                result[t] = result[t] + own if t in result else own
+        for t, bias in self.bias.items():
+            if t in result:
+                result[t] = result[t] + bias.to(result[t].dtype)
+        return {t: result[t] for t in self.node_types if t in result}
+
+    def _terms(self, x_dict: Mapping[str, Tensor], parts: Mapping[EdgeType, Part], N: int) -> list[Tensor]:
+        """What the edges give, (*, N, Q): of all types that are summed together, and of those that are many."""
+        terms: list[Tensor] = []
+        members: list[Tensor] = []  # x_s Theta_r of each of these:
+        together: list[Part] = []
+        M = 0
+        for s, starting in self.starting.items():
+            some = [(number, parts[t]) for number, t in enumerate(starting) if t in parts]
+            if some and len(starting) > _MANY:
+                own = [part._replace(number=number) for number, part in some]
+                terms.append(self._applied(self.convs[s], x_dict[s], own, N))
+            elif some:
+                projected = self.convs[s].theta.project(x_dict[s])
+                for number, part in some:
+                    members.append(projected[number])
+                    together.append(part._replace(number=len(together), rows=(M, part.rows[1])))
+                    M += part.rows[1]
+        if together:
+            z = torch.cat(members, -2) if len(members) > 1 else members[0]
+            terms.append(self._applied(self.sum, z, together, N))
+        return terms
+
+    def _applied(self, conv: BasisConv, x: Tensor, parts: list[Part], N: int) -> Tensor:
+        """An operator, on the edges of several types."""
+        if not torch.compiler.is_compiling():
+            lend([self.masks[part.name] for part in parts], parts, conv)
+        y: Tensor = conv((x, None), *typed_edges(parts), size=(x.shape[-2], N))
+        return y
+
+    def _check(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any) -> dict[str, int]:
+        """The number of nodes of each type, of a call whose parts fit together."""
+        for name, given, known in (
+            ("x_dict", x_dict, self.node_types),
+            ("edge_index_dict", edge_index_dict, self.edge_types),
+            ("edge_weight_dict", edge_weight_dict, self.edge_types),
+        ):
+            if not isinstance(given, Mapping):
+                reject(name, f"a dict with keys among {list(known)}", type(given).__name__, "as a HeteroData has it")
+            for key in given:
+                if key not in known:
+                    reject(name, f"keys among {list(known)}", repr(key), "the metadata of the layer has to name it")
+        for key in edge_weight_dict:
+            if key not in edge_index_dict:
+                reject("edge_weight_dict", f"weights of {list(edge_index_dict)}", repr(key), "give the edges as well")
+        for t, x in x_dict.items():
+            name = f"x_dict[{t!r}]"
+            if t in self.convs:
+                check_features(x, name, self.convs[t].theta)
+            if t in self.roots:
+                check_features(x, name, self.roots[t])
+            if not isinstance(x, Tensor) or x.dim() < 2:  # of a type that meets no parameter
+                got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+                reject(name, "features of shape (*, N, P)", got, "they say how many nodes there are")
+        for edge_type in edge_index_dict:
+            for node_type in (edge_type[0], edge_type[2]):
+                if node_type not in x_dict:
+                    fix = "they say how many nodes there are; or leave out the edges"
+                    reject("x_dict", f"features of {node_type!r}, for the edges {edge_type}", list(x_dict), fix)
+        batches = {t: tuple(x.shape[:-2]) for t, x in x_dict.items()}
+        if len(set(batches.values())) > 1:
+            reject("x_dict", "the same batch dimensions for all types of nodes", batches, "expand them to the same")
+        return {t: x.shape[-2] for t, x in x_dict.items()}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, num_relations={len(self.edge_types)})"
+
+
+def _types(metadata: Any) -> tuple[list[str], list[EdgeType]]:
+    """The types of nodes and of edges, checked."""
+    fix = "pass data.metadata()"
+    if not isinstance(metadata, tuple | list) or len(metadata) != 2:
+        reject("metadata", "(types of nodes, types of edges)", repr(metadata), fix)
+    nodes, edges = (list(part) if isinstance(part, tuple | list) else [] for part in metadata)
+    if not edges or not all(isinstance(t, str) for t in nodes):
+        reject("metadata", "lists of names of nodes and of types of edges, not empty", repr(metadata), fix)
+    for t in edges:
+        triple = isinstance(t, tuple | list) and len(t) == 3 and all(isinstance(name, str) for name in t)
+        if not triple or t[0] not in nodes or t[2] not in nodes:
+            reject("metadata", f"triples (source, relation, target) of {nodes}", repr(t), fix)
+    for kinds in (nodes, edges):  # parts of a module, whose names have no dots, are called after them
+        if len({ModuleDict.to_internal_key(tuple(t) if isinstance(t, list) else t) for t in kinds}) < len(kinds):
+            reject("metadata", "each type once, also with '#' for '.'", repr(kinds), fix)
+    if "" in nodes:
+        reject("metadata", "names of nodes", repr(nodes), "give each type of nodes a name")
+    return nodes, [tuple(t) for t in edges]
+
+
+def _widths(in_channels: Any, node_types: list[str]) -> Mapping[str, int]:
+    """The width of each type of nodes."""
+    widths = in_channels if isinstance(in_channels, Mapping) else dict.fromkeys(node_types, in_channels)
+    if set(widths) != set(node_types):
+        other = sorted(set(widths) ^ set(node_types))
+        reject("in_channels", f"a width for each of {node_types}", dict(widths), f"see to {other}; -1 is open")
+    for width in widths.values():
+        if width != -1:
+            check_count("in_channels", width)
+    return widths

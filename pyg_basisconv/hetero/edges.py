@@ -1,0 +1,159 @@
+"""The edges of several types as typed edges between nodes that stand under each other."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..cache import IdentityCache
+from ..errors import reject
+from ..kernels.op import LIBRARY
+from ..layouts import Ends, Layout, layout
+from ..portable import portable
+
+EdgeType = tuple[str, str, str]
+Rows = tuple[int, int]  # the first, and how many
+_TYPED = IdentityCache()
+_WEIGHTS = IdentityCache()
+
+
+class Part(NamedTuple):
+    """The edges of one type.
+
+    weight: (E,), or None for ones. rows, columns: where the sources and the targets stand. number: of the type.
+    """
+
+    name: EdgeType
+    edges: Layout
+    weight: Tensor | None
+    rows: Rows
+    columns: Rows
+    number: int = 0
+
+    @classmethod
+    def of(
+        cls, name: EdgeType, edge_index: Any, edge_weight: Tensor | None, M: int, targets: Mapping[str, int]
+    ) -> "Part":
+        """Reads what the user gave, in any of PyG's layouts.
+
+        Args:
+            name: the type.
+            edge_index: the edges.
+            edge_weight: their weights.
+            M: how many sources there are.
+            targets: how many targets of each type stand under each other.
+        """
+        edges, key, first = layout(edge_index), f"edge_index_dict[{name}]", 0
+        for node_type, N in targets.items():
+            if node_type == name[2]:
+                break
+            first += N
+        if edges.ends is None:
+            reject(key, "edges in one of PyG's layouts", None, "leave the type out where it has no edges")
+        for node_type, found, nodes in zip((name[0], name[2]), edges.shape, (M, N), strict=True):
+            if found is not None and found != nodes:
+                fix = "pass the transposed adjacency, (targets, sources)"
+                reject(key, f"a matrix for {nodes} nodes of type {node_type!r}, as in x_dict", found, fix)
+        part = cls(name, edges, edges.values if edge_weight is None else edge_weight, (0, M), (first, N))
+        if edge_weight is not None:
+            part._check(edge_weight)
+        return part
+
+    def _check(self, edge_weight: Any) -> None:
+        key, E = f"edge_weight_dict[{self.name}]", self.ends[0].numel()
+        if self.edges.values is not None:
+            reject(key, "no weights beside a sparse matrix that has values", "both", "give them once")
+        if not isinstance(edge_weight, Tensor) or edge_weight.shape != (E,):
+            got = tuple(edge_weight.shape) if isinstance(edge_weight, Tensor) else type(edge_weight).__name__
+            reject(key, f"one weight per edge, shape ({E},)", got, "give as many as there are edges")
+        if not edge_weight.is_floating_point():
+            reject(key, "a floating point dtype", edge_weight.dtype, "convert it with .float()")
+
+    @property
+    def ends(self) -> Ends:
+        """(E,) the sources, and the targets."""
+        assert self.edges.ends is not None
+        return self.edges.ends()
+
+
+def typed_edges(parts: Sequence[Part]) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The edges of all parts, (2, E), their weights, (E,), where there are any, and their types, (E,).
+
+    They are kept for as long as the tensors from which they came.
+    """
+    names = "\n".join(str(part.name) for part in parts)
+    places = [n for part in parts for n in (part.number, *part.rows, *part.columns)]
+    tensors = tuple(t for part in parts for t in part.edges.indices)
+    forms = tuple(part.edges.form for part in parts)
+
+    def build() -> tuple[Tensor, Tensor]:
+        ends = [end for part in parts for end in part.ends]
+        if portable():
+            return _unseen(ends, places)
+        make = torch.ops.basisconv.typed_edges if torch.compiler.is_compiling() else _typed_edges
+        typed: Tensor = make(ends, places, names)
+        return typed[:2], typed[2]
+
+    def build_weights() -> Tensor:
+        dtype, *others = dict.fromkeys(part.weight.dtype for part in parts if part.weight is not None)
+        if others:
+            reject(
+                "edge_weight_dict", f"weights of one dtype, such as {dtype}", others[0], "convert one to the other's"
+            )
+        return torch.cat([torch.ones_like(p.ends[0], dtype=dtype) if p.weight is None else p.weight for p in parts])
+
+    edge_index, edge_type = _TYPED.get(tensors, (names, tuple(places), forms), build)
+    given = tuple(part.weight for part in parts)
+    edge_weight = given[0]
+    if len(parts) > 1 and any(weight is not None for weight in given):
+        edge_weight = _WEIGHTS.get((*tensors, *given), forms, build_weights)
+    return edge_index, edge_weight, edge_type
+
+
+def _typed_edges(ends: list[Tensor], places: list[int], names: str) -> Tensor:
+    """(3, E) sources, targets and types, checked: stacked, an index too large would name a node of another type."""
+    typed = ends[0].new_empty(3, sum(end.numel() for end in ends[::2]), dtype=torch.int64)
+    bounds: list[Tensor] = []
+    spans, stop = [], 0
+    for i, name in enumerate(names.split("\n")):
+        number, *rows_and_columns = places[5 * i : 5 * i + 5]
+        start, stop = stop, stop + ends[2 * i].numel()
+        typed[2, start:stop] = number
+        for side, end, row in zip(("source", "target"), ends[2 * i : 2 * i + 2], typed, strict=False):
+            first, count = rows_and_columns[:2] if side == "source" else rows_and_columns[2:]
+            if end.dtype not in (torch.int64, torch.int32):
+                fix = "convert it with .long()"
+                reject(f"edge_index_dict[{name}]", "dtype torch.int64 or torch.int32", end.dtype, fix)
+            row[start:stop].copy_(end).add_(first)
+            if stop > start:
+                bounds.extend(end.aminmax())
+                spans.append((name, side, count))
+    found = torch.stack([bound.long() for bound in bounds]).tolist() if bounds else []
+    for (name, side, count), low, high in zip(spans, found[::2], found[1::2], strict=True):
+        if low < 0 or high >= count:
+            expected = f"{side} indices from 0 to {count - 1}"
+            reject(f"edge_index_dict[{name}]", expected, low if low < 0 else high, "check the edges, or x_dict")
+    return typed
+
+
+def _unseen(ends: list[Tensor], places: list[int]) -> tuple[Tensor, Tensor]:
+    """The same without a look at the indices: those that are none of their type are negative."""
+    rows: tuple[list[Tensor], list[Tensor]] = [], []
+    types = []
+    for i in range(len(ends) // 2):
+        number, *bounds = places[5 * i : 5 * i + 5]
+        for row, end, first, count in zip(rows, ends[2 * i : 2 * i + 2], bounds[::2], bounds[1::2], strict=True):
+            end = end.long()
+            row.append(torch.where((end >= 0) & (end < count), end + first, -1))
+        types.append(torch.full_like(rows[0][-1], number))
+    return torch.stack([torch.cat(row) for row in rows]), torch.cat(types)
+
+
+def _fake(ends: list[Tensor], places: list[int], names: str) -> Tensor:
+    return ends[0].new_empty(3, sum(end.numel() for end in ends[::2]), dtype=torch.int64)
+
+
+LIBRARY.define("typed_edges(Tensor[] ends, SymInt[] places, str names) -> Tensor")
+LIBRARY.impl("typed_edges", _typed_edges, "CompositeExplicitAutograd")
+torch.library.register_fake("basisconv::typed_edges", _fake, lib=LIBRARY)

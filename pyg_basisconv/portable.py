@@ -1,0 +1,36 @@
+"""Where tensors are not to be looked at: the portable path."""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from .errors import reject
+
+
+def portable() -> bool:
+    """Whether plain torch operations are wanted, of static shapes and without a look at values, instead of kernels.
+
+    So it is under `torch.export` (and with it ONNX), whose tensors have no numbers and whose sizes are symbols; where
+    transforms of `torch.func` are active, and under forward-mode derivatives. What is computed there is not kept.
+    """
+    return (
+        torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    )
+
+
+def refuse(argument: str, expected: str, got: object) -> None:
+    """Says that something cannot be had without a look at values."""
+    if portable():
+        fix = "or bind the basis beforehand, and pass what is bound in place of edge_index"
+        reject(argument, f"{expected}, under torch.export and torch.func", got, fix)
+
+
+def checked(index: Tensor, size: int) -> Tensor:
+    """The index, with `size` where it is no number of `size` places: gathers and scatters then raise, everywhere.
+
+    A negative index is a place counted from the end to some runtimes, and one beyond the end of a row may be another's.
+
+    >>> checked(torch.tensor([0, 2, -1, 3]), 3).tolist()
+    [0, 2, 3, 3]
+    """
+    return torch.where((index >= 0) & (index < size), index, size)

@@ -1,0 +1,39 @@
+"""Which values `torch.load(weights_only=True)` takes: those whose loading runs no code but their own class's.
+
+These are descriptions: bases, parameters and mechanisms, vocabularies, sorts of walks and what is read of a file of
+them, lists of edges, and plans. Of a layer its `state_dict` is saved, which has parameters only, and fits any layer
+that is made like it; and a bound basis is bound again, or loaded with `weights_only=False`. An activation in a
+mechanism, or a basis of one's own, is made known to torch by `torch.serialization.add_safe_globals`.
+
+>>> import io, torch
+>>> from pyg_basisconv import bases
+>>> file = io.BytesIO()
+>>> torch.save({"basis": bases.Identity() + bases.Chebyshev(3), "P": 8}, file)
+>>> torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+{'basis': Identity() + Chebyshev(K=3), 'P': 8}
+"""
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
+from . import bases, mechanisms, theta
+from .basis import Compaction, EdgeList, Work
+from .cache import IdentityCache
+from .plan import Estimate, Plan, Problem
+from .walks import Sort, Vocabulary
+from .walks.config import Knowledge
+
+__all__ = ["PLAIN"]
+
+_PARTS = (Compaction, Estimate, IdentityCache, Problem, Work, mechanisms.Sizes, UninitializedParameter, nn.ModuleList)
+_VALUES = (EdgeList, Knowledge, Plan, Sort, Vocabulary, bases.FiniteGroup)
+_MODULES = [getattr(module, name) for module in (bases, mechanisms, theta) for name in module.__all__]
+
+PLAIN: tuple[type, ...] = (
+    *_VALUES,
+    *_PARTS,
+    *(kind for kind in _MODULES if isinstance(kind, type) and issubclass(kind, nn.Module)),
+)
+
+torch.serialization.add_safe_globals(list(PLAIN))

@@ -1,0 +1,222 @@
+"""Layers and models as exported programs and in ONNX: one program, right for graphs of other sizes."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from cases import graph
+from contract import close, draw
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+
+from pyg_basisconv import BasisConv, GridConv, bases, theta
+from pyg_basisconv.mechanisms import MLP, Additive, Dot
+
+SIZES = ((9, 30), (5, 7))  # others than those of the example
+
+
+class Model(nn.Module):
+    """Two layers with an activation between."""
+
+    def __init__(self, first: BasisConv, second: BasisConv) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([first, second])
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None, edge_type: Tensor | None = None
+    ) -> Tensor:
+        first, second = self.layers
+        return second(first(x, edge_index, edge_weight, edge_type).relu(), edge_index, edge_weight, edge_type)
+
+
+def gat(heads: int = 2) -> bases.Basis:
+    score = Additive(projected=True).then(nn.LeakyReLU(0.2))
+    return bases.Attention(heads, score, bases.Adjacency(self_loops=True))
+
+
+def conv(basis: bases.Basis, kind: theta.Theta | None = None, P: int = 3, Q: int = 4) -> BasisConv:
+    return BasisConv(P, Q, basis, kind)
+
+
+RELATIONS = bases.Relations(3, "mean", inverse=True, self_loop=True)
+KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    # of the call: w: edge_weight, t: edge_type, b: batch, a: edge_attr
+    "Adjacency": (lambda: conv(bases.Adjacency("mean")), "w"),
+    "Adjacency(loops)": (lambda: conv(bases.Adjacency("mean", True)), "w"),
+    "Adjacency(loops,add)": (lambda: conv(bases.Adjacency("rw", 2.0, "add")), "w"),
+    "Adjacency(loops,replace)": (lambda: conv(bases.Adjacency("mean", 2.0, "replace", diagonal=0.5)), ""),
+    "Degree+Laplacian.T": (lambda: conv(bases.Degree() + bases.Laplacian("rw").T), "w"),
+    "Chebyshev": (lambda: conv(bases.Chebyshev(3)), "w"),
+    "Diffusion@Mix": (lambda: conv((bases.Diffusion(2) @ bases.Mix([[1.0, 0.0, 2.0]], bases.Powers(3))).T), ""),
+    "Edges": (lambda: conv(bases.Identity() + bases.Edges(3)), "wt"),
+    "Relations": (lambda: conv(RELATIONS, theta.Separable(2)), "t"),
+    "Relations(sym)": (lambda: conv(bases.Relations(3, "sym")), "wt"),
+    "Walks": (lambda: conv(bases.Walks(["0.1", "^2.(0|1)"], norm="sym")), "t"),
+    "Shifts+Adjacency": (lambda: conv(bases.Shifts(None, [-1, 0, 2]) + bases.Adjacency()), ""),
+    "Complete+Causal": (lambda: conv(bases.Complete() + bases.Causal()), ""),
+    "Complete(batch)": (lambda: conv(bases.Complete()), "b"),
+    "Attention(graph)": (lambda: conv(gat(), theta.Heads()), ""),
+    "Attention(edges)": (
+        lambda: conv(
+            bases.Attention(
+                2, MLP(3, edge_dim=2) + Dot(2, edge_dim=2), bases.Adjacency(self_loops=True), loop_attr="mean"
+            )
+        ),
+        "a",
+    ),
+    "Attention(dense)": (lambda: conv(bases.Attention(2, Dot(4)), theta.LowRank(2)), ""),
+    "Attention(causal)": (lambda: conv(bases.Attention(2, Dot(4), bases.Causal()), theta.Heads()), ""),
+    "Attention(batch)": (lambda: conv(bases.Attention(2, Additive(), bases.Complete(), "heads")), "b"),
+    "Attention(family)": (
+        lambda: conv(bases.Attention(2, Dot(2), bases.Adjacency() + bases.Identity(), "target")),
+        "",
+    ),
+    "GCN": (lambda: Model(conv(bases.Adjacency("sym", True)), conv(bases.Adjacency("sym", True), P=4)), "w"),
+    "GAT": (lambda: Model(conv(gat(), theta.Heads()), conv(gat(1), P=4)), ""),
+    "RGCN": (lambda: Model(conv(RELATIONS), conv(RELATIONS, P=4)), "t"),
+    "ChebNet": (lambda: Model(conv(bases.Chebyshev(3)), conv(bases.Chebyshev(2), P=4)), ""),
+}
+ONNX = ("Edges", "Attention(graph)", "Attention(dense)", "GCN")
+
+
+def inputs(call: str, M: int = 6, E: int = 14, seed: int = 0) -> dict[str, Tensor]:
+    """Of a call on a random graph, with loops and repeated edges."""
+    g = graph(M=M, E=E, seed=seed)
+    given = {"x": draw(M, 3, seed=seed).float(), "edge_index": torch.tensor(g.edges).t().contiguous()}
+    if "w" in call:
+        given["edge_weight"] = g.weight.float()
+    if "t" in call:
+        given["edge_type"] = torch.arange(g.E) % 3
+    if "b" in call:
+        given["batch"] = torch.arange(M) % 2
+    if "a" in call:
+        given["edge_attr"] = draw(g.E, 2, seed=seed).float()
+    return given
+
+
+def dynamic(given: dict[str, Tensor]) -> dict[str, dict[int, Any]]:
+    nodes, edges = Dim("nodes", min=2), Dim("edges", min=2)
+    axes = {"x": {0: nodes}, "batch": {0: nodes}, "edge_index": {1: edges}}
+    return {name: axes.get(name, {0: edges}) for name in given}
+
+
+def exported(model: nn.Module, given: dict[str, Tensor]) -> ExportedProgram:
+    return export(model, (), given, dynamic_shapes=dynamic(given))
+
+
+@pytest.mark.parametrize("name", list(KINDS))
+def test_export(name: str) -> None:
+    make, call = KINDS[name]
+    model = make().eval()
+    given = inputs(call)
+    program = exported(model, given).module()
+    close(program(**given), model(**given), tolerance=1e-5)
+    for seed, (M, E) in enumerate(SIZES, 1):
+        other = inputs(call, M, E, seed)
+        close(program(**other), model(**other), tolerance=1e-5)
+
+
+def test_images_of_any_number() -> None:
+    window = bases.Window(None, (3, 3), padding=1)
+    model = nn.Sequential(GridConv(3, 4, window), nn.ReLU(), GridConv(4, 2, bases.Group("p4", window, lift=True)))
+    batch = Dim("batch", min=2)
+    program = export(model.eval(), (torch.randn(3, 3, 6, 6),), dynamic_shapes=({0: batch},)).module()
+    x = torch.randn(5, 3, 6, 6)
+    close(program(x), model(x), tolerance=1e-5)
+
+
+def test_saved_programs_are_loaded() -> None:
+    model, given = KINDS["GCN"][0](), inputs("w")
+    buffer = io.BytesIO()
+    torch.export.save(exported(model, given), buffer)
+    buffer.seek(0)
+    other = inputs("w", *SIZES[0], seed=1)
+    close(torch.export.load(buffer).module()(**other), model(**other), tolerance=1e-5)
+
+
+def test_a_bound_basis_is_a_constant_of_the_program() -> None:
+    """What needs a look at values is bound beforehand; and stays usable."""
+    given = inputs("t")
+    sites = torch.cartesian_prod(torch.arange(3), torch.arange(2))
+    for basis, edges in (
+        (bases.Walks(["0.1", "2"], binary=True), {"edge_type": given["edge_type"]}),
+        (bases.Window((3, 2), 3, padding=1, sites=sites), {}),
+        (bases.Chebyshev(3, lambda_max="exact"), {}),
+    ):
+        layer = BasisConv(3, 4, basis)
+        symmetric = torch.cat([given["edge_index"], given["edge_index"].flip(0)], 1)
+        edge_index = symmetric if isinstance(basis, bases.Chebyshev) else given["edge_index"]
+        if not edges:
+            with pytest.raises(ValueError, match=r"torch\.export"):
+                export(layer, (given["x"], edge_index))
+        bound = basis.bind(edge_index, size=6, **edges)
+        expected = layer(given["x"], bound)
+
+        class Closed(nn.Module):
+            def __init__(self, layer: nn.Module, bound: Any) -> None:
+                super().__init__()
+                self.layer, self.bound = layer, bound
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(x, self.bound)
+
+        program = export(Closed(layer, bound), (given["x"],)).module()
+        close(program(given["x"]), expected, tolerance=1e-5)
+        close(layer(given["x"], bound), expected, tolerance=1e-5)
+
+
+WRONG = {
+    "source": ("edge_index", (0, 3), 6),
+    "target": ("edge_index", (1, 3), 6),
+    "negative": ("edge_index", (0, 3), -1),
+    "negative target": ("edge_index", (1, 3), -1),
+    "type": ("edge_type", (3,), 3),
+    "negative type": ("edge_type", (3,), -1),
+}
+
+
+def spoil(given: dict[str, Tensor], what: str) -> dict[str, Tensor]:
+    name, place, value = WRONG[what]
+    spoilt = {key: t.clone() for key, t in given.items()}
+    spoilt[name][place] = value
+    return spoilt
+
+
+@pytest.mark.parametrize("name", ["Edges", "Relations", "GCN", "Attention(graph)"])
+def test_indices_of_nothing_raise(name: str) -> None:
+    make, call = KINDS[name]
+    given = inputs(call)
+    program = exported(make().eval(), given).module()
+    for what, (argument, *_) in WRONG.items():
+        if argument in given:
+            with pytest.raises((IndexError, RuntimeError), match=r"(?i)index"):
+                program(**spoil(given, what))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", ONNX)
+def test_onnx(name: str) -> None:
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    make, call = KINDS[name]
+    model = make().eval()
+    given = inputs(call)
+    buffer = io.BytesIO()
+    torch.onnx.export(exported(model, given), dynamo=True, verbose=False).save(buffer)
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    session = runtime.InferenceSession(buffer.getvalue(), options)
+    names = [one.name for one in session.get_inputs()]
+
+    def run(given: dict[str, Tensor]) -> Tensor:
+        return torch.from_numpy(session.run(None, {key: given[key].numpy() for key in names})[0])
+
+    for seed, (M, E) in enumerate(((6, 14), *SIZES)):
+        other = inputs(call, M, E, seed)
+        close(run(other), model(**other), tolerance=1e-5)
+    for what, (argument, *_) in WRONG.items():
+        if argument in names and name != "Attention(dense)":  # which reads no edges
+            with pytest.raises(Exception, match=r"(?i)out of data bounds|invalid indice"):
+                run(spoil(given, what))

@@ -1,0 +1,78 @@
+"""Everything public is documented, shows how it is used, and is typed."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyg_basisconv
+
+# Modules whose names are for users, as the README and CONTRIBUTING.md tell them; `verify` and `kernels` are within.
+MODULES = (
+    "",
+    ".bases",
+    ".blocks",
+    ".convert",
+    ".hetero",
+    ".mechanisms",
+    ".models",
+    ".testing",
+    ".theta",
+    ".transforms",
+    ".walks",
+)
+INNER = {"Step"}  # an alias of a type, which has no docstring of its own
+
+
+def names(module: Any) -> list[str]:
+    """What it exports; all that it defines, where it does not say."""
+    found = getattr(module, "__all__", None)
+    if found is not None:
+        return list(found)
+    own = (name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
+    return [name for name in own if not name.startswith("_")]
+
+
+def public() -> Iterator[tuple[str, Any]]:
+    for suffix in MODULES:
+        module = importlib.import_module("pyg_basisconv" + suffix)
+        for name in names(module):
+            value = getattr(module, name)
+            if (inspect.isclass(value) or inspect.isroutine(value)) and name not in INNER:
+                yield f"{module.__name__}.{name}", value
+
+
+PUBLIC = dict(public())
+
+
+def test_all_public_modules_are_listed() -> None:
+    found = {f".{module.name}" for module in pkgutil.iter_modules(pyg_basisconv.__path__) if module.ispkg}
+    assert found - {".verify", ".kernels"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_documented(name: str) -> None:
+    """A summary, an example that runs as a doctest, and every argument by name."""
+    value = PUBLIC[name]
+    text = inspect.getdoc(value) or ""
+    assert text, f"help({name}) is empty"
+    assert ">>>" in text, f"{name} has no doctest"
+    if not inspect.isclass(value) or "__init__" in vars(value):
+        signature = inspect.signature(value.__init__ if inspect.isclass(value) else value)
+        for argument in set(signature.parameters) - {"self", "args", "kwargs"}:
+            assert argument in text, f"help({name}) does not say what {argument} is"
+
+
+def test_the_types_are_shipped() -> None:
+    """`py.typed`, and everything that is imported, is in the package that setuptools finds."""
+    from setuptools import find_packages
+
+    root = Path(pyg_basisconv.__file__).parent
+    assert (root / "py.typed").exists()
+    found = find_packages(str(root.parent), include=["pyg_basisconv*"])
+    folders = {str(path.parent.relative_to(root.parent)).replace("/", ".") for path in root.rglob("*.py")}
+    assert folders <= set(found)
