@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -31,8 +32,9 @@ _AUTOGRAD = (
     DispatchKey.AutogradNestedTensor,
     DispatchKey.ADInplaceOrView,
 )
-_TAGS = (torch.Tag.cudagraph_unsafe, torch.Tag.nondeterministic_seeded)  # Python runs in it, and may draw
+_NONE = -(1 << 40)  # in the place of a size that is not given
 _COUNT = count(secrets.randbits(40) << 22)  # no other process has the same: what it has compiled is kept on disk
+_SWAPPING = RLock()
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -41,6 +43,19 @@ def numbered(thing: Any) -> int:
     number = next(_COUNT)
     _NUMBERED[number] = thing
     return number
+
+
+def operates(layer: "BasisConv", *given: Any) -> bool:
+    """Whether torch.compile is tracing, and the operator can stand for a call.
+
+    So it can with dense tensors, a layer that knows its widths, and neither a transform of torch.func nor an explainer,
+    whose mask is none of the arguments.
+    """
+    if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    if layer.explain or layer.open or torch._C._are_functorch_transforms_active():
+        return False
+    return not any(isinstance(t, Tensor) and t.layout != torch.strided for t in given)
 
 
 def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
@@ -54,7 +69,7 @@ def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
     names: list[str] = []  # of tensors; parameters have a dot in front
     lengths: list[str] = []  # of what is in numbers
     numbers: list[int] = []
-    bound, lambda_max = -1, None
+    bound = -1
     for name, value in given.items():
         if value is None:
             continue
@@ -68,10 +83,11 @@ def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
                     names.append(end)
         elif name in ("size", "grid"):
             listed = value if isinstance(value, tuple | list) else (value,) * (2 if name == "size" else 1)
-            numbers.extend([-1 if n is None else n for n in listed])
+            numbers.extend([_NONE if n is None else n for n in listed])
             lengths.append(f"{name}:{len(listed)}")
         elif name == "lambda_max":
-            lambda_max = float(value)
+            tensors.append(torch.scalar_tensor(value, dtype=torch.float64))
+            names.append("number")
         elif name == "edge_index" and hasattr(value, "number"):
             bound = value.number
             onto = (value.N,) if value.grid is None else value.grid
@@ -82,17 +98,20 @@ def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
     for name, parameter in layer.named_parameters():
         tensors.append(parameter)
         names.append("." + name)
+    if layer.training and any(getattr(part, "dropout", 0.0) for part in layer.modules()):
+        tensors.append(torch.randint(1 << 60, ()))  # two calls are two draws, and one that is made again is the same
+        names.append("seed")
     device = tensors[0].device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     grad = torch.is_grad_enabled()
     wanted = [grad and t.requires_grad for t in tensors]
-    about = ",".join(names), ",".join(lengths), numbers, bound, lambda_max, wanted, autocast
+    about = ",".join(names), ",".join(lengths), numbers, bound, wanted, autocast
     y: Tensor = torch.ops.basisconv.layer(tensors, layer.number, *about)[0]
     return y
 
 
 def arguments(
-    tensors: Sequence[Tensor], names: str, lengths: str, numbers: Sequence[int], lambda_max: float | None
+    tensors: Sequence[Tensor], names: str, lengths: str, numbers: Sequence[int]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The arguments by name, and the parameters, of what `call` makes of them."""
     named = dict(zip(names.split(","), tensors, strict=True))
@@ -105,9 +124,7 @@ def arguments(
         start += int(length)
     if "size" in given:
         M, N = given["size"]
-        given["size"] = None if M == -1 else M, None if N == -1 else N
-    if lambda_max is not None:
-        given["lambda_max"] = lambda_max
+        given["size"] = None if M == _NONE else M, None if N == _NONE else N
     return given, {name[1:]: t for name, t in named.items() if name.startswith(".")}
 
 
@@ -175,7 +192,6 @@ def _layer(
     lengths: str,
     numbers: list[int],
     bound: int,
-    lambda_max: float | None,
     wanted: list[bool],
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
@@ -188,17 +204,24 @@ def _layer(
             leaves[i] = tensors[i].detach().requires_grad_()
         elif grad and name in ("mask", "valid", "edge_attr"):
             leaves[i] = tensors[i].clone()  # what is computed from them may be kept in other ways than autograd's
-    given, parameters = arguments(leaves, names, lengths, numbers, lambda_max)
+    given, parameters = arguments(leaves, names, lengths, numbers)
+    seed = given.pop("seed", None)
+    if "number" in given:
+        given["lambda_max"] = float(given.pop("number"))
     if given.pop("onto", None) is not None:
         given["edge_index"] = _NUMBERED[bound]
     swapped = {name: t for name, t in parameters.items() if t is not own[name]}
     lent = _Lent(leaves)
     with ExitStack() as stack:
         stack.enter_context(by_value())
+        if seed is not None:
+            stack.enter_context(torch.random.fork_rng([tensors[0].device] if tensors[0].is_cuda else []))
+            torch.manual_seed(int(seed))
         if grad:
             stack.enter_context(_recording())
             stack.enter_context(saved_tensors_hooks(lent.pack, lent.unpack))
-        if swapped:
+        if swapped:  # one thread at a time
+            stack.enter_context(_SWAPPING)
             stack.enter_context(_reparametrize_module(owner, swapped))
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
@@ -231,11 +254,10 @@ def _layer_fake(
     lengths: str,
     numbers: list[int],
     bound: int,
-    lambda_max: float | None,
     wanted: list[bool],
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
-    given, _ = arguments(tensors, names, lengths, numbers, lambda_max)
+    given, _ = arguments(tensors, names, lengths, numbers)
     y = _NUMBERED[layer].likeness(given, torch.library.get_ctx().new_dynamic_size)
     if autocast is not None and y.dtype != torch.float64:
         y = y.to(autocast)
@@ -243,7 +265,7 @@ def _layer_fake(
 
 
 def _layer_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    tensors, _, _, _, numbers, _, _, ctx.wanted, _ = inputs
+    tensors, _, _, _, numbers, _, ctx.wanted, _ = inputs
     ctx.numbers = None if numbers else []  # torch takes an empty list for one of tensors
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(output[1], *tensors)
@@ -253,14 +275,18 @@ def _layer_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     ticket, *tensors = ctx.saved_tensors
     found = iter(torch.ops.basisconv.layer_backward(grad, ticket, tensors, ctx.wanted))
     grads = [next(found) if w else None for w in ctx.wanted]
-    return grads, None, None, None, ctx.numbers, None, None, None, None
+    return grads, None, None, None, ctx.numbers, None, None, None
 
 
 def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
     like = [t for t, w in zip(tensors, wanted, strict=True) if w]
-    record = _RECORDS.get(int(ticket))
-    if record is None:  # nothing that is wanted had a part in the result
+    if not int(ticket):  # nothing that is wanted had a part in the result
         return [t.new_zeros(t.shape) for t in like]
+    record = _RECORDS.get(int(ticket))
+    if record is None:
+        raise RuntimeError(
+            "saved_tensors_hooks: the gradient of a compiled layer needs what it saved, and no copies of it"
+        )
     record.lent.again = tensors
     try:
         with _recording():
@@ -280,8 +306,11 @@ def _twice(ctx: Any, *grads: Any) -> Any:
     raise NotImplementedError("create_graph=True: a compiled layer is differentiable once; call it uncompiled")
 
 
-_ABOUT = "str names, str lengths, SymInt[] numbers, SymInt bound, float? lambda_max, bool[] wanted"
-LIBRARY.define(f"layer(Tensor[] tensors, int layer, {_ABOUT}, ScalarType? autocast) -> (Tensor, Tensor)", tags=_TAGS)
+_ABOUT = "str names, str lengths, SymInt[] numbers, SymInt bound, bool[] wanted"
+LIBRARY.define(
+    f"layer(Tensor[] tensors, int layer, {_ABOUT}, ScalarType? autocast) -> (Tensor, Tensor)",
+    tags=torch.Tag.cudagraph_unsafe,
+)
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
 torch.library.register_fake("basisconv::layer", _layer_fake, lib=LIBRARY)
 torch.library.register_autograd("basisconv::layer", _layer_backward, setup_context=_layer_context, lib=LIBRARY)

@@ -131,7 +131,7 @@ class BasisConv(MessagePassing):
         """Draws Theta, and the parameters of the basis, anew and sets the bias to zero."""
         super().reset_parameters()
         self.basis.reset_parameters()
-        if not isinstance(self.theta.weight, UninitializedParameter):  # then the first call draws it
+        if not self.open:  # or the first call draws it
             self.theta.reset_parameters()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -188,12 +188,11 @@ class BasisConv(MessagePassing):
             "valid": valid,
             "grid": grid,
         }
-        if torch.compiler.is_dynamo_compiling():
-            if self.explain or return_attention:
-                return self._uncompiled(x, edge_index, **given, observed=return_attention)
+        if compiled.operates(self, x, edge_index) and not return_attention:
             return compiled.call(self, {"x": x, "edge_index": edge_index, **given})
         return self.evaluate(x, edge_index, **given, observed=return_attention)
 
+    @torch.compiler.disable
     def evaluate(
         self,
         x: Tensor | tuple[Tensor, Tensor | None],
@@ -203,7 +202,10 @@ class BasisConv(MessagePassing):
         observed: bool = False,
         **given: Any,
     ) -> Any:
-        """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well."""
+        """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well.
+
+        torch.compile does not look into it: it takes the operator of `compiled`, or breaks the graph.
+        """
         inputs, bound = self._bind(x, edge_index, edge_weight, edge_type, observed=observed, **given)
         y = self._narrowed(self._evaluate(inputs, bound, *self._choose(inputs.x, bound)))
         return (y, bound) if observed else y
@@ -214,10 +216,10 @@ class BasisConv(MessagePassing):
         plain = y.dtype == torch.float64 or not autocasting(y.device)
         return y if plain else y.to(torch.get_autocast_dtype(y.device.type))
 
-    @torch.compiler.disable
-    def _uncompiled(self, *args: Any, **kwargs: Any) -> Any:
-        """What `evaluate` does: an explainer's mask, and a bound basis, are nothing that an operator knows."""
-        return self.evaluate(*args, **kwargs)
+    @property
+    def open(self) -> bool:
+        """Whether the first call has yet to tell how wide the parameter is."""
+        return isinstance(self.theta.weight, UninitializedParameter)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         """The result of a call in the layout that `likeness` has."""

@@ -74,12 +74,11 @@ class GridConv(BasisConv):
     def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
         observed = kwargs.pop("return_attention", False)
-        if torch.compiler.is_dynamo_compiling():
-            if self.explain or observed:
-                return self._uncompiled(image, observed, **kwargs)
+        if compiled.operates(self, image) and not observed:
             return compiled.call(self, {"image": image, **kwargs})
         return self.evaluate(image, observed, **kwargs)
 
+    @torch.compiler.disable
     def evaluate(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
         key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
         known = self._known.get(key)

@@ -6,6 +6,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import attention_cases
 import contract
@@ -15,6 +16,7 @@ from cases import CASES
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex
 from torch_geometric import nn as geometric
 from torch_geometric.nn import GATConv, GCNConv, RGCNConv
@@ -291,17 +293,64 @@ def test_autocast():
         assert_close(a, b)
 
 
-def test_dropout_draws_anew():
-    conv, _ = attention_cases.layer(attention_cases.CASES[next(iter(attention_cases.CASES))], dropout=0.5)
-    args, named = attention_cases.inputs(attention_cases.CASES[next(iter(attention_cases.CASES))]).arguments()
-    fast = through(conv, "aot_eager")
-    first, second = fast(*args, **named), fast(*args, **named)
-    assert not torch.equal(first, second)
-    for f in (fast, conv):
+@pytest.mark.parametrize("kind", ["native", "theta_first", "taps"])
+def test_dropout_draws_anew(kind):
+    taps = theta.Depthwise(dropout=0.5)
+    basis = bases.Shifts(None, [0, 1]) if kind == "taps" else bases.Attention(2, mechanisms.Dot(4), dropout=0.5)
+    conv = BasisConv(4, 4, basis, taps if kind == "taps" else None, order="auto" if kind == "taps" else kind)
+    x = contract.draw(6, 4, dtype=torch.float32).requires_grad_()
+    fast = torch.compile(lambda x: (conv(x), conv(x)), fullgraph=True, backend="aot_eager")
+    drawn = []
+    for _ in range(2):
         torch.manual_seed(3)
-        drawn = f(*args, **named)
-        first = drawn if f is fast else first
-    assert_close(first, drawn)
+        drawn.append(fast(x))
+        torch.rand(2)
+    (a, b), (c, d) = drawn
+    assert not torch.equal(a, b)
+    assert torch.equal(a, c)
+    assert torch.equal(b, d)
+    assert not torch.equal(fast(x)[0], fast(x)[0])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_checkpointing(backend):
+    """What is computed again for the gradient is what was computed: the same is drawn."""
+    conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(4), dropout=0.5), theta.LowRank(4)).double()
+    x = contract.draw(6, 4).requires_grad_()
+
+    def run(x, *options):
+        return checkpoint(lambda x: conv(x.sin()).sin(), x, use_reentrant=False) if options else conv(x.sin()).sin()
+
+    found = []
+    for f in (lambda x: run(x, "checkpoint"), run):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        y = torch.compile(f, fullgraph=True, backend=backend)(x)
+        found.append((y, *torch.autograd.grad(y.square().sum(), x)))
+    assert_close(*found)
+
+
+def test_numbers_beside_the_tensors():
+    conv = contract.make(bases.Chebyshev(3))
+    fast = through(conv, "aot_eager")
+    x, edges = contract.draw(6, 3), wired(6)["edge_index"]
+    for value in (1.5, 1.7, 1.9, 2.5):
+        largest = torch.tensor(value, dtype=torch.float64)
+        assert_close(fast(x, edges, lambda_max=largest), conv(x, edges, lambda_max=value))
+    assert counters["stats"]["unique_graphs"] == 1
+    assert_close(fast(x, edges, lambda_max=1.5), conv(x, edges, lambda_max=1.5))
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="size: expected"):  # while it is traced
+        fast(x, edges, size=(6, -1))
+
+
+def test_sparse_layouts_and_open_layers_are_left_uncompiled():
+    conv, x = contract.make(bases.Adjacency("mean")), contract.draw(6, 3)
+    adjacency = torch.eye(6, dtype=torch.float64).to_sparse_csr()
+    assert_close(torch.compile(conv, backend="eager")(x, adjacency), conv(x, adjacency))
+    lazy = BasisConv(-1, 4, bases.Adjacency()).double()
+    fast = torch.compile(lazy, backend="aot_eager")
+    assert_close(fast(x, wired(6)["edge_index"]), lazy(x, wired(6)["edge_index"]))
+    assert_close(fast(x, wired(6)["edge_index"]), lazy(x, wired(6)["edge_index"]))
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
@@ -414,3 +463,28 @@ def test_inductor_takes_images_as_they_lie(view):
     layer = GridConv(2, 3, bases.Window(None, (3, 3), padding=1)).double()
     fast = torch.compile(lambda i: layer(i).relu(), fullgraph=True, dynamic=True)
     assert_close(fast(image), layer(image).relu())
+
+
+def test_threads_leave_the_parameters_alone():
+    conv = contract.make(bases.Adjacency())
+    fast, edges = through(conv, "aot_eager"), wired(6)["edge_index"]
+    expected = [conv(contract.draw(6, 3, seed=s), edges).detach() for s in range(4)]
+    fast(contract.draw(6, 3), edges)
+
+    def work(seed):
+        return [fast(contract.draw(6, 3, seed=seed), edges).detach() for _ in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found, right in zip(pool.map(work, range(4)), expected, strict=True):
+            for y in found:
+                assert_close(y, right)
+    assert all(isinstance(p, nn.Parameter) for p in (conv.bias, conv.theta.weight))
+
+
+def test_saved_tensors_that_are_copied_are_refused():
+    conv = contract.make(bases.Adjacency())
+    x = contract.draw(6, 3).requires_grad_()
+    with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda t: t):
+        y = through(conv, "aot_eager")(x, wired(6)["edge_index"])
+    with pytest.raises(RuntimeError, match="saved_tensors_hooks"):
+        y.sum().backward()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from ..bases import Relations
 from ..bases.relations import Norm
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
+from ..explicit import members
 from ..features import check_features
 from ..theta import Full, Grouped, Pass, Separable, Theta
 from .edges import EdgeType, Part, typed_edges
@@ -165,7 +166,7 @@ class HeteroBasisConv(nn.Module):
     def _terms(self, x_dict: Mapping[str, Tensor], parts: Mapping[EdgeType, Part], N: int) -> list[Tensor]:
         """What the edges give, (*, N, Q): of all types that are summed together, and of those that are many."""
         terms: list[Tensor] = []
-        members: list[Tensor] = []  # x_s Theta_r of each of these:
+        products: list[Tensor] = []  # x_s Theta_r of each of these:
         together: list[Part] = []
         M = 0
         for s, starting in self.starting.items():
@@ -174,13 +175,14 @@ class HeteroBasisConv(nn.Module):
                 own = [part._replace(number=number) for number, part in some]
                 terms.append(self._applied(self.convs[s], x_dict[s], own, N))
             elif some:
-                projected = self.convs[s].theta.project(x_dict[s])
+                theta = self.convs[s].theta
+                projected = members(theta.project(x_dict[s]), theta.K)
                 for number, part in some:
-                    members.append(projected[number])
+                    products.append(cast(Tensor, projected[number]))
                     together.append(part._replace(number=len(together), rows=(M, part.rows[1])))
                     M += part.rows[1]
         if together:
-            z = torch.cat(members, -2) if len(members) > 1 else members[0]
+            z = torch.cat(products, -2) if len(products) > 1 else products[0]
             terms.append(self._applied(self.sum, z, together, N))
         return terms
 

@@ -10,6 +10,8 @@ from ..errors import reject
 
 __all__ = ["split", "stack"]
 
+_STACKED = (torch.strided, torch.sparse_coo)
+
 
 def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
     r"""The features of all node types under each other, in the order of `data.node_types`.
@@ -43,6 +45,12 @@ def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
     if len(set(shapes.values())) > 1:
         fix = "give each type a linear layer to the same width"
         reject("x_dict", "one width, and the same batch dimensions, for all node types", shapes, fix)
+    kinds = {name: (x_dict[name].dtype, x_dict[name].layout) for name in sizes}
+    if len(set(kinds.values())) > 1 or any(layout not in _STACKED for _, layout in kinds.values()):
+        fix = "convert them with .to() and .to_dense()"
+        reject("x_dict", "one dtype, and all of them dense or torch.sparse_coo, for all node types", kinds, fix)
+    if not sizes:
+        reject("data", "a HeteroData with nodes", "one without", "pass the graph that has the node types")
     return torch.cat([x_dict[name] for name in sizes], -2)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..portable import portable
+from .op import autocasting
 
 
 class _Product(torch.autograd.Function):
@@ -29,7 +30,7 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
     >>> matmul(torch.ones(2, 3), torch.ones(3, 1)).flatten()
     tensor([3., 3.])
     """
-    plain = x.dim() != 2 or torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)
+    plain = x.dim() != 2 or torch.compiler.is_compiling() or autocasting(x.device)
     if plain or portable():
         return x @ weight
     y: Tensor = _Product.apply(x, weight)

@@ -90,7 +90,7 @@ def autocasting(device: torch.device) -> bool:
 
 def autocast(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the dtype in which products are made, as torch is told."""
-    if not torch.is_autocast_enabled(x.device.type) or x.dtype == torch.float64:
+    if not autocasting(x.device) or x.dtype == torch.float64:
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)
     return tuple(t.to(dtype) for t in (x, *others))
