@@ -14,9 +14,10 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils.stateless import _reparametrize_module
 
 from .cache import by_value
@@ -34,7 +35,7 @@ _AUTOGRAD = (
 )
 _NONE = -(1 << 40)  # in the place of a size that is not given
 _COUNT = count(secrets.randbits(40) << 22)  # no other process has the same: what it has compiled is kept on disk
-_SWAPPING = RLock()
+_ONE_AT_A_TIME = RLock()  # thread may change the parameters of a module, or the state of what draws
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -56,6 +57,10 @@ def operates(layer: "BasisConv", *given: Any) -> bool:
     if layer.explain or layer.open or torch._C._are_functorch_transforms_active():
         return False
     return not any(isinstance(t, Tensor) and t.layout != torch.strided for t in given)
+
+
+def _draws(part: nn.Module) -> bool:
+    return bool(getattr(part, "dropout", 0.0)) or isinstance(part, _DropoutNd)
 
 
 def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
@@ -98,7 +103,7 @@ def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
     for name, parameter in layer.named_parameters():
         tensors.append(parameter)
         names.append("." + name)
-    if layer.training and any(getattr(part, "dropout", 0.0) for part in layer.modules()):
+    if layer.training and any(_draws(part) for part in layer.modules()):
         tensors.append(torch.randint(1 << 60, ()))  # two calls are two draws, and one that is made again is the same
         names.append("seed")
     device = tensors[0].device.type
@@ -159,7 +164,7 @@ class _Lent:
         place = self._of.get(storage)
         if place is None:
             self.others.add(storage)
-            return t
+            return t.detach()  # with its history it would hold, by what it keeps, itself
         return place, t.shape, t.stride(), t.storage_offset() - self._about[place][1]
 
     def unpack(self, packed: Any) -> Tensor:
@@ -182,6 +187,17 @@ def _recording() -> Iterator[None]:
     for key in _AUTOGRAD:
         excluded = excluded.remove(key)
     with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def _drawing(seed: int, device: torch.device) -> Iterator[None]:
+    """Draws what the seed says, and leaves all generators as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         yield
 
 
@@ -215,14 +231,14 @@ def _layer(
     with ExitStack() as stack:
         stack.enter_context(by_value())
         if seed is not None:
-            stack.enter_context(torch.random.fork_rng([tensors[0].device] if tensors[0].is_cuda else []))
-            torch.manual_seed(int(seed))
+            stack.enter_context(_ONE_AT_A_TIME)
+            stack.enter_context(_drawing(int(seed), tensors[0].device))
         if grad:
             stack.enter_context(_recording())
             stack.enter_context(saved_tensors_hooks(lent.pack, lent.unpack))
-        if swapped:  # one thread at a time
-            stack.enter_context(_SWAPPING)
-            stack.enter_context(_reparametrize_module(owner, swapped))
+        if swapped:
+            stack.enter_context(_ONE_AT_A_TIME)
+            stack.enter_context(_reparametrize_module(owner, swapped, tie_weights=True))
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
         y = owner.laid_out(owner.evaluate(**given), given)

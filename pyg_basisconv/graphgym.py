@@ -34,8 +34,8 @@ def basisconv_cfg(config: Any) -> None:
 class BasisConvLayer(nn.Module):
     """`BasisConv` with the basis and the parameter that the configuration says; each layer reads its own.
 
-    It takes the weights of edges (`edge_weight`) and their types (`edge_type`) where the batch has them, and their
-    features (`edge_attr`) where the basis reads them.
+    It takes the weights of edges (`edge_weight`), their types (`edge_type`), the graph of each node (`batch`) and
+    `lambda_max` where the batch has them, and features of edges (`edge_attr`) where the basis reads them.
 
     Args:
         layer_config: the widths, and whether there is a bias.
@@ -56,7 +56,7 @@ class BasisConvLayer(nn.Module):
 
     def forward(self, batch: Any) -> Any:
         """Replaces the features of the batch's nodes."""
-        given = {name: batch.get(name) for name in ("edge_weight", "edge_type")}
+        given = {name: batch.get(name) for name in ("edge_weight", "edge_type", "batch", "lambda_max")}
         if self.model.basis.reads_edges:
             given["edge_attr"] = batch.get("edge_attr")
         batch.x = self.model(batch.x, batch.edge_index, **given)

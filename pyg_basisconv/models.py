@@ -84,7 +84,7 @@ class BasisGNN(BasicGNN):
             edge_index: (2, E), or what else `BasisConv` takes: a bound basis, too.
             edge_weight: (E,) weights of the edges.
             edge_attr: (E, R) features of the edges, for bases that read them.
-            batch: (N,) the graph that each node belongs to, for normalisations that read it.
+            batch: (N,) the graph that each node belongs to, for bases and normalisations that read it.
             batch_size: the number of graphs.
             num_sampled_nodes_per_hop: what `NeighborLoader` says, to leave out nodes that no later layer reads.
             num_sampled_edges_per_hop: the same of the edges.
@@ -100,7 +100,9 @@ class BasisGNN(BasicGNN):
                 x, edge_index, edge_weight = self._trim(*sampled, *whole, edge_weight)
                 _, _, edge_attr = self._trim(*sampled, *whole, edge_attr)
                 _, _, edge_type = self._trim(*sampled, *whole, edge_type)
-            x = conv(x, edge_index, edge_weight=edge_weight, edge_type=edge_type, edge_attr=edge_attr)
+                batch = None if batch is None else batch[: x.shape[-2]]
+            graphs = None if isinstance(edge_index, BoundBasis) else batch
+            x = conv(x, edge_index, edge_weight=edge_weight, edge_type=edge_type, edge_attr=edge_attr, batch=graphs)
             if i == self.num_layers - 1 and self.jk_mode is None:
                 return x
             if self.act is not None and self.act_first:

@@ -488,3 +488,26 @@ def test_saved_tensors_that_are_copied_are_refused():
         y = through(conv, "aot_eager")(x, wired(6)["edge_index"])
     with pytest.raises(RuntimeError, match="saved_tensors_hooks"):
         y.sum().backward()
+
+
+def test_nothing_stays_of_a_step():
+    conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(4)), order="theta_first").double()
+    fast, x = through(conv, "aot_eager"), contract.draw(6, 4)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(t, torch.Tensor) for t in gc.get_objects())
+
+    for _ in range(2):
+        fast(x).sum().backward()
+    before = alive()
+    for _ in range(5):
+        fast(x).sum().backward()
+    assert alive() <= before
+
+
+def test_a_parameter_under_two_names():
+    conv = contract.make(bases.Adjacency())
+    conv.register_parameter("again", conv.theta.weight)
+    x = contract.draw(6, 3)
+    same(conv, lambda layer: layer(x, wired(6)["edge_index"]), [], "aot_eager")

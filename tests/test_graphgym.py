@@ -102,6 +102,15 @@ def test_same_as_graphgym(cfg: Any, tmp_path: Path):
     torch.testing.assert_close(ours.result, theirs.result)
 
 
+def test_graphs_of_a_batch_do_not_see_each_other(cfg: Any, tmp_path: Path):
+    network, batch = model(cfg, tmp_path, "Attention(2, Dot(4), Complete())", "Heads()", batchnorm=False), graphs()
+    y = network(batch.clone())[0]
+    other = batch.clone()
+    other.x[other.batch > 0] += 1
+    torch.testing.assert_close(network(other)[0][0], y[0])
+    assert not torch.allclose(network(other)[0][1], y[1])
+
+
 def test_what_cannot_be(cfg: Any, tmp_path: Path):
     with pytest.raises(ValueError, match="did you mean 'Chebyshev'"):
         model(cfg, tmp_path, "Chebyshew(3)")

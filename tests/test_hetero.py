@@ -189,12 +189,20 @@ def test_a_metapath_graph_propagates_as_its_sort():
         ({"film": torch.zeros(5, dtype=DOUBLE)}, r"x_dict\['film'\]: .* got \(5,\)"),
         ({"film": torch.zeros(5, 4, dtype=DOUBLE)}, r"one width.*linear layer"),
         ({"film": torch.zeros(2, 5, 3, dtype=DOUBLE)}, r"same batch dimensions"),
+        ({"film": torch.zeros(5, 3)}, r"one dtype, .*got .*torch.float32"),
+        ({"film": torch.zeros(5, 3, dtype=DOUBLE).to_sparse()}, r"all of them dense or torch.sparse_coo"),
+        ({"film": torch.zeros(5, 3, dtype=DOUBLE).to_sparse_csr()}, r"all of them dense or torch.sparse_coo"),
     ],
 )
 def test_what_does_not_stack(change: dict[str, Tensor | None], message: str):
     data = graph()
     with pytest.raises(ValueError, match=message):
         stack(data.x_dict | change, data)  # type: ignore[arg-type]
+
+
+def test_of_a_graph_without_nodes_nothing_is_stacked():
+    with pytest.raises(ValueError, match="data: expected a HeteroData with nodes"):
+        stack({}, HeteroData())
 
 
 def test_what_lacks_a_type_does_not_stack():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
-from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks
+from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks, set_masks
 from torch_geometric.nn import HeteroConv, SAGEConv
 
 from pyg_basisconv.hetero import HeteroBasisConv
@@ -101,6 +101,30 @@ def test_other_edges_than_those_explained():
     set_hetero_masks(net, {TYPES[0]: nn.Parameter(torch.ones(8, dtype=DOUBLE))}, edges)
     with pytest.raises(ValueError, match="edge_index_dict: expected the 8 edges that are explained, got 7"):
         net(x, edges | {TYPES[0]: edges[TYPES[0]][:, :7]})
+
+
+def test_explained_without_a_mask():
+    (net, _), (x, edges) = nets(), graph()
+    net.convs[0].masks[TYPES[0]].explain = True
+    with pytest.raises(ValueError, match="explain: expected a mask, where it is True, got None"):
+        net(x, edges)
+
+
+def test_one_mask_for_the_edges_of_every_type():
+    """As in PyG, where a model is taken for one of one type."""
+    (ours, theirs), (x, edges) = nets(), graph()
+    plain, outcomes = ours(x, edges), []
+    for net in (ours, theirs):
+        mask = torch.linspace(-1, 1, 8, dtype=DOUBLE)
+        set_masks(net, nn.Parameter(mask), edges[TYPES[0]])
+        outcomes.append(net(x, edges))
+        clear_masks(net)
+        set_hetero_masks(net, dict.fromkeys(TYPES, mask), edges)
+        outcomes.append(net(x, edges))
+        clear_masks(net)
+    torch.testing.assert_close(outcomes[0], outcomes[2])
+    torch.testing.assert_close(outcomes[1], outcomes[3])
+    torch.testing.assert_close(ours(x, edges), plain, rtol=0, atol=0)
 
 
 def test_compiled_layers_are_explained():

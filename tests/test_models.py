@@ -137,6 +137,26 @@ def test_normalisation_reads_the_batch():
     assert_same(model, peer, *graph(), batch=batch, batch_size=3)
 
 
+@pytest.mark.parametrize("bound", [False, True], ids=["edges", "bound"])
+def test_bases_read_the_batch(bound: bool):
+    """Each graph is as it is by itself; what is bound knows its graphs."""
+    families = {False: bases.Attention(1, Dot(4), bases.Complete()), True: bases.Complete()}
+    model = BasisGNN(P, HIDDEN, 2, Q, basis=families[bound] + bases.Identity()).double()
+    batch, (x, edge_index) = torch.tensor([0] * 4 + [1] * (N - 4)), graph()
+    given = families[True] + bases.Identity()
+    edges = given.bind(batch=batch, size=N, dtype=DOUBLE) if bound else edge_index
+    apart = [model(part, edge_index[:, :0]) for part in x.split([4, N - 4])]
+    torch.testing.assert_close(model(x, edges, batch=batch), torch.cat(apart))
+
+
+def test_a_trimmed_batch_is_of_the_nodes_that_are_left():
+    model = BasisGNN(P, HIDDEN, 2, Q, basis=SAGE_BASIS, norm="graph_norm").double().eval()
+    edge_index = torch.tensor([[2, 3, 4, 5], [0, 1, 2, 3]])
+    x, batch = torch.randn(6, P, dtype=DOUBLE), torch.tensor([0, 1, 0, 1, 0, 1])
+    y = model(x, edge_index, batch=batch, num_sampled_nodes_per_hop=[2, 2, 2], num_sampled_edges_per_hop=[2, 2])
+    assert y.shape == (4, Q)
+
+
 @pytest.mark.parametrize("kind", ["gcn", "sage"])
 def test_dropout_draws_as_pyg_does(kind: str):
     assert_same(*pair(kind, P, HIDDEN, 3, Q, dropout=0.5), *graph())

@@ -296,6 +296,11 @@ def test_what_tells_of_another_graph_goes():
         (lambda: ToGrid(WINDOWS["3x3"], mask=None), "mask: expected"),
         (lambda: ToGrid(WINDOWS["3x3"])(HeteroData()), "data: expected"),
         (lambda: ToGrid(WINDOWS["3x3"])((image(1, 4, 4), 3)), "data: expected"),
+        (
+            lambda: ToGrid(WINDOWS["3x3"])(Batch.from_data_list([Data(x=image(1, 4, 4))] * 2)),
+            "data: expected one image, got DataBatch; give the transform to the data set",
+        ),
+        (lambda: ToGrid(WINDOWS["3x3"])(Data(x=image(1, 4, 4).to_sparse())), "data.x: expected a dense tensor"),
         (lambda: ToGrid(WINDOWS["3x3"])(Data(y=3)), r"data.x: expected an image \(P, \*shape\) with 2 axes"),
         (lambda: ToGrid(WINDOWS["3x3"])(Data(x=image(4, 4))), r"data.x: expected an image .*got \(4, 4\); add an axis"),
         (lambda: ToGrid(WINDOWS["3x3"])(Data(x=image(1, 3, 4, 4))), "data.x: expected an image"),

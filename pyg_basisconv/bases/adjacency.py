@@ -171,14 +171,13 @@ def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> T
 class _Split(NamedTuple):
     """The edges of a square graph, parted from its loops.
 
-    plain: positions of the edges that are no loops, None where all are; last: (N,) the position of the last loop of
-    each node, E where it has none, None where there are no loops; loopless: the edges without them; loops: those with
-    one loop per node behind; is_loop: (E,) of each edge, in the portable path, where loops stay among the others:
-    without a weight.
+    plain, loop: positions of the edges that are no loops, and of those that are, None for all;
+    loopless: the edges without them; loops: those with one loop per node behind; is_loop: (E,) of each edge, in the
+    portable path, where loops stay among the others: without a weight.
     """
 
     plain: Tensor | None
-    last: Tensor | None
+    loop: Tensor | None
     loopless: Structure
     loops: Structure
     is_loop: Tensor | None = None
@@ -192,6 +191,15 @@ class _Split(NamedTuple):
         """Of the weights of all edges those of `loopless`."""
         return _select(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
 
+    def last(self, s: Structure) -> Tensor:
+        """(N,) the position of the last loop of each node among all edges, E where it has none."""
+        node = _select(s.source, self.loop)
+        place = torch.arange(node.numel(), device=node.device) if self.loop is None else self.loop
+        if self.is_loop is not None:
+            place = torch.where(self.is_loop, place, -1)
+        last = place.new_full((s.N,), -1).scatter_reduce(0, node.long(), place, "amax")
+        return torch.where(last < 0, s.source.numel(), last)
+
 
 def _split(graph: Graph) -> _Split:
     s = graph.structure
@@ -204,29 +212,21 @@ def _split(graph: Graph) -> _Split:
         )
 
     def build() -> _Split:
-        is_loop, E = s.source == s.target, s.source.numel()
+        is_loop = s.source == s.target
         nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
         if portable():
-            place = torch.where(is_loop, torch.arange(E, device=s.source.device), -1)
             loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
             loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
-            return _Split(None, _last(s.source, place, s.N, E), s, loops, is_loop)
-        loop = is_loop.nonzero().squeeze(1)
-        last, plain = None, None
+            return _Split(None, None, s, loops, is_loop)
+        plain, loop = None, is_loop.nonzero().squeeze(1)
         if loop.numel():
-            last, plain = _last(s.source[loop], loop, s.N, E), (~is_loop).nonzero().squeeze(1)
+            plain = (~is_loop).nonzero().squeeze(1)
         source, target = _select(s.source, plain), _select(s.target, plain)
         loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
-        return _Split(plain, last, Structure(source, target, None, s.M, s.N), loops)
+        return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
 
     split: _Split = s.memo("split", build)
     return split
-
-
-def _last(node: Tensor, place: Tensor, N: int, E: int) -> Tensor:
-    """(N,) the last of the places that each node has, E where it has none."""
-    last = place.new_full((N,), -1).scatter_reduce(0, node.long(), place, "amax")
-    return torch.where(last < 0, E, last)
 
 
 def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor | None]:
@@ -239,8 +239,8 @@ def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Te
         s = graph.structure
         is_loop = s.memo("is_loop", lambda: s.source == s.target)
         loops = loops + sums(s.pattern, torch.where(is_loop, w, 0), w.dtype)
-    elif existing == "keep" and split.last is not None:
-        loops = F.pad(w, (0, 1), value=fill).index_select(0, split.last)
+    elif existing == "keep" and split.some:
+        loops = F.pad(w, (0, 1), value=fill).index_select(0, split.last(graph.structure))
     return split.loops, torch.cat([split.without_loops(w), loops])
 
 
@@ -259,7 +259,8 @@ def normalise(
         return factor if scaled is None else scaled * factor
     if s.M != s.N:
         reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
-    inverse = root(sums(s.pattern, weight, dtype))
+    degree = sums(s.pattern, weight, dtype)
+    inverse = power(degree, -0.5) if weight is None else root(degree)  # numbers of edges are never negative
     at_source = s.at_source(inverse)
     return (at_source if scaled is None else at_source * scaled) * s.at_target(inverse)
 

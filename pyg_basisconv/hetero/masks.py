@@ -22,7 +22,9 @@ class EdgeMask(MessagePassing):
         """(E,) the mask, where an explainer has set one."""
         if not self.explain:
             return None
-        mask: Tensor = self._edge_mask
+        mask = self._edge_mask
+        if mask is None:
+            reject("explain", "a mask, where it is True", None, "call an Explainer, or set explain = None")
         if mask.numel() != E:
             reject("edge_index_dict", f"the {mask.numel()} edges that are explained", E, "pass the same edges")
         return mask.sigmoid() if self._apply_sigmoid else mask
@@ -38,6 +40,7 @@ def lend(masks: Sequence[EdgeMask], parts: Sequence[Part], conv: BasisConv) -> N
         found = [mask.of(E) for mask, E in zip(masks, counts, strict=True)]
         like = next(mask for mask in found if mask is not None)
         whole = torch.cat([like.new_ones(E) if mask is None else mask for mask, E in zip(found, counts, strict=True)])
+        conv._parameters.pop("_edge_mask", None)  # where PyG's set_masks, of a model of one type, has put one
         conv.explain, conv._apply_sigmoid, conv._edge_mask = True, False, whole
     elif conv.explain:
         conv.explain, conv._apply_sigmoid, conv._edge_mask = None, True, None

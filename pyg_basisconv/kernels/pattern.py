@@ -91,7 +91,7 @@ def _grouped(group: Tensor) -> bool:
 
 def _ptr(grouped: Tensor, num_groups: int, small: bool) -> Tensor:
     """Where each group starts, of groups in order."""
-    return torch._convert_indices_from_coo_to_csr(grouped, num_groups, out_int32=small)
+    return torch._convert_indices_from_coo_to_csr(grouped.contiguous(), num_groups, out_int32=small)  # reads it as such
 
 
 def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:

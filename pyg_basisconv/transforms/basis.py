@@ -31,6 +31,9 @@ class AddBasis(BaseTransform):
         replace: make them `edge_index`, `edge_type` and `edge_weight`, instead of those that there are; edge_attr,
             adj_t and e_id go, and other attributes of the old edges should have gone before.
 
+    A batch keeps its graphs apart; but as with PyG's transforms, `to_data_list` knows nothing of edges that a batch was
+    given later: give the transform to the data set where its graphs are taken out again.
+
     Reads edge_index (or adj_t), edge_type, batch, lambda_max and grid, where data have them; the dtype is that of the
     weights, or for want of them that of x.
 

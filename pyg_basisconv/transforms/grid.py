@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 from torch_geometric.transforms import BaseTransform
 
 from ..bases.gridded import Gridded
@@ -93,11 +93,15 @@ class ToGrid(BaseTransform):
         """The image and the mask, checked."""
         if not isinstance(data, Data):
             reject("data", "torch_geometric.data.Data", type(data).__name__, "make one: Data(x=image, y=label)")
+        if isinstance(data, Batch):  # whose images stand in each other's channels
+            reject("data", "one image", type(data).__name__, "give the transform to the data set, then make batches")
         image, mask, axes = data.get(self.attr), data.get(self.mask), self.window.axes
         if not isinstance(image, Tensor) or image.dim() != axes + 1:
             got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             fix = "add an axis for the channel with image[None], or name another attribute with attr="
             reject(f"data.{self.attr}", f"an image (P, *shape) with {axes} axes of a grid", got, fix)
+        if image.layout != torch.strided:
+            reject(f"data.{self.attr}", "a dense tensor", image.layout, "convert it with .to_dense()")
         shape = tuple(image.shape[1:])
         if mask is None:
             return image, None
