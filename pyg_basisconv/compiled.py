@@ -241,7 +241,8 @@ def _layer(
             stack.enter_context(_reparametrize_module(owner, swapped, tie_weights=True))
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
-        y = owner.laid_out(owner.evaluate(**given), given)
+        evaluate: Any = owner.evaluate_image if "image" in given else owner.evaluate  # type: ignore[attr-defined]
+        y = owner.laid_out(evaluate(**given), given)
         ticket = torch.zeros((), dtype=torch.int64)
         if y.requires_grad:
             number = id(ticket)

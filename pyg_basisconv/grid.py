@@ -76,10 +76,11 @@ class GridConv(BasisConv):
         observed = kwargs.pop("return_attention", False)
         if compiled.operates(self, image) and not observed:
             return compiled.call(self, {"image": image, **kwargs})
-        return self.evaluate(image, observed, **kwargs)
+        return self.evaluate_image(image, observed, **kwargs)
 
     @torch.compiler.disable
-    def evaluate(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
+    def evaluate_image(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:
+        """What `forward` does, see `evaluate`."""
         key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
         known = self._known.get(key)
         if known is not None:
@@ -98,11 +99,15 @@ class GridConv(BasisConv):
         return (y, bound) if observed else y
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
+        if "image" not in given:
+            return super().laid_out(y, given)
         form = last_format(given["image"]) if y.dim() == given["image"].dim() else None
         return y.contiguous(memory_format=torch.contiguous_format if form is None else form)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
-        image = given["image"]
+        image = given.get("image")
+        if image is None:
+            return super().likeness(given, unknown)
         x, grid = self._flat(image, given)
         y = super().likeness({**given, "x": x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
         targets = given.get("onto") or self.basis.reach(grid)

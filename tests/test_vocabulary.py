@@ -75,9 +75,15 @@ def test_hetero_name_that_is_the_long_name_of_another() -> None:
         ),
         "digits": (lambda: Vocabulary([10**5000]), ["relations: expected names that are strings", "got int"]),
         "numbers": (lambda: Vocabulary.of([1, 2]), ["relations: expected names that are strings", "got 1"]),
-        "none": (lambda: Vocabulary.of(0), ["relations: ", "a number from 1 on", "got 0"]),
-        "no relations of walks": (lambda: Walks(["0"], relations=0), ["relations: ", "a number from 1 on", "got 0"]),
-        "digits below zero": (lambda: Vocabulary.of(-(10**5000)), ["relations: ", "a number from 1 on", "got int"]),
+        "none": (lambda: Vocabulary.of(0), ["relations: ", "a number from 1 to 1000000", "got 0"]),
+        "no relations of walks": (
+            lambda: Walks(["0"], relations=0),
+            ["relations: ", "a number from 1 to 1000000", "got 0"],
+        ),
+        "digits below zero": (
+            lambda: Vocabulary.of(-(10**5000)),
+            ["relations: ", "a number from 1 to 1000000", "got int"],
+        ),
         "a string": (lambda: Vocabulary.of("abc"), ["relations: ", "'abc'"]),
         "negative": (lambda: Vocabulary.of(-1), ["relations: ", "-1"]),
         "True": (lambda: Vocabulary.of(True), ["relations: ", "True"]),
