@@ -11,7 +11,7 @@ from torch import Tensor
 from .cache import IdentityCache, memo
 from .errors import reject
 from .kernels import Pattern, spmm
-from .kernels.pattern import index_dtype
+from .kernels.pattern import extremes, index_dtype
 from .layouts import Ends, Layout, layout
 from .portable import checked, portable
 
@@ -486,7 +486,7 @@ def _structure(
     for name, end, count in (("source", source, M if sources is None else sources), ("target", target, N)):
         if end.is_meta:
             reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
-        low, high = map(int, end.aminmax()) if end.numel() else (0, -1)
+        low, high = extremes(end) if end.numel() else (0, -1)
         if low < 0:
             reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
         if count is not None and high >= count:

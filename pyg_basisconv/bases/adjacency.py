@@ -12,6 +12,7 @@ from ..errors import reject
 from ..explicit import EdgeSet, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
+from ..kernels.pattern import positions
 from ..portable import portable
 from .identity import target_diagonal
 
@@ -218,9 +219,9 @@ def _split(graph: Graph) -> _Split:
             loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
             loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
             return _Split(None, None, s, loops, is_loop)
-        plain, loop = None, is_loop.nonzero().squeeze(1)
+        plain, loop = None, positions(is_loop)
         if loop.numel():
-            plain = (~is_loop).nonzero().squeeze(1)
+            plain = positions(~is_loop)
         source, target = _select(s.source, plain), _select(s.target, plain)
         loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
         return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)

@@ -46,6 +46,30 @@ def index_dtype(*sizes: int) -> torch.dtype:
     return torch.int64 if portable() or max(sizes) > _INT32_MAX else torch.int32
 
 
+def positions(mask: Tensor) -> Tensor:
+    """Where a mask is True; on the CPU by numpy, which waits for no other thread.
+
+    >>> positions(torch.tensor([True, False, True])).tolist()
+    [0, 2]
+    """
+    if mask.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(mask.numpy()))
+    return mask.nonzero().squeeze(1)
+
+
+def extremes(index: Tensor) -> tuple[int, int]:
+    """The least and the greatest of some integers.
+
+    >>> extremes(torch.tensor([3, 1, 2]))
+    (1, 3)
+    """
+    if index.device.type == "cpu":
+        numbers = index.numpy()
+        return int(numbers.min()), int(numbers.max())
+    low, high = index.aminmax()
+    return int(low), int(high)
+
+
 def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
     """Runs of whole groups, of about `size` entries each: the first group, the one behind the last, the entries' end.
 
