@@ -12,6 +12,7 @@ from .basis import Basis, EdgeList
 from .conv import BasisConv
 from .errors import check_count, check_flags, reject
 from .graph import Graph
+from .kernels.op import autocasting
 from .mechanisms import MLP, Dot, Tap
 
 
@@ -45,6 +46,7 @@ class LightweightConv(nn.Module):
         self.conv = BasisConv(channels, channels, window, shared, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.conv)
         return self.linear_out(self.conv(F.glu(self.linear_in(x))))
 
 
@@ -77,6 +79,7 @@ class DynamicConv(nn.Module):
         self.conv = BasisConv(channels, channels, window, theta.Split(), bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.conv)
         # The softmax counts the taps beyond an end, as in the paper: they find zeros there.
         h = F.pad(F.glu(self.linear_in(x)), (0, 0, self.before, self.after))
         return self.linear_out(self.conv(h).narrow(-2, self.before, x.size(-2)))
@@ -111,6 +114,7 @@ class AttentionPooling(nn.Module):
         self.conv = BasisConv(channels, channels, bags, theta.Pass(), bias=False)
 
     def forward(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        _check(x, self.conv, sparse=True)
         if batch is None:
             batch = torch.zeros(x.size(-2), dtype=torch.long, device=x.device)
         return self.conv(x, batch=batch)
@@ -145,6 +149,7 @@ class CausalAttention(nn.Module):
 
     def forward(self, x: Tensor, **mask: Any) -> Tensor:
         """As above; `mask` and `valid` are those of `BasisConv.forward`."""
+        _check(x, self.conv)
         return x + self.dropout(self.conv(self.norm(x), **mask))
 
 
@@ -176,6 +181,7 @@ class RoutingBlock(nn.Module):
 
     def forward(self, x: Tensor, **mask: Any) -> Tensor:
         """As above; `mask` is that of `BasisConv.forward`."""
+        _check(x, self.conv)
         h = self._norm(0, x + self.conv(x, **mask))
         return self._norm(1, h + self.feed(h))
 
@@ -229,6 +235,20 @@ class PervasiveWindow(Basis):
 
     def extra_repr(self) -> str:
         return f"{self.targets}, rows={self.rows}, columns={self.columns}"
+
+
+def _check(x: Any, conv: BasisConv, sparse: bool = False) -> None:
+    """Rejects features that the parameters of a block, such as those of its layer, do not take."""
+    channels, weight = conv.theta.P, next(conv.parameters())
+    if not isinstance(x, Tensor) or x.dim() < 2 or x.size(-1) != channels:
+        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        reject("x", f"a tensor (*, N, {channels})", got, "give the channels that the block has")
+    if x.layout != torch.strided and not sparse:
+        reject("x", "a dense tensor", x.layout, "convert it with .to_dense()")
+    mixed = x.is_floating_point() and autocasting(x.device)
+    if x.device != weight.device or (x.dtype != weight.dtype and not mixed):
+        expected, got = f"{weight.dtype} on {weight.device}, as the block", f"{x.dtype} on {x.device}"
+        reject("x", expected, got, "convert one to the other's with .to()")
 
 
 def _offsets(taps: int, causal: bool) -> Sequence[int]:

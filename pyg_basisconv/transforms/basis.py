@@ -157,7 +157,7 @@ class InducedBasis(BaseTransform):
             if not isinstance(data.get(name), Tensor):
                 fix = "add the attributes first, AddBasis(basis)(data)"
                 reject(f"data.{name}", "a tensor, as AddBasis makes it", type(data.get(name)).__name__, fix)
-        (source, target), kind, weight = (data[name] for name in names(attr))
+        (source, target), kind, weight = _read(data, attr)
         target, order = torch.sort(target, stable=True)
         count = torch.bincount(target, minlength=data.num_nodes)
         self.attr, self.num_nodes = attr, data.num_nodes
@@ -176,7 +176,7 @@ class InducedBasis(BaseTransform):
         if not isinstance(n_id, Tensor):
             fix = "set data.n_id = torch.arange(data.num_nodes) before it is sampled"
             reject("data.n_id", "the number of each node in the whole graph", type(n_id).__name__, fix)
-        integers = n_id.dtype in (torch.int64, torch.int32) and n_id.shape == (data.num_nodes,)
+        integers = _whole(n_id) and n_id.shape == (data.num_nodes,)
         if not integers or (n_id.numel() and not 0 <= int(n_id.min()) <= int(n_id.max()) < self.num_nodes):
             expected = f"integers from 0 to {self.num_nodes - 1} of shape ({data.num_nodes},)"
             fix = "give InducedBasis the graph that is sampled"
@@ -184,8 +184,8 @@ class InducedBasis(BaseTransform):
         n_id = n_id.long().to(self._source.device)
         if sample is None:
             return n_id, torch.zeros_like(n_id)
-        if not isinstance(sample, Tensor) or sample.shape != n_id.shape or sample.is_floating_point():
-            got = tuple(sample.shape) if isinstance(sample, Tensor) else type(sample).__name__
+        if not isinstance(sample, Tensor) or sample.shape != n_id.shape or not _whole(sample):
+            got = f"{sample.dtype} {tuple(sample.shape)}" if isinstance(sample, Tensor) else type(sample).__name__
             reject("data.batch", f"the sample of each node, ({n_id.numel()},) integers", got, "leave it out")
         return n_id, sample.long().to(n_id.device)
 
@@ -217,6 +217,30 @@ def names(attr: str) -> tuple[str, ...]:
     (('basis_edge_index', 'basis_edge_type', 'basis_edge_weight'), ('edge_index', 'edge_type', 'edge_weight'))
     """
     return tuple(f"{attr}_{part}".lstrip("_") for part in _PARTS)
+
+
+def _read(data: Data, attr: str) -> _Edges:
+    """The typed weighted edges of data, checked: an end beyond the nodes would be a node of another sample."""
+    ends, kind, weight = (data[name] for name in names(attr))
+    shapes = tuple(ends.shape), tuple(kind.shape), tuple(weight.shape)
+    E = ends.shape[-1] if ends.dim() else 0
+    fix = "take them as AddBasis makes them"
+    if shapes != ((2, E), (E,), (E,)) or weight.layout != torch.strided or not weight.is_floating_point():
+        reject(f"data.{attr}_*", "shapes (2, E), (E,) and (E,), and floating weights", (shapes, weight.dtype), fix)
+    if not _whole(ends) or not _whole(kind) or not ends.device == kind.device == weight.device:
+        got = ", ".join(f"{part.dtype} on {part.device}" for part in (ends, kind, weight))
+        reject(f"data.{attr}_*", "integers as ends and types, on the device of the weights", got, fix)
+    low, high = (int(ends.min()), int(ends.max())) if E else (0, -1)
+    if low < 0 or high >= data.num_nodes:
+        expected = f"integers from 0 to {data.num_nodes - 1}"
+        reject(f"data.{names(attr)[0]}", expected, low if low < 0 else high, "give the graph that AddBasis was given")
+    return ends, kind, weight
+
+
+def _whole(numbers: Tensor) -> bool:
+    """Whether they are integers that can be read."""
+    integers = numbers.dtype in (torch.int64, torch.int32)
+    return integers and numbers.layout == torch.strided and not numbers.is_meta
 
 
 def check_prefix(attr: object) -> None:
