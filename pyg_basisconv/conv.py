@@ -16,7 +16,7 @@ from .cache import faked
 from .content import Content, Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
-from .features import check_bound, read, rows
+from .features import check_bound, check_like, read, rows
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
@@ -362,6 +362,10 @@ class BasisConv(MessagePassing):
         features, M, N, target_row = read(x, size, edges.shape[1], self.theta, basis.reads_target)
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
+        if self.theta.weight is None and basis.reads_content:
+            for parameter in basis.parameters():
+                check_like(features, parameter)
+                break
         if given:
             bound: BoundBasis = edge_index
             for name, value in (

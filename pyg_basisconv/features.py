@@ -103,15 +103,15 @@ def check_features(x: Any, name: str, theta: Theta) -> None:
             "correct x or in_channels",
         )
     if weight is not None:
-        if x.device != weight.device:
-            reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
-        if x.dtype != weight.dtype and not autocasting(x.device):
-            reject(
-                name,
-                f"dtype {weight.dtype}, as the layer",
-                x.dtype,
-                "convert one to the other's with .to()",
-            )
+        check_like(x, weight, name)
+
+
+def check_like(x: Tensor, weight: Tensor, name: str = "x") -> None:
+    """Checks that features are where a parameter is, and of its kind."""
+    if x.device != weight.device:
+        reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
+    if x.dtype != weight.dtype and not autocasting(x.device):
+        reject(name, f"dtype {weight.dtype}, as the layer", x.dtype, "convert one to the other's with .to()")
 
 
 def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> None:

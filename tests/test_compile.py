@@ -416,8 +416,8 @@ def test_what_no_operator_returns_is_left_uncompiled():
 def test_another_process_has_other_numbers():
     """Compiled code is kept on disk, by what its graph says of a layer: that is the number."""
     script = "from pyg_basisconv import BasisConv, bases; print(BasisConv(1, 1, bases.Identity()).number)"
-    numbers = {subprocess.check_output([sys.executable, "-c", script], text=True).strip() for _ in range(2)}
-    assert len(numbers) == 2
+    number = int(subprocess.check_output([sys.executable, "-c", script], text=True))
+    assert abs(number - contract.make(bases.Identity()).number) > 1 << 20
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -1,4 +1,6 @@
-"""Anything into every public entry: what comes out is what the definition says, or a ValueError or TypeError.
+"""Anything into every public entry: what comes out is right by definition, or a ValueError or TypeError.
+
+test_fuzz_pyg.py does so for hetero, models, transforms and blocks.
 
 `pytest tests/test_fuzz.py --hypothesis-profile=long` draws a hundred times as many examples.
 """
@@ -28,7 +30,7 @@ from torch_geometric.data import Data, HeteroData
 
 from pyg_basisconv import BasisConv, Knowledge, bases, convert, load_walks
 from pyg_basisconv.hetero import split, stack
-from pyg_basisconv.mechanisms import Perceptron
+from pyg_basisconv.mechanisms import MLP, Perceptron
 from pyg_basisconv.testing import Permutation, Translation, assert_equivariant
 from pyg_basisconv.theta import Pass
 from pyg_basisconv.transforms import ToGrid
@@ -343,12 +345,17 @@ def test_actions(data: st.data()) -> str:
 
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
+POOLING = BasisConv(6, 6, bases.Attention(1, MLP(4, target=None), bases.Bags()), Pass(), bias=False).double()
 FOUND: dict[str, Callable[[], Any]] = {
     "relations without number": lambda: bases.Walks(["0"], 2**63),
     "edges of a hidden layer": lambda: Perceptron(2, edge_dim=2**70),
     "matrices elsewhere": lambda: bases.Mix(torch.ones(2, device="meta"), bases.Powers(2)),
     "action elsewhere": lambda: bases.FiniteGroup([[0]], torch.ones(1, 1, 1, device="meta")),
     "sparse rows of nodes": lambda: split(torch.ones(1, 2).to_sparse(), HeteroData(a={"num_nodes": 1})),
+    "features beside a mechanism's": lambda: POOLING(torch.ones(3, 6), batch=torch.tensor([0, 0, 1])),
+    "bags elsewhere": lambda: POOLING(
+        torch.ones(3, 6, dtype=DOUBLE), batch=torch.zeros(3, dtype=torch.long, device="meta")
+    ),
     "dtype by name": lambda: bases.Adjacency().bind(EDGES, dtype="float32"),
     "more targets than sources": lambda: bases.Identity().bind(size=(2, 5)),
     "x elsewhere, no parameter": lambda: BasisConv(1, 1, bases.Adjacency(), Pass(), bias=False)(

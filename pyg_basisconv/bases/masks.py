@@ -186,6 +186,8 @@ class Bags(Basis):
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
         if N is None and isinstance(batch, Tensor) and not batch.is_floating_point():
+            if batch.is_meta:
+                reject("batch", "numbers", "a tensor on 'meta', which has none", "make it on a device")
             refuse("size", "size=(M, N) with the number N of graphs", None)
             N = int(batch.max()) + 1 if batch.numel() else 0
         return M, N
