@@ -12,6 +12,7 @@ from fuzz_support import numbers
 from hypothesis import strategies as st
 from oracle import Graph
 from torch import Tensor, nn
+from torch_geometric.typing import SparseTensor
 
 from pyg_basisconv import BasisConv
 
@@ -83,7 +84,7 @@ def calls(draw: st.DrawFn) -> Call:
 
 def _as(value: Any, dtype: torch.dtype) -> Any:
     floating = isinstance(value, Tensor) and type(value) is Tensor and value.is_floating_point()
-    return value.to(dtype) if floating else value
+    return value.to(dtype) if floating or isinstance(value, SparseTensor) else value
 
 
 # What may be done to a valid call. Each change gives the call back, or None where it does not apply to it.
