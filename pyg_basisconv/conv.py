@@ -363,9 +363,9 @@ class BasisConv(MessagePassing):
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
         if self.theta.weight is None and basis.reads_content:
-            for parameter in basis.parameters():
-                check_like(features, parameter)
-                break
+            own = next(basis.parameters(), None)
+            if own is not None:
+                check_like(features, own)
         if given:
             bound: BoundBasis = edge_index
             for name, value in (

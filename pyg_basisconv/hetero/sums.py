@@ -1,13 +1,12 @@
 """The basis of edges of several types, from sources of their own."""
 
-import torch
-
 from ..bases.edges import typed
 from ..bases.relations import NORMS, Norm, normalised
 from ..basis import Basis, BoundBasis
 from ..errors import reject
 from ..explicit import TypedEdges
 from ..graph import Graph
+from ..kernels.pattern import tally
 
 
 class TypedSum(Basis):
@@ -20,6 +19,7 @@ class TypedSum(Basis):
         num_relations: R; `edge_type` of a call has numbers from 0 to R - 1.
         norm: as in `Relations`, within each type.
 
+    >>> import torch
     >>> edge_index, edge_type = torch.tensor([[0, 1, 2], [0, 0, 0]]), torch.tensor([0, 0, 1])
     >>> TypedSum(2, 'mean').bind(edge_index, edge_type=edge_type, size=(3, 1)).to_coo().to_dense()
     tensor([[[0.5000],
@@ -37,14 +37,11 @@ class TypedSum(Basis):
         edges, weight = typed(graph, self.num_relations), None if graph.weight is None else graph.weights
         if self.norm == "mean":  # counted without sorting the edges
             place = edges.type.long() * edges.N + edges.target
-            count = place.new_zeros(self.num_relations * edges.N).scatter_add_(0, place, torch.ones_like(place))
-            mean = count[place].to(graph.wide).reciprocal()
+            mean = tally(place, self.num_relations * edges.N)[place].to(graph.wide).reciprocal()
             weight = mean if weight is None else weight * mean
         else:
             weight = normalised(edges, weight, self.norm, graph.wide)
-        if graph.mask is not None:
-            weight = graph.mask if weight is None else weight * graph.mask
-        return TypedEdges(edges.merged, weight, graph.dtype)
+        return TypedEdges(edges.merged, graph.thin(weight), graph.dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_relations}, norm={self.norm!r}"
