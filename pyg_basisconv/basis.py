@@ -336,6 +336,12 @@ class BoundBasis:
         """Whether a gradient passes through the matrices."""
         return False
 
+    def __matmul__(self, other: "BoundBasis") -> "BoundBasis":
+        """All products :math:`A'_k A''_l`, first of this family and then of another, bound to a graph of its own."""
+        from .bases.composed import BoundProduct
+
+        return BoundProduct(self, other) if isinstance(other, BoundBasis) else NotImplemented
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
 

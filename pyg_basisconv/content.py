@@ -23,6 +23,7 @@ class Inputs:
 
     def __init__(self, x: Tensor, theta: Theta) -> None:
         self.x, self.theta = x, theta
+        self.levels: Tensor | None = None  # (J, N) of a `bases.Composition`
 
     @cached_property
     def projected(self) -> Members:

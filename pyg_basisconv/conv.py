@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
+from .bases.composition import Composition
 from .basis import Basis, BoundBasis, Compaction, Native
 from .cache import faked
 from .content import Content, Inputs
@@ -63,6 +64,8 @@ class BasisConv(MessagePassing):
     >>> conv
     BasisConv(8, 4, Chebyshev(K=3), Full())
     """
+
+    takes_pairs = True  # False where it does what two layers do, one after the other
 
     def __init__(
         self,
@@ -207,8 +210,19 @@ class BasisConv(MessagePassing):
         torch.compile does not look into it: it takes the operator of `compiled`, or breaks the graph.
         """
         inputs, bound = self._bind(x, edge_index, edge_weight, edge_type, observed=observed, **given)
-        y = self._narrowed(self._evaluate(inputs, bound, *self._choose(inputs.x, bound)))
+        y = self._evaluate(inputs, bound, *self._choose(inputs.x, bound))
+        if inputs.levels is not None:
+            y = y + self.constants(inputs.levels).to(y.dtype)
+        y = self._narrowed(y)
         return (y, bound) if observed else y
+
+    def constants(self, levels: Tensor) -> Tensor:
+        """(N, Q) what becomes of the constants of a `bases.Composition`, whose levels are (J, N)."""
+        carried = self.theta.carried
+        if carried is None or len(carried) != len(levels):
+            got = None if carried is None else len(carried)
+            reject("theta", f"{len(levels)} constants, for {self.basis}", got, "make the layer by compose")
+        return levels.t().to(carried.dtype) @ carried
 
     @staticmethod
     def _narrowed(y: Tensor) -> Tensor:
@@ -219,7 +233,7 @@ class BasisConv(MessagePassing):
     @property
     def open(self) -> bool:
         """Whether the first call has yet to tell how wide the parameter is."""
-        return isinstance(self.theta.weight, UninitializedParameter)
+        return isinstance(self.theta.sample, UninitializedParameter)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         """The result of a call in the layout that `likeness` has."""
@@ -354,6 +368,9 @@ class BasisConv(MessagePassing):
     ) -> tuple[Inputs, BoundBasis]:
         """Checks the call, and returns the features with their parameter and the family that reads them."""
         basis, given = self.basis, isinstance(edge_index, BoundBasis)
+        if not self.takes_pairs and isinstance(x, tuple | list) and len(x) == 2 and x[1] is not None:
+            fix = "apply the two layers, each to its own pair"
+            reject("x", "one tensor, for two layers in one", "a pair", fix)
         edges = layout(None if given else edge_index, self.flow)
         shape = grid_shape(grid)
         if not given:
@@ -362,7 +379,7 @@ class BasisConv(MessagePassing):
         features, M, N, target_row = read(x, size, edges.shape[1], self.theta, basis.reads_target)
         if self.in_channels == -1:
             self.in_channels = self.theta.P  # found in this call
-        if self.theta.weight is None and basis.reads_content:
+        if self.theta.sample is None and basis.reads_content:
             own = next(basis.parameters(), None)
             if own is not None:
                 check_like(features, own)
@@ -385,7 +402,7 @@ class BasisConv(MessagePassing):
             check_bound(bound, basis, features, asked)
             if self.explain:
                 bound = bound.masked(self._masked)
-            return Inputs(features, self.theta), bound
+            return self._apart(Inputs(features, self.theta), bound)
         if edge_index is None and basis.needs_edges:
             reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
         dtype = features.dtype
@@ -425,7 +442,18 @@ class BasisConv(MessagePassing):
                 f"{bound.M} x {bound.N}, of {basis}",
                 "turn the edges round instead of the basis, for a graph with M != N",
             )
-        return inputs, bound
+        return self._apart(inputs, bound)
+
+    def _apart(self, inputs: Inputs, bound: BoundBasis) -> tuple[Inputs, BoundBasis]:
+        """The family of two layers in one, and apart from it what becomes of their constants."""
+        if not isinstance(self.basis, Composition):
+            return inputs, bound
+        both = self.basis.over(bound)
+        if both is None:
+            fix = "pass basis.bind(edges), or bound @ bound"
+            reject("edge_index", f"what {self.basis} was bound to", type(bound).__name__, fix)
+        inputs.levels = both.levels
+        return inputs, both.family
 
     @staticmethod
     def _condensed(x: Tensor, cached: bool) -> Tensor:
@@ -436,7 +464,7 @@ class BasisConv(MessagePassing):
     def _choose(self, x: Tensor, bound: BoundBasis, order: str | None = None) -> tuple[Plan, Native | None]:
         """The plan of a call, and what a vendor's kernel can do of it."""
         grad, theta = torch.is_grad_enabled(), self.theta
-        weight = theta.weight
+        weight = theta.sample
         P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()

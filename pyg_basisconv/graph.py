@@ -179,6 +179,18 @@ class Graph:
 
         return self.memo(("over", grid), build)  # type: ignore[no-any-return]
 
+    def between(self, M: int, N: int, grid: tuple[int, ...] | None) -> "Graph":
+        """The same graph, of other numbers of sources and targets where it has no edges; see `over`."""
+        if (M, N) == (self.M, self.N) or self.source.numel():
+            return self.over(grid)
+
+        def build() -> Graph:
+            none = self.source
+            structure = Structure(none, none, self.structure.type, M, N)
+            return Graph(structure, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row, M, grid)
+
+        return self.memo(("between", M, N, grid), build)  # type: ignore[no-any-return]
+
     @property
     def source(self) -> Tensor:
         """(E,) where each edge comes from."""

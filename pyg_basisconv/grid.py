@@ -61,7 +61,8 @@ class GridConv(BasisConv):
         **kwargs: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, basis, theta, order, bias, **kwargs)
-        self._known: dict[Hashable, OnImages] = {}  # of calls that torch's kernel takes, by what they have in common
+        # Of calls that torch's kernel takes, by what they have in common: the family, and its levels.
+        self._known: dict[Hashable, tuple[OnImages, Tensor | None]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_known": {}}  # a copy finds its own
@@ -84,10 +85,11 @@ class GridConv(BasisConv):
         key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
         known = self._known.get(key)
         if known is not None:
-            native = known.native(self.theta, image.shape[-len(known.shape) - 1])
+            family, levels = known
+            native = family.native(self.theta, image.shape[-len(family.shape) - 1])
             assert native is not None
             assert native.of_image is not None
-            return native.of_image(image, self.bias)
+            return self._carry(native.of_image(image, self.bias), levels, family.grid)
         x, grid = self._flat(image, kwargs)
         asked = None if isinstance(kwargs.get("edge_index"), BoundBasis) else grid
         inputs, bound = self._bind(x, grid=asked, observed=observed, **kwargs)
@@ -121,20 +123,26 @@ class GridConv(BasisConv):
             if key is not None and isinstance(bound, OnImages):
                 if len(self._known) >= _KNOWN:
                     self._known.clear()
-                self._known[key] = bound
-            return native.of_image(image, self.bias)
+                self._known[key] = bound, inputs.levels
+            return self._carry(native.of_image(image, self.bias), inputs.levels, bound.grid)
         y = self._evaluate(inputs, bound, chosen, native)
         targets = bound.grid or (grid if math.prod(grid) == bound.N else (bound.N,))
-        y = y.transpose(-1, -2).unflatten(-1, targets)  # (*, Q, *targets), a view
+        y = self._carry(y.transpose(-1, -2).unflatten(-1, targets), inputs.levels, targets)  # (*, Q, *targets), a view
         # torch's own kernels keep the memory format; the other orders have channels last.
         return y if chosen.order == "native" else like(y, image)
+
+    def _carry(self, y: Tensor, levels: Tensor | None, targets: Ints | None) -> Tensor:
+        """The image, and what becomes of the constants of a `bases.Composition`."""
+        if levels is None:
+            return y
+        return y + self.constants(levels).to(y.dtype).t().unflatten(-1, targets or (-1,))
 
     def _likeness(self, image: Tensor) -> Hashable | None:
         """What calls have in common that are checked, bound and planned alike; None where torch looks into the call."""
         watched = torch._C._are_functorch_transforms_active() or torch._C._is_any_autocast_enabled()
         if watched or torch.compiler.is_compiling() or faked():
             return None
-        parameters = (*self.theta._parameters.values(), self.bias)
+        parameters = (*self.theta.parameters(), self.bias)
         learnt = tuple((p.dtype, p.device, p.requires_grad) for p in parameters if p is not None)
         about = image.shape, image.layout, image.dtype, image.device, image.requires_grad
         return (*about, torch.is_grad_enabled(), self.basis, self.theta, learnt, self.order, self.cached, self._fused)

@@ -146,6 +146,24 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
         lambda g: oracle.chebyshev(g, 3, "rw", 1.7),
         "r",
     ),
+    "Wavelets(3)": (lambda: bases.Wavelets(3), lambda g: oracle.wavelets(oracle.adjacency(g, "rw"), 3), "s"),
+    "Wavelets(1,sym)": (
+        lambda: bases.Wavelets(1, bases.Adjacency("sym")),
+        lambda g: oracle.wavelets(oracle.adjacency(g, "sym"), 1),
+        "r",
+    ),
+    "Wavelets(4,high)": (
+        lambda: bases.Wavelets(4, low_pass=False),
+        lambda g: oracle.wavelets(oracle.adjacency(g, "rw"), 4, low_pass=False),
+        "r",
+    ),
+    "Wavelets(2,Product).T": (
+        lambda: bases.Wavelets(2, bases.Adjacency("mean") @ bases.Adjacency("rw")).T,
+        lambda g: oracle.transpose(
+            oracle.wavelets(oracle.product(oracle.adjacency(g, "mean"), oracle.adjacency(g, "rw")), 2)
+        ),
+        "r",
+    ),
     "Sum": (
         lambda: bases.Identity() + bases.Adjacency("mean") + bases.Chebyshev(3),
         lambda g: oracle.concat(oracle.identity(g), oracle.adjacency(g, "mean"), oracle.chebyshev(g, 3)),

@@ -110,6 +110,14 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
         bases.Diffusion,
         {"K": (count(), [1, 2]), "direction": (among("both", "out", "in"), ["both", "out", "in"])},
     ),
+    "Wavelets": (
+        bases.Wavelets,
+        {
+            "J": (count(), [1, 3]),
+            "operator": (lambda v: v is None or (isinstance(v, bases.Basis) and v.K == 1), [None, bases.Adjacency()]),
+            "low_pass": (flag, [True, False]),
+        },
+    ),
     "Edges": (bases.Edges, {"K": (count(), [1, 3])}),
     "Relations": (
         bases.Relations,

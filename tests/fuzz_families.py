@@ -69,6 +69,17 @@ def powers(draw: st.DrawFn) -> Family:
 
 
 @st.composite
+def wavelets(draw: st.DrawFn) -> Family:
+    J, low_pass, of = draw(st.integers(1, 3)), draw(st.booleans()), draw(adjacencies())
+    return Family(
+        bases.Wavelets(J, of.basis, low_pass),
+        lambda g: oracle.wavelets(of.matrices(g), J, low_pass),
+        True,
+        positive=of.positive,
+    )
+
+
+@st.composite
 def diffusions(draw: st.DrawFn) -> Family:
     K, way = draw(st.integers(1, 3)), draw(st.sampled_from(["both", "out", "in"]))
     return Family(bases.Diffusion(K, way), lambda g: oracle.diffusion(g, K, way), True)
@@ -131,7 +142,16 @@ def positions(draw: st.DrawFn) -> Family:
 
 
 leaves = st.one_of(
-    adjacencies(), laplacians(), chebyshevs(), powers(), diffusions(), own_edges(), relations(), walks(), positions()
+    adjacencies(),
+    laplacians(),
+    chebyshevs(),
+    powers(),
+    diffusions(),
+    own_edges(),
+    relations(),
+    walks(),
+    positions(),
+    wavelets(),
 )
 
 

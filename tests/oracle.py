@@ -5,6 +5,7 @@ the operator A o Theta is built, entry by entry of its definition, and then appl
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -155,6 +156,16 @@ def chebyshev(g: Graph, K: int, norm="sym", lambda_max=None) -> Tensor:
     while len(members) < K:
         members.append(2 * scaled @ members[-1] - members[-2])
     return torch.stack(members[:K])
+
+
+def wavelets(S: Tensor, J: int, low_pass: bool = True) -> Tensor:
+    """psi_0 = I - T, psi_j = T^(2^(j-1)) - T^(2^j), and T^(2^(J-1)), with T = (I + S) / 2, power after power."""
+    powers = [torch.eye(S.shape[-1], dtype=torch.float64)]
+    while len(powers) <= 2 ** (J - 1):
+        powers.append(powers[-1] @ (powers[0] + S[0]) / 2)
+    scales = [0, *(2**j for j in range(J))]
+    members = [powers[a] - powers[b] for a, b in pairwise(scales)]
+    return torch.stack(members + [powers[-1]] * low_pass)
 
 
 def shifts(g: Graph, offsets: list[int]) -> Tensor:

@@ -221,6 +221,7 @@ KINDS = {
         RANDOM,
         lambda g, mask: torch.cat([oracle.powers(adjacency(h, mask, "rw"), 3) for h in (g, g.turned)]),
     ),
+    "Wavelets": Case(lambda: bases.Wavelets(3), RANDOM, lambda g, mask: oracle.wavelets(adjacency(g, mask, "rw"), 3)),
     "Edges-typed": Case(lambda: bases.Edges(3), TYPED, lambda g, mask: typed(g, mask, 3)),
     "Edges-shared": Case(
         lambda: bases.Edges(2),

@@ -50,6 +50,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Degree+Laplacian.T": (lambda: conv(bases.Degree() + bases.Laplacian("rw").T), "w"),
     "Chebyshev": (lambda: conv(bases.Chebyshev(3)), "w"),
     "Diffusion@Mix": (lambda: conv((bases.Diffusion(2) @ bases.Mix([[1.0, 0.0, 2.0]], bases.Powers(3))).T), ""),
+    "Wavelets": (lambda: conv(bases.Wavelets(3)), "w"),
     "Edges": (lambda: conv(bases.Identity() + bases.Edges(3)), "wt"),
     "Relations": (lambda: conv(RELATIONS, theta.Separable(2)), "t"),
     "Relations(sym)": (lambda: conv(bases.Relations(3, "sym")), "wt"),

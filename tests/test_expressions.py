@@ -22,6 +22,7 @@ WRITTEN = [
     "Attention(8, 0.5 * Dot(8) + Additive().then(LeakyReLU(0.2)), Adjacency(self_loops=True), dropout=0.5)",
     "Window((4, 4), (3, 3), padding=1)",
     "Relations(4, norm='mean', inverse=True)",
+    "Wavelets(3, Adjacency('sym'), low_pass=False)",
     "Separable(H=4, depthwise=True)",
     "Heads('mean')",
     "Pass(scale=[1, 0.5])",

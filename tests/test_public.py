@@ -14,6 +14,7 @@ import pyg_basisconv
 # Modules whose names are for users, as the README and CONTRIBUTING.md tell them; `verify` and `kernels` are within.
 MODULES = (
     "",
+    ".algebra",
     ".bases",
     ".blocks",
     ".convert",

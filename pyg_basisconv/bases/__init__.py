@@ -5,6 +5,7 @@ from .adjacency import Adjacency, Degree, Laplacian
 from .attended import BoundAttention
 from .attention import Attention
 from .composed import Concat, Mix, Product, Transpose
+from .composition import Composition
 from .edges import Edges
 from .group import FiniteGroup, Group
 from .identity import Identity
@@ -14,6 +15,7 @@ from .relations import Relations
 from .shifts import Shifts
 from .walked import BoundWalks
 from .walks import Walks
+from .wavelets import Wavelets
 from .window import Window
 
 __all__ = [
@@ -27,6 +29,7 @@ __all__ = [
     "Causal",
     "Chebyshev",
     "Complete",
+    "Composition",
     "Concat",
     "Degree",
     "Diffusion",
@@ -43,5 +46,6 @@ __all__ = [
     "Shifts",
     "Transpose",
     "Walks",
+    "Wavelets",
     "Window",
 ]

@@ -460,15 +460,23 @@ class Product(Composed):
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None:
             graph = graph.holding(graph.content.within(members=None))
-        first: BoundBasis = self.parts[0].on(graph)  # type: ignore[operator]
-        then = graph if first.grid is None else graph.over(first.grid)
-        return BoundProduct(first, self.parts[1].on(then))  # type: ignore[operator]
+        return BoundProduct(*one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)
 
     def __repr__(self) -> str:
         return " @ ".join(f"({part!r})" if isinstance(part, Concat) else repr(part) for part in self.parts)
+
+
+def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBasis, BoundBasis]:
+    """Two families, bound: the first from the sources, and the second from where the first one ends."""
+    between = first.sized(graph.M, None, graph.batch, graph.grid)[1]
+    start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
+    before = first.on(start)
+    if second.needs_edges:
+        return before, second.on(graph if before.grid is None else graph.over(before.grid))
+    return before, second.on(graph.between(before.N, graph.N, before.grid or graph.grid))
 
 
 class Transpose(Composed):

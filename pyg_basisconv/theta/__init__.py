@@ -2,12 +2,14 @@
 
 from .base import Blocks, Theta, project
 from .blocks import Grouped, Separable
+from .chain import Chain
 from .channels import Depthwise, Split
 from .full import Full, Pass
 from .heads import Heads, LowRank
 
 __all__ = [
     "Blocks",
+    "Chain",
     "Depthwise",
     "Full",
     "Grouped",

@@ -43,6 +43,7 @@ class Theta(nn.Module):
 
     weight: nn.Parameter | UninitializedParameter
     fan: float = 1  # see `Basis`
+    carried: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
     K: int
     P: int
     Q: int
@@ -78,14 +79,14 @@ class Theta(nn.Module):
         self.reset_parameters()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        if isinstance(self.weight, UninitializedParameter):
+        if isinstance(self.sample, UninitializedParameter):
             destination[prefix + "weight"] = self.weight
         else:
             super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "weight")
-        if isinstance(self.weight, UninitializedParameter):
+        if isinstance(self.sample, UninitializedParameter):
             if isinstance(saved, UninitializedParameter):
                 return
             if saved is not None:
@@ -103,6 +104,16 @@ class Theta(nn.Module):
     def reset_parameters(self) -> None:
         """Draws the parameters anew."""
         raise NotImplementedError
+
+    @property
+    def sample(self) -> Tensor | None:
+        """A tensor of the dtype of the weight, where it is, learnt if it is; None where there is none."""
+        return self.weight
+
+    @property
+    def lifts(self) -> bool:
+        """Whether `lift` appends a column of ones."""
+        return False
 
     def lift(self, x: Tensor) -> Tensor:
         """The x that `contract` and `dense` are for; with a column of ones where the values have a bias."""

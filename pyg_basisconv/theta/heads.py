@@ -37,8 +37,12 @@ class Values(Theta):
         if self.value_bias is not None:
             nn.init.zeros_(self.value_bias)
 
+    @property
+    def lifts(self) -> bool:
+        return self.value_bias is not None
+
     def lift(self, x: Tensor) -> Tensor:
-        return x if self.value_bias is None else F.pad(x, (0, 1), value=1.0)
+        return F.pad(x, (0, 1), value=1.0) if self.lifts else x
 
     @property
     def lifted(self) -> Tensor:

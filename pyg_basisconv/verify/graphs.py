@@ -1,6 +1,7 @@
 """The formula, and the linear layers on graphs."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from ..convert import convert
 from ..theta import Pass
 from .comparison import Case, over_options, system
 from .data import N, P, Q, drawn, features, graph
+from .matrices import applied, chebyshev, dense, diffusion, inverse
 
 # What is added to (P, Q) in the making of each layer; all of them are converted.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -143,10 +145,6 @@ def _conv(basis: bases.Basis, P: int, Q: int, order: str = "auto") -> Callable[.
     return lambda x, theta, *graph: functional_call(conv, {"theta.weight": theta}, (x, *graph))
 
 
-def _formula(x: Tensor, A: Tensor, theta: Tensor) -> Tensor:
-    return torch.einsum("...mp,kmn,kpq->...nq", x, A, theta)
-
-
 @system("triangle", "dense einsum, three orders")
 def _triangle() -> Iterator[Case]:
     edge_index, weight = graph()
@@ -157,12 +155,12 @@ def _triangle() -> Iterator[Case]:
         for x in (features(N, P), features(2, 3, N, P)):
             yield Case(
                 lambda x, w, theta, conv=conv: conv(x, theta, edge_index, w, kind),
-                lambda x, w, theta: _formula(x, _dense(edge_index, w, kind, 3), theta),
+                lambda x, w, theta: applied(x, dense(edge_index, w, kind, 3), theta),
                 [x, weight, features(3, P, Q)],
             )
             yield Case(
                 lambda x, w, theta, conv=conv: conv(x, theta, edge_index, w),
-                lambda x, w, theta: _formula(x, torch.stack([_dense(edge_index, v)[0] for v in w.unbind(1)]), theta),
+                lambda x, w, theta: applied(x, torch.stack([dense(edge_index, v)[0] for v in w.unbind(1)]), theta),
                 [x, shared, features(3, P, Q)],
             )
 
@@ -177,7 +175,7 @@ def _mixed_product() -> Iterator[Case]:
         conv = _conv(bases.Edges(3), P, Q, order)
         yield Case(
             lambda w, theta, conv=conv: conv(eye, theta, edge_index, w, kind).view(N, P, N, Q),
-            lambda w, theta: torch.einsum("kmn,kpq->mpnq", _dense(edge_index, w, kind, 3), theta),
+            lambda w, theta: torch.einsum("kmn,kpq->mpnq", dense(edge_index, w, kind, 3), theta),
             [weight, features(3, P, Q)],
         )
 
@@ -197,34 +195,12 @@ def _composition() -> Iterator[Case]:
             )
 
 
-def _dense(edge_index: Tensor, weight: Tensor, kind: Tensor | None = None, K: int = 1) -> Tensor:
-    """(K, N, N) the matrices of typed edges."""
-    kind = torch.zeros_like(edge_index[0]) if kind is None else kind
-    return weight.new_zeros(K, N, N).index_put((kind, edge_index[0], edge_index[1]), weight, accumulate=True)
-
-
-def _inverse(degree: Tensor) -> Tensor:
-    return torch.where(degree == 0, 0, 1 / torch.where(degree == 0, 1, degree))
-
-
-def _polynomials(S: Tensor, K: int, chebyshev: bool = False) -> Tensor:
-    family = [torch.eye(N, dtype=S.dtype), S][:K]
-    while len(family) < K:
-        family.append(2 * S @ family[-1] - family[-2] if chebyshev else S @ family[-1])
-    return torch.stack(family)
-
-
 @system("ChebNet, dense", "the sum of dense T_k(2 L / lambda - I)")
 def _chebyshev() -> Iterator[Case]:
     edge_index, weight = graph()
 
     def reference(x: Tensor, w: Tensor, theta: Tensor) -> Tensor:
-        W = _dense(edge_index, w)[0]
-        W = W - torch.diag(W.diagonal())
-        root = _inverse(W.sum(1)).sqrt()
-        eye = torch.eye(N, dtype=W.dtype)
-        L = eye - root[:, None] * W * root[None, :]
-        return _formula(x, _polynomials(2 * L / 1.7 - eye, len(theta), chebyshev=True), theta)
+        return applied(x, chebyshev(dense(edge_index, w)[0], len(theta), 1.7), theta)
 
     for K in (1, 2, 5):
         conv = _conv(bases.Chebyshev(K, lambda_max=1.7), P, Q)
@@ -240,9 +216,7 @@ def _diffusion() -> Iterator[Case]:
     edge_index, weight = graph()
 
     def reference(x: Tensor, w: Tensor, theta: Tensor) -> Tensor:
-        W = _dense(edge_index, w)[0]
-        steps = [_inverse(V.sum(1))[:, None] * V for V in (W, W.t())]
-        return _formula(x, torch.cat([_polynomials(S, len(theta) // 2) for S in steps]), theta)
+        return applied(x, diffusion(dense(edge_index, w)[0], len(theta) // 2), theta)
 
     for K in (1, 2, 4):
         conv = _conv(bases.Diffusion(K), P, Q)
@@ -250,6 +224,28 @@ def _diffusion() -> Iterator[Case]:
             lambda x, w, theta, conv=conv: conv(x, theta, edge_index, w),
             reference,
             [features(N, P), weight, features(2 * K, P, Q)],
+        )
+
+
+@system("diffusion wavelets", "dense differences of dyadic powers")
+def _wavelets() -> Iterator[Case]:
+    edge_index, weight = graph()
+
+    def reference(x: Tensor, w: Tensor, theta: Tensor, sym: bool) -> Tensor:
+        W = dense(edge_index, w)[0]
+        root = inverse(W.sum(0)).sqrt()
+        S = root[:, None] * W * root[None, :] if sym else inverse(W.sum(1))[:, None] * W
+        T = (torch.eye(N, dtype=W.dtype) + S) / 2
+        scales = [0, *(2**j for j in range(len(theta) - 1))]
+        powers = [torch.linalg.matrix_power(T, s) for s in scales]
+        return applied(x, torch.stack([a - b for a, b in pairwise(powers)] + powers[-1:]), theta)
+
+    for J, sym in ((1, False), (2, True), (4, False)):
+        conv = _conv(bases.Wavelets(J, bases.Adjacency("sym" if sym else "rw")), P, Q)
+        yield Case(
+            lambda x, w, theta, conv=conv: conv(x, theta, edge_index, w),
+            lambda x, w, theta, sym=sym: reference(x, w, theta, sym),
+            [features(N, P), weight, features(J + 1, P, Q)],
         )
 
 

@@ -1,0 +1,265 @@
+"""Two layers in one."""
+
+from itertools import product
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..bases import Composition, Identity
+from ..bases.composition import Levels
+from ..basis import Basis
+from ..conv import BasisConv
+from ..convert import convert
+from ..convert.layers import Call, Converted
+from ..errors import check_flags, reject
+from ..grid import GridConv
+from ..plan import Plan
+from ..theta import Chain, Full, Pass, Theta
+from .joined import Joined, Rows
+from .joining import join
+
+_NORMS = nn.modules.batchnorm._BatchNorm
+
+
+def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> BasisConv:
+    r"""One layer that does what two do: second(first(x)) in exact arithmetic, and its gradients.
+
+    Its basis is that of all products :math:`A'_k A''_l`, its parameter :math:`\Theta'_k \Theta''_l` (J.-M. Andreoli,
+    arXiv:1905.01289, Prop. 3), which is shared with the two layers: what one learns, the other has learnt. The first
+    layer's bias b' comes to :math:`\sum_l (A''^\top_l 1) \, b' \Theta''_l`, which is added for each target. Two windows
+    become a window, polynomials of one operator a polynomial, walks become longer walks, and an identity disappears,
+    wherever that is the same.
+
+    The layer is called as the first one is, with one graph, or grid, and its weights for both. `compare` says whether
+    it is faster.
+
+    Args:
+        first: a `BasisConv` or `GridConv` over a basis that reads no content; or a layer of which `convert` makes one,
+            an `nn.Linear`, or a batch norm in eval mode: of these, a copy is composed.
+        second: the same, of what the first one gives.
+        same_graph: False where each has a graph of its own: `composed(x, first_bound @ second_bound)`, bound from
+            `first.basis` and `second.basis`.
+
+    Returns:
+        A `GridConv` for two of them, else a `BasisConv`.
+
+    Raises:
+        ValueError: layers that do not join, attention, activations; with what is wrong.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> first, second = BasisConv(8, 16, bases.Powers(3)), BasisConv(16, 4, bases.Powers(2))
+    >>> both = compose(first, second)
+    >>> both.basis
+    Composition(Powers(K=3, operator=Adjacency(norm='sym')), Powers(K=2, operator=Adjacency(norm='sym')), ...)
+    >>> x, edge_index = torch.randn(5, 8), torch.randint(5, (2, 12))
+    >>> torch.testing.assert_close(both(x, edge_index), second(first(x, edge_index), edge_index))
+    """
+    check_flags(same_graph=same_graph)
+    one, then = linear_layers(first, second)
+    levels = Levels(one.bias is not None, one.theta.lifts, then.theta.lifts)
+    constants = any(levels) or one.theta.carried is not None or then.theta.carried is not None
+
+    def joined(first: Basis, second: Basis) -> Joined:
+        found = join(first, second) if same_graph else Joined(_family(first) @ _family(second))
+        return found._replace(basis=Composition(first, second, levels, found.basis)) if constants else found
+
+    both = joined(one.basis, then.basis)
+    theta = _chained(one, then, both.mixtures)
+    about = theta.P, theta.Q, both.basis, theta
+    call, readings = _read_alike(one, then)
+    if call is None:
+        kind = GridConv if isinstance(one, GridConv) else BasisConv
+        layer = kind(*about, bias=False, flow=one.flow)
+    else:
+        others = {name: joined(*bases).basis for name, bases in readings.items()}
+        layer = Converted(call, *about, bias=False, flow=one.flow, others=others)
+    layer.bias = then.bias
+    layer.takes_pairs = not same_graph
+    return layer.train(then.training)
+
+
+class Comparison(NamedTuple):
+    """What two layers cost, and one that does the same, as the plan estimates it.
+
+    stacked: the plans of the two; composed: that of the one.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> one, two = BasisConv(16, 2, bases.Powers(3)), BasisConv(2, 512, bases.Diffusion(3))
+    >>> found = compare(one, two, torch.randn(500, 16), torch.randint(500, (2, 4000)))
+    >>> found.pays, len(found.stacked)
+    (False, 2)
+    """
+
+    stacked: tuple[Plan, Plan]
+    composed: Plan
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the one is."""
+        before = sum(plan.chosen.seconds for plan in self.stacked)
+        return before / max(self.composed.chosen.seconds, 1e-9)
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is worth while: with a margin for what a plan does not know."""
+        return self.gain > MARGIN
+
+    def __str__(self) -> str:
+        lines = [f"{name}\n{plan}" for name, plan in zip(("first", "second"), self.stacked, strict=True)]
+        verdict = "composed, it pays" if self.pays else "composed, it does not pay"
+        return "\n".join([*lines, f"{verdict}: {self.gain:.2f} times as fast\n{self.composed}"])
+
+
+MARGIN = 1.2
+
+
+def compare(first: nn.Module, second: nn.Module, *args: Any, **kwargs: Any) -> Comparison:
+    """What `compose` would gain in a call: the plans of both layers, and of the one that does the same.
+
+    Args:
+        first: as in `compose`.
+        second: the same.
+        *args: of the call of the first one, and of the composed one; the second has the same but for x.
+        **kwargs: of all three.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> wide, narrow = BasisConv(16, 512, bases.Adjacency('sym')), BasisConv(512, 16, bases.Adjacency('sym'))
+    >>> compare(wide, narrow, torch.randn(1000, 16), torch.randint(1000, (2, 8000))).pays
+    True
+    """
+    one, then = linear_layers(first, second)
+    both = compose(first, second)
+    with torch.no_grad():
+        between = one(*args, **kwargs)
+    x = args[0] if args else kwargs["x"]
+    rest = {name: value for name, value in kwargs.items() if name != "x"}
+    learns = torch.is_grad_enabled() and (any(p.requires_grad for p in one.parameters()) or _of(x).requires_grad)
+    plans = one.plan(*args, **kwargs), then.plan(between.requires_grad_(learns), *args[1:], **rest)
+    return Comparison(plans, both.plan(*args, **kwargs))
+
+
+def _of(x: Any) -> Tensor:
+    return cast(Tensor, x[0] if isinstance(x, tuple | list) else x)
+
+
+def linear_layers(first: nn.Module, second: nn.Module) -> tuple[BasisConv, BasisConv]:
+    """Both as layers that can be composed; rejects what cannot, and what does not join."""
+    images = any(isinstance(_layer(one), GridConv) for one in (first, second))
+    one, then = (linear_layer(part, name, images) for part, name in ((first, "first"), (second, "second")))
+    if isinstance(one, GridConv) != isinstance(then, GridConv):
+        kinds = type(one).__name__, type(then).__name__
+        reject("second", "two layers on images, or two on nodes", kinds, "make both a GridConv, or both a BasisConv")
+    given, taken = one.theta.outputs(one.theta.P), then.theta.P
+    if -1 not in (given, taken) and given != taken:
+        reject("second", f"in_channels = {given}, as many as the first layer gives", taken, "correct one of them")
+    if one.flow != then.flow:
+        reject("second", f"flow = {one.flow!r}, as the first layer", then.flow, "turn the edges of one of them round")
+    a, b = ({(p.dtype, p.device) for p in layer.parameters()} for layer in (one, then))
+    if a and b and a != b:
+        reject("second", f"parameters of {_kinds(a)}, as the first layer", _kinds(b), "move one to the other")
+    if one.basis.axes is not None and then.basis.axes is not None and one.basis.target_axes != then.basis.axes:
+        axes = f"a grid of {one.basis.target_axes} axes, as the first layer gives"
+        reject("second", axes, then.basis.axes, "compose layers on the same grid")
+    return one, then
+
+
+def _kinds(found: set[tuple[torch.dtype, torch.device]]) -> str:
+    return ", ".join(f"{dtype} on {device}" for dtype, device in found)
+
+
+def _layer(module: nn.Module) -> nn.Module:
+    """What `convert` makes of a layer."""
+    if isinstance(module, BasisConv) or not isinstance(module, nn.Module):
+        return module
+    return convert(module, {})
+
+
+def linear_layer(module: nn.Module, name: str, images: bool) -> BasisConv:
+    """A layer that is linear, but for biases, and whose basis is known before any features are."""
+    fix = "compose layers that have nothing else between them"
+    if not isinstance(module, nn.Module):
+        reject(name, "a layer", type(module).__name__, "pass a BasisConv")
+    layer = _pointwise(module, name, images) or _layer(module)
+    for part in layer.modules():
+        if isinstance(part, BasisConv) and part.basis.reads_content:
+            got = f"{type(module).__name__}, whose {part.basis} is computed from it"
+            reject(name, "a basis that does not depend on x", got, "fix its matrices first, by bases.Edges")
+    if not isinstance(layer, BasisConv):
+        reject(name, "a layer that is linear in x", f"{type(module).__name__}, which is not, or not known to be", fix)
+    if layer.open:
+        reject(name, "a layer whose width is known", "in_channels = -1", "call it once before")
+    return layer
+
+
+def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
+    """A layer of torch that does the same to each entry, as one over the identity; a copy."""
+    inner = getattr(module, "module", None)
+    if isinstance(inner, _NORMS):  # PyG's BatchNorm
+        module = inner
+    if isinstance(module, _NORMS):
+        if module.training or module.running_mean is None or module.running_var is None:
+            got = "training" if module.training else "track_running_stats=False"
+            reject(name, "a batch norm in eval mode, with statistics of its own", got, "call .eval() before")
+        scale = torch.rsqrt(module.running_var + module.eps)
+        scale = scale if module.weight is None else scale * module.weight
+        shift = -module.running_mean * scale
+        weight, bias = torch.diag(scale), shift if module.bias is None else shift + module.bias
+    elif isinstance(module, nn.Linear) and type(module) in (nn.Linear,):
+        if images:
+            reject(name, "a layer on images", "nn.Linear, which is not", "use nn.Conv2d with a kernel of 1")
+        weight, bias = module.weight.t(), module.bias
+    else:
+        return None
+    kind = GridConv if images else BasisConv
+    with torch.device("meta"):
+        layer = kind(weight.shape[0], weight.shape[1], Identity(), bias=bias is not None)
+    layer.theta.weight = nn.Parameter(weight.detach().clone().unsqueeze(0))
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone())
+    return layer.train(module.training)
+
+
+def _read_alike(one: BasisConv, then: BasisConv) -> tuple[Call | None, dict[str, tuple[Basis, Basis]]]:
+    """The call of converted layers, and their bases for graphs that they read in another way, by the kind of these."""
+    converted = [layer for layer in (one, then) if isinstance(layer, Converted)]
+    if not converted:
+        return None, {}
+    ways = [layer.call if isinstance(layer, Converted) else None for layer in (one, then) if layer.basis.needs_edges]
+    if len({("keep", False) if call is None else (call.values, call.merge) for call in ways}) > 1:
+        kinds = [layer.call.layer if isinstance(layer, Converted) else "BasisConv" for layer in (one, then)]
+        reject("second", f"a layer that reads sparse graphs as {kinds[0]} does", kinds[1], "compose layers of one kind")
+    call = max((layer.call for layer in converted), key=lambda c: len(c.names))
+    kinds_of_graph = {name for layer in converted for name in layer.others}
+    return call, {name: (_reads(one, name), _reads(then, name)) for name in sorted(kinds_of_graph)}
+
+
+def _reads(layer: BasisConv, name: str) -> Basis:
+    """The basis of a layer for a kind of graph."""
+    return layer.others.get(name, layer.basis) if isinstance(layer, Converted) else layer.basis
+
+
+def _family(basis: Basis) -> Basis:
+    return basis.parts[0] if isinstance(basis, Composition) else basis  # type: ignore[return-value]
+
+
+def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:
+    """The parameter of both; a plain sum of two plain sums."""
+    first, second = one.theta, then.theta
+    if not (isinstance(first, Pass) and isinstance(second, Pass)) or one.bias is not None:
+        return Chain(first, second, mixtures, one.bias)
+    if not (first.beside or second.beside):
+        scales = [s * t for s, t in product(first.scales, second.scales)]
+        mixed = (
+            scales if mixtures is None else [sum(c * s for c, s in zip(row, scales, strict=True)) for row in mixtures]
+        )
+        return Pass(mixed).build(
+            len(mixed), first.P if second.P < 0 else second.P, second.Q if first.Q < 0 else first.Q
+        )
+    chain, fixed = Chain(first, second, mixtures), Full()
+    fixed.build(chain.K, chain.P, chain.Q)
+    fixed.weight = nn.Parameter(chain.weight.to(fixed.weight.dtype), requires_grad=False)
+    return fixed

@@ -1,0 +1,152 @@
+"""The basis of two layers, one after the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..cache import kept
+from ..explicit import Explicit
+from ..graph import Graph
+from .composed import BoundProduct, Composed, Product, check_bases, one_after_other
+
+
+class Levels(NamedTuple):
+    """Where two layers, one after the other, have constants.
+
+    shift: whether the first has a bias; of_first, of_second: whether their values have biases, see `theta.LowRank`.
+    """
+
+    shift: bool = False
+    of_first: bool = False
+    of_second: bool = False
+
+    @staticmethod
+    def within(bound: BoundBasis, values: bool) -> Tensor:
+        """(J, N) what the constants within one of the layers come to."""
+        rows = [bound.levels] if isinstance(bound, BoundComposition) else []
+        if values:
+            ones = torch.ones(bound.M, 1, dtype=bound.dtype, device=bound.device)
+            rows.append(bound.expand(ones).squeeze(-1))
+        return torch.cat(rows) if rows else torch.ones(0, bound.N, dtype=bound.dtype, device=bound.device)
+
+
+class BoundComposition(BoundBasis):
+    """The family of two layers together; and what a constant before the second of them, or in the first, comes to.
+
+    Args:
+        family: of the two layers.
+        first: that of the first layer.
+        second: that of the second.
+        levels: which constants there are, see `Composition`.
+    """
+
+    def __init__(self, family: BoundBasis, first: BoundBasis, second: BoundBasis, levels: Levels) -> None:
+        self.family, self.first, self.second, self._levels = family, first, second, levels
+        self.K, self.M, self.N = family.K, family.M, family.N
+        self.dtype, self.device, self.shape, self.grid = family.dtype, family.device, family.shape, family.grid
+
+    @property
+    def levels(self) -> Tensor:
+        """(J, N) what each constant comes to."""
+        return self._numbers() if self.requires_grad else self._fixed  # type: ignore[no-any-return]
+
+    @kept
+    def _fixed(self) -> Tensor:
+        return self._numbers()
+
+    def _numbers(self) -> Tensor:
+        levels = self._levels
+        entering = levels.within(self.first, levels.of_first)  # (J, N')
+        if levels.shift:
+            entering = torch.cat([entering.new_ones(1, self.first.N), entering])
+        own = levels.within(self.second, levels.of_second)
+        through = self.second.expand(entering.t())  # (K'', N, J)
+        return torch.cat([own, through.permute(2, 0, 1).flatten(0, 1)])
+
+    def edges(self) -> EdgeList:
+        return self.family.edges()
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return self.family.iterate(x)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        return self.family.combine(z)
+
+    def each(self, z: Tensor) -> Tensor:
+        return self.family.each(z)
+
+    @property
+    def T(self) -> BoundBasis:
+        return self.family.T
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.family.requires_grad
+
+    def work(self, direction: Direction) -> Work:
+        return self.family.work(direction)
+
+    def map(self, change: Callable[[Explicit], Explicit]) -> BoundBasis:
+        return self.family.map(change)
+
+    def moved(self, device: torch.device) -> "BoundComposition":
+        family, first, second = (part.moved(device) for part in (self.family, self.first, self.second))
+        return BoundComposition(family, first, second, self._levels)
+
+
+class Composition(Composed):
+    r"""The family of two layers, one after the other, whose constants do not stay constant: of the first layer's bias
+    b' the second one makes :math:`\sum_l (A''^\top_l 1) \, b' \Theta''_l`, another row for each target.
+
+    `compose` makes it; in a layer it goes with a parameter that says what the constants are, `theta.Chain`.
+
+    Args:
+        first: that of the first layer, from the sources.
+        second: that of the second layer.
+        levels: where there are constants.
+        family: of all products :math:`A'_k A''_l`, or one that they are mixtures of; `first @ second` where None.
+
+    >>> from pyg_basisconv import bases
+    >>> both = Composition(bases.Adjacency(), bases.Adjacency(), Levels(shift=True))
+    >>> both.bind(torch.tensor([[0, 1], [1, 2]]), size=3).levels
+    tensor([[0., 1., 1.]])
+    """
+
+    def __init__(self, first: Basis, second: Basis, levels: Levels, family: Basis | None = None) -> None:
+        check_bases(first, second)
+        family = Product(first, second) if family is None else family
+        super().__init__(family.K, family, first, second)
+        self.levels, self.fan, self.reads_target = levels, family.fan, family.reads_target
+
+    def sized(
+        self, M: int | None, N: int | None, batch: object, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        return self.parts[0].sized(M, N, batch, grid)  # type: ignore[operator, no-any-return]
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        return self.parts[0].reach(grid)  # type: ignore[operator, no-any-return]
+
+    def build(self, graph: Graph) -> BoundBasis:
+        family, first, second = self.parts
+        together = family.on(graph)  # type: ignore[operator]
+        return BoundComposition(together, *one_after_other(first, second, graph), self.levels)  # type: ignore[arg-type]
+
+    def over(self, bound: BoundBasis) -> BoundComposition | None:
+        """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
+        if isinstance(bound, BoundComposition):
+            return bound
+        return (
+            BoundComposition(bound, bound.first, bound.second, self.levels) if isinstance(bound, BoundProduct) else None
+        )
+
+    def __repr__(self) -> str:
+        family, first, second = self.parts
+        how = "" if repr(family) == repr(Product(first, second)) else f", family={family!r}"  # type: ignore[arg-type]
+        return f"Composition({first!r}, {second!r}{how})"
+
+    @property
+    def unsaid(self) -> Levels:
+        return self.levels

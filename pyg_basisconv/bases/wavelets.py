@@ -1,0 +1,160 @@
+"""Diffusion wavelets: differences of dyadic powers of a lazy walk, evaluated by walking; no power is ever built."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..errors import reject
+from ..explicit import Explicit, explicit, members
+from ..graph import Graph
+from ..portable import refuse
+from .adjacency import Adjacency
+from .composed import BoundConcat, BoundMix
+from .identity import BoundIdentity
+from .polynomial import Powers
+
+
+class BoundWavelets(BoundBasis):
+    r"""The differences :math:`T^{s_j} - T^{s_{j+1}}`, s = 0, 1, 2, 4, ..., and then the last power where it is wanted.
+
+    `expand` walks on from the last scale to the next; `combine` walks back, at each scale with
+    :math:`y_j = z_j + T^{s_{j+1} - s_j} (y_{j+1} - z_j)`: both take as many products with T as the last power has.
+    """
+
+    def __init__(self, walk: BoundBasis, J: int, low_pass: bool) -> None:
+        self.walk, self.J, self.low_pass, self.K = walk, J, low_pass, J + low_pass
+        self.M, self.N, self.dtype, self.device = walk.M, walk.N, walk.dtype, walk.device
+
+    def _walk(self, j: int, x: Tensor) -> Tensor:
+        """On from s_j to s_{j+1}."""
+        for _ in range(_steps(j)):
+            x = self.walk.combine([x])
+        return x
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        for j in range(self.J):
+            now, x = x, self._walk(j, x)
+            yield now - x
+        if self.low_pass:
+            yield x
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = members(z, self.K)
+        total = z[-1] if self.low_pass else None
+        for j in reversed(range(self.J)):
+            z_j = z[j]
+            if z_j is not None:
+                total = z_j + self._walk(j, -z_j if total is None else total - z_j)
+            elif total is not None:
+                total = self._walk(j, total)
+        if total is None:
+            reject("z", "at least one member that is not None", z, "there is nothing to combine")
+        return total
+
+    def each(self, z: Tensor) -> Tensor:
+        done, now = [], z  # (K - j, *, N, D): T^{s_j} applied to the members from j on
+        for j in range(self.J):
+            after = self._walk(j, now)
+            done.append(now[0] - after[0])
+            now = after[1:]
+        return torch.stack([*done, *now])
+
+    def edges(self) -> EdgeList:
+        refuse("basis", "a family that is applied, and not written out", self)
+        dtype = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+        nodes = torch.arange(self.M, device=self.device)
+        ones = torch.ones(self.M, dtype=dtype, device=self.device)
+        now = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (self.M, self.M)).coalesce()
+        after = torch.sparse.sum(self.walk.to_coo().to(dtype), 0).coalesce()
+        found = []
+        for j in range(self.J):
+            found.append((now - after).coalesce())
+            now = after
+            if j < self.J - 1:
+                after = torch.sparse.mm(after, after).coalesce()
+        found += [now] * self.low_pass
+        kinds = [torch.full((one._nnz(),), k, device=self.device) for k, one in enumerate(found)]
+        source, target = torch.cat([one.indices() for one in found], 1)
+        return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in found]).to(self.dtype))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.walk.requires_grad
+
+    @property
+    def T(self) -> "BoundWavelets":
+        return BoundWavelets(self.walk.T, self.J, self.low_pass)
+
+    def work(self, direction: Direction) -> Work:
+        steps = [_steps(j) * (self.K - j if direction == "each" else 1) for j in range(self.J)]
+        return self.walk.work("combine").times(sum(steps))
+
+    def map(self, change: Callable[[Explicit], Explicit]) -> "BoundWavelets":
+        return BoundWavelets(self.walk.map(change), self.J, self.low_pass)
+
+    def moved(self, device: torch.device) -> "BoundWavelets":
+        return BoundWavelets(self.walk.moved(device), self.J, self.low_pass)
+
+
+def _steps(j: int) -> int:
+    """How many from scale j to the next: 1, 1, 2, 4, ..."""
+    return 1 << max(0, j - 1)
+
+
+class Wavelets(Basis):
+    r"""Diffusion wavelets of J scales: differences of dyadic powers of the lazy walk :math:`T = (I + S) / 2`.
+
+    .. math::
+        \psi_0 = I - T, \qquad \psi_j = T^{2^{j-1}} - T^{2^j}, \; j = 1 .. J - 1, \qquad \phi = T^{2^{J-1}}
+
+    (R. R. Coifman and M. Maggioni, 2006; as in F. Gao, G. Wolf and M. Hirn, arXiv:1810.03068, and with
+    `Adjacency('sym')` in F. Gama, A. Ribeiro and J. Bruna, arXiv:1806.08829). With the low pass they sum to the
+    identity. A call takes :math:`2^{J-1}` products with T.
+
+    Args:
+        J: how many scales.
+        operator: S, a basis of one square matrix; by default the random walk, `Adjacency('rw')`.
+        low_pass: whether :math:`\phi` is the last member: K = J + 1 then, and J without it.
+
+    >>> family = Wavelets(2).bind(torch.tensor([[0, 1], [1, 0]]))
+    >>> family.to_coo().to_dense()
+    tensor([[[ 0.5000, -0.5000],
+             [-0.5000,  0.5000]],
+    <BLANKLINE>
+            [[ 0.0000,  0.0000],
+             [ 0.0000,  0.0000]],
+    <BLANKLINE>
+            [[ 0.5000,  0.5000],
+             [ 0.5000,  0.5000]]])
+    """
+
+    def __init__(self, J: int, operator: Basis | None = None, low_pass: bool = True) -> None:
+        if isinstance(J, bool) or not isinstance(J, int) or J < 1:
+            reject("J", "an integer from 1 on", J, "there is at least one scale")
+        if not isinstance(low_pass, bool):
+            reject("low_pass", "True or False", repr(low_pass), "say whether the last power is wanted")
+        super().__init__(J + low_pass)
+        self.J, self.low_pass = J, low_pass
+        self.operator = Powers(1, Adjacency("rw") if operator is None else operator).operator  # which checks it
+        self.needs_edges = self.operator.needs_edges
+
+    def build(self, graph: Graph) -> BoundBasis:
+        operator = self.operator.on(graph)
+        if operator.M != operator.N:
+            got = (operator.M, operator.N)
+            reject("graph", "as many sources as targets, for wavelets", got, "use a square graph")
+        return BoundWavelets(lazy(operator), self.J, self.low_pass)
+
+    def extra_repr(self) -> str:
+        return f"J={self.J}, operator={self.operator}" + ("" if self.low_pass else ", low_pass=False")
+
+
+def lazy(operator: BoundBasis) -> BoundBasis:
+    """The matrix (I + S) / 2: with a loop per node beside the edges of S, where these are written out."""
+    both = BoundConcat([BoundIdentity(operator.M, operator.dtype, operator.device), operator])
+    if not isinstance(operator, Explicit):
+        return BoundMix([[0.5, 0.5]], both)
+    kind, source, target, weight = both.edges()
+    return explicit(1, operator.M, operator.N, EdgeList(torch.zeros_like(kind), source, target, weight / 2))
