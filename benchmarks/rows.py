@@ -1,10 +1,12 @@
 """All rows of the table."""
 
+from .algebra import algebra_rows
 from .dense import dense_rows
 from .epoch import EpochRow
 from .grids import grid_rows
 from .loaders import loader_rows
 from .on_graphs import attention_rows, convolution_rows, every_row
+from .recurrent import recurrent_rows
 from .relations import relations_rows
 from .resident import ResidentRow
 from .result import Row
@@ -17,5 +19,5 @@ def rows() -> list[Row]:
     """Those with a target of their own first, then those that are judged together."""
     own: list[Row] = [*convolution_rows(), EpochRow(), *attention_rows(), ResidentRow()]
     knowledge = [*relations_rows(), *walks_rows()]
-    grids = [*sequence_rows(), *grid_rows(), *sites_rows()]
+    grids = [*sequence_rows(), *grid_rows(), *sites_rows(), *recurrent_rows(), *algebra_rows()]
     return [*own, *loader_rows(), *dense_rows(), *grids, *knowledge, *every_row()]

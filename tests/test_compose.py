@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Graph
 from torch import Tensor, nn
-from torch_geometric.nn import BatchNorm, CGConv, GATConv, GCNConv, SAGEConv
+from torch_geometric.nn import BatchNorm, CGConv, GATConv, GCNConv, RGCNConv, SAGEConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.algebra import compare, compose
@@ -205,6 +205,11 @@ WINDOWS: dict[str, tuple[Basis, Basis, str]] = {
         bases.Shifts(None, [(0, 1), (0, -1), (2, 2)], "circular"),
         "Shifts",
     ),
+    "circular,same": (
+        bases.Window((9, 8), 3, padding=1, padding_mode="circular"),
+        bases.Window(None, (2, 2), padding="same", padding_mode="circular"),
+        "Product",
+    ),
     "identity": (bases.Identity(), bases.Window(None, (3, 3), padding=1), "Window"),
     "group": (
         bases.Window(None, (3, 3), padding=1),
@@ -323,6 +328,107 @@ def test_parameters_are_those_of_both() -> None:
     assert torch.equal(first.bias, torch.zeros_like(first.bias))
 
 
+def test_frozen_parameters_may_be_written_to() -> None:
+    """As an average over the steps of a training does, by `.data`."""
+    first, second = pair(bases.Powers(2), bases.Powers(2))
+    g = cases.graph()
+    x = draw(g.M, 3)
+    composed = compose(first, second).requires_grad_(False)
+    composed(x, **tensors(g))
+    for parameter in composed.parameters():
+        parameter.data.mul_(0.9)
+    close(composed(x, **tensors(g)), second(first(x, **tensors(g)), **tensors(g)))
+
+
+def test_autocast_leaves_nothing() -> None:
+    g = cases.graph()
+    first, second = (layer.float() for layer in pair(bases.Powers(2), bases.Powers(2)))
+    composed = compose(first, second).requires_grad_(False)
+    x, call = draw(g.M, 3, dtype=torch.float32), tensors(g, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        composed(x, **call)
+    close(composed(x, **call), second(first(x, **call), **call), 1e-5)
+
+
+def test_flow_is_that_of_the_layer_with_edges() -> None:
+    g = cases.graph()
+    turned, linear = BasisConv(3, 3, bases.Edges(), flow="target_to_source").double(), nn.Linear(3, 3).double()
+    x = draw(g.M, 3)
+    close(compose(turned, linear)(x, **tensors(g)), linear(turned(x, **tensors(g))))
+    close(compose(linear, turned)(x, **tensors(g)), turned(linear(x), **tensors(g)))
+
+
+def test_an_identity_after_another_grid() -> None:
+    up = GridConv(2, 3, bases.Window(None, 3, stride=2, transposed=True)).double()
+    for family in (
+        bases.Mix([[-2.0], [1.0]], bases.Identity()),
+        bases.Identity().T,
+        bases.Identity() @ bases.Identity(),
+    ):
+        second = GridConv(3, 3, family).double()
+        image = draw(2, 2, 8)
+        close(compose(up, second)(image), second(up(image)))
+
+
+def test_constants_need_their_basis() -> None:
+    first, second = pair(bases.Powers(2), bases.Adjacency())
+    lost = BasisConv(3, 2, first.basis @ second.basis, compose(first, second).theta).double()
+    with pytest.raises(ValueError, match=r"^theta: expected one without constants"):
+        lost(draw(6, 3), **tensors(cases.graph()))
+
+
+def test_factors_of_two_dtypes() -> None:
+    g = cases.graph()
+    with pytest.raises(ValueError, match=r"^basis: expected a second factor of torch.float64"):
+        bind(bases.Powers(2), g) @ bases.Powers(2).bind(**tensors(g, torch.float32), size=g.M, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kinds", [("Split", "Pass"), ("Pass", "Split"), ("Split", "Split")], ids="-".join)
+def test_parameters_without_numbers(kinds: tuple[str, str]) -> None:
+    """Which are not all plain sums."""
+    g = cases.graph()
+    first, second = (BasisConv(4, 4, bases.Powers(2), getattr(theta, kind)(), bias=False) for kind in kinds)
+    x = draw(g.M, 4, dtype=torch.float32)
+    call = tensors(g, torch.float32)
+    close(compose(first, second)(x, **call), second(first(x, **call), **call), 1e-5)
+
+
+def test_modes_stay() -> None:
+    first, second = pair(bases.Powers(2), bases.Powers(2))
+    second.eval()
+    assert not compose(first, second).training
+    assert first.training
+    assert first.theta.training
+
+
+def test_each_its_own_graph_in_three_layers() -> None:
+    """In either association, and biases through all."""
+    a, b, c = cases.graph(M=6, N=4), cases.graph(M=4, N=7, seed=1), cases.graph(M=7, N=5, seed=2)
+    layers = [BasisConv(P, Q, bases.Edges()).double() for P, Q in ((3, 4), (4, 2), (2, 3))]
+    for layer in layers:
+        nn.init.normal_(layer.bias)
+    x = expected = draw(6, 3)
+    for layer, g in zip(layers, (a, b, c), strict=True):
+        expected = oracle.apply(oracle.edges(g, 1), expected, layer.theta.weight, layer.bias)
+    p, q, r = (bind(bases.Edges(), g) for g in (a, b, c))
+    apart = partial(compose, same_graph=False)
+    close(apart(apart(*layers[:2]), layers[2])(x, (p @ q) @ r), expected)
+    close(apart(layers[0], apart(*layers[1:]))(x, p @ (q @ r)), expected)
+
+
+def test_a_joined_family_is_no_product() -> None:
+    """Where the matrices stand in another order, what was bound as a product is refused."""
+    first, second = bases.Window((9,), 3, padding=1), bases.Window((9,), 2, dilation=3)
+    composed = compose(*(layer.double() for layer in (BasisConv(3, 4, first), BasisConv(4, 2, second))))
+    assert composed.basis.K == 6
+    x = draw(9, 3)
+    with pytest.raises(ValueError, match=r"^edge_index: "):
+        composed(
+            x,
+            bases.Window((9,), 3, padding=1).bind(dtype=DOUBLE) @ bases.Window((9,), 2, dilation=3).bind(dtype=DOUBLE),
+        )
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_float_types(dtype: torch.dtype) -> None:
     g = cases.graph()
@@ -368,7 +474,26 @@ def test_comparison_says_when() -> None:
 # --- what is refused
 
 conv = partial(BasisConv, 3, 4, bases.Adjacency())
+
+
+class Wrapped(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+
+class Rectified(BasisConv):
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return super().forward(*args, **kwargs).relu()
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda module, inputs, output: output.relu())
+    return layer
+
+
 BAD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
+    "pooling": (conv, lambda: BasisConv(4, 2, bases.Bags()), "second: expected as many targets as the first layer"),
     "widths": (conv, conv, "second: expected in_channels = 4"),
     "activation": (conv, nn.ReLU, "second: expected a layer that is linear in x, got ReLU"),
     "not-linear": (conv, lambda: CGConv(4), "second: expected a layer that is linear in x, got CGConv"),
@@ -389,6 +514,19 @@ BAD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] = {
     "images": (lambda: nn.Conv2d(3, 4, 3), lambda: nn.Linear(4, 2), "second: expected a layer on images"),
     "images-nodes": (lambda: nn.Conv2d(3, 4, 3), lambda: BasisConv(4, 2, bases.Adjacency()), "two layers on images"),
     "axes": (lambda: nn.Conv2d(3, 4, 3), lambda: nn.Conv1d(4, 2, 3), "second: expected a grid of 2 axes"),
+    "module": (conv, lambda: Wrapped(nn.BatchNorm1d(4)).eval(), "a layer that is linear in x, got Wrapped"),
+    "subclass": (conv, lambda: Rectified(4, 2, bases.Adjacency()), "a layer that is linear in x, got Rectified"),
+    "root": (
+        lambda: RGCNConv(3, 4, 2, num_bases=2),
+        lambda: nn.Linear(4, 2),
+        "a layer that is linear in x, got RGCNConv",
+    ),
+    "hooks": (conv, lambda: hooked(BasisConv(4, 2, bases.Adjacency())), "second: expected a layer without hooks"),
+    "dropout": (
+        lambda: BasisConv(3, 3, bases.Shifts(None, [0, 1]), theta.Depthwise(dropout=0.5)),
+        lambda: nn.Linear(3, 2),
+        "first: expected a parameter that drops nothing",
+    ),
     "flow": (
         conv,
         lambda: BasisConv(4, 2, bases.Adjacency(), flow="target_to_source"),
@@ -445,7 +583,7 @@ def test_the_checks_bite() -> None:
     plain.basis = first.basis @ second.basis
     shifted.theta.shift = nn.Parameter(2 * first.bias)
     for wrong in (turned, plain, shifted):
-        with pytest.raises((AssertionError, RuntimeError)):
+        with pytest.raises((AssertionError, RuntimeError, ValueError)):
             same(g, first, second, A(g), B(g), wrong)
     both = pair(a(), a())
     mixed = compose(*both)

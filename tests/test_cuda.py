@@ -23,6 +23,7 @@ NAMES = [
     "Chebyshev(4)-lambda-per-graph",
     "Chebyshev(4,sym,exact)-undirected",
     "Diffusion(3)-random",
+    "Wavelets(3)-random",
     "Sum-random",
     "Product-random",
     "Product.T-random",

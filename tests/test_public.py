@@ -21,6 +21,8 @@ MODULES = (
     ".hetero",
     ".mechanisms",
     ".models",
+    ".plot",
+    ".recurrent",
     ".testing",
     ".theta",
     ".transforms",

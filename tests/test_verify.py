@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 
-from pyg_basisconv import BasisConv, GridConv, bases, convert, theta, verify
+from pyg_basisconv import BasisConv, GridConv, bases, compose, convert, fold, theta, verify
 from pyg_basisconv.__main__ import main
 from pyg_basisconv.verify import (
     GRIDS,
@@ -89,6 +89,20 @@ def other_relation():
     yield Case(ours, reference, [verify.features(verify.N, P)], lambda f, x: f(x, edge_index, kind))
 
 
+def other_statistics():
+    model = verify.with_statistics(verify.FOLDED["images"]())
+    folded = fold(model)
+    model[2].running_mean += 0.1
+    yield Case(lambda x: folded(x), lambda x: model(x), [verify.features(2, 5, 9, 11)])
+
+
+def other_order():
+    first, second = (verify.drawn(BasisConv(5, 5, basis)) for basis in (bases.Adjacency(), bases.Powers(2)))
+    (edge_index, weight), both = verify.graph(), compose(second, first)
+    call = [verify.features(verify.N, 5), weight]
+    yield Case(lambda x, w: both(x, edge_index, w), lambda x, w: second(first(x, edge_index, w), edge_index, w), call)
+
+
 @pytest.mark.parametrize(
     "cases",
     [
@@ -100,6 +114,8 @@ def other_relation():
         turned_back,
         other_norm,
         other_relation,
+        other_statistics,
+        other_order,
     ],
 )
 def test_what_differs_fails(cases, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

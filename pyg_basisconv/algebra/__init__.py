@@ -1,5 +1,20 @@
 """What follows from one formula: layers composed, decomposed, and looked into."""
 
 from .compose import Comparison, compare, compose
+from .decompose import Decomposition, decompose
+from .folding import fold
+from .gram import Gram, gram
+from .heads import HeadReport, explain_head
 
-__all__ = ["Comparison", "compare", "compose"]
+__all__ = [
+    "Comparison",
+    "Decomposition",
+    "Gram",
+    "HeadReport",
+    "compare",
+    "compose",
+    "decompose",
+    "explain_head",
+    "fold",
+    "gram",
+]

@@ -13,7 +13,7 @@ def windows(first: Basis, second: Basis) -> Joined | None:
     if not (isinstance(first, Window) and isinstance(second, Window) and type(first) is type(second) is Window):
         return None
     plain = all(w.sites is None and w.norm is None and not w.transposed and not w.ceil_mode for w in (first, second))
-    if not plain or first.axes != second.axes or first.before != first.after:
+    if not plain or first.axes != second.axes or first.before != first.after or second.before != second.after:
         return None
     if second.shape is not None and (first.shape is None or first.targets(first.shape) != second.shape):
         return None

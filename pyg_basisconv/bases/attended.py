@@ -161,12 +161,15 @@ class BoundAttention(MemberByMember):
     def _entries_of(self) -> dict[int, Entries]:
         return {piece.targets.start: entries for piece, entries in self.pieces}
 
+    def weights_of(self, piece: Piece) -> Tensor:
+        """(c, E) the weights at the entries of a piece, of c heads of graphs, by target."""
+        cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
+        weight = self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
+        return weight.view(piece.copies.stop - piece.copies.start, -1)
+
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
-        parts = []
-        for piece, _ in self.pieces:
-            cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
-            parts.append(self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern))
+        parts = [self.weights_of(piece).flatten() for piece, _ in self.pieces]
         return torch.cat(parts).view(self.K, *self.batch, self.entries.E)
 
     @property

@@ -191,6 +191,9 @@ class BoundProduct(BoundBasis):
                 second.M,
                 "multiply families whose sizes join",
             )
+        if (first.dtype, first.device) != (second.dtype, second.device):
+            got = f"{second.dtype} on {second.device}"
+            reject("basis", f"a second factor of {first.dtype} on {first.device}", got, "bind both alike")
         self.first, self.second = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.shape, self.grid = first.shape, second.grid
@@ -442,6 +445,12 @@ class Product(Composed):
         check_bases(first, second)
         super().__init__(first.K * second.K, first, second)
         self.fan = first.fan * second.fan
+        self.reads_target = self.reads_target and self.axes is None  # on a grid, the sources' own
+
+    @property
+    def target_axes(self) -> int | None:
+        first, second = self.parts
+        return (first if second.axes is None else second).target_axes  # type: ignore[return-value]
 
     def sized(
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
@@ -450,7 +459,7 @@ class Product(Composed):
         M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
         on = None if grid is None else first.reach(grid)  # type: ignore[operator]
         _, N = second.sized(between, N, batch, on)  # type: ignore[operator]
-        return M, N
+        return M, between if N is None and not second.needs_edges else N
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
         first, second = self.parts

@@ -121,6 +121,10 @@ class Composition(Composed):
         super().__init__(family.K, family, first, second)
         self.levels, self.fan, self.reads_target = levels, family.fan, family.reads_target
 
+    @property
+    def target_axes(self) -> int | None:
+        return self.parts[0].target_axes  # type: ignore[return-value]
+
     def sized(
         self, M: int | None, N: int | None, batch: object, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
@@ -136,11 +140,15 @@ class Composition(Composed):
 
     def over(self, bound: BoundBasis) -> BoundComposition | None:
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
-        if isinstance(bound, BoundComposition):
-            return bound
-        return (
-            BoundComposition(bound, bound.first, bound.second, self.levels) if isinstance(bound, BoundProduct) else None
+        family, first, second = self.parts
+        if isinstance(bound, BoundComposition) or not isinstance(bound, BoundProduct) or type(family) is not Product:
+            return bound if isinstance(bound, BoundComposition) else None
+        parts = (
+            part.over(one) if isinstance(part, Composition) else one
+            for part, one in ((first, bound.first), (second, bound.second))
         )
+        before, after = parts
+        return None if before is None or after is None else BoundComposition(bound, before, after, self.levels)
 
     def __repr__(self) -> str:
         family, first, second = self.parts

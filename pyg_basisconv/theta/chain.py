@@ -1,11 +1,12 @@
 """The parameter of two layers, one after the other."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from ..cache import IdentityCache
+from ..cache import IdentityCache, by_value
 from ..errors import reject
 from .base import Theta
 from .full import Full
@@ -84,14 +85,18 @@ class Chain(Full):
         return second or self.shift is not None or self.first.carried is not None or self.first.lifts
 
     def _kept(self, name: str, build: object) -> Tensor:
-        made: Tensor = self._made.get(tuple(self.parameters()), name, build)  # type: ignore[arg-type]
+        parameters = tuple(self.parameters())
+        kind = parameters[0].device.type if parameters else "cpu"
+        plain = torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+        with by_value(), plain:  # parameters are also written to by `.data`
+            made: Tensor = self._made.get(parameters, name, build)  # type: ignore[arg-type]
         return made
 
     def _dense(self) -> tuple[Tensor, Tensor]:
         """The matrices of both, in the dtype that is learnt; with the rows of the values' biases, if they have any."""
         like = self.sample
         first, second = self.first.dense(self.P), self.second.dense(self.between)
-        return (first, second) if like is None else (first.to(like), second.to(like))
+        return (first.double(), second.double()) if like is None else (first.to(like), second.to(like))
 
     def _weight(self) -> Tensor:
         first, second = self._dense()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis
 from ..errors import reject
-from ..kernels import matmul
+from ..kernels import matmul_sum
 from .base import Blocks, Members, Theta, glorot, project
 from .heads import side_by_side, stacked
 
@@ -32,12 +32,7 @@ class Full(Theta):
         return project(x, self.weight)
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        total: Tensor | None = None
-        for u_k, weight in zip(u, self.weight.unbind(0), strict=True):
-            y_k = matmul(u_k, weight)
-            total = y_k if total is None else total + y_k
-        assert total is not None
-        return total
+        return matmul_sum(zip(u, self.weight.unbind(0), strict=True))
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight

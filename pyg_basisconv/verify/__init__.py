@@ -1,5 +1,6 @@
 """Every reproduced system against its reference, in float64, forward and all gradients."""
 
+from .algebra import FOLDED, with_statistics
 from .comparison import SYSTEMS, TOLERANCE, Case, Result, System, compare, relative_error, system, table, verify
 from .data import N, P, Q, drawn, features, graph
 from .graphs import OPTIONS, WITHOUT_WEIGHTS, converted, forget, layer
@@ -7,11 +8,14 @@ from .grids import GRIDS, LAYERS, gridded, torch_layer
 from .heads import ATTENTION, attending, attention_cases
 from .knowledge import KNOWLEDGE, knowing, knowledge_cases
 from .pairs import formula
+from .recurrent import GATES
 from .typed import RELATIONS
 from .walks import SORTS
 
 __all__ = [
     "ATTENTION",
+    "FOLDED",
+    "GATES",
     "GRIDS",
     "KNOWLEDGE",
     "LAYERS",
@@ -45,4 +49,5 @@ __all__ = [
     "table",
     "torch_layer",
     "verify",
+    "with_statistics",
 ]

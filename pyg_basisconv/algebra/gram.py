@@ -1,0 +1,323 @@
+"""The inner products of the matrices of a family, and what follows from them: rank, dependences, least squares."""
+
+import math
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import product
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis
+from ..errors import reject
+from ..explicit import Sparse
+from ..kernels import Pattern
+
+_F = 64.0
+_PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it
+
+
+def bound_basis(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> BoundBasis:
+    """The basis, bound; in double precision, unless a dtype is given."""
+    if isinstance(basis, BoundBasis):
+        if args or kwargs:
+            reject("basis", "a Basis, where it is to be bound", type(basis).__name__, "leave out the other arguments")
+        return basis
+    if not isinstance(basis, Basis):
+        reject("basis", "a Basis, or what basis.bind(...) gave", type(basis).__name__, "choose one from bases")
+    if basis.reads_content:
+        fix = "pass the A of y, A = layer(x, ..., return_attention=True)"
+        reject("basis", "a bound one, where it is computed from features", basis, fix)
+    edges, size, grid = (args[0] if args else kwargs.get("edge_index")), kwargs.get("size"), kwargs.get("grid")
+    if edges is None:
+        if basis.needs_edges:
+            reject("basis", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
+        if size is None and grid is None and None in basis.sized(None, None, kwargs.get("batch"), None):
+            fix = "pass size= or grid=, or a bound basis"
+            reject("size", f"the numbers of sources and targets of {basis}", None, fix)
+    if kwargs.setdefault("dtype", torch.float64) == torch.float64:
+        args, kwargs = tuple(_doubled(args)), dict(zip(kwargs, _doubled(kwargs.values()), strict=True))
+    return basis.bind(*args, **kwargs)
+
+
+def _doubled(values: Iterable[Any]) -> list[Any]:
+    """Floating point numbers in double precision."""
+    return [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]
+
+
+class Places:
+    """A family of one graph as one sparse matrix: a row for each place (m, n) at which there may be something.
+
+    Args:
+        place: (U,) the numbers m N + n, in order.
+        K: the number of matrices.
+        row: (E,) of the entries, in order.
+        kind: (E,) the matrix that each is of; no two of a row are of one.
+        weight: (E,) float64.
+    """
+
+    def __init__(self, place: Tensor, K: int, row: Tensor, kind: Tensor, weight: Tensor) -> None:
+        self.place, self.K = place, K
+        self.row, self.kind, self.weight = row, kind, weight
+
+    @classmethod
+    def of(cls, bound: BoundBasis) -> "Places":
+        """Those of a bound basis."""
+        kind, source, target, weight = bound.edges()
+        place, row = (source.long() * bound.N + target.long()).unique(return_inverse=True)
+        index, shape = torch.stack([row, kind.long()]), (place.numel(), bound.K)
+        matrix = torch.sparse_coo_tensor(index, weight.double(), shape, is_coalesced=False).coalesce()
+        row, kind = matrix.indices()
+        return cls(place, bound.K, row, kind, matrix.values())
+
+    @property
+    def U(self) -> int:
+        """How many there are."""
+        return self.place.numel()
+
+    @cached_property
+    def _across(self) -> Sparse:
+        return Sparse(Pattern(self.row, self.kind, self.U, self.K), self.weight)
+
+    @cached_property
+    def _back(self) -> Sparse:
+        return Sparse(self._across.pattern.T, self.weight)
+
+    def products(self, values: Tensor) -> Tensor:
+        """The inner products of the matrices with numbers at the places: (U, W) -> (K, W)."""
+        return self._across.apply(values)
+
+    def sums(self, theta: Tensor) -> Tensor:
+        """The numbers at the places of sums of the matrices: (K, W) -> (U, W)."""
+        return self._back.apply(theta)
+
+    @property
+    def pattern(self) -> "Places":
+        """The same with ones for all entries that are not zero."""
+        return Places(self.place, self.K, self.row, self.kind, (self.weight.detach() != 0).double())
+
+    @cached_property
+    def _matrix(self) -> Tensor:
+        index = torch.stack([self.row, self.kind])
+        return torch.sparse_coo_tensor(index, self.weight, (self.U, self.K), is_coalesced=True)
+
+    def meet(self, others: "Places") -> Tensor:
+        """(K, K') the inner products of the matrices with others at the same places."""
+        return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
+
+    @cached_property
+    def gram(self) -> "Gram":
+        """The inner products of the matrices."""
+        return Gram(self.meet(self), self.U)
+
+    def find(self, place: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of some places, and whether they are there at all."""
+        if not self.U:
+            return torch.zeros_like(place), torch.zeros_like(place, dtype=torch.bool)
+        row = torch.searchsorted(self.place, place).clamp(max=self.U - 1)
+        return row, self.place[row] == place
+
+    def among(self, others: "Places") -> tuple["Places", "Places"]:
+        """The same entries by the rows of others, where they have one; and those that are nowhere among them."""
+        row, there = others.find(self.place[self.row])
+        inside = Places(others.place, self.K, row[there], self.kind[there], self.weight[there])
+        return inside, Places(self.place, self.K, self.row[~there], self.kind[~there], self.weight[~there])
+
+
+class Gram:
+    r"""The inner products :math:`\langle A_k, A_l \rangle = \sum_{mn} A_k[m, n] \, A_l[m, n]` of a family.
+
+    Args:
+        matrix: see Attributes.
+        places: the number of places (m, n) that the sums are over.
+
+    Attributes:
+        matrix: (\*, K, K), float64; one for each graph of a batch, of which `gram[b]` is one. All else is of one graph.
+        rank: how many of the matrices are independent.
+        condition: of the matrices, scaled to norm 1: the largest of their singular values over the smallest; infinite
+            where some are dependent. (That of `matrix` itself, scaled so, is its square.)
+        dependent: a sentence for each matrix that is a sum of others, such as 'A_3 = 2 A_0 + A_1'.
+
+    >>> import torch
+    >>> from pyg_basisconv import bases
+    >>> found = gram(bases.Identity() + bases.Adjacency('sym') + bases.Laplacian('sym'), torch.tensor([[0, 1], [1, 0]]))
+    >>> found.rank, found.dependent, found.condition
+    (2, ['A_2 = A_0 - A_1'], inf)
+    >>> found.matrix
+    tensor([[ 2.,  0.,  2.],
+            [ 0.,  2., -2.],
+            [ 2., -2.,  4.]], dtype=torch.float64)
+    """
+
+    def __init__(self, matrix: Tensor, places: int) -> None:
+        self.matrix, self.places, self.K = matrix, places, matrix.shape[-1]
+
+    def __getitem__(self, index: int | tuple[int, ...]) -> "Gram":
+        """One graph of a batch."""
+        if self.matrix.dim() < 3:
+            reject("gram", "a batch, where one of it is taken", "a single graph", "leave out the index")
+        return Gram(self.matrix[index], self.places)
+
+    @property
+    def _one(self) -> Tensor:
+        if self.matrix.dim() > 2:
+            reject("gram", "one graph", f"a batch of {tuple(self.matrix.shape[:-2])}", "take one of them with gram[b]")
+        return self.matrix
+
+    @property
+    def rounding(self) -> float:
+        """How far from zero an eigenvalue of the scaled matrix may be that is zero: sums of products are rounded."""
+        return torch.finfo(torch.float64).eps * self.K * max(_F, math.sqrt(self.places))
+
+    @cached_property
+    def norms(self) -> Tensor:
+        r"""(K,) the norms :math:`\|A_k\|`."""
+        return self._one.diagonal().detach().sqrt()
+
+    @cached_property
+    def _scale(self) -> Tensor:
+        return torch.where(self.norms > 0, self.norms, 1)
+
+    @property
+    def _scaled(self) -> Tensor:
+        """The same of the matrices scaled to norm 1; a zero matrix remains one."""
+        return self._one / (self._scale.unsqueeze(1) * self._scale)
+
+    @cached_property
+    def _spectrum(self) -> Tensor:
+        return torch.linalg.eigvalsh(self._scaled.detach())
+
+    @cached_property
+    def _independent(self) -> Tensor:
+        """The numbers of matrices that span all; the first ones, unless a later one is much more independent."""
+        C = self._scaled.detach().cpu()
+        rank = int((self._spectrum > self.rounding).sum())
+        left, factor, chosen = C.diagonal().clone(), C.new_zeros(self.K, rank), cast(list[int], [])
+        while len(chosen) < rank and float(left.max()) > self.rounding:  # by Cholesky's elimination
+            k, r = int((left >= max(_PIVOT * float(left.max()), self.rounding)).nonzero()[0]), len(chosen)
+            factor[:, r] = (C[:, k] - factor[:, :r] @ factor[k, :r]) / left[k].sqrt()
+            chosen.append(k)
+            left -= factor[:, r].square()
+            left[chosen] = 0
+        return torch.tensor(sorted(chosen), dtype=torch.int64, device=self.matrix.device)
+
+    @property
+    def rank(self) -> int:
+        return self._independent.numel()
+
+    @property
+    def condition(self) -> float:
+        if self.rank < self.K:
+            return math.inf
+        least, most = float(self._spectrum[0]), float(self._spectrum[-1])
+        return math.sqrt(most / max(least, torch.finfo(torch.float64).tiny))
+
+    @property
+    def _cholesky(self) -> Tensor:
+        S = self._independent
+        factor: Tensor = torch.linalg.cholesky(self._scaled[S][:, S])
+        return factor
+
+    @property
+    def _sums(self) -> tuple[list[int], Tensor]:
+        """The matrices that are sums of independent ones, and the coefficients, all scaled to norm 1: (rank, D)."""
+        S, others = self._independent, sorted({*range(self.K)} - {*self._independent.tolist()})
+        coefficients = torch.cholesky_solve(self._scaled[S][:, others], self._cholesky)
+        return others, coefficients
+
+    @property
+    def relations(self) -> Tensor:
+        r"""(K, K - rank) coefficients r, in columns, of which each has :math:`\sum_k r_k A_k = 0`; all there are."""
+        S, (others, sums) = self._independent, self._sums
+        coefficients = sums * self._scale[others] / self._scale[S].unsqueeze(1)
+        found = coefficients.new_zeros(self.K, len(others)).index_copy(0, S, -coefficients)
+        found[others, range(len(others))] = 1
+        return found
+
+    @cached_property
+    def dependent(self) -> list[str]:
+        S, (others, sums) = self._independent.tolist(), self._sums
+        least, scale = math.sqrt(self.rounding), self._scale.tolist()
+        sentences = []
+        for d, column in zip(others, sums.t().tolist(), strict=True):
+            terms = [(c * scale[d] / scale[k], k) for c, k in zip(column, S, strict=True) if abs(c) > least]
+            sentences.append(f"A_{d} = {_written(terms if self.norms[d] > 0 else [])}")
+        return sentences
+
+    @cached_property
+    def apart(self) -> Tensor:
+        """(K,) the squared distance of each matrix from the span of the others."""
+        S, (_, sums) = self._independent, self._sums
+        alone = self._scale[S].square() / torch.cholesky_inverse(self._cholesky.detach()).diagonal()
+        replaced = (sums.detach().abs() > math.sqrt(self.rounding)).any(1)
+        return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, alone))
+
+    def solve(self, products: Tensor) -> Tensor:
+        r"""The coefficients of least squares, of least norm where there are several: :math:`G^+ R`.
+
+        Args:
+            products: R, (K, \*), the inner products of the A_k with whatever is to be written in them.
+        """
+        found = self.basic(products)
+        if self.rank == self.K:
+            return found
+        null = torch.linalg.qr(self.relations).Q
+        flat = found.flatten(1) if found.dim() > 1 else found.unsqueeze(1)
+        return (flat - null @ (null.t() @ flat)).view_as(found)
+
+    def basic(self, products: Tensor) -> Tensor:
+        """The same with zeros for the dependent matrices instead."""
+        if products.shape[:1] != self._one.shape[:1]:
+            reject("products", f"{self.K} rows, one for each matrix", tuple(products.shape), "stack them on axis 0")
+        S, scale = self._independent, self._scale[self._independent].unsqueeze(1)
+        R = products.double().reshape(self.K, math.prod(products.shape[1:]))
+        some = torch.cholesky_solve(R[S] / scale, self._cholesky) / scale
+        return torch.zeros_like(R).index_copy(0, S, some).reshape(products.shape)
+
+    def __repr__(self) -> str:
+        if self.matrix.dim() > 2:
+            return f"Gram(K={self.K}, batch={tuple(self.matrix.shape[:-2])})"
+        said = "".join(f", {sentence}" for sentence in self.dependent)
+        return f"Gram(K={self.K}, rank={self.rank}, condition={self.condition:.3g}{said})"
+
+
+def _written(terms: Iterable[tuple[float, int]]) -> str:
+    """A sum of matrices, as one writes it."""
+    text = ""
+    for c, k in terms:
+        size = f"{abs(c):.4g}"
+        sign = (" - " if c < 0 else " + ") if text else "-" if c < 0 else ""
+        text += f"{sign}{'' if size == '1' else size + ' '}A_{k}"
+    return text or "0"
+
+
+def gram(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> Gram:
+    r"""The inner products :math:`\langle A_k, A_l \rangle` of the matrices of a basis, and what they tell.
+
+    They are summed over the entries that there are; the matrices are never written out. A gradient passes to weights
+    that learn.
+
+    Args:
+        basis: a bound basis, or a basis.
+        *args: of `basis.bind`, where it is not bound yet; in double precision, unless a dtype is given.
+        **kwargs: the same.
+
+    Raises:
+        ValueError: a basis that cannot be bound so.
+
+    >>> from pyg_basisconv import bases
+    >>> gram(bases.Window((4, 4), 3, padding=1))
+    Gram(K=9, rank=9, condition=1)
+    >>> gram(bases.Shifts(4, [0, 1, 2])).matrix.diagonal()
+    tensor([4., 3., 2.], dtype=torch.float64)
+    """
+    bound = bound_basis(basis, *args, **kwargs)
+    if not bound.batch:
+        return Places.of(bound).gram
+    if not hasattr(bound, "__getitem__"):
+        reject("basis", "one graph, of a basis made of batched ones", f"a batch of {bound.batch}", "bind one graph")
+    each = [Places.of(bound[index]).gram for index in product(*map(range, bound.batch))]
+    matrix = torch.stack([one.matrix for one in each]) if each else torch.empty(0, bound.K, bound.K).double()
+    places = max((one.places for one in each), default=0)
+    return Gram(matrix.view(*bound.batch, bound.K, bound.K), places)

@@ -1,0 +1,262 @@
+"""What attention has learnt: how much of each head lies in the span of matrices that are known."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from ..bases.attended import BoundAttention
+from ..bases.composed import BoundConcat
+from ..basis import Basis, BoundBasis, EdgeList
+from ..conv import BasisConv
+from ..convert import convert
+from ..entries import Entries
+from ..errors import reject
+from .gram import Gram, _written, bound_basis, gram
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BINDS = ("edge_weight", "edge_type", "batch", "lambda_max", "grid")  # of what a layer is called with, a basis reads
+_TERMS = 4  # of a sum that is printed
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    r"""How H heads of attention lie in the span of K matrices :math:`A_k`; made by `explain_head`.
+
+    `print(report)` shows a row for each head, and which of the :math:`A_k` depend on others.
+
+    Attributes:
+        coefficients: (H, K) c of the :math:`\sum_k c_k A_k` nearest to the matrix B of a head, the mean over the batch.
+        r2: (H,) :math:`1 - |B - \sum_k c_k A_k|^2 / |B|^2`, where each graph of the batch has its own c; the mean.
+        r2_std: (H,) its standard deviation over the batch.
+        r2_fixed: (H,) the same with the one mean c for all graphs, which is what a fixed matrix could replace.
+        each: (H, \*, K) c of each graph of the batch.
+        gram: of the :math:`A_k`.
+        attention: the heads, bound.
+        basis: the :math:`A_k`, bound.
+
+    >>> from pyg_basisconv import BasisConv, bases, explain_head, mechanisms
+    >>> conv = BasisConv(8, 8, bases.Attention(2, mechanisms.Dot(4), bases.Causal()))
+    >>> report = explain_head(conv, torch.randn(3, 10, 8), bases.Shifts(None, range(4)))
+    >>> report.each.shape, bool((report.r2 >= report.r2_fixed).all())
+    (torch.Size([2, 3, 4]), True)
+    """
+
+    coefficients: Tensor
+    r2: Tensor
+    r2_std: Tensor
+    r2_fixed: Tensor
+    each: Tensor
+    gram: Gram
+    attention: tuple[BoundAttention, ...]
+    basis: BoundBasis
+
+    def matrices(self, index: int | tuple[int, ...] = 0) -> tuple[Tensor, Tensor]:
+        """The heads of one graph of the batch, written out, and the nearest matrices of the span: (H, M, N) each.
+
+        Args:
+            index: which graph; all the same where there is no batch.
+        """
+        one = index if isinstance(index, tuple) else (index,)
+        batch = self.attention[0].batch
+        if batch and (len(one) != len(batch) or any(not 0 <= i < size for i, size in zip(one, batch, strict=True))):
+            reject("index", f"a place in a batch of {batch}", index, "give one number for each of its axes")
+        heads = torch.cat([(part[one] if batch else part).to_dense() for part in self.attention]).cpu().double()
+        c = self.each.movedim(0, -2)[one] if batch else self.each  # (H, K)
+        kind, source, target, weight = (t.cpu() for t in self.basis.edges())
+        H, M, N = heads.shape
+        nearest = torch.zeros(H, M * N, dtype=torch.float64)
+        nearest.index_add_(1, source.long() * N + target.long(), c[:, kind.long()] * weight.double())
+        return heads, nearest.view(H, M, N)
+
+    def picture(self, index: int | tuple[int, ...] = 0) -> "Figure":
+        """`pyg_basisconv.plot.heads`: each head beside its projection and what is left.
+
+        Args:
+            index: which graph of the batch.
+        """
+        from ..plot import heads
+
+        return heads(self, index)
+
+    def __str__(self) -> str:
+        basis, batch = self.basis, self.attention[0].batch
+        count = f"{prod(batch)} graphs of " if batch else ""
+        lines = [
+            f"{len(self.r2)} heads, {count}M = {basis.M}, N = {basis.N}, in the span of {basis.K} matrices",
+            f"  {'head':<4}  {'R2':>12}  {'R2, fixed':>9}  nearest, on average",
+        ]
+        for h, c in enumerate(self.coefficients):
+            r2 = f"{self.r2[h]:.2f} ± {self.r2_std[h]:.2f}" if batch else f"{self.r2[h]:.2f}"
+            lines.append(f"  {h:<4}  {r2:>12}  {self.r2_fixed[h]:>9.2f}  {_sum(c)}")
+        return "\n".join([*lines, *self.gram.dependent])
+
+
+def explain_head(
+    layer: nn.Module, x: Any, basis: Basis | BoundBasis, edge_index: Any = None, **kwargs: Any
+) -> HeadReport:
+    r"""How much of each head of attention lies in the span of given matrices: shifts, powers, relations.
+
+    The matrix B of a head is compared with the :math:`\sum_k c_k A_k` that is nearest to it in least squares,
+
+    .. math:: \sum_l \langle A_k, A_l \rangle c_l = \langle A_k, B \rangle,
+        \qquad R^2 = 1 - |B - \textstyle\sum_k c_k A_k|^2 / |B|^2,
+
+    for each graph of the batch. Sums of squares are of the entries as they are, none is subtracted. Where some
+    :math:`A_k` depend on others, c is the shortest of the solutions.
+
+    Args:
+        layer: a `BasisConv` over `bases.Attention`, or a sum with it; what `convert` makes one of, such as
+            `nn.MultiheadAttention` or `GATConv`; or a module with one of these. Dropout is as in its training mode.
+        x: as the layer is called with; of `nn.MultiheadAttention` a pair is the key, which is also the value, and the
+            query.
+        basis: the family, of the same sources and targets, such as `bases.Shifts(None, range(4))` for the steps of a
+            sequence; bound with the same graph, or bound already.
+        edge_index: the graph.
+        **kwargs: of the call of the layer; edge_weight, edge_type, batch, lambda_max and grid are for the basis, too.
+
+    Raises:
+        ValueError: a layer without attention, a basis that is computed from content, or that has other sizes.
+
+    >>> from pyg_basisconv import BasisConv, bases, mechanisms
+    >>> conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Relative(window=(-1, -1)), bases.Causal()))
+    >>> _ = conv.basis.mechanism.weight.data.copy_(torch.tensor([[0.], [9.]]))  # all before alike, and the last one
+    >>> print(explain_head(conv, torch.randn(20, 4), bases.Shifts(None, range(3))))
+    2 heads, M = 20, N = 20, in the span of 3 matrices
+      head            R2  R2, fixed  nearest, on average
+      0             0.35       0.35  0.18 A_0 + 0.14 A_1 + 0.12 A_2
+      1             0.95       0.95  A_1 + 0.05 A_0
+    """
+    with torch.no_grad():
+        attention = _attention(layer, x, edge_index, kwargs)
+        first = attention[0]
+        bound = _bind(basis, first, edge_index, kwargs)
+        found = [_meet(part, bound) for part in attention]
+        products, norms = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))  # (H, b, K), (H, b)
+        known = gram(bound)
+        c = known.solve(products.movedim(-1, 0).to(first.device)).movedim(0, -1).cpu()  # (H, b, K)
+        mean = c.mean(1)
+        across = 2 * (products @ mean.unsqueeze(-1)).squeeze(-1)
+        fixed = across - ((mean @ known.matrix.cpu()) * mean).sum(-1, keepdim=True)
+        r2 = _share((products * c).sum(-1), norms)
+    return HeadReport(
+        coefficients=mean,
+        r2=r2.mean(1),
+        r2_std=r2.std(1, correction=0),
+        r2_fixed=_share(fixed, norms).mean(1),
+        each=c.view(len(c), *first.batch, bound.K),
+        gram=known,
+        attention=tuple(attention),
+        basis=bound,
+    )
+
+
+def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwargs: dict[str, Any]) -> BoundBasis:
+    """The family on the graph that the heads are of."""
+    if isinstance(basis, BoundBasis):
+        bound = bound_basis(basis)
+    else:
+        given = {name: kwargs[name] for name in _BINDS if kwargs.get(name) is not None}
+        edges = [] if edge_index is None else [edge_index]
+        bound = bound_basis(basis, *edges, size=(heads.M, heads.N), **given)
+    if (bound.M, bound.N, bound.batch) != (heads.M, heads.N, ()):
+        got = f"{bound.M} x {bound.N}" + (f" for each of a batch of {bound.batch}" if bound.batch else "")
+        reject("basis", f"matrices of {heads.M} x {heads.N}", got, "give a family of the same sources and targets")
+    return bound if bound.device == heads.device else bound.to(heads.device)
+
+
+def _share(part: Tensor, total: Tensor) -> Tensor:
+    """Of a head without entries, nothing is left unexplained."""
+    return torch.where(total > 0, part / torch.where(total > 0, total, 1), 1)
+
+
+def _sum(c: Tensor) -> str:
+    """The largest terms, such as 0.95 A_1 - 0.02 A_0."""
+    largest = [(round(c[k].item(), 2), k) for k in c.abs().argsort(descending=True).tolist()]
+    terms = [(value, k) for value, k in largest if value]
+    return _written(terms[:_TERMS]) + (" + ..." if len(terms) > _TERMS else "")
+
+
+def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> list[BoundAttention]:
+    """The parts of the layer's basis that are attention, bound in a call."""
+    torch_own = isinstance(layer, nn.MultiheadAttention)
+    whole = layer if isinstance(layer, BasisConv) else convert(layer, left={})
+    convs = [part for part in whole.modules() if isinstance(part, BasisConv) and part.basis.reads_content]
+    if len(convs) != 1:
+        fix = "take a BasisConv over bases.Attention, or what convert makes one of"
+        reject("layer", "one with attention", f"a {type(layer).__name__} with {len(convs)}", fix)
+    seen: list[BoundBasis] = []
+    asked: list[bool] = []  # by what calls it
+
+    def ask(conv: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        asked.append(given.get("return_attention", False))
+        return args, {**given, "return_attention": True}
+
+    def keep(conv: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, BoundBasis]) -> Any:
+        seen.append(output[1])
+        return output if asked.pop() else output[0]
+
+    hooks = convs[0].register_forward_pre_hook(ask, with_kwargs=True), convs[0].register_forward_hook(keep)
+    try:
+        if torch_own:
+            key, query = x if isinstance(x, tuple | list) else (x, x)
+            whole(query, key, key, **kwargs)
+        else:
+            whole(x, *([] if edge_index is None else [edge_index]), **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [part for bound in seen for part in (bound.parts if isinstance(bound, BoundConcat) else [bound])]
+    attention = [part for part in found if isinstance(part, BoundAttention)]
+    if not attention:
+        reject("layer", "bases.Attention, or a sum with it", convs[0].basis, "explain a layer over the attention alone")
+    if not prod(attention[0].batch):
+        reject("x", "at least one graph in the batch", attention[0].batch, "give some features")
+    return attention
+
+
+class _Common(NamedTuple):
+    """Where entries of a mask and those of a family meet, at C places.
+
+    which: (E,) the distinct place of each entry of the mask; None where there is one at each. at: (C,) of these places,
+    or of the entries themselves, those that the family has, too. table: (K, C) what the family has there, sparse.
+    """
+
+    which: Tensor | None
+    at: Tensor
+    table: Tensor
+
+    @classmethod
+    def of(cls, entries: Entries, family: EdgeList, K: int) -> "_Common":
+        m, n = entries.pattern.ends
+        own, which = (m.long() + (n.long() + entries.first) * entries.M).unique(return_inverse=True)
+        place = family.source.long() + family.target.long() * entries.M
+        met = torch.isin(place, own)
+        common, column = place[met].unique(return_inverse=True)
+        indices = torch.stack([family.type.long()[met], column])
+        table = torch.sparse_coo_tensor(indices, family.weight.double()[met], (K, len(common))).coalesce()
+        at = torch.searchsorted(own, common)
+        if len(own) < len(which):
+            return cls(which, at, table)
+        return cls(None, torch.argsort(which)[at], table)
+
+
+def _meet(B: BoundAttention, A: BoundBasis) -> tuple[Tensor, Tensor]:
+    """The inner products of each head with each A_k, (H, b, K), and the squared norms, (H, b), in float64."""
+    family, found = A.edges(), cast(dict[int, _Common], {})  # by the first target of a run
+    products = torch.zeros(B.copies, A.K, dtype=torch.float64, device=B.device)
+    norms = products.new_zeros(B.copies)
+    for piece, entries in B.pieces:
+        if entries.first not in found:
+            found[entries.first] = _Common.of(entries, family, A.K)
+        which, at, table = found[entries.first]
+        entry = B.weights_of(piece)  # (c, E)
+        if which is not None:  # what stands in one place is one
+            entry = entry.new_zeros(len(entry), int(which.max()) + 1).index_add(1, which, entry)
+        products[piece.copies] += torch.sparse.mm(table, entry[:, at].double().t()).t()
+        norms[piece.copies] += entry.square().sum(1, dtype=torch.float64)
+    return products.view(B.K, -1, A.K), norms.view(B.K, -1)

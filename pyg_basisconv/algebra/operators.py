@@ -1,0 +1,206 @@
+"""Linear operators Phi, (M, N, P, Q), of which the entries at the places of a family are wanted: numbers and layers."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..basis import _MADE, BoundBasis
+from ..conv import BasisConv
+from ..convert.registry import convertible
+from ..errors import reject
+from .channels import NORMS
+from .compose import linear_layer
+from .gram import Places
+
+
+class Operator:
+    """One whose entries at some places are wanted, for some of the channels of x at a time.
+
+    Args:
+        places: which ones.
+        P: the number of channels of x.
+        Q: the number of channels of y.
+
+    Attributes:
+        outside: the squared norm of all other entries, of the channels that were asked for so far.
+    """
+
+    def __init__(self, places: Places, P: int, Q: int) -> None:
+        self.places, self.P, self.Q, self.outside = places, P, Q, 0.0
+
+    @property
+    def rows(self) -> int:
+        """How many are held of each channel."""
+        return self.places.U
+
+    def at(self, channels: range) -> Tensor:
+        """(U, g, Q) the entries at the places, float64."""
+        raise NotImplementedError
+
+    def restore(self, theta: Tensor) -> Tensor:
+        """(K, P, Q) the parameter that was found, in the channels of the layer."""
+        return theta
+
+
+class Numbers(Operator):
+    """An operator written out: (M, N, P, Q), or (M, N) of one channel.
+
+    Args:
+        phi: the numbers, dense or sparse.
+        places: where they are wanted.
+        sizes: M, N.
+    """
+
+    def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
+        if phi.dim() not in (2, 4) or tuple(phi.shape[:2]) != sizes:
+            expected = f"({sizes[0]}, {sizes[1]}, P, Q) or ({sizes[0]}, {sizes[1]}), the sizes of the basis"
+            reject("phi", expected, tuple(phi.shape), "give the operator from all sources to all targets")
+        if not phi.is_floating_point():
+            reject("phi", "real numbers", phi.dtype, "convert it with .double()")
+        if phi.device != places.place.device:
+            reject("phi", f"a tensor on {places.place.device}, as the basis", phi.device, "move one to the other")
+        super().__init__(places, *(phi.shape[2:] if phi.dim() == 4 else (1, 1)))
+
+
+class Dense(Numbers):
+    """One of which all entries are there."""
+
+    def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
+        super().__init__(phi, places, sizes)
+        flat = phi.reshape(-1, self.P, self.Q)
+        self.values = flat.index_select(0, places.place)
+        energy = torch.linalg.vector_norm(flat.detach(), dim=(1, 2), dtype=torch.float64).square()
+        energy[places.place] = 0
+        self.outside = float(energy.sum())
+
+    def at(self, channels: range) -> Tensor:
+        return self.values[:, channels.start : channels.stop].double()
+
+
+class Sparse(Numbers):
+    """One of which some are: sparse in m and n, and maybe in p, or in p and q."""
+
+    def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
+        super().__init__(phi, places, sizes)
+        phi = (phi if phi.layout == torch.sparse_coo else phi.to_sparse()).coalesce()
+        if phi.sparse_dim() < 2:
+            reject(
+                "phi", "a tensor that is sparse in its first two axes", f"in {phi.sparse_dim()}", "use .to_sparse(2)"
+            )
+        index, values = phi.indices(), phi.values()
+        if phi.dim() == 2:
+            values = values.view(-1, 1, 1)
+        row, there = places.find(index[0] * sizes[1] + index[1])
+        self.index, self.values = torch.cat([row.unsqueeze(0), index[2:]])[:, there], values[there]
+        self.outside = float(values.detach()[~there].double().square().sum())
+
+    def at(self, channels: range) -> Tensor:
+        index, values = self.index, self.values
+        if len(index) > 1:  # p, among the sparse axes
+            some = (index[1] >= channels.start) & (index[1] < channels.stop)
+            index, values = index[:, some], values[some]
+            index = torch.cat([index[:1], index[1:2] - channels.start, index[2:]])
+        else:
+            values = values[:, channels.start : channels.stop]
+        found = torch.zeros(self.rows, len(channels), self.Q, dtype=torch.float64, device=values.device)
+        return found.index_put(tuple(index), values.double())
+
+
+class Layer(Operator):
+    r"""A layer: its basis, bound, and its parameter.
+
+    Of its P Q pairs of channels no more are asked for than the layer has matrices, as orthonormal mixtures: what is
+    left unexplained has the same norms.
+
+    Args:
+        bound: the basis A'.
+        weight: Theta', (K', P, Q).
+        places: where the entries are wanted.
+    """
+
+    def __init__(self, bound: BoundBasis, weight: Tensor, places: Places) -> None:
+        self.shape, self.flat = weight.shape[1:], weight.flatten(1).double()
+        self.turn = torch.linalg.qr(self.flat.detach().t()).Q  # (P Q, K')
+        self.turned = self.flat.detach() @ self.turn
+        super().__init__(places, self.turn.shape[1], 1)
+        self.inside, self.beyond = Places.of(bound).among(places)
+
+    @property
+    def rows(self) -> int:
+        return max(self.inside.U, self.beyond.U)
+
+    def at(self, channels: range) -> Tensor:
+        some = self.turned[:, channels.start : channels.stop]
+        if self.beyond.row.numel():
+            self.outside += float(torch.linalg.vector_norm(self.beyond.sums(some).detach()).square())
+        return self.inside.sums(some).unsqueeze(2)
+
+    def restore(self, theta: Tensor) -> Tensor:
+        found = theta.detach().squeeze(2) @ self.turn.t()
+        if torch.is_grad_enabled() and (self.flat.requires_grad or theta.requires_grad):
+            linear = self.places.gram.solve(self.places.meet(self.inside) @ self.flat)
+            found = linear + (found - linear.detach())  # what is found is the more precise
+        return found.unflatten(1, self.shape)
+
+
+def layer_of(phi: Any) -> BasisConv | None:
+    """The layer that it is, or that is known to be the same; None for another function."""
+    if isinstance(phi, BasisConv):
+        return phi
+    known = isinstance(phi, nn.Module) and (convertible(phi) or type(phi) is nn.Linear)
+    if known or type(getattr(phi, "module", phi)) in NORMS:
+        made = linear_layer(phi, "phi", images=False)
+        for parameter in made.parameters():  # of a copy, that nobody else sees
+            parameter.requires_grad_(False)
+        return made
+    return None
+
+
+def weight_of(layer: BasisConv, in_channels: int | None) -> Tensor:
+    """Theta written out, (K, P, Q), for a layer that may take any width."""
+    if layer.open:
+        reject("phi", "a layer whose width is known", "in_channels = -1", "call it once before")
+    P = layer.theta.P if layer.theta.P >= 0 else in_channels
+    if P is None:
+        reject("in_channels", f"the width P, of {layer}, which takes any", None, "give it")
+    if in_channels not in (None, P):
+        reject("in_channels", f"{P}, of {layer}", in_channels, "leave it out")
+    return layer.theta.dense(P)[:, :P]  # behind it are biases of the values
+
+
+def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
+    """The basis of a layer on the graph, or the grid, that another one is bound to."""
+    basis = layer.basis
+    if basis.reads_content:
+        fix = "pass phi_basis=A of y, A = layer(x, ..., return_attention=True)"
+        reject("phi", "a layer whose basis does not depend on x", f"{basis}, computed from it", fix)
+    grid = bound.shape if (basis.axes or 0) > 1 else None
+    if bound in _MADE:
+        graph = _MADE[bound][1]
+        graph = graph.T if basis.needs_edges and layer.flow == "target_to_source" else graph
+        return basis.on(graph if grid is None else graph.over(grid))
+    if basis.needs_edges:
+        reject("phi_basis", f"the edges that {basis} needs", None, "pass phi_basis=layer.basis.bind(edge_index)")
+    return basis.bind(size=(bound.M, bound.N), grid=grid, dtype=torch.float64).to(bound.device)
+
+
+def of_layer(
+    layer: BasisConv, bound: BoundBasis, places: Places, in_channels: int | None, own: BoundBasis | None
+) -> Layer:
+    """A layer as an operator from the sources of a bound basis to its targets."""
+    weight = weight_of(layer, in_channels)
+    found = bound_like(layer, bound) if own is None else own
+    if (found.M, found.N) != (bound.M, bound.N):
+        expected = f"an operator of {bound.M} x {bound.N}, the sizes of the basis"
+        reject("phi", expected, f"{found.M} x {found.N}, of {layer}", "bind both to one graph or grid")
+    if weight.shape[0] != found.K:
+        reject("phi_basis", f"{weight.shape[0]} matrices, as {layer.basis}", found.K, "bind the basis of the layer")
+    if weight.device != places.place.device:
+        reject("phi", f"a layer on {places.place.device}, as the basis", weight.device, "move one to the other")
+    return Layer(found, weight, places)
+
+
+def of_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> Numbers:
+    """Numbers as an operator."""
+    return (Dense if phi.layout == torch.strided else Sparse)(phi, places, sizes)

@@ -1,0 +1,267 @@
+"""Sequences of steps: packed lengths, truncated backpropagation, several layers."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from ..basis import BoundBasis
+from ..errors import check_count, check_flags, reject
+from ..kernels.op import autocasting
+from .cells import BasisCell
+
+# Numbers in the gates of a step up to which a call takes longer than what it computes: then one call is made for all.
+_SMALL = 1 << 16
+
+
+class BasisRNN(nn.Module):
+    r"""Runs one cell, or several in layers, over sequences.
+
+    The structure is bound once for a sequence; what the gates make of x is computed for all steps at once where a step
+    is small.
+
+    Args:
+        cells: a cell, or a list of them: each runs over the outputs of the one before.
+        batch_first: whether sequences are (B, T, ...) instead of (T, B, ...).
+
+    Shapes:
+        - x: (T, \*, M, P), or (T, B, P, \*grid) for images; with `batch_first` (B, T, M, P); or a `PackedSequence` of
+          (S, M, P) or (S, P, \*grid), where S is the sum of the lengths
+        - outputs: as x, with H channels
+        - state: of the cell as for one step, (\*, M, H); a list of states for a list of cells
+
+    Raises:
+        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
+
+    >>> from pyg_basisconv import bases
+    >>> from pyg_basisconv.recurrent import BasisGRUCell
+    >>> rnn = BasisRNN(BasisGRUCell(2, 16, bases.Diffusion(2)))
+    >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
+    >>> outputs, state = rnn(torch.randn(12, 64, 5, 2), edge_index, lengths=torch.randint(1, 13, (64,)))
+    >>> outputs.shape, state.shape
+    (torch.Size([12, 64, 5, 16]), torch.Size([64, 5, 16]))
+    """
+
+    def __init__(self, cells: BasisCell | Sequence[BasisCell], batch_first: bool = False) -> None:
+        super().__init__()
+        check_flags(batch_first=batch_first)
+        self.single = isinstance(cells, BasisCell)
+        layers = [cells] if isinstance(cells, BasisCell) else list(cells)
+        if not layers or not all(isinstance(cell, BasisCell) for cell in layers):
+            got = [type(cell).__name__ for cell in layers]
+            reject("cells", "a cell, or a list of them", got, "such as BasisGRUCell(...)")
+        for i in range(1, len(layers)):
+            before, cell = layers[i - 1], layers[i]
+            if cell.in_channels not in (-1, before.hidden_channels):
+                expected = f"in_channels = {before.hidden_channels}, the hidden_channels of the cell before"
+                reject(f"cells[{i}]", expected, cell.in_channels, "or leave it open with -1")
+            if cell.images != before.images:
+                reject(f"cells[{i}]", f"images={before.images}, as the cell before", cell.images, "make them alike")
+        self.cells = nn.ModuleList(layers)
+        self.batch_first = batch_first
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters anew."""
+        for cell in self._layers:
+            cell.reset_parameters()
+
+    @property
+    def _layers(self) -> list[BasisCell]:
+        return list(self.cells)  # type: ignore[arg-type]
+
+    def forward(
+        self,
+        x: Tensor | PackedSequence,
+        edge_index: Any = None,
+        h: Any = None,
+        *,
+        lengths: Tensor | Sequence[int] | None = None,
+        truncate: int | None = None,
+        **structure: Any,
+    ) -> tuple[Any, Any]:
+        """Runs the sequences; returns the outputs of all steps, and the state after the last one of each sequence.
+
+        Args:
+            x: the sequences, see Shapes above.
+            edge_index: as for `BasisConv`; so are further arguments (`edge_weight`, `edge_type`, ...).
+            h: the state before the first step; zeros for None.
+            lengths: (B,) how many steps each sequence has; outputs past its end are zeros.
+            truncate: how many steps a gradient goes back at most: after each so many, the state is detached.
+            **structure: see edge_index.
+        """
+        if truncate is not None:
+            check_count("truncate", truncate)
+        if edge_index is not None:
+            structure["edge_index"] = edge_index
+        if isinstance(x, PackedSequence):
+            if lengths is not None:
+                reject("lengths", "None beside a PackedSequence, which says them", lengths, "leave it out")
+            self._check(x.data, "S", 1)
+            return self._packed(x, h, truncate, structure)
+        self._check(x, *(("B, T", 2) if self.batch_first else ("T, *", 1)))
+        if lengths is None:
+            steps = x.transpose(0, 1) if self.batch_first else x
+            outputs, states = self._run(steps, None, self._begin(h), truncate, structure)
+            return outputs.transpose(0, 1) if self.batch_first else outputs, self._end(states)
+        T = x.shape[1 if self.batch_first else 0]
+        packed = pack_padded_sequence(x, self._lengths(x, lengths), self.batch_first, enforce_sorted=False)
+        ragged, end = self._packed(packed, h, truncate, structure)
+        return pad_packed_sequence(ragged, self.batch_first, total_length=T)[0], end
+
+    def _begin(self, h: Any) -> list[Any]:
+        """The states before the first step, one for each cell; None for zeros."""
+        if h is None:
+            return [None] * len(self.cells)
+        if self.single:
+            return [h]
+        if not isinstance(h, tuple | list) or len(h) != len(self.cells):
+            got = f"{len(h)} of them" if isinstance(h, tuple | list) else type(h).__name__
+            reject("h", f"a list of {len(self.cells)} states, one for each cell", got, "or None for zeros")
+        return list(h)
+
+    def _end(self, states: list[Any]) -> Any:
+        return states[0] if self.single else states
+
+    def _packed(
+        self, x: PackedSequence, h: Any, truncate: int | None, structure: dict[str, Any]
+    ) -> tuple[PackedSequence, Any]:
+        order, back = x.sorted_indices, x.unsorted_indices
+        data, states = self._run(x.data, x.batch_sizes.tolist(), self._begin(h), truncate, structure, order)
+        if back is not None:
+            states = [_each(state, lambda s: s.index_select(0, back)) for state in states]
+        return PackedSequence(data, x.batch_sizes, order, back), self._end(states)
+
+    def _run(
+        self,
+        x: Tensor,
+        sizes: list[int] | None,
+        states: list[Any],
+        truncate: int | None,
+        structure: dict[str, Any],
+        order: Tensor | None = None,
+    ) -> tuple[Tensor, list[Any]]:
+        """All layers, over (T, *, M, P), or over the (S, M, P) of `sizes` sequences that are there at each step."""
+        ends = []
+        for cell, h in zip(self._layers, states, strict=True):
+            x, end = _layer(cell, x, sizes, h, truncate, structure, order)
+            ends.append(end)
+        return x, ends
+
+    def _check(self, x: Any, before: str, least: int) -> None:
+        """Whether a sequence has so many axes at least before those of one graph or image, and a step."""
+        if not isinstance(x, Tensor):
+            reject("x", "a tensor, or a PackedSequence", type(x).__name__, "stack the steps")
+        first = self._layers[0]
+        axes = first.basis.axes or 1 if first.images else 1
+        if x.dim() < least + 1 + axes:
+            expected = f"a sequence ({before}, {'P, *grid' if first.images else 'M, P'})"
+            reject("x", expected, f"shape {tuple(x.shape)}", "a single step is for the cell itself")
+        if not x.shape[least - 1]:
+            reject("x", "at least one step", f"shape {tuple(x.shape)}, with T = 0", "leave empty sequences out")
+
+    def _lengths(self, x: Tensor, lengths: Any) -> Tensor:
+        """(B,) on the CPU."""
+        T, B = (x.shape[1], x.shape[0]) if self.batch_first else (x.shape[0], x.shape[1])
+        first = self._layers[0]
+        axes = 1 if not first.images else first.basis.axes
+        if axes is not None and x.dim() != axes + 3:
+            reject("x", "one batch dimension, beside lengths", f"shape {tuple(x.shape)}", "flatten several into one")
+        if not isinstance(lengths, Tensor):
+            lengths = torch.as_tensor(lengths)
+        if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+            fix = "give the number of steps of each sequence"
+            reject("lengths", f"{B} integers, one per sequence", f"{tuple(lengths.shape)}, {lengths.dtype}", fix)
+        if not B:
+            reject("x", "at least one sequence, beside lengths", f"shape {tuple(x.shape)}", "leave lengths out")
+        least, most = int(lengths.min()), int(lengths.max())
+        if least < 1 or most > T:
+            reject("lengths", f"from 1 to {T}, the steps of x", f"{least} to {most}", "leave out what has no step")
+        return lengths.cpu()
+
+
+def _layer(
+    cell: BasisCell,
+    x: Tensor,
+    sizes: list[int] | None,
+    h: Any,
+    truncate: int | None,
+    structure: dict[str, Any],
+    order: Tensor | None,
+) -> tuple[Tensor, Any]:
+    """One cell over a sequence: the outputs, and the state after the last step of each."""
+    first = x[0] if sizes is None else x[: sizes[0]]
+    state = cell.begin(first, h)
+    if order is not None:
+        state = _each(state, lambda s: s.index_select(0, order))
+    structure = bound_once(cell, first, structure)
+    outputs, ended = [], []
+    for t, gates in enumerate(_gates(cell, x, first, sizes, structure)):
+        if sizes is not None and t and sizes[t] < sizes[t - 1]:
+            ended.append(_each(state, partial(_rest, n=sizes[t])))
+            state = _each(state, partial(_first, n=sizes[t]))
+        if truncate is not None and t and t % truncate == 0:
+            state = _each(state, Tensor.detach)
+        state = cell.step(gates, state, **structure)
+        outputs.append(state if isinstance(state, Tensor) else state[0])
+    if ended:
+        ended.append(state)
+        state = _zipped(ended[::-1])
+    return torch.stack(outputs) if sizes is None else torch.cat(outputs), state
+
+
+def _gates(
+    cell: BasisCell, x: Tensor, first: Tensor, sizes: list[int] | None, structure: dict[str, Any]
+) -> Iterable[Tensor]:
+    """What the gates make of x at each step: of all at once, if steps are small and have the same matrices."""
+    steps = x.unbind(0) if sizes is None else x.split(sizes)
+    numbers = first.numel() // max(1, first.shape[cell.channels(first)]) * cell.input.out_channels
+    if cell.basis.reads_content or numbers > _SMALL:
+        return (cell.read(step, **structure) for step in steps)
+    if sizes is not None:
+        return cell.read(x, **structure).split(sizes)
+    if not cell.images:
+        return cell.read(x, **structure).unbind(0)
+    batch = x.shape[: x.dim() + cell.channels(first)]
+    return cell.read(x.flatten(0, len(batch) - 1), **structure).unflatten(0, batch).unbind(0)
+
+
+def bound_once(cell: BasisCell, x: Tensor, structure: dict[str, Any]) -> dict[str, Any]:
+    """The structure, bound for all steps, where the matrices are the same in all of them."""
+    edge_index, basis = structure.get("edge_index"), cell.basis
+    learns = basis.reads_content or any(True for _ in basis.parameters())
+    if edge_index is None or isinstance(edge_index, BoundBasis) or learns or torch.compiler.is_compiling():
+        return structure
+    if not structure.keys() <= {"edge_index", "edge_weight", "edge_type", "size", "batch", "lambda_max", "grid"}:
+        return structure  # which the layer refuses, or does not
+    rows = tuple(x.shape[cell.rows(x)])
+    given: dict[str, Any] = {"size": prod(rows), "dtype": x.dtype} | structure
+    weight = structure.get("edge_weight")
+    if isinstance(weight, Tensor) and autocasting(x.device):
+        given["dtype"] = weight.dtype
+    if cell.images:
+        given["grid"] = rows
+    return {"edge_index": basis.bind(**given)}
+
+
+def _each(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A state whose tensors were changed."""
+    return change(state) if isinstance(state, Tensor) else tuple(change(part) for part in state)
+
+
+def _first(state: Tensor, n: int) -> Tensor:
+    return state[:n]
+
+
+def _rest(state: Tensor, n: int) -> Tensor:
+    return state[n:]
+
+
+def _zipped(states: list[Any]) -> Any:
+    """States one after the other, along the batch."""
+    if isinstance(states[0], Tensor):
+        return torch.cat(states)
+    return tuple(torch.cat(parts) for parts in zip(*states, strict=True))
