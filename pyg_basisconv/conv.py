@@ -447,7 +447,7 @@ class BasisConv(MessagePassing):
     def _apart(self, inputs: Inputs, bound: BoundBasis) -> tuple[Inputs, BoundBasis]:
         """The family of two layers in one, and apart from it what becomes of their constants."""
         if not isinstance(self.basis, Composition):
-            if self.theta.carried is not None:
+            if self.theta.carries:
                 fix = "give the parameter of two layers the basis that compose gave with it"
                 reject("theta", f"one without constants, for {self.basis}", self.theta, fix)
             return inputs, bound

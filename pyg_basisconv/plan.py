@@ -170,9 +170,8 @@ def a_first(p: Problem) -> Estimate:
 
     def expand(table: int) -> None:
         t.sparse(p.expand, wide, table)
-        if p.B > 1:  # the batch is laid beside the width, and back
+        if p.B > 1:  # the batch is laid beside the width, where the products stay
             t.copy(p.B * p.M * p.P)
-            t.copy(p.K * rows * p.P)
 
     if not p.cached:
         expand(p.M)

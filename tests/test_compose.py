@@ -22,6 +22,7 @@ from pyg_basisconv.algebra import compare, compose
 from pyg_basisconv.algebra.joining import join
 from pyg_basisconv.bases import Basis
 from pyg_basisconv.mechanisms import Dot
+from pyg_basisconv.theta import chain
 
 # Families of every kind, with and without a structure that products keep; and their matrices by loops.
 FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor]]] = {
@@ -350,6 +351,30 @@ def test_autocast_leaves_nothing() -> None:
     close(composed(x, **call), second(first(x, **call), **call), 1e-5)
 
 
+def test_norms_of_images() -> None:
+    """Two batch norms say by themselves that they are of images."""
+    norms = [nn.BatchNorm2d(4).double().eval() for _ in range(2)]
+    for seed, norm in enumerate(norms):
+        norm.running_mean, norm.running_var = draw(4, seed=seed), draw(4, seed=seed + 2).abs()
+    image = draw(2, 4, 9, 4)
+    close(compose(*norms)(image), norms[1](norms[0](image)))
+
+
+def test_long_chains_are_not_slower_with_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products that are needed once are made once: as many as layers, and as many for the constants."""
+    counts = []
+    monkeypatch.setattr(chain, "_products", lambda *args, make=chain._products: counts.append(1) or make(*args))
+    layers = [BasisConv(4, 4, bases.Adjacency("mean")).double() for _ in range(9)]
+    whole = layers[0]
+    for layer in layers[1:]:
+        whole = compose(whole, layer)
+    g = cases.graph()
+    counts.clear()
+    with torch.no_grad():
+        whole(draw(g.M, 4), **tensors(g))
+    assert len(counts) <= 4 * len(layers)
+
+
 def test_flow_is_that_of_the_layer_with_edges() -> None:
     g = cases.graph()
     turned, linear = BasisConv(3, 3, bases.Edges(), flow="target_to_source").double(), nn.Linear(3, 3).double()
@@ -587,6 +612,6 @@ def test_the_checks_bite() -> None:
             same(g, first, second, A(g), B(g), wrong)
     both = pair(a(), a())
     mixed = compose(*both)
-    mixed.theta.mixed = mixed.theta.mixed[::-1]
+    mixed.theta.mixing = mixed.theta.mixing.flip(0)
     with pytest.raises(AssertionError):
         same(g, *both, A(g), A(g), mixed)

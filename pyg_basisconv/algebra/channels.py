@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch_geometric.nn import Linear
 
 from ..bases import Identity
 from ..conv import BasisConv
@@ -10,6 +11,7 @@ from ..grid import GridConv
 from ..theta import Depthwise, Full
 
 NORMS = {nn.BatchNorm1d: 3, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5}  # and the axes of the images that each takes
+LINEARS = (nn.Linear, Linear)
 
 
 class Channels(NamedTuple):
@@ -30,7 +32,7 @@ class Channels(NamedTuple):
         return new
 
 
-def multiplying(linear: nn.Linear) -> Channels:
+def multiplying(linear: Any) -> Channels:
     """What a linear layer does, in double precision."""
     bias = None if linear.bias is None else linear.bias.double()
     return Channels(linear.weight.double().t(), bias)

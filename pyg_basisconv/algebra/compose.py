@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import BatchNorm
 
 from ..bases import Composition
@@ -17,11 +18,12 @@ from ..errors import check_flags, reject
 from ..grid import GridConv
 from ..plan import MACHINES, Plan, Problem, Tally
 from ..theta import Chain, Full, Pass, Theta
-from .channels import NORMS, multiplying, normalising
+from .channels import LINEARS, NORMS, multiplying, normalising
 from .joined import Joined, Rows
 from .joining import join
 from .tracing import hooked
 
+_OF_IMAGES = (nn.BatchNorm2d, nn.BatchNorm3d)
 _LAYERS = (BasisConv, GridConv, Converted, grids.Converted, grids.Transposed)  # others may do more
 
 
@@ -66,7 +68,7 @@ def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> Bas
         fix = "pass same_graph=False, and bind each basis"
         reject("second", "as many targets as the first layer, on one graph", then.basis, fix)
     levels = Levels(one.bias is not None, one.theta.lifts, then.theta.lifts)
-    constants = any(levels) or one.theta.carried is not None or then.theta.carried is not None
+    constants = any(levels) or one.theta.carries or then.theta.carries
 
     def joined(first: Basis, second: Basis) -> Joined:
         found = join(first, second) if same_graph else Joined(_family(first) @ _family(second))
@@ -160,12 +162,14 @@ def compare(first: nn.Module, second: nn.Module, *args: Any, **kwargs: Any) -> C
 
 def _beside(both: BasisConv, p: Problem, learns: bool) -> float:
     """Seconds for the products of two parameters, and for the constants."""
-    machine = MACHINES[p.device]
+    machine, theta = MACHINES[p.device], both.theta
     tally, steps = Tally(machine, p.itemsize), 3 if learns else 1
-    if isinstance(both.theta, Chain) and learns:  # else they are kept
-        first, second = both.theta.first, both.theta.second
-        tally.product(first.K * p.P, both.theta.between, second.K * p.Q, steps)
-        tally.seconds += steps * machine.small
+    if isinstance(theta, Chain):
+        pairs = theta.first.K * theta.second.K
+        tally.product(theta.first.K * p.P, theta.between, theta.second.K * p.Q, steps)
+        if theta.mixing is not None:
+            tally.product(p.K, pairs, p.P * p.Q, steps)
+        tally.seconds += (steps - 1) * machine.small
     if isinstance(both.basis, Composition):
         tally.product(p.N, 1, p.Q, steps)
         tally.kernel(0, 3 * p.B * p.N * p.Q, 1.0)
@@ -178,7 +182,7 @@ def _of(x: Any) -> Tensor:
 
 def linear_layers(first: nn.Module, second: nn.Module) -> tuple[BasisConv, BasisConv]:
     """Both as layers that can be composed; rejects what cannot, and what does not join."""
-    images = any(isinstance(_layer(one), GridConv) for one in (first, second))
+    images = any(isinstance(_layer(one), GridConv) or type(one) in _OF_IMAGES for one in (first, second))
     one, then = (linear_layer(part, name, images) for part, name in ((first, "first"), (second, "second")))
     if isinstance(one, GridConv) != isinstance(then, GridConv):
         kinds = type(one).__name__, type(then).__name__
@@ -238,9 +242,11 @@ def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
             got = "training" if norm.training else "track_running_stats=False"
             reject(name, "a batch norm in eval mode, with statistics of its own", got, "call .eval() before")
         like = norm.running_mean
-    elif isinstance(module, nn.Linear) and type(module) is nn.Linear:
+    elif type(module) in LINEARS:
         if images:
             reject(name, "a layer on images", "nn.Linear, which is not", "use nn.Conv2d with a kernel of 1")
+        if isinstance(module.weight, UninitializedParameter):
+            reject(name, "a layer whose width is known", "in_channels = -1", "call it once before")
         channels, like = multiplying(module), module.weight
     else:
         return None

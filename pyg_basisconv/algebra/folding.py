@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
-from torch_geometric.nn import BatchNorm, Linear
+from torch_geometric.nn import BatchNorm
 
 from ..conv import BasisConv
 from ..convert import grids, layers
@@ -18,7 +18,7 @@ from ..convert.rgcn import Related
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Theta
-from .channels import NORMS, Channels, multiplying, normalising
+from .channels import LINEARS, NORMS, Channels, multiplying, normalising
 from .compose import Comparison
 from .merging import after, before, pointwise, together
 from .plain import plain
@@ -269,7 +269,7 @@ def _step(site: Site) -> _Step | None:
 def _known(module: nn.Module) -> BasisConv | None:
     """A layer as a BasisConv, if it is one that can be folded."""
     layer: Any = module
-    if type(layer) in (nn.Linear, Linear):
+    if type(layer) in LINEARS:
         if isinstance(layer.weight, UninitializedParameter):
             return None
         return multiplying(layer).layer(images=False)

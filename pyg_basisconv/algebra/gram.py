@@ -14,7 +14,6 @@ from ..errors import reject
 from ..explicit import Sparse
 from ..kernels import Pattern
 
-_F = 64.0
 _PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it
 
 
@@ -168,7 +167,7 @@ class Gram:
     @property
     def rounding(self) -> float:
         """How far from zero an eigenvalue of the scaled matrix may be that is zero: sums of products are rounded."""
-        return torch.finfo(torch.float64).eps * self.K * max(_F, math.sqrt(self.places))
+        return torch.finfo(torch.float64).eps * self.K * max(8.0, math.sqrt(self.places))
 
     @cached_property
     def norms(self) -> Tensor:

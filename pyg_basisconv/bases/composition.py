@@ -1,7 +1,7 @@
 """The basis of two layers, one after the other."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,27 +23,18 @@ class Levels(NamedTuple):
     of_first: bool = False
     of_second: bool = False
 
-    @staticmethod
-    def within(bound: BoundBasis, values: bool) -> Tensor:
-        """(J, N) what the constants within one of the layers come to."""
-        rows = [bound.levels] if isinstance(bound, BoundComposition) else []
-        if values:
-            ones = torch.ones(bound.M, 1, dtype=bound.dtype, device=bound.device)
-            rows.append(bound.expand(ones).squeeze(-1))
-        return torch.cat(rows) if rows else torch.ones(0, bound.N, dtype=bound.dtype, device=bound.device)
-
 
 class BoundComposition(BoundBasis):
     """The family of two layers together; and what a constant before the second of them, or in the first, comes to.
 
     Args:
         family: of the two layers.
-        first: that of the first layer.
+        first: that of the first layer; None where it has no constants but its bias.
         second: that of the second.
         levels: which constants there are, see `Composition`.
     """
 
-    def __init__(self, family: BoundBasis, first: BoundBasis, second: BoundBasis, levels: Levels) -> None:
+    def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, levels: Levels) -> None:
         self.family, self.first, self.second, self._levels = family, first, second, levels
         self.K, self.M, self.N = family.K, family.M, family.N
         self.dtype, self.device, self.shape, self.grid = family.dtype, family.device, family.shape, family.grid
@@ -59,11 +50,11 @@ class BoundComposition(BoundBasis):
 
     def _numbers(self) -> Tensor:
         levels = self._levels
-        entering = levels.within(self.first, levels.of_first)  # (J, N')
+        entering = _within(self.first, levels.of_first, self.second.M, self)  # (J, N')
         if levels.shift:
-            entering = torch.cat([entering.new_ones(1, self.first.N), entering])
-        own = levels.within(self.second, levels.of_second)
+            entering = torch.cat([entering.new_ones(1, self.second.M), entering])
         through = self.second.expand(entering.t())  # (K'', N, J)
+        own = _within(self.second, levels.of_second, self.N, self)
         return torch.cat([own, through.permute(2, 0, 1).flatten(0, 1)])
 
     def edges(self) -> EdgeList:
@@ -93,8 +84,17 @@ class BoundComposition(BoundBasis):
         return self.family.map(change)
 
     def moved(self, device: torch.device) -> "BoundComposition":
-        family, first, second = (part.moved(device) for part in (self.family, self.first, self.second))
-        return BoundComposition(family, first, second, self._levels)
+        first = None if self.first is None else self.first.moved(device)
+        return BoundComposition(self.family.moved(device), first, self.second.moved(device), self._levels)
+
+
+def _within(bound: BoundBasis | None, values: bool, N: int, like: BoundBasis) -> Tensor:
+    """(J, N) what the constants within one of the layers come to."""
+    rows = [bound.levels] if isinstance(bound, BoundComposition) else []
+    if values and bound is not None:
+        ones = torch.ones(bound.M, 1, dtype=bound.dtype, device=bound.device)
+        rows.append(bound.expand(ones).squeeze(-1))
+    return torch.cat(rows) if rows else torch.ones(0, N, dtype=like.dtype, device=like.device)
 
 
 class Composition(Composed):
@@ -136,23 +136,34 @@ class Composition(Composed):
     def build(self, graph: Graph) -> BoundBasis:
         family, first, second = self.parts
         together = family.on(graph)  # type: ignore[operator]
+        nested = isinstance(first, Composition) or isinstance(second, Composition)
+        if isinstance(together, BoundProduct) and self._apart and not nested:
+            return BoundComposition(together, together.first, together.second, self.levels)
+        if graph.grid is None and second.needs_edges and not (nested or self.levels.of_first):
+            return BoundComposition(together, None, second.on(graph), self.levels)  # type: ignore[operator]
         return BoundComposition(together, *one_after_other(first, second, graph), self.levels)  # type: ignore[arg-type]
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the family is the product of the two, and no other of as many matrices."""
+        family, *layers = self.parts
+        own = [part.parts[0] if isinstance(part, Composition) else part for part in layers]
+        return isinstance(family, Product) and all(a is b for a, b in zip(family.parts, own, strict=True))
 
     def over(self, bound: BoundBasis) -> BoundComposition | None:
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
-        family, first, second = self.parts
-        if isinstance(bound, BoundComposition) or not isinstance(bound, BoundProduct) or type(family) is not Product:
-            return bound if isinstance(bound, BoundComposition) else None
-        parts = (
-            part.over(one) if isinstance(part, Composition) else one
-            for part, one in ((first, bound.first), (second, bound.second))
-        )
-        before, after = parts
+        if isinstance(bound, BoundComposition):
+            return bound
+        if not isinstance(bound, BoundProduct) or not self._apart:
+            return None
+        parts: list[Any] = list(self.parts)[1:]
+        each = zip(parts, (bound.first, bound.second), strict=True)
+        before, after = (part.over(one) if isinstance(part, Composition) else one for part, one in each)
         return None if before is None or after is None else BoundComposition(bound, before, after, self.levels)
 
     def __repr__(self) -> str:
         family, first, second = self.parts
-        how = "" if repr(family) == repr(Product(first, second)) else f", family={family!r}"  # type: ignore[arg-type]
+        how = "" if self._apart else f", family={family!r}"
         return f"Composition({first!r}, {second!r}{how})"
 
     @property

@@ -1,7 +1,7 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
 from .attend import Piece, attend
-from .dense import matmul, matmul_sum
+from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
 from .pairs import hidden
 from .pattern import Pattern
@@ -20,7 +20,7 @@ __all__ = [
     "hidden",
     "lift",
     "matmul",
-    "matmul_sum",
+    "matmuls",
     "pair_sum",
     "sddmm",
     "segment_softmax",

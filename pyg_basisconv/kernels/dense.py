@@ -1,6 +1,6 @@
 """Dense products of many rows with narrow matrices."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,19 +10,29 @@ from ..portable import portable
 from .op import autocasting
 
 
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight
+class _Products(torch.autograd.Function):
+    """The sum of several products, each added to those before as it is made."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        x, weight = ctx.saved_tensors
-        grad_x = grad @ weight.t() if ctx.needs_input_grad[0] else None
+    def forward(ctx: Any, weight: Tensor, *x: Tensor) -> Tensor:
+        ctx.save_for_backward(weight, *x)
+        y = x[0] @ weight[0]
+        for x_k, weight_k in zip(x[1:], weight[1:], strict=True):
+            y.addmm_(x_k, weight_k)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, *x = ctx.saved_tensors
+        needed, *each = ctx.needs_input_grad
+        grad_x = [grad @ weight_k.t() if need else None for weight_k, need in zip(weight, each, strict=True)]
         # x^T g as (g^T x)^T: x is read along its rows.
-        grad_weight = (grad.t() @ x).t() if ctx.needs_input_grad[1] else None
-        return grad_x, grad_weight
+        grad_weight = torch.stack([grad.t() @ x_k for x_k in x]).transpose(1, 2) if needed else None
+        return grad_weight, *grad_x
+
+
+def _plain(x: Tensor) -> bool:
+    return torch.compiler.is_compiling() or autocasting(x.device) or portable()
 
 
 def matmul(x: Tensor, weight: Tensor) -> Tensor:
@@ -31,72 +41,47 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
     >>> matmul(torch.ones(2, 3), torch.ones(3, 1)).flatten()
     tensor([3., 3.])
     """
-    plain = x.dim() != 2 or torch.compiler.is_compiling() or autocasting(x.device)
-    if plain or portable():
+    if _plain(x):
         return x @ weight
-    y: Tensor = _Product.apply(x, weight)
-    return y
+    return _products((x,), weight.unsqueeze(0))
 
 
-class _Sum(torch.autograd.Function):
-    """x_1 W_1 + ... + x_K W_K, of (R, P) each, into one array; the weights come after the x."""
+def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
+    r""":math:`\sum_k X_k W_k`: K tensors (*, M, P) as they come, (K, P, Q) -> (*, M, Q).
 
-    @staticmethod
-    def forward(ctx: Any, *operands: Tensor) -> Tensor:
-        ctx.save_for_backward(*operands)
-        K = len(operands) // 2
-        y = operands[0] @ operands[K]
-        for x, weight in zip(operands[1:K], operands[K + 1 :], strict=True):
-            y.addmm_(x, weight)
-        return y
+    What comes more than once, as the identity does in several families, is multiplied once where all are kept.
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        operands, needs = ctx.saved_tensors, ctx.needs_input_grad
-        K = len(operands) // 2
-        xs, weights = operands[:K], operands[K:]
-        grad_x = [grad @ weight.t() if need else None for weight, need in zip(weights, needs, strict=False)]
-        grad_weight = [(grad.t() @ x).t() if need else None for x, need in zip(xs, needs[K:], strict=True)]
-        return *grad_x, *grad_weight
-
-
-def matmul_sum(pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-    r"""The sum of products :math:`\sum_k x_k W_k`: pairs of (\*, M, P) and (P, Q) -> (\*, M, Q), taken as they come.
-
-    Where the first x comes back, as the identity does that stands in several families, its weights are added. An x
-    whose M is the outermost axis in memory, before the batch, gives such a result, and is not copied.
-
-    >>> x = torch.ones(2, 3)
-    >>> matmul_sum([(x, torch.ones(3, 1)), (2 * x, torch.ones(3, 1)), (x, torch.ones(3, 1))]).flatten()
-    tensor([12., 12.])
+    >>> matmuls([torch.ones(2, 3)] * 2, torch.ones(2, 3, 1)).flatten()
+    tensor([6., 6.])
     """
-    rest = iter(pairs)
-    first, weight = next(rest)
-    outer = first.dim() > 2 and not first.is_contiguous() and first.movedim(-2, 0).is_contiguous()
-    plain = torch.compiler.is_compiling() or autocasting(first.device) or portable()
+    pairs = zip(x, weight.unbind(0), strict=True)
+    if torch.is_grad_enabled():
+        merged: dict[int, tuple[Tensor, Tensor]] = {}
+        for x_k, weight_k in pairs:
+            known = merged.get(id(x_k))
+            merged[id(x_k)] = x_k, weight_k if known is None else known[1] + weight_k
+        several, matrices = zip(*merged.values(), strict=True)
+        if not _plain(several[0]):
+            return _products(several, weight if len(several) == len(weight) else torch.stack(matrices))
+        pairs = zip(several, matrices, strict=True)
     total: Tensor | None = None
-    kept: list[tuple[Tensor, Tensor]] = []  # what a gradient is for: its derivative needs them all at once
-    for x, w in rest:
-        if x is first:
-            weight = weight + w
-        elif plain:
-            total = x @ w if total is None else total + x @ w
-        elif torch.is_grad_enabled() and (x.requires_grad or w.requires_grad):
-            kept.append((_rows(x, outer), w))
-        elif total is None:
-            total = _rows(x, outer) @ w
-        else:
-            total.addmm_(_rows(x, outer), w)
-    if plain:
-        return first @ weight if total is None else total + first @ weight
-    xs, weights = zip((_rows(first, outer), weight), *kept, strict=True)
-    y: Tensor = matmul(xs[0], weight) if len(xs) == 1 else _Sum.apply(*xs, *weights)
-    y = y if total is None else y + total
-    shape = first.movedim(-2, 0).shape if outer else first.shape
-    y = y.view(*shape[:-1], y.shape[-1])
-    return y.movedim(0, -2) if outer else y
+    for x_k, weight_k in pairs:
+        y_k = matmul(x_k, weight_k)
+        total = y_k if total is None else total + y_k
+    assert total is not None
+    return total
 
 
-def _rows(x: Tensor, outer: bool) -> Tensor:
-    """(*, M, P) -> (R, P), in the order in which they lie in memory."""
-    return (x.movedim(-2, 0) if outer else x).reshape(-1, x.shape[-1])
+def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
+    """Of K different ones. Where batches lie beside the width, as a sparse product has them, they stay there."""
+    like = x[-1]
+    beside = like.dim() > 2 and not like.is_contiguous() and like.movedim(-2, 0).is_contiguous()
+    laid_out = [x_k.movedim(-2, 0) for x_k in x] if beside else x
+    flat = [x_k.reshape(-1, x_k.shape[-1]) for x_k in laid_out]
+    if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # narrower than what each would be added to
+        flat, weight = [torch.cat(flat, 1)], weight.flatten(0, 1).unsqueeze(0)
+    y: Tensor = _Products.apply(weight, *flat)
+    if like.dim() == 2:
+        return y
+    y = y.view(*laid_out[0].shape[:-1], y.shape[-1])
+    return y.movedim(0, -2) if beside else y

@@ -111,6 +111,11 @@ class Theta(nn.Module):
         return self.weight
 
     @property
+    def carries(self) -> bool:
+        """Whether it has what constants are multiplied by, `carried`."""
+        return self.carried is not None
+
+    @property
     def lifts(self) -> bool:
         """Whether `lift` appends a column of ones."""
         return False

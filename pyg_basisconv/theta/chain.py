@@ -1,12 +1,11 @@
 """The parameter of two layers, one after the other."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
-from ..cache import IdentityCache, by_value
 from ..errors import reject
 from .base import Theta
 from .full import Full
@@ -16,8 +15,8 @@ class Chain(Full):
     r"""All products :math:`\Theta'_k \Theta''_l`, at k K'' + l, of the parameters of two layers, which it shares; or
     fixed mixtures of them, where the basis of the composed layer has fewer matrices than there are pairs.
 
-    Nothing of its own is learnt: gradients go to both parameters. The products are made anew where a gradient is
-    wanted, and else kept for as long as both are as they were. (J.-M. Andreoli, arXiv:1905.01289, Prop. 3.)
+    Nothing of its own is learnt: gradients go to both parameters. The products are made in each call; `fold` writes
+    them down. (J.-M. Andreoli, arXiv:1905.01289, Prop. 3.)
 
     Args:
         first: :math:`\Theta'`, (K', P, R).
@@ -31,6 +30,7 @@ class Chain(Full):
     """
 
     shift: nn.Parameter | None
+    mixing: Tensor | None
 
     def __init__(
         self,
@@ -40,8 +40,11 @@ class Chain(Full):
         shift: nn.Parameter | None = None,
     ) -> None:
         super().__init__()
-        self.first, self.second, self.mixed = first, second, mixtures
+        self.first, self.second = first, second
         self.register_parameter("shift", shift)
+        rows = None if mixtures is None else torch.tensor(mixtures, dtype=torch.float64)
+        like = self.sample
+        self.register_buffer("mixing", rows if rows is None or like is None else rows.to(like.device), persistent=False)
         P, between = first.P, second.P
         if between < 0:
             between = shift.numel() if shift is not None else first.outputs(P) if P >= 0 else -1
@@ -52,7 +55,6 @@ class Chain(Full):
         self.P, self.between = P, between
         self.K = first.K * second.K if mixtures is None else len(mixtures)
         self.Q = second.outputs(self.between)
-        self._made = IdentityCache(4)
 
     def built(self, K: int, P: int, Q: int) -> bool:
         if (self.K, self.P, self.Q) != (K, P, Q):
@@ -67,58 +69,51 @@ class Chain(Full):
 
     @property
     def sample(self) -> Tensor | None:
-        return next(self.parameters(), None)
+        parameters = list(self.parameters())
+        return next((p for p in parameters if p.requires_grad), parameters[0] if parameters else None)
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """(K, P, Q) the products, or their mixtures."""
-        return self._kept("weight", self._weight)
+        with _precisely(self.sample):
+            found = _products(self._matrices(self.first, self.P), self._matrices(self.second, self.between))
+            return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
+
+    @property
+    def carries(self) -> bool:
+        return self.shift is not None or any(part.carries or part.lifts for part in (self.first, self.second))
 
     @property
     def carried(self) -> Tensor | None:  # type: ignore[override]
-        """(J, Q) what `bases.Composition` says of the biases, or None where there is none."""
-        return self._kept("carried", self._carried) if self._levels else None
+        """(J, Q) what the constants of `bases.Composition` are multiplied by, or None where there are none."""
+        if not self.carries:
+            return None
+        with _precisely(self.sample):
+            own = self._within(self.second, self.between)
+            before = [] if self.shift is None else [self.shift.unsqueeze(0)]
+            before += self._within(self.first, self.P)
+            if before:
+                matrices = self._matrices(self.second, self.between)
+                levels = torch.cat([b.to(matrices) for b in before]).unsqueeze(1)  # (J, 1, R)
+                own.append(_products(levels, matrices).squeeze(1))
+            return torch.cat(own)
 
-    @property
-    def _levels(self) -> bool:
-        second = self.second.carried is not None or self.second.lifts
-        return second or self.shift is not None or self.first.carried is not None or self.first.lifts
+    def _matrices(self, theta: Theta, width: int) -> Tensor:
+        """(K, P, Q) of one of both, in the dtype that is learnt."""
+        return self._dense(theta, width)[:, :width]
 
-    def _kept(self, name: str, build: object) -> Tensor:
-        parameters = tuple(self.parameters())
-        kind = parameters[0].device.type if parameters else "cpu"
-        plain = torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
-        with by_value(), plain:  # parameters are also written to by `.data`
-            made: Tensor = self._made.get(parameters, name, build)  # type: ignore[arg-type]
-        return made
+    def _within(self, theta: Theta, width: int) -> list[Tensor]:
+        """What one of both has for constants: what it carries, (J, Q), and the biases of its values, (K, Q)."""
+        carried = theta.carried  # computed, maybe
+        rows = [] if carried is None else [carried]
+        return rows + [self._dense(theta, width)[:, width]] if theta.lifts else rows
 
-    def _dense(self) -> tuple[Tensor, Tensor]:
-        """The matrices of both, in the dtype that is learnt; with the rows of the values' biases, if they have any."""
-        like = self.sample
-        first, second = self.first.dense(self.P), self.second.dense(self.between)
-        return (first.double(), second.double()) if like is None else (first.to(like), second.to(like))
-
-    def _weight(self) -> Tensor:
-        first, second = self._dense()
-        first, second = first[:, : self.P], second[:, : self.between]
-        if self.mixed is None:
-            return _products(first, second)
-        return torch.tensordot(_numbers(self.mixed, first), _products(first, second), 1)
-
-    def _carried(self) -> Tensor:
-        first, second = self._dense()
-        rows = [] if self.second.carried is None else [self.second.carried]
-        rows += [second[:, self.between]] if self.second.lifts else []
-        before = [] if self.shift is None else [self.shift.unsqueeze(0)]
-        before += [] if self.first.carried is None else [self.first.carried]
-        before += [first[:, self.P]] if self.first.lifts else []
-        if before:
-            levels = torch.cat([b.to(second) for b in before])  # (J', R)
-            rows.append(_products(levels.unsqueeze(1), second[:, : self.between]).squeeze(1))
-        return torch.cat(rows)
+    def _dense(self, theta: Theta, width: int) -> Tensor:
+        like, dense = self.sample, theta.dense(width)
+        return dense.double() if like is None else dense.to(like)
 
     def extra_repr(self) -> str:
-        mixed = "" if self.mixed is None else f", {len(self.mixed)} mixtures"
+        mixed = "" if self.mixing is None else f", {len(self.mixing)} mixtures"
         return f"{self.first!r}, {self.second!r}{mixed}"
 
 
@@ -130,5 +125,7 @@ def _products(first: Tensor, second: Tensor) -> Tensor:
     return flat.view(K, P, L, Q).transpose(1, 2).reshape(K * L, P, Q)
 
 
-def _numbers(rows: Sequence[Sequence[float]], like: Tensor) -> Tensor:
-    return torch.tensor(rows, dtype=like.dtype, device=like.device)
+def _precisely(like: Tensor | None) -> AbstractContextManager[object]:
+    """Products of parameters are not narrowed, as those of features are: they would be twice."""
+    kind = "cpu" if like is None else like.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()

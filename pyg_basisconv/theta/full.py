@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis
 from ..errors import reject
-from ..kernels import matmul_sum
+from ..kernels import matmuls
 from .base import Blocks, Members, Theta, glorot, project
 from .heads import side_by_side, stacked
 
@@ -32,7 +32,7 @@ class Full(Theta):
         return project(x, self.weight)
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        return matmul_sum(zip(u, self.weight.unbind(0), strict=True))
+        return matmuls(u, self.weight)
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
