@@ -241,7 +241,7 @@ class Gram:
         sentences = []
         for d, column in zip(others, sums.t().tolist(), strict=True):
             terms = [(c * scale[d] / scale[k], k) for c, k in zip(column, S, strict=True) if abs(c) > least]
-            sentences.append(f"A_{d} = {_written(terms if self.norms[d] > 0 else [])}")
+            sentences.append(f"A_{d} = {written(terms if self.norms[d] > 0 else [])}")
         return sentences
 
     @cached_property
@@ -281,7 +281,7 @@ class Gram:
         return f"Gram(K={self.K}, rank={self.rank}, condition={self.condition:.3g}{said})"
 
 
-def _written(terms: Iterable[tuple[float, int]]) -> str:
+def written(terms: Iterable[tuple[float, int]]) -> str:
     """A sum of matrices, as one writes it."""
     text = ""
     for c, k in terms:

@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..convert import convert
 from ..entries import Entries
 from ..errors import reject
-from .gram import Gram, _written, bound_basis, gram
+from .gram import Gram, written, bound_basis, gram
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,7 +178,7 @@ def _sum(c: Tensor) -> str:
     """The largest terms, such as 0.95 A_1 - 0.02 A_0."""
     largest = [(round(c[k].item(), 2), k) for k in c.abs().argsort(descending=True).tolist()]
     terms = [(value, k) for value, k in largest if value]
-    return _written(terms[:_TERMS]) + (" + ..." if len(terms) > _TERMS else "")
+    return written(terms[:_TERMS]) + (" + ..." if len(terms) > _TERMS else "")
 
 
 def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> list[BoundAttention]:
