@@ -625,6 +625,77 @@ def test_parameters_that_are_read_elsewhere() -> None:
     assert_same(fold(numbers), numbers, x)
 
 
+def test_a_forward_that_asks_for_types() -> None:
+    class Asking(nn.Module):
+        def __init__(self, *layers: nn.Module) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(layers)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+                if isinstance(layer, nn.BatchNorm1d):
+                    x = x.relu()
+            return x
+
+    x, _ = graph()
+    model = drawn(Asking(nn.Linear(P, H), nn.BatchNorm1d(H), nn.Linear(H, Q)))
+    for folded in (fold(model), fold(model, x)):
+        assert folded.folded == []
+        assert_same(folded, model, x)
+
+
+def test_a_result_that_is_kept_elsewhere() -> None:
+    x, e = graph()
+
+    def keeps(m: nn.Module, data: Data, *_: Any) -> Tensor:
+        data.h = m.conv(data.x, data.edge_index)
+        return m.norm(data.h)
+
+    model = drawn(Made(keeps, conv=pyg.GCNConv(P, H), norm=pyg.BatchNorm(H)))
+    data, same = Data(x=x, edge_index=e), Data(x=x, edge_index=e)
+    folded = fold(model, Data(x=x, edge_index=e))
+    close = torch.testing.assert_close
+    close(folded(data), model(same))
+    close(data.h, same.h)
+    seen: list[Any] = []
+    stays(lambda m, x, *_: m.norm((seen.append(m.lin(x)), seen[-1])[1]), x, lin=nn.Linear(P, H), norm=nn.BatchNorm1d(H))
+
+
+def test_writes_by_what_is_not_followed() -> None:
+    class Tripling(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.mul_(3)
+
+    def forward(m: nn.Module, x: Tensor, *_: Any) -> Tensor:
+        y = m.norm(x)
+        m.tripling(x)
+        return m.lin(y) + x
+
+    def data(m: nn.Module, x: Tensor, *_: Any) -> Tensor:
+        y = m.norm(x)
+        x.data = 3 * x
+        return m.lin(y) + x
+
+    parts = {"norm": nn.BatchNorm1d(P), "lin": nn.Linear(P, P)}
+    tripling = Tripling()
+    tripling.register_forward_hook(hook)
+    x, _ = graph()
+    for model in (drawn(Made(forward, tripling=tripling, **parts)), drawn(Made(data, **parts))):
+        folded = fold(model, x.clone())
+        torch.testing.assert_close(folded(x.clone()), model(x.clone()))
+
+
+def test_a_forward_of_its_own() -> None:
+    """As some libraries put in the place of a layer's."""
+    model = drawn(nn.Sequential(nn.Linear(P, H), nn.BatchNorm1d(H)))
+    linear = model[0]
+    linear.forward = lambda x: nn.functional.linear(x, linear.weight).relu()
+    assert fold(model).folded == []
+    with pytest.raises(ValueError, match=r"^first: expected a layer without hooks"):
+        compose(linear, model[1])
+
+
 def test_attention_stays() -> None:
     attention = bases.Attention(2, Dot(4), bases.Adjacency())
     x, e = graph()

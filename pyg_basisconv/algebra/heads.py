@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..convert import convert
 from ..entries import Entries
 from ..errors import reject
-from .gram import Gram, written, bound_basis, gram
+from .gram import Gram, bound_basis, gram, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

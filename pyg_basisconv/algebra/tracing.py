@@ -9,6 +9,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass
 from inspect import Parameter, signature, unwrap
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, fx, nn
@@ -114,9 +115,9 @@ def chains(model: nn.Module, example: Example | None) -> tuple[list[list[Site]],
     """
     if _is_layer(model):
         return [], {}
-    graph, escaped, opaque = _follow(model, example)
+    graph, escaped, asked, opaque = _follow(model, example)
     parts = dict(model.named_modules())
-    times: Counter[int] = Counter()
+    times: Counter[int] = Counter(id(parts[name]) for name in asked)
     for node in graph.nodes:
         if node.op == "call_module":
             times.update(id(part) for part in parts[node.target].modules())
@@ -197,8 +198,9 @@ def _is_nothing(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether somebody looks into the calls of a module."""
-    return any(table for name, table in vars(module).items() if name.endswith("_hooks") and "state_dict" not in name)
+    """Whether somebody looks into the calls of a module, or has put another function in the place of its forward."""
+    own = vars(module)
+    return "forward" in own or any(own[name] for name in own if name.endswith("_hooks") and "state_dict" not in name)
 
 
 def writes_between(first: fx.Node, last: fx.Node, parts: dict[str, nn.Module]) -> bool:
@@ -214,10 +216,12 @@ def writes_between(first: fx.Node, last: fx.Node, parts: dict[str, nn.Module]) -
 def _writes(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
     name = getattr(node.target, "__name__", str(node.target))
     if node.op == "call_module":
-        return bool(getattr(parts[str(node.target)], "inplace", False))
+        part = parts[str(node.target)]
+        return not _is_layer(part) or any(getattr(inner, "inplace", False) for inner in part.modules())
     if node.op == "call_method":
         return name.endswith("_")
-    changes = node.target is operator.setitem or (name.startswith("i") and node.target is getattr(operator, name, None))
+    in_place = name.startswith("i") and node.target is getattr(operator, name, None)
+    changes = node.target in (operator.setitem, setattr) or in_place
     return changes or name.endswith("_") or "out" in node.kwargs or node.kwargs.get("inplace") is True
 
 
@@ -247,16 +251,17 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".rstrip(":. ")
 
 
-def _follow(model: nn.Module, example: Example | None) -> tuple[fx.Graph, set[fx.Node], dict[str, str]]:
-    """The calls of a model; what of them is read otherwise, too; and the parts that were not followed, and why."""
+def _follow(model: nn.Module, example: Example | None) -> tuple[fx.Graph, set[fx.Node], set[str], dict[str, str]]:
+    """The calls of a model, what of them is read otherwise, parts whose type is asked for, and parts not followed."""
     opaque: dict[str, str] = {}
     while True:
         root = deepcopy(model)
         try:
             follower = _Follower(example, opaque)
-            with torch.no_grad(), torch.random.fork_rng(devices=[]), _instances(root.forward):
+            with torch.no_grad(), torch.random.fork_rng(devices=[]), _instances(root.forward, follower):
                 graph = follower.trace(root)
-            return graph, follower.seen | _kept(root), opaque
+            asked = {name for name, part in root.named_modules() if part in follower.asked}
+            return graph, follower.seen | follower.kept(), asked, opaque
         except _Opaque as part:
             opaque[part.name] = part.reason
         except Exception as error:
@@ -274,19 +279,6 @@ def _is_layer(module: nn.Module) -> bool:
     return of_torch or isinstance(module, MessagePassing) or type(module) in (BatchNorm, Linear, Passed)
 
 
-def _kept(root: nn.Module) -> set[fx.Node]:
-    """What a model that was followed has kept in its attributes."""
-    found = set()
-
-    def look(kept: Any) -> None:
-        if type(kept) is _Stand:
-            found.add(kept.node)
-
-    for part in root.modules():
-        map_aggregate(tuple(v for name, v in vars(part).items() if name != "_modules"), look)
-    return found
-
-
 class _Stand(Proxy):
     """Stands for a value while a model is followed; with an example call it knows the value."""
 
@@ -299,6 +291,11 @@ class _Stand(Proxy):
         if callable(found) and not isinstance(found, nn.Module):
             return super().__getattr__(name)
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+    def __setattr__(self, name: str, to: Any) -> None:
+        super().__setattr__(name, to)
+        if name not in ("node", "tracer"):
+            self.tracer.create_proxy("call_function", setattr, (self, name, to), {})
 
     def __len__(self) -> int:
         return len(self.tracer.read(self))
@@ -346,9 +343,17 @@ class _Follower(fx.Tracer):
         self.example, self.opaque = example, opaque
         self.evaluates = False
         self.seen: set[fx.Node] = set()
+        self.asked: set[nn.Module] = set()
+        self.stands: list[tuple[ref[Proxy], fx.Node]] = []
 
     def proxy(self, node: fx.Node) -> Proxy:
-        return _Stand(node, self)
+        stand = _Stand(node, self)
+        self.stands.append((ref(stand), node))
+        return stand
+
+    def kept(self) -> set[fx.Node]:
+        """What somebody has kept: an attribute, a list, a closure, ..."""
+        return {node for stand, node in self.stands if stand() is not None}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return module_qualified_name in self.opaque or _is_layer(m) or hooked(m)
@@ -392,7 +397,7 @@ class _Follower(fx.Tracer):
         if self.is_leaf_module(m, name):
             return super().call_module(m, forward, args, kwargs)
         try:
-            with _instances(m.forward):
+            with _instances(m.forward, self):
                 return super().call_module(m, forward, args, kwargs)
         except _Opaque:
             raise
@@ -444,11 +449,13 @@ class _Follower(fx.Tracer):
 
 
 @contextmanager
-def _instances(function: Any) -> Iterator[None]:
-    """Lets a function take what stands for a value for an instance of its type."""
+def _instances(function: Any, follower: _Follower) -> Iterator[None]:
+    """Lets a function take what stands for a value for an instance of its type, and notes whose type it asks for."""
     scope, name = getattr(unwrap(function), "__globals__", {}), "isinstance"
 
     def isinstance_(thing: Any, kind: Any) -> bool:
+        if builtins.isinstance(thing, nn.Module):
+            follower.asked.add(thing)
         if type(thing) is not _Stand:
             return builtins.isinstance(thing, kind)
         if thing.tracer.example is None:
