@@ -50,7 +50,7 @@ class DecomposeRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"decompose Conv2d 3 x 3, 64 x 64, as {self.kind}"
+        return f"decompose a convolution 3 x 3, 64 x 64, as {self.kind}"
 
     def run(self, bench: Bench) -> Result:
         side, P = (8, 4) if bench.quick else (64, 16)

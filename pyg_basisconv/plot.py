@@ -43,6 +43,8 @@ def spy(basis: Basis | BoundBasis, *args: Any, members: Iterable[int] | None = N
     ['$A_{0}$', '$A_{1}$', '$A_{2}$']
     """
     bound = bound_basis(basis, *args, **kwargs)
+    if not isinstance(members, Iterable | None):
+        reject("members", "numbers of matrices", repr(members), "such as [0, 2]")
     shown = list(range(min(bound.K, MEMBERS)) if members is None else members)
     for k in shown:
         check_count("members", k, least=0, most=bound.K - 1)

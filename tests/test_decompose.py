@@ -27,7 +27,7 @@ from pyg_basisconv import BasisConv, GridConv, bases, convert, mechanisms, theta
 from pyg_basisconv.algebra import probing
 from pyg_basisconv.algebra.compose import compose
 from pyg_basisconv.algebra.decompose import Decomposition, decompose
-from pyg_basisconv.algebra.gram import Gram, Places
+from pyg_basisconv.algebra.gram import Gram, Places, gram
 from pyg_basisconv.algebra.probing import colours
 from pyg_basisconv.basis import BoundBasis
 
@@ -845,3 +845,47 @@ def test_the_checks_can_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 def test_one_colour_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "colours", lambda source, target, M, N: [0] * M)
     check_function()
+
+
+def test_what_few_digits_may_hide() -> None:
+    """In half precision, too, an entry beside the pattern is seen, and not taken for one within."""
+    identity = bases.Identity().bind(size=50, dtype=DOUBLE)
+    found = decompose(lambda x: x.bfloat16() + 0.15 * x.bfloat16().roll(1, 1), identity, in_channels=1)
+    assert_close(found.theta.item(), 1.0, rtol=0, atol=1e-2)
+    assert found.r2 == pytest.approx(1 / (1 + 0.15**2), rel=1e-2)
+
+
+def test_functions_that_give_something_else() -> None:
+    identity = bases.Identity().bind(size=5, dtype=DOUBLE)
+    for function, said in (
+        (lambda x: x * (1 + 2j), "a function that gives dense real numbers"),
+        (lambda x: x[:1], r"for B = 3"),
+        (lambda x: x.to_sparse(), "a function that gives dense real numbers"),
+    ):
+        with pytest.raises(ValueError, match=f"^phi: .*{said}"):
+            decompose(function, identity, in_channels=1)
+    assert decompose(lambda x: x.mul_(2), identity, in_channels=1).theta.item() == 2  # of a copy
+
+
+def test_too_many_unit_inputs_are_refused() -> None:
+    huge = bases.Identity().bind(size=300_000, dtype=DOUBLE)
+    with pytest.raises(ValueError, match=r"^phi: expected entries where the basis has some, got something beside them"):
+        decompose(lambda x: x.roll(1, 1), huge, in_channels=1)
+
+
+def test_what_is_not_finite() -> None:
+    phi = draw(4, 4)
+    phi[1, 2] = float("nan")
+    for one in (phi, phi.to_sparse()):
+        with pytest.raises(ValueError, match=r"^phi: expected finite numbers"):
+            decompose(one, bases.Shifts(4, [0, 1]))
+    with pytest.raises(ValueError, match=r"^basis: expected entries whose squares are finite"):
+        gram(bases.Edges(), torch.tensor([[0], [1]]), torch.tensor([float("nan")]))
+
+
+def test_bare_graphs_are_read_as_pyg_reads_them() -> None:
+    edge_index = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    layer = GCNConv(1, 1, improved=True, bias=False).double()
+    layer.lin.weight.data.fill_(1)
+    basis = (bases.Identity() + bases.Adjacency()).bind(edge_index, size=3, dtype=DOUBLE)
+    assert_close(decompose(layer, basis).theta.flatten(), torch.tensor([0.5, 0.5], dtype=DOUBLE))

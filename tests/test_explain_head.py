@@ -298,3 +298,32 @@ def test_an_empty_batch_and_a_wrong_place_are_said():
     for index in (2, -1, (0, 0)):
         with pytest.raises(ValueError, match="index: expected a place in a batch of"):
             report.matrices(index)
+
+
+def test_a_head_of_nan_explains_nothing():
+    layer = sequence()
+    layer.basis.mechanism.key.data.fill_(float("nan"))
+    assert explain_head(layer, torch.randn(2, 9, 6, dtype=torch.float64), STEPS).r2.isnan().all()
+
+
+def test_dropout_is_not_measured():
+    edge_index = torch.tensor([[0, 1, 2, 3, 3], [1, 2, 3, 0, 1]])
+    layer = GATConv(6, 4, heads=2, dropout=0.6).double()
+    x, basis = torch.randn(4, 6, dtype=torch.float64), bases.Identity() + bases.Adjacency()
+    first, again = (explain_head(layer, x, basis, edge_index).r2 for _ in range(2))
+    assert layer.training
+    assert torch.equal(first, again)
+    assert torch.equal(first, explain_head(layer.eval(), x, basis, edge_index).r2)
+
+
+def test_attention_to_features_of_several_sizes_is_refused():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = sequence()
+
+        def forward(self, x):
+            return self.layer(self.layer(x)[:, :5])
+
+    with pytest.raises(ValueError, match="layer: expected one that attends to features of one size"):
+        explain_head(Twice(), torch.randn(3, 9, 6, dtype=torch.float64), STEPS)

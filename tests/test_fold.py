@@ -959,3 +959,27 @@ def test_what_is_wrong_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(where, name, wrong(getattr(where, name)))
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
         assert_same(fold(model, *args), model, *args)
+
+
+def test_names_that_are_taken() -> None:
+    model = drawn(Made(lambda m, x, *_: m.left(x), left=nn.Linear(P, H), norm=nn.BatchNorm1d(H)))
+    with pytest.raises(ValueError, match=r"^model: expected one without an attribute of the name folded or left"):
+        fold(model)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*")
+def test_a_model_that_cannot_be_copied() -> None:
+    model = drawn(nn.Sequential(nn.utils.weight_norm(nn.Linear(P, H)), nn.BatchNorm1d(H)))
+    model(image(N, P))
+    with pytest.raises(ValueError, match=r"^model: expected one that can be copied by copy.deepcopy"):
+        fold(model)
+
+
+def test_an_example_of_data_is_not_changed() -> None:
+    def forward(m: nn.Module, data: Data, *_: Any) -> Tensor:
+        return m.norm(m.conv(data.x.mul_(2), data.edge_index))
+
+    x, e = graph()
+    data = Data(x=x.clone(), edge_index=e)
+    fold(drawn(Made(forward, conv=pyg.GCNConv(P, H), norm=pyg.BatchNorm(H))), data)
+    assert torch.equal(data.x, x)

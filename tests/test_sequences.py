@@ -414,3 +414,30 @@ FAULTY = {
 def test_errors_at_the_door(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_hooks_and_cells_of_ones_own_are_called() -> None:
+    class Doubled(BasisGRUCell):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return 2 * super().forward(*args, **kwargs)
+
+    x = draw(3, 2, 4, 2)
+    plain, doubled = (kind(2, 5, bases.Identity()).double() for kind in (BasisGRUCell, Doubled))
+    doubled.load_state_dict(plain.state_dict())
+    expected = None
+    for step in x:
+        expected = 2 * plain(step, h=expected)
+    assert_close(BasisRNN(doubled)(x)[1], expected)
+    seen: list[int] = []
+    plain.register_forward_hook(lambda *_: seen.append(1))
+    BasisRNN(plain)(x)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    "lengths", ["ab", [3, None], {3, 2}, torch.tensor([1j, 2j])], ids=["text", "None", "set", "complex"]
+)
+def test_lengths_that_are_no_numbers(lengths: Any) -> None:
+    rnn = BasisRNN(BasisGRUCell(2, 5, bases.Identity()).double())
+    with pytest.raises(ValueError, match=r"^lengths: expected 2 integers, one per sequence"):
+        rnn(draw(3, 2, 4, 2), lengths=lengths)

@@ -183,7 +183,7 @@ def test_on_a_sequence():
 
 
 BAD: dict[str, tuple[str, Callable[[], object]]] = {
-    "J = 0": ("J: expected an integer from 1 on", lambda: bases.Wavelets(0)),
+    "J = 0": ("J: expected an integer from 1 to 24", lambda: bases.Wavelets(0)),
     "J negative": ("J: expected an integer", lambda: bases.Wavelets(-2)),
     "J a fraction": ("J: expected an integer", lambda: bases.Wavelets(2.0)),
     "J a truth": ("J: expected an integer", lambda: bases.Wavelets(True)),

@@ -87,7 +87,7 @@ class Decomposition:
         columns = (self.theta.detach().square().sum((1, 2)), self.gain, self.on)
         least = torch.finfo(torch.float64).eps ** 2 * self.norm * K  # below it, all is rounding
         rows = torch.stack(columns, 1)[:_SHOWN]
-        for k, (size, gain, on) in enumerate(torch.where(rows > least, rows, 0).tolist()):
+        for k, (size, gain, on) in enumerate(torch.where(rows.abs() <= least, 0, rows).tolist()):
             lines.append(f"  {k:<3} {size:>12.4g} {gain:>10.4g} {on:>12.4g}")
         lines += [f"  ... and {K - _SHOWN} more"] if K > _SHOWN else []
         return "\n".join([*lines, *g.dependent])
@@ -105,17 +105,20 @@ def decompose(
     Nearest in least squares over all entries, (M, N, P, Q); exact, and unique, where the matrices are a basis of what
     Phi is made of (J.-M. Andreoli, arXiv:1905.01289, Prop. 1). Only the entries of Phi where some matrix has one are
     looked at, through the inner products of the matrices, see `gram`; all is computed in double precision. A gradient
-    passes from theta to numbers, and to the parameters of a `BasisConv`.
+    passes from theta to numbers, and to the parameters of a `BasisConv`. Matrices that are dependent to about 1e-7 of
+    their size count as dependent.
 
     Args:
         phi: the operator, one of
 
             - a tensor (M, N, P, Q), or (M, N) for one channel, dense or in a `torch.sparse` layout;
             - a `BasisConv` or `GridConv`, a layer of which `convert` makes one, `nn.Linear`, a batch norm in eval mode:
-              what of them is linear, that is, without the bias;
+              what of them is linear, that is, without the bias. A layer of PyG is read as it is when it is called with
+              edge_index, and the weights that the basis was bound with;
             - any other linear function from (B, M, P) to (B, N, Q). It is called on sources whose targets do not meet,
-              at once, K or a few more times P inputs; where that does not say all of it, which a random input tells,
-              it is called on all M P unit inputs. No gradient passes it.
+              at once: P times as many inputs as a target has sources at most, or a few more. Where that
+              does not say all of it, which a random input tells to rounding, it is called on all M P unit inputs, if
+              these are not too many. No gradient passes it.
         basis: the family A, bound; or a basis that needs no edges, and whose size is known.
         in_channels: P, of a function.
         unique: whether to reject a basis of which some matrices depend on others. Without it theta is of least norm.

@@ -68,6 +68,7 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     if not isinstance(model, nn.Module):
         reject("model", "a model", type(model).__name__, "pass an nn.Module")
     _check_eval(model)
+    _check_names(model)
     example = Example(args, kwargs) if args or kwargs else None
     found, opaque = chains(model, example)
     folder = _Folder(dict(model.named_modules()), example is not None)
@@ -93,6 +94,17 @@ def _check_eval(model: nn.Module) -> None:
     for name, part in model.named_modules():
         if isinstance(part, _BatchNorm) and part.training:
             reject("model", "a model in eval mode", f"a batch norm in training mode, {name}", fix)
+
+
+def _check_names(model: nn.Module) -> None:
+    """Whether the attributes of the copy that say what was folded are free, or a fold before has made them."""
+    own = vars(model)
+    if isinstance(own.get("folded"), list) and isinstance(own.get("left"), dict):
+        return
+    taken = [name for name in ("folded", "left") if hasattr(model, name)]
+    if taken:
+        fix = "rename it, or fold the parts of the model"
+        reject("model", "one without an attribute of the name folded or left", taken, fix)
 
 
 @dataclass

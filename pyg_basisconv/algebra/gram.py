@@ -14,6 +14,7 @@ from ..errors import reject
 from ..explicit import Sparse
 from ..kernels import Pattern
 
+_DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, rows are written out; numbers at a time
 _PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it
 
 
@@ -103,7 +104,21 @@ class Places:
 
     def meet(self, others: "Places") -> Tensor:
         """(K, K') the inner products of the matrices with others at the same places."""
-        return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
+        if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
+            return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
+        total = self.weight.new_zeros(self.K, others.K)
+        step = max(1, _NUMBERS // max(1, self.K, others.K))
+        for start in range(0, self.U, step):
+            rows = range(start, min(self.U, start + step))
+            total = total + self._of_rows(rows).t() @ others._of_rows(rows)
+        return total
+
+    def _of_rows(self, rows: range) -> Tensor:
+        """(u, K) some rows, written out."""
+        ends = torch.tensor([rows.start, rows.stop], device=self.row.device)
+        some = slice(*torch.searchsorted(self.row, ends).tolist())
+        found = self.weight.new_zeros(len(rows), self.K)
+        return found.index_put((self.row[some] - rows.start, self.kind[some]), self.weight[some])
 
     @cached_property
     def gram(self) -> "Gram":
@@ -133,7 +148,7 @@ class Gram:
 
     Attributes:
         matrix: (\*, K, K), float64; one for each graph of a batch, of which `gram[b]` is one. All else is of one graph.
-        rank: how many of the matrices are independent.
+        rank: how many of the matrices are independent, by more than about 1e-7 of their size.
         condition: of the matrices, scaled to norm 1: the largest of their singular values over the smallest; infinite
             where some are dependent. (That of `matrix` itself, scaled so, is its square.)
         dependent: a sentence for each matrix that is a sum of others, such as 'A_3 = 2 A_0 + A_1'.
@@ -150,6 +165,8 @@ class Gram:
     """
 
     def __init__(self, matrix: Tensor, places: int) -> None:
+        if not matrix.isfinite().all():
+            reject("basis", "entries whose squares are finite", "some that are not", "correct, or scale, its weights")
         self.matrix, self.places, self.K = matrix, places, matrix.shape[-1]
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "Gram":

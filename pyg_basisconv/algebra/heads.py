@@ -63,7 +63,8 @@ class HeadReport:
         """
         one = index if isinstance(index, tuple) else (index,)
         batch = self.attention[0].batch
-        if batch and (len(one) != len(batch) or any(not 0 <= i < size for i, size in zip(one, batch, strict=True))):
+        known = all(isinstance(i, int) for i in one)
+        if not known or (batch and (len(one) != len(batch) or not all(map(_within, one, batch)))):
             reject("index", f"a place in a batch of {batch}", index, "give one number for each of its axes")
         heads = torch.cat([(part[one] if batch else part).to_dense() for part in self.attention]).cpu().double()
         c = self.each.movedim(0, -2)[one] if batch else self.each  # (H, K)
@@ -111,13 +112,14 @@ def explain_head(
 
     Args:
         layer: a `BasisConv` over `bases.Attention`, or a sum with it; what `convert` makes one of, such as
-            `nn.MultiheadAttention` or `GATConv`; or a module with one of these. Dropout is as in its training mode.
+            `nn.MultiheadAttention` or `GATConv`; or a module with one of these. It is taken in eval mode.
         x: as the layer is called with; of `nn.MultiheadAttention` a pair is the key, which is also the value, and the
             query.
         basis: the family, of the same sources and targets, such as `bases.Shifts(None, range(4))` for the steps of a
             sequence; bound with the same graph, or bound already.
         edge_index: the graph.
         **kwargs: of the call of the layer; edge_weight, edge_type, batch, lambda_max and grid are for the basis, too.
+            (Bind it before, where it reads something that the layer does not take.)
 
     Raises:
         ValueError: a layer without attention, a basis that is computed from content, or that has other sizes.
@@ -169,9 +171,13 @@ def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwa
     return bound if bound.device == heads.device else bound.to(heads.device)
 
 
+def _within(i: int, size: int) -> bool:
+    return 0 <= i < size
+
+
 def _share(part: Tensor, total: Tensor) -> Tensor:
-    """Of a head without entries, nothing is left unexplained."""
-    return torch.where(total > 0, part / torch.where(total > 0, total, 1), 1)
+    """Of a head of norm 0, nothing is left unexplained."""
+    return torch.where(total == 0, 1, part / torch.where(total == 0, 1, total))
 
 
 def _sum(c: Tensor) -> str:
@@ -201,6 +207,8 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
         return output if asked.pop() else output[0]
 
     hooks = convs[0].register_forward_pre_hook(ask, with_kwargs=True), convs[0].register_forward_hook(keep)
+    learning = [part for part in whole.modules() if part.training]
+    whole.eval()
     try:
         if torch_own:
             key, query = x if isinstance(x, tuple | list) else (x, x)
@@ -210,10 +218,15 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
     finally:
         for hook in hooks:
             hook.remove()
+        for part in learning:
+            part.training = True
     found = [part for bound in seen for part in (bound.parts if isinstance(bound, BoundConcat) else [bound])]
     attention = [part for part in found if isinstance(part, BoundAttention)]
     if not attention:
         reject("layer", "bases.Attention, or a sum with it", convs[0].basis, "explain a layer over the attention alone")
+    sizes = {(part.M, part.N, part.batch) for part in attention}
+    if len(sizes) > 1:
+        reject("layer", "one that attends to features of one size", sorted(sizes), "explain one call of its layer")
     if not prod(attention[0].batch):
         reject("x", "at least one graph in the batch", attention[0].batch, "give some features")
     return attention
@@ -258,5 +271,5 @@ def _meet(B: BoundAttention, A: BoundBasis) -> tuple[Tensor, Tensor]:
         if which is not None:  # what stands in one place is one
             entry = entry.new_zeros(len(entry), int(which.max()) + 1).index_add(1, which, entry)
         products[piece.copies] += torch.sparse.mm(table, entry[:, at].double().t()).t()
-        norms[piece.copies] += entry.square().sum(1, dtype=torch.float64)
+        norms[piece.copies] += torch.linalg.vector_norm(entry, dim=1, dtype=torch.float64).square()
     return products.view(B.K, -1, A.K), norms.view(B.K, -1)

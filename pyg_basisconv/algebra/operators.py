@@ -4,12 +4,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric.nn import BatchNorm
 
 from ..basis import _MADE, BoundBasis
+from ..cache import constituents
 from ..conv import BasisConv
+from ..convert.layers import Converted
 from ..convert.registry import convertible
 from ..errors import reject
-from .channels import NORMS
+from .channels import LINEARS, NORMS
 from .compose import linear_layer
 from .gram import Places
 
@@ -58,6 +61,10 @@ class Numbers(Operator):
             reject("phi", expected, tuple(phi.shape), "give the operator from all sources to all targets")
         if not phi.is_floating_point():
             reject("phi", "real numbers", phi.dtype, "convert it with .double()")
+        if not constituents(phi.detach())[-1].isfinite().all():
+            reject("phi", "finite numbers", "some that are not", "correct them")
+        if not all(phi.shape[2:]):
+            reject("phi", "at least one channel in and out", tuple(phi.shape), "there is nothing to decompose")
         if phi.device != places.place.device:
             reject("phi", f"a tensor on {places.place.device}, as the basis", phi.device, "move one to the other")
         super().__init__(places, *(phi.shape[2:] if phi.dim() == 4 else (1, 1)))
@@ -148,8 +155,7 @@ def layer_of(phi: Any) -> BasisConv | None:
     """The layer that it is, or that is known to be the same; None for another function."""
     if isinstance(phi, BasisConv):
         return phi
-    known = isinstance(phi, nn.Module) and (convertible(phi) or type(phi) is nn.Linear)
-    if known or type(getattr(phi, "module", phi)) in NORMS:
+    if isinstance(phi, nn.Module) and (convertible(phi) or type(phi) in (*NORMS, *LINEARS, BatchNorm)):
         made = linear_layer(phi, "phi", images=False)
         for parameter in made.parameters():  # of a copy, that nobody else sees
             parameter.requires_grad_(False)
@@ -179,6 +185,8 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
     if bound in _MADE:
         graph = _MADE[bound][1]
         graph = graph.T if basis.needs_edges and layer.flow == "target_to_source" else graph
+        if isinstance(layer, Converted) and graph.weight is None:  # as PyG reads such a graph
+            basis = layer.others.get("bare", basis)
         return basis.on(graph if grid is None else graph.over(grid))
     if basis.needs_edges:
         reject("phi_basis", f"the edges that {basis} needs", None, "pass phi_basis=layer.basis.bind(edge_index)")
@@ -190,6 +198,8 @@ def of_layer(
 ) -> Layer:
     """A layer as an operator from the sources of a bound basis to its targets."""
     weight = weight_of(layer, in_channels)
+    if not isinstance(own, BoundBasis | None):
+        reject("phi_basis", "a bound basis", own, "pass phi_basis=basis.bind(...)")
     found = bound_like(layer, bound) if own is None else own
     if (found.M, found.N) != (bound.M, bound.N):
         expected = f"an operator of {bound.M} x {bound.N}, the sizes of the basis"

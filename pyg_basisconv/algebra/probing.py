@@ -12,6 +12,8 @@ from .gram import Places
 from .operators import Operator
 
 NUMBERS = 1 << 17  # in one call, at most: more than a cache holds is slower, and a function holds more inside
+MOST = 1 << 35  # of the numbers that all unit inputs give, about a minute's
+_COARSEST = 0.03  # of what is left, in a dtype of few digits
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -46,6 +48,13 @@ def colours(source: Tensor, target: Tensor, M: int, N: int) -> list[int]:
     return found
 
 
+def _by_kind(kind: Tensor, count: int) -> tuple[Tensor, ...]:
+    """The places of each of the kinds 0, 1, ..., in order; those of -1 are left out."""
+    order = kind.argsort(stable=True)
+    sizes = torch.bincount(kind + 1, minlength=count + 1).tolist()
+    return order.split(sizes)[1:]
+
+
 class Colour(NamedTuple):
     """Sources that are probed together, and the rows of the places that they have something at."""
 
@@ -75,10 +84,6 @@ class Probed(Operator):
         self.device = places.place.device
         self.random = torch.Generator().manual_seed(0)  # the state of torch's own stays
         self.dtype, y = self._accepted()
-        if not isinstance(y, Tensor) or y.dim() != 3 or y.shape[:2] != (1, self.N):
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            expected = f"a function from (B, {self.M}, {self.P}) to (B, {self.N}, Q), the sizes of the basis"
-            reject("phi", expected, f"{got} for B = 1", "reshape within the function")
         self.Q = y.shape[2]
         self.precision = max(torch.finfo(dtype).eps for dtype in (self.dtype, y.dtype))
         self.source, self.target = places.place // max(1, self.N), places.place % max(1, self.N)
@@ -91,14 +96,21 @@ class Probed(Operator):
         for dtype in _DTYPES:
             try:
                 return dtype, self._call(torch.zeros(1, self.M, self.P, dtype=dtype, device=self.device))
-            except (RuntimeError, TypeError, ValueError) as error:
+            except (RuntimeError, TypeError) as error:
                 failed = error if failed is None or dtype == torch.get_default_dtype() else failed
         expected = f"a function of (B, {self.M}, {self.P})"
         raise ValueError(f"phi: expected {expected}, got an error: {failed}; reshape within the function") from failed
 
     @torch.no_grad()
     def _call(self, x: Tensor) -> Tensor:
-        return self.function(x)
+        y = self.function(x.clone())  # it may change what it gets
+        if not isinstance(y, Tensor) or y.dim() != 3 or y.shape[:2] != (len(x), self.N):
+            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            expected = f"a function from (B, {self.M}, {self.P}) to (B, {self.N}, Q), the sizes of the basis"
+            reject("phi", expected, f"{got} for B = {len(x)}", "reshape within the function")
+        if y.layout != torch.strided or not y.is_floating_point():
+            reject("phi", "a function that gives dense real numbers", f"{y.dtype}, {y.layout}", "convert what it gives")
+        return y
 
     def _drawn(self, count: int) -> Tensor:
         x = torch.randn(count, self.M, self.P, dtype=torch.float64, generator=self.random)
@@ -119,10 +131,11 @@ class Probed(Operator):
             reject("phi", "a linear function, with f(a x + b y) = a f(x) + b f(y)", got, fix)
 
     def _colours(self) -> list[Colour]:
-        colour = torch.tensor(colours(self.source, self.target, self.M, self.N), device=self.device)
+        colour = torch.tensor(colours(self.source, self.target, self.M, self.N), dtype=torch.int64, device=self.device)
         count = int(colour.max()) + 1 if self.M else 0
-        of_place = colour[self.source]
-        return [Colour((colour == c).nonzero()[:, 0], (of_place == c).nonzero()[:, 0]) for c in range(count)]
+        return [
+            Colour(*both) for both in zip(_by_kind(colour, count), _by_kind(colour[self.source], count), strict=True)
+        ]
 
     @property
     def _together(self) -> int:
@@ -157,10 +170,17 @@ class Probed(Operator):
         y = self._call(x)[0].double()
         weight = some[self.source].double().unsqueeze(1)
         expected = torch.zeros_like(y).index_add(0, self.target, (weight @ values).squeeze(1))
-        return float((y - expected).norm()) <= 4 * self.precision**0.75 * float(y.norm() + expected.norm())
+        rounding = min(32 * self.precision, _COARSEST)
+        return float((y - expected).norm()) <= rounding * float(y.norm() + expected.norm())
 
     def _one_by_one(self, channels: range) -> Tensor:
         """By each unit input alone: what is not at the places is then known as well."""
+        numbers = self.M * self.P * max(self.M * self.P, self.N * self.Q)
+        if numbers > MOST:
+            got = (
+                f"something beside them, of a function whose {self.M * self.P:,} unit inputs give {numbers:.3g} numbers"
+            )
+            reject("phi", "entries where the basis has some", got, "take a larger basis, or less of the function")
         values = torch.empty(self.rows, len(channels), self.Q, dtype=torch.float64, device=self.device)
         for p in channels:
             for start in range(0, self.M, self._together):

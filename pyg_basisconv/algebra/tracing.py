@@ -5,7 +5,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy, deepcopy
+from copy import deepcopy
 from dataclasses import dataclass
 from inspect import Parameter, signature, unwrap
 from typing import Any
@@ -255,7 +255,11 @@ def _follow(model: nn.Module, example: Example | None) -> tuple[fx.Graph, set[fx
     """The calls of a model, what of them is read otherwise, parts whose type is asked for, and parts not followed."""
     opaque: dict[str, str] = {}
     while True:
-        root = deepcopy(model)
+        try:
+            root = deepcopy(model)
+        except Exception as error:
+            fix = "such as weights that are computed: torch.nn.utils.remove_weight_norm or prune.remove make them plain"
+            reject("model", "one that can be copied by copy.deepcopy", _said(error), fix)
         try:
             follower = _Follower(example, opaque)
             with torch.no_grad(), torch.random.fork_rng(devices=[]), _instances(root.forward, follower):
@@ -372,8 +376,7 @@ class _Follower(fx.Tracer):
                 return given
             count += 1
             proxy = self.create_proxy("placeholder", f"given_{count}", (), {})
-            own = given.clone() if isinstance(given, Tensor) else copy(given) if isinstance(given, BaseData) else given
-            proxy.node.meta["value"] = own
+            proxy.node.meta["value"] = given.clone() if isinstance(given, Tensor | BaseData) else given
             return proxy
 
         if self.example is not None:

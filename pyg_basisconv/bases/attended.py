@@ -165,7 +165,8 @@ class BoundAttention(MemberByMember):
         """(c, E) the weights at the entries of a piece, of c heads of graphs, by target."""
         cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
         weight = self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
-        return weight.view(piece.copies.stop - piece.copies.start, -1)
+        c = piece.copies.stop - piece.copies.start
+        return weight.view(c, weight.numel() // max(1, c))
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""

@@ -15,6 +15,8 @@ from .composed import BoundConcat, BoundMix
 from .identity import BoundIdentity
 from .polynomial import Powers
 
+MOST = 24  # scales
+
 
 class BoundWavelets(BoundBasis):
     r"""The differences :math:`T^{s_j} - T^{s_{j+1}}`, s = 0, 1, 2, 4, ..., and then the last power where it is wanted.
@@ -131,8 +133,8 @@ class Wavelets(Basis):
     """
 
     def __init__(self, J: int, operator: Basis | None = None, low_pass: bool = True) -> None:
-        if isinstance(J, bool) or not isinstance(J, int) or J < 1:
-            reject("J", "an integer from 1 on", J, "there is at least one scale")
+        if isinstance(J, bool) or not isinstance(J, int) or not 1 <= J <= MOST:
+            reject("J", f"an integer from 1 to {MOST}", J, "the last scale takes 2^(J - 1) steps")
         if not isinstance(low_pass, bool):
             reject("low_pass", "True or False", repr(low_pass), "say whether the last power is wanted")
         super().__init__(J + low_pass)

@@ -121,6 +121,9 @@ class DCRNN(nn.Module):
         """(horizon, *, M, Q), checked."""
         if targets is None:
             reject("targets", "what comes, beside teacher", None, "pass targets, or teacher=0")
+        if not isinstance(targets, Tensor) or targets.device != y.device:
+            got = f"a tensor on {targets.device}" if isinstance(targets, Tensor) else type(targets).__name__
+            reject("targets", f"a tensor on {y.device}, where x is", got, "stack the steps, and move them with .to()")
         steps = targets.transpose(0, 1) if self.batch_first and targets.dim() > 1 else targets
         if steps.shape != (self.horizon, *y.shape):
             shape = [self.horizon, *y.shape]

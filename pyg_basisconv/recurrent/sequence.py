@@ -50,7 +50,7 @@ class BasisRNN(nn.Module):
         super().__init__()
         check_flags(batch_first=batch_first)
         self.single = isinstance(cells, BasisCell)
-        layers = [cells] if isinstance(cells, BasisCell) else list(cells)
+        layers = list(cells) if isinstance(cells, Iterable) and not isinstance(cells, str) else [cells]
         if not layers or not all(isinstance(cell, BasisCell) for cell in layers):
             got = [type(cell).__name__ for cell in layers]
             reject("cells", "a cell, or a list of them", got, "such as BasisGRUCell(...)")
@@ -170,11 +170,15 @@ class BasisRNN(nn.Module):
         axes = 1 if not first.images else first.basis.axes
         if axes is not None and x.dim() != axes + 3:
             reject("x", "one batch dimension, beside lengths", f"shape {tuple(x.shape)}", "flatten several into one")
-        if not isinstance(lengths, Tensor):
+        fix = "give the number of steps of each sequence"
+        try:
             lengths = torch.as_tensor(lengths)
-        if lengths.shape != (B,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
-            fix = "give the number of steps of each sequence"
-            reject("lengths", f"{B} integers, one per sequence", f"{tuple(lengths.shape)}, {lengths.dtype}", fix)
+        except (RuntimeError, TypeError, ValueError):
+            reject("lengths", f"{B} integers, one per sequence", repr(lengths), fix)
+        numbers = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
+        if lengths.shape != (B,) or lengths.is_meta or not numbers:
+            got = f"{tuple(lengths.shape)}, {lengths.dtype}, on {lengths.device}"
+            reject("lengths", f"{B} integers, one per sequence", got, fix)
         if not B:
             reject("x", "at least one sequence, beside lengths", f"shape {tuple(x.shape)}", "leave lengths out")
         least, most = int(lengths.min()), int(lengths.max())
@@ -198,14 +202,14 @@ def _layer(
     if order is not None:
         state = _each(state, lambda s: s.index_select(0, order))
     structure = bound_once(cell, first, structure)
-    outputs, ended = [], []
-    for t, gates in enumerate(_gates(cell, x, first, sizes, structure)):
+    whole, outputs, ended = _whole(cell), [], []
+    for t, part in enumerate(_steps(x, sizes) if whole else _gates(cell, x, first, sizes, structure)):
         if sizes is not None and t and sizes[t] < sizes[t - 1]:
             ended.append(_each(state, partial(_rest, n=sizes[t])))
             state = _each(state, partial(_first, n=sizes[t]))
         if truncate is not None and t and t % truncate == 0:
             state = _each(state, Tensor.detach)
-        state = cell.step(gates, state, **structure)
+        state = cell(part, h=state, **structure) if whole else cell.step(part, state, **structure)
         outputs.append(state if isinstance(state, Tensor) else state[0])
     if ended:
         ended.append(state)
@@ -213,14 +217,23 @@ def _layer(
     return torch.stack(outputs) if sizes is None else torch.cat(outputs), state
 
 
+def _whole(cell: BasisCell) -> bool:
+    """Whether a step is more than its two halves: a forward of its own, or hooks."""
+    own = "forward" in vars(cell) or type(cell).forward is not BasisCell.forward
+    return own or bool(cell._forward_hooks or cell._forward_pre_hooks or cell._backward_hooks)
+
+
+def _steps(x: Tensor, sizes: list[int] | None) -> Sequence[Tensor]:
+    return x.unbind(0) if sizes is None else x.split(sizes)
+
+
 def _gates(
     cell: BasisCell, x: Tensor, first: Tensor, sizes: list[int] | None, structure: dict[str, Any]
 ) -> Iterable[Tensor]:
     """What the gates make of x at each step: of all at once, if steps are small and have the same matrices."""
-    steps = x.unbind(0) if sizes is None else x.split(sizes)
     numbers = first.numel() // max(1, first.shape[cell.channels(first)]) * cell.input.out_channels
     if cell.basis.reads_content or numbers > _SMALL:
-        return (cell.read(step, **structure) for step in steps)
+        return (cell.read(step, **structure) for step in _steps(x, sizes))
     if sizes is not None:
         return cell.read(x, **structure).split(sizes)
     if not cell.images:

@@ -138,10 +138,11 @@ class Steps(nn.Module):
     def __init__(self, *steps: nn.Module) -> None:
         super().__init__()
         self.steps = nn.ModuleList(steps)
+        self.reads = [isinstance(step, pyg.MessagePassing) for step in steps]
 
     def forward(self, x: Tensor, *graph: Tensor) -> Tensor:
-        for step in self.steps:
-            x = step(x, *graph) if isinstance(step, pyg.MessagePassing) else step(x)
+        for step, reads in zip(self.steps, self.reads, strict=True):
+            x = step(x, *graph) if reads else step(x)
         return x
 
 
