@@ -957,8 +957,25 @@ def test_what_is_wrong_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
     args = graph()
     assert_same(fold(model, *args), model, *args)
     monkeypatch.setattr(where, name, wrong(getattr(where, name)))
+    with pytest.raises(ValueError, match="a forward that does the same with folded layers"):  # fold sees it itself
+        fold(model, *args)
+    monkeypatch.setattr(folding, "_check_same", lambda *_: None)
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
         assert_same(fold(model, *args), model, *args)
+
+
+def test_a_copy_that_gives_something_else_is_refused() -> None:
+    """What torch.fx does not see a forward ask for."""
+
+    def forward(m: nn.Module, x: Tensor, *_: Any) -> Tensor:
+        y = m.norm(m.lin(x))
+        return y.relu() if type(m.norm) is nn.BatchNorm1d else y
+
+    model, (x, _) = drawn(Made(forward, lin=nn.Linear(P, H), norm=nn.BatchNorm1d(H))), graph()
+    with pytest.raises(
+        ValueError, match=r"^model: expected a forward that does the same with folded layers, got a diff"
+    ):
+        fold(model, x)
 
 
 def test_names_that_are_taken() -> None:

@@ -6,9 +6,10 @@ from itertools import groupby, pairwise
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
+from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import BatchNorm
 
 from ..conv import BasisConv
@@ -56,7 +57,8 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
         neighbours that were not, and for parts of the model that torch.fx cannot follow into.
 
     Raises:
-        ValueError: a model in training mode, or one that torch.fx cannot follow, with the reason.
+        ValueError: a model in training mode, or one that torch.fx cannot follow, with the reason; a copy that does not
+            give in the example call what the model gives.
 
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
     >>> folded = fold(cnn)
@@ -84,7 +86,26 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
                     lines.append(f"{', '.join(step.names)} -> {layer}")
     folded: Any = deepcopy(model, copies)
     folded.folded, folded.left = lines, folder.left | opaque
-    return folded.eval()
+    folded.eval()
+    if lines and example is not None:
+        _check_same(model, folded, example)
+    return folded  # type: ignore[no-any-return]
+
+
+def _check_same(model: nn.Module, folded: nn.Module, example: Example) -> None:
+    """Whether the copy gives what the model gives: a forward may ask what torch.fx does not see it ask."""
+    found = []
+    for one in (model, folded):
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            found.append(tree_leaves(deepcopy(one)(*example.own.args, **example.own.kwargs)))
+    for expected, got in zip(*found, strict=True):
+        if not isinstance(expected, Tensor) or not expected.is_floating_point() or expected.layout != torch.strided:
+            continue
+        apart, size = float((got - expected).double().norm()), float(expected.double().norm())
+        if apart > torch.finfo(expected.dtype).eps ** 0.5 * 10 * size:
+            fix = "fold those of its parts that have no such forward"
+            reject("model", "a forward that does the same with folded layers", f"a difference of {apart:.3g}", fix)
 
 
 def _check_eval(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ from torch.fx.node import map_aggregate, map_arg
 from torch.fx.proxy import Proxy, TraceError
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
+from torch.utils._pytree import tree_map
 from torch_geometric.data.data import BaseData
 from torch_geometric.nn import (
     BatchNorm,
@@ -64,6 +65,16 @@ class Example:
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.args, self.kwargs = args, kwargs
+
+    @property
+    def own(self) -> "Example":
+        """The same with copies of tensors and data, which may be written to."""
+        return Example(*tree_map(owned, (self.args, self.kwargs)))
+
+
+def owned(given: Any) -> Any:
+    """A copy of what may be written to."""
+    return given.clone() if isinstance(given, Tensor | BaseData) else given
 
 
 def value(argument: Any) -> Any:
@@ -376,7 +387,7 @@ class _Follower(fx.Tracer):
                 return given
             count += 1
             proxy = self.create_proxy("placeholder", f"given_{count}", (), {})
-            proxy.node.meta["value"] = given.clone() if isinstance(given, Tensor | BaseData) else given
+            proxy.node.meta["value"] = owned(given)
             return proxy
 
         if self.example is not None:
