@@ -1,50 +1,58 @@
-"""How many cases of chickenpox come next week? DCRNN on the counties of Hungary, beside a GRU that sees no graph.
+"""How many cases of chickenpox come next week? DCRNN on the counties of Hungary, beside models that see no graph.
 
-    python -m examples.chickenpox --seeds 5
+    python -m examples.chickenpox --seeds 3
 
-The data (Rozemberczki et al., arXiv:2102.08100): 521 weeks of 20 counties, standardised, and which counties border on
-which, each on itself, too. One week and the next are correlated by -0.5, so that the numbers look like changes from
-week to week. They are in ROOT/Chickenpox/raw/chickenpox.json, from the folder dataset/ of PyG-Temporal's repository.
+The data (Rozemberczki et al., arXiv:2102.08100): 521 weeks of 20 counties, and which counties border on which, each on
+itself, too. They are standardised by their authors, each county over all weeks, those of the test included. One week
+and the next are correlated by -0.5, so that the numbers look like changes from week to week. They are in
+ROOT/Chickenpox/raw/chickenpox.json, from the folder dataset/ of PyG-Temporal's repository.
 
 The first tables follow the example in PyG-Temporal's documentation: what is read are snapshots of four weeks, as four
 features of each county; one step of the cell from a state of zeros, 32 channels, ReLU, and a linear map say the next
 week. Adam with a rate of 0.01 takes 200 steps on the mean of all training snapshots, the first ones; the others are the
 test. DCRNN is `BasisGRUCell` over `bases.Diffusion(K)`: with K = 1, which that example has, there is no graph in it.
 
+Nothing says that 200 steps are right. So each network is also trained on the first four fifths of the training
+snapshots alone, and judged on the last fifth after each step: `steps` is where its error was least, and the last column
+is the test error of a training on all of them after so many steps. Beside the networks are zero, which is the mean of
+standardised data; the country's mean of last week; and linear regressions, the same for all counties, on the county's
+own weeks, and on these and the means of its neighbours in the same weeks, which is the graph in one line.
+
 The squared error is that of forecasts (20,) and cases (20,). Older forms of that example took cases (20,) from
 forecasts (20, 1), by which every county's forecast is compared with every county's cases, and the best forecast is the
-mean of the country. The column `broadcast` is this mean of all pairs, of models that were trained by it; the last
-column is the squared error of the same models.
+mean of the country. `each with each` is this mean of all pairs, of networks trained by it for 200 steps.
 
-The last table is of the whole DCRNN: an encoder reads twelve weeks, one after the other, and a decoder says the next
-four; in training it reads the true last week instead of its own with a probability that falls (scheduled sampling).
+The last tables are of sequences: an encoder reads twelve weeks, one after the other, and a decoder says the next four,
+over the same families; in training it reads the true last week instead of its own with a probability that falls
+(scheduled sampling; how fast was not tuned). The number of passes over the training windows is chosen likewise.
 """
 
 import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from sklearn.linear_model import LinearRegression
 from torch import Tensor, nn
 
 from examples.options import add_root, at_least
 from examples.options import parser as options_of
 from pyg_basisconv import bases
-from pyg_basisconv.recurrent import BasisGRUCell
-from pyg_basisconv.recurrent.seq2seq import DCRNN, inverse_sigmoid
+from pyg_basisconv.recurrent import DCRNN, BasisGRUCell, BasisRNN, inverse_sigmoid
 
-LAGS, HIDDEN, RATE, EPOCHS = 4, 32, 0.01, 200
+LAGS, HIDDEN, RATE, STEPS = 4, 32, 0.01, 200
 PAST, HORIZON, WINDOWS, PASSES, DECAY = 12, 4, 32, 10, 20  # of the encoder and decoder; WINDOWS in a batch
-STEPS = (1, 2, 3)  # the K of DCRNN
+FEWEST = 50  # weeks: with less there are parts without a window
+FITTED = 0.8  # of what is trained on, to train on while the number of steps is chosen on the rest
 
 SHARES = {0.2: "the first fifth", 0.9: "the first nine tenths"}  # of the snapshots, to train on
 MOST = max(SHARES)
@@ -52,11 +60,13 @@ MOST = max(SHARES)
 PUBLISHED = """\
 Published: 0.742 on the first fifth by the squared error (K = 1, one seed; PyG-Temporal's documentation); 1.124 ± 0.015
 and 1.123 ± 0.014, by a step for each snapshot and one for all (Rozemberczki et al., CIKM 2021), of which the split, K
-and the shapes of the tensors are not known to us. K = 1 by the broadcast on the second split comes to the same.
+and the shapes of the tensors are not known to us.
 """
 
+MODELS = {"GRU, no graph": 0, **{f"DCRNN, K = {K}": K for K in (1, 2, 3)}}
+
 Loss = Callable[[Tensor, Tensor], Tensor]
-Runs = dict[str, list[list[float]]]  # of each model the errors, a list for each seed
+Found = TypeVar("Found")
 
 
 class Cases(NamedTuple):
@@ -78,148 +88,231 @@ def load(root: Path) -> Cases:
         cases = Cases(torch.tensor(found["FX"], dtype=torch.float32), torch.tensor(found["edges"]).t().contiguous())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not what it should be: {error!r}") from error
-    if cases.signal.dim() != 2 or cases.edge_index.shape[:1] != (2,) or len(cases.signal) <= PAST + HORIZON:
+    if cases.signal.dim() != 2 or cases.edge_index.shape[:1] != (2,) or len(cases.signal) < FEWEST:
         raise ValueError(f"{path} is not what it should be: {tuple(cases.signal.shape)} cases")
     return cases
 
 
-def snapshots(signal: Tensor) -> tuple[Tensor, Tensor]:
-    """(S, N, LAGS) weeks, and (S, N) the week after them."""
-    return signal[:-1].unfold(0, LAGS, 1), signal[LAGS:]
+class Windows(NamedTuple):
+    """What is read, and what is to be said; the graph; and how many of the windows, the first ones, are to train on.
+
+    x: (S, N, past); y: (S, N, horizon); edge_index: (2, E)
+    """
+
+    x: Tensor
+    y: Tensor
+    edge_index: Tensor
+    first: int
+
+    @property
+    def learnt(self) -> slice:
+        return slice(self.first)
+
+    @property
+    def fitted(self) -> int:
+        """How many to train on while the number of steps is chosen."""
+        return int(FITTED * self.first)
+
+    @property
+    def validation(self) -> slice:
+        return self.after(self.fitted, self.first)
+
+    @property
+    def test(self) -> slice:
+        return self.after(self.first, None)
+
+    def after(self, first: int, end: int | None) -> slice:
+        """From the window on whose forecasts are of no week that the first windows know."""
+        return slice(first + self.y.shape[-1] - 1, end)
+
+
+def windows(cases: Cases, past: int, horizon: int, share: float) -> Windows:
+    whole = cases.signal.unfold(0, past + horizon, 1)
+    return Windows(whole[..., :past], whole[..., past:], cases.edge_index, int(share * len(whole)))
 
 
 def squared(forecast: Tensor, cases: Tensor) -> Tensor:
-    """The mean squared error of tensors of one shape, (*, N)."""
+    """The mean squared error of tensors of one shape, (*, N, horizon)."""
     assert forecast.shape == cases.shape
     return (forecast - cases).square().mean()
 
 
 def broadcast(forecast: Tensor, cases: Tensor) -> Tensor:
-    """The mean over all pairs of a county's forecast and a county's cases."""
-    return (forecast.unsqueeze(-1) - cases.unsqueeze(-2)).square().mean()
+    """The mean over all pairs of a county's forecast and a county's cases, (*, N, horizon)."""
+    return (forecast.unsqueeze(-2) - cases.unsqueeze(-3)).square().mean()
 
 
 class Forecaster(nn.Module):
-    """One step of a gated unit from a state of zeros, and a linear map: (S, N, LAGS) -> (S, N)."""
+    """One step of a gated unit from a state of zeros, and a linear map: (S, N, LAGS) -> (S, N, 1).
 
-    def __init__(self, basis: bases.Basis) -> None:
+    Args:
+        K: of DCRNN; 0 for no graph.
+    """
+
+    def __init__(self, K: int) -> None:
         super().__init__()
+        basis = bases.Diffusion(K) if K else bases.Identity()
         self.cell, self.out = BasisGRUCell(LAGS, HIDDEN, basis), nn.Linear(HIDDEN, 1)
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+    def forward(self, x: Tensor, edge_index: Tensor, targets: Tensor | None = None) -> Tensor:
         edges = edge_index if self.cell.basis.needs_edges else None
-        y: Tensor = self.out(self.cell(x, edges).relu()).squeeze(-1)
+        y: Tensor = self.out(self.cell(x, edges).relu())
         return y
 
 
-MODELS: dict[str, Callable[[], bases.Basis]] = {
-    "GRU, no graph": bases.Identity,
-    **{f"DCRNN, K = {K}": partial(bases.Diffusion, K) for K in STEPS},
-}
+class Sequences(nn.Module):
+    """Encoder and decoder: (S, N, PAST) -> (S, N, HORIZON); each call with targets is taught less than the one before.
+
+    Args:
+        K: of DCRNN; 0 for no graph.
+    """
+
+    def __init__(self, K: int) -> None:
+        super().__init__()
+        self.net, self.graph, self.calls = DCRNN(1, HIDDEN, 1, K or 1, horizon=HORIZON), K > 0, 0
+        if not self.graph:
+            self.net.encoder = BasisRNN([BasisGRUCell(1, HIDDEN, bases.Identity())])
+            self.net.decoder = nn.ModuleList([BasisGRUCell(1, HIDDEN, bases.Identity())])
+
+    def forward(self, x: Tensor, edge_index: Tensor, targets: Tensor | None = None) -> Tensor:
+        edges, teacher = edge_index if self.graph else None, 0.0
+        if targets is not None:
+            targets, teacher = steps_first(targets), inverse_sigmoid(self.calls, DECAY)
+            self.calls += 1
+        y: Tensor = self.net(steps_first(x), edges, targets=targets, teacher=teacher)
+        return y.squeeze(-1).permute(1, 2, 0)
 
 
-def fit(basis: bases.Basis, cases: Cases, share: float, loss: Loss, epochs: int) -> tuple[float, float]:
-    """Trains on the first share of the snapshots; on the others, the loss that was trained, and the squared error."""
-    x, y = snapshots(cases.signal)
-    first = int(share * len(x))
-    net = Forecaster(basis)
+def steps_first(x: Tensor) -> Tensor:
+    """(S, N, T) -> (T, S, N, 1)"""
+    return x.permute(2, 0, 1).unsqueeze(-1)
+
+
+def fit(net: nn.Module, data: Windows, first: int, loss: Loss, passes: int, size: int) -> Iterator[int]:
+    """Trains on the first windows, `size` in a batch; gives the number of each pass after it."""
     optimizer = torch.optim.Adam(net.parameters(), RATE)
-    for _ in range(epochs):
-        optimizer.zero_grad()
-        loss(net(x[:first], cases.edge_index), y[:first]).backward()
-        optimizer.step()
-    with torch.no_grad():
-        forecast = net(x[first:], cases.edge_index)
-    return float(loss(forecast, y[first:])), float(squared(forecast, y[first:]))
-
-
-def windows(signal: Tensor) -> tuple[Tensor, Tensor]:
-    """(PAST, S, N, 1) weeks, and (HORIZON, S, N, 1) those that come after them."""
-    whole = signal.unfold(0, PAST + HORIZON, 1).permute(2, 0, 1).unsqueeze(-1)
-    return whole[:PAST], whole[PAST:]
-
-
-def fit_sequences(K: int, cases: Cases, share: float, passes: int) -> list[float]:
-    """The squared error of each week of the horizon, on windows whose forecasts begin after the training weeks."""
-    x, y = windows(cases.signal)
-    first = int(share * len(cases.signal)) - PAST - HORIZON + 1  # no training window reaches beyond its share
-    net = DCRNN(1, HIDDEN, 1, K, horizon=HORIZON)
-    optimizer = torch.optim.Adam(net.parameters(), RATE)
-    step = 0
-    for _ in range(passes):
-        for batch in torch.randperm(first).split(WINDOWS):
-            teacher = inverse_sigmoid(step, DECAY)
+    for done in range(1, passes + 1):
+        for batch in torch.randperm(first).split(size):
             optimizer.zero_grad()
-            forecast = net(x[:, batch], cases.edge_index, targets=y[:, batch], teacher=teacher)
-            squared(forecast.squeeze(-1), y[:, batch].squeeze(-1)).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 5.0)
+            loss(net(data.x[batch], data.edge_index, data.y[batch]), data.y[batch]).backward()
             optimizer.step()
-            step += 1
-    test = slice(int(share * len(cases.signal)) - PAST, None)
-    with torch.no_grad():
-        forecast = net(x[:, test], cases.edge_index)
-    return [float(squared(a, b)) for a, b in zip(forecast.squeeze(-1), y[:, test].squeeze(-1), strict=True)]
+        yield done
 
 
-def snapshots_table(cases: Cases, share: float, runs: Runs) -> Table:
-    """A row for each model, and one for a forecast of zero, which is of the same error by both measures."""
-    rows = table(["squared error", "broadcast", "its squared error"])
-    y = snapshots(cases.signal)[1]
-    nothing = f"{float(y[int(share * len(y)) :].square().mean()):.3f}"
-    rows.add_row("zero, always", nothing, nothing, nothing)
-    for name, found in runs.items():
-        rows.add_row(name, *spread(found))
-    return rows
+@torch.no_grad()
+def error(net: nn.Module, data: Windows, part: slice, loss: Loss = squared) -> float:
+    return float(loss(net(data.x[part], data.edge_index), data.y[part]))
+
+
+class Row(NamedTuple):
+    """Of a model: its parameters; the errors on what it learnt and on the test after all passes; how many passes were
+    chosen; and after these the error on the test, and on each week of the horizon.
+    """
+
+    parameters: int
+    learnt: float
+    test: float
+    passes: int | None
+    chosen: float
+    weeks: list[float]
+
+
+Rows = dict[str, list[Row]]  # of each model, one for each seed
+
+
+def row(kind: Callable[[int], nn.Module], data: Windows, K: int, seed: int, *, passes: int, size: int) -> Row:
+    """Trains on the fitted windows, to choose the number of passes on the validation, and on all that are to learn."""
+    torch.manual_seed(seed)
+    trial = kind(K)
+    errors = [error(trial, data, data.validation) for _ in fit(trial, data, data.fitted, squared, passes, size)]
+    chosen = 1 + errors.index(min(errors))
+    torch.manual_seed(seed)
+    net = kind(K)
+    for done in fit(net, data, data.first, squared, passes, size):
+        if done == chosen:
+            with torch.no_grad():
+                weeks = by_week(net(data.x[data.test], data.edge_index), data)
+    parameters = sum(p.numel() for p in net.parameters())
+    ends = error(net, data, data.learnt), error(net, data, data.test)
+    return Row(parameters, *ends, chosen, statistics.mean(weeks), weeks)
+
+
+def by_week(forecast: Tensor, data: Windows) -> list[float]:
+    """The squared errors of forecasts of the test, one for each week of the horizon."""
+    return [squared(*both).item() for both in zip(forecast.split(1, -1), data.y[data.test].split(1, -1), strict=True)]
+
+
+def simple(data: Windows) -> Rows:
+    """Models without steps."""
+    x, y, edge_index, _ = data
+    N = x.shape[1]
+    border = torch.zeros(N, N).index_put_(tuple(edge_index), torch.tensor(1.0)).fill_diagonal_(0)
+    around = (border / border.sum(0).clamp(min=1)).t() @ x
+
+    def judged(forecast: Tensor, parameters: int = 0) -> list[Row]:
+        weeks = by_week(forecast[data.test], data)
+        learnt, test = float(squared(forecast[data.learnt], y[data.learnt])), statistics.mean(weeks)
+        return [Row(parameters, learnt, test, None, test, weeks)]
+
+    def regression(features: Tensor) -> list[Row]:
+        learnt = features[data.learnt].flatten(0, 1), y[data.learnt].flatten(0, 1)
+        model = LinearRegression().fit(*(one.double().numpy() for one in learnt))
+        forecast = torch.from_numpy(model.predict(features.flatten(0, 1).double().numpy()))
+        return judged(forecast.float().view_as(y), model.coef_.size + model.intercept_.size)
+
+    return {
+        "zero, always": judged(torch.zeros_like(y)),
+        "last week's mean": judged(x[:, :, -1:].mean(1, keepdim=True).expand_as(y)),
+        "linear": regression(x),
+        "linear, graph": regression(torch.cat([x, around], -1)),
+    }
+
+
+def pairs(data: Windows, K: int, seed: int, *, steps: int) -> list[float]:
+    """Trained by the broadcast: its mean of all pairs on the test, and the squared error of the same network."""
+    torch.manual_seed(seed)
+    net = Forecaster(K)
+    for _ in fit(net, data, data.first, broadcast, steps, data.first):
+        pass
+    return [error(net, data, data.test, loss) for loss in (broadcast, squared)]
+
+
+def rows_table(rows: Rows, counted: str, passes: int) -> Table:
+    """The errors after all passes, and after those that were chosen; without a choice, the error is but one."""
+    made = table(["parameters", "learnt", f"after {passes}", counted, "error"])
+    for name, found in rows.items():
+        chosen = [one.passes for one in found if one.passes is not None]
+        last = spread([one.test for one in found]) if chosen else ""
+        cells = [f"{found[0].parameters:,}", f"{statistics.mean(one.learnt for one in found):.3f}", last]
+        cells.append(f"{statistics.mean(chosen):.0f}" if chosen else "")
+        made.add_row(name, *cells, spread([one.chosen for one in found]))
+    return made
 
 
 def table(headings: Sequence[str]) -> Table:
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    rows.add_column("model", no_wrap=True)
+    made = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    made.add_column("model", no_wrap=True)
     for heading in headings:
-        rows.add_column(heading, justify="right", no_wrap=True)
-    return rows
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
 
 
-def spread(found: Sequence[Sequence[float]]) -> list[str]:
-    """Mean and deviation over the seeds, of each column."""
-    cells = []
-    for values in zip(*found, strict=True):
-        more = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-        cells.append(f"{statistics.mean(values):.3f}{more}")
-    return cells
+def spread(values: Sequence[float]) -> str:
+    """Mean and deviation over the seeds."""
+    more = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.3f}{more}"
 
 
-def compare(cases: Cases, seeds: int, epochs: int, passes: int) -> tuple[dict[float, Runs], Runs]:
-    """The trainings on snapshots, by the share of them, and those on sequences."""
-    single: dict[float, Runs] = {share: {name: [] for name in MODELS} for share in SHARES}
-    whole: Runs = {f"DCRNN, K = {K}": [] for K in STEPS}
-    columns = TextColumn("{task.description:40}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
-    with Progress(*columns, TimeElapsedColumn()) as bar:
-        job = bar.add_task("", total=seeds * (len(SHARES) * len(MODELS) + len(STEPS)))
-        for seed in range(seeds):
-            for share, models in single.items():
-                for name, found in models.items():
-                    bar.update(job, description=f"{name}, {SHARES[share]}, seed {seed}")
-                    errors = []
-                    for loss in (squared, broadcast):
-                        torch.manual_seed(seed)
-                        errors.append(fit(MODELS[name](), cases, share, loss, epochs))
-                    found.append([errors[0][1], *errors[1]])
-                    bar.advance(job)
-            for K, found in zip(STEPS, whole.values(), strict=True):
-                bar.update(job, description=f"DCRNN, K = {K}, sequences, seed {seed}")
-                torch.manual_seed(seed)
-                found.append(fit_sequences(K, cases, MOST, passes))
-                bar.advance(job)
-    return single, whole
+def columns(found: Sequence[Sequence[float]]) -> list[str]:
+    return [spread(values) for values in zip(*found, strict=True)]
 
 
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("chickenpox", __doc__)
     add_root(parser, "Chickenpox")
     add = parser.add_argument
-    add("--seeds", type=at_least(1, int), default=3, help="how many trainings of each model")
-    add("--quick", action="store_true", help="one seed, few epochs: to see that it works")
+    add("--seeds", type=at_least(1, int), default=1, help="how many trainings of each network; 3 take thrice as long")
+    add("--quick", action="store_true", help="one seed, few steps: to see that it works")
     add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with so few counties")
     return parser
 
@@ -232,20 +325,52 @@ def main(argv: Sequence[str] | None = None) -> None:
         cases = load(options.root.expanduser())
     except ValueError as error:
         parser.error(str(error))
-    seeds, epochs, passes = (1, 2, 1) if options.quick else (options.seeds, EPOCHS, PASSES)
-    start = time.perf_counter()
-    single, whole = compare(cases, seeds, epochs, passes)
-    console, N = Console(), cases.signal.shape[1]
-    print(f"\n{len(cases.signal)} weeks of {N} counties; mean ± standard deviation, seeds: {seeds}")
-    for share, runs in single.items():
+    seeds, steps, passes = (1, 2, 1) if options.quick else (options.seeds, STEPS, PASSES)
+    start, console = time.perf_counter(), Console()
+    snapshots = {share: windows(cases, LAGS, 1, share) for share in SHARES}
+    sequences = windows(cases, PAST, HORIZON, MOST)
+
+    shown = TextColumn("{task.description:40}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
+    with Progress(*shown, TimeElapsedColumn(), console=console) as bar:
+        job = bar.add_task("", total=seeds * len(MODELS) * (2 * len(SHARES) + 1))
+
+        def over_seeds(train: Callable[[int, int], Found], title: str) -> dict[str, list[Found]]:
+            """What is found by training each model, from its K and a seed."""
+            found: dict[str, list[Found]] = {}
+            for name, K in MODELS.items():
+                bar.update(job, description=f"{name}, {title}")
+                for seed in range(seeds):
+                    found.setdefault(name, []).append(train(K, seed))
+                    bar.advance(job)
+            return found
+
+        rows, every = {}, {}
+        for share, data in snapshots.items():
+            make = partial(row, Forecaster, data, passes=steps, size=len(data.x))
+            rows[share] = simple(data) | over_seeds(make, SHARES[share])
+            every[share] = over_seeds(partial(pairs, data, steps=steps), "each with each")
+        make = partial(row, Sequences, sequences, passes=passes, size=WINDOWS)
+        whole = simple(sequences) | over_seeds(make, "sequences")
+
+    print(f"\n{len(cases.signal)} weeks of {cases.signal.shape[1]} counties; mean ± standard deviation, seeds: {seeds}")
+    print("Squared errors: `learnt` of the training, after all steps; the others of the test")
+    for share, found in rows.items():
         print(f"\nNext week from four, trained on {SHARES[share]}, tested on the rest")
-        console.print(snapshots_table(cases, share, runs))
+        console.print(rows_table(found, "steps", steps))
+    for share, errors in every.items():
+        print(f"\nEach with each, trained on {SHARES[share]}, {steps} steps")
+        made = table(["each with each", "squared error"])
+        for name, values in errors.items():
+            made.add_row(name, *columns(values))
+        console.print(made)
     print(f"\n{PUBLISHED}")
-    print(f"The next {HORIZON} weeks from {PAST}, trained on {SHARES[MOST]}, tested on the rest: squared error")
-    rows = table([f"week {t}" for t in range(1, HORIZON + 1)])
-    for name, found in whole.items():
-        rows.add_row(name, *spread(found))
-    console.print(rows)
+    print(f"The next {HORIZON} weeks from {PAST}, trained on {SHARES[MOST]}, tested on the rest")
+    console.print(rows_table(whole, "passes", passes))
+    print("\nThe same, week by week, after the passes that were chosen")
+    made = table([f"week {t}" for t in range(1, HORIZON + 1)])
+    for name, trainings in whole.items():
+        made.add_row(name, *columns([one.weeks for one in trainings]))
+    console.print(made)
     print(f"{time.perf_counter() - start:.0f} s")
 
 

@@ -1,6 +1,6 @@
 """Have heads of attention become shifts? Look at them, and put shifts in their place.
 
-    python -m examples.head_microscope --picture heads.svg
+    python -m examples.head_microscope --seeds 3 --picture docs/heads.svg
 
 Attention that knows the places of its input can learn to look at the one before, whatever stands there. Such a head is
 a shift matrix (J.-M. Andreoli, arXiv:1905.01289): `explain_head` says how much of a head is one. A small language model
@@ -15,10 +15,12 @@ for each place.
        bases.Attention(4 - R, Dot(16), bases.Causal()) + bases.Mix(coefficients, bases.Shifts(None, range(16)))
 
    or each by its largest shift alone. To tell what that is worth: the same heads with nothing in their place, and as
-   many others, the least alike, replaced by their mixtures. Each network is measured as it is, and after some more
-   training.
+   many others (or all others, if they are fewer), the least alike, replaced by their mixtures. Each network is measured
+   as it is, and after some more training; so is the network as learnt, and what is told of the others is the difference
+   to it, seed by seed: not every training has such heads.
 
-The heads are looked at on the validation text, losses are of the test text. The seeds are 0, 1, ...
+The heads are looked at on the validation text, losses are of the test text. The seeds are 0, 1, ... Sizes, rates of
+learning and numbers of steps are one setting for all; no search over them is part of this.
 """
 
 import argparse
@@ -32,8 +34,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -42,7 +42,7 @@ from torch import Tensor, nn
 from examples.options import at_least
 from examples.options import parser as options_of
 from examples.shift_heads import sines, text
-from pyg_basisconv import BasisConv, bases, explain_head, theta
+from pyg_basisconv import BasisConv, bases, explain_head, plot, theta
 from pyg_basisconv.algebra import HeadReport
 from pyg_basisconv.mechanisms import Dot
 
@@ -147,6 +147,7 @@ def with_fixed(layer: Any, heads: Sequence[int], mixtures: Tensor) -> nn.Module:
 
 
 Head = tuple[int, int]  # the layer, and which one in it
+AS_LEARNT = "as learnt"
 
 
 def replaced(net: Reader, mixtures: dict[Head, Tensor]) -> Reader:
@@ -165,20 +166,21 @@ def ways(reports: Sequence[HeadReport], least: float) -> dict[str, dict[Head, Te
     share = {(i, h): r2 for i, report in enumerate(reports) for h, r2 in enumerate(report.r2_fixed.tolist())}
     order = sorted(mean, key=lambda head: share[head])
     alike = [head for head in order if share[head] >= least]
-    if not alike:
-        return {}
-    return {
+    others = [head for head in order if head not in alike][: len(alike)]
+    every = {
         "mixtures": {head: mean[head] for head in alike},
         "one shift each": {head: F.one_hot(mean[head].argmax(), SHIFTS.K).float() for head in alike},
         "nothing": {head: torch.zeros(SHIFTS.K) for head in alike},
-        "others: mixtures": {head: mean[head] for head in order[: len(alike)]},
+        "others: mixtures": {head: mean[head] for head in others},
     }
+    return {title: mixtures for title, mixtures in every.items() if mixtures}
 
 
 class Row(NamedTuple):
     """A network some of whose heads were replaced: bits per character before and after some more training."""
 
     positions: Positions
+    seed: int
     least: float | None
     title: str
     heads: int
@@ -193,13 +195,13 @@ def study(positions: Positions, seed: int, options: argparse.Namespace) -> tuple
     net, rows = Reader(alphabet, positions), []
     train(net, characters, options.steps, LR, seed)
     reports = net.explain(windows(validation)[:, :-1])
-    some: list[tuple[float | None, str, dict[Head, Tensor]]] = [(None, "as learnt", {})]
-    some += [(least, *way) for least in options.least for way in ways(reports, least).items()]
+    some: list[tuple[float | None, str, dict[Head, Tensor]]] = [(None, AS_LEARNT, {})]
+    some += [(least, *way) for least in dict.fromkeys(options.least) for way in ways(reports, least).items()]
     for least, title, mixtures in some:
         new = replaced(net, mixtures)
         before = measure(new, windows(test))
         train(new, characters, options.more, TUNING_LR, seed)
-        rows.append(Row(positions, least, title, len(mixtures), before, measure(new, windows(test))))
+        rows.append(Row(positions, seed, least, title, len(mixtures), before, measure(new, windows(test))))
     return reports, rows
 
 
@@ -211,16 +213,12 @@ def alike_all() -> float:
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A line for each way, over the seeds."""
-
-    def over(values: Sequence[float]) -> str:
-        deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.3f}{deviation}"
-
-    lines = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    """A line for each way, over the seeds that have such heads: what it adds to the loss as learnt of the same seed."""
+    learnt = {(row.positions, row.seed): row for row in rows if row.title == AS_LEARNT}
+    lines = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)  # within 80 columns
     for heading in ("\nplaces", "\nR2 ≥", "in the place\nof heads"):
         lines.add_column(heading, no_wrap=True)
-    for heading in ("\nheads", "bits,\nat once", "bits,\ntrained on"):
+    for heading in ("\nseeds", "\nheads", "bits,\nat once", "bits,\ntrained on"):
         lines.add_column(heading, justify="right", no_wrap=True)
     last = None
     for way in dict.fromkeys((row.positions, row.least, row.title) for row in rows):
@@ -229,21 +227,41 @@ def table(rows: Sequence[Row]) -> Table:
         if last not in (None, positions):
             lines.add_section()
         last = positions
-        heads = ", ".join(dict.fromkeys(str(row.heads) for row in own))
-        bits = (over([getattr(row, when) for row in own]) for when in ("before", "after"))
-        lines.add_row(positions, f"{least or ''}", title, heads, *bits)
+        heads = ", ".join(str(count) for count in sorted({row.heads for row in own}))
+        if title == AS_LEARNT:
+            bits = [over([row.before for row in own]), over([row.after for row in own])]
+        else:
+            pairs = [(row, learnt[positions, row.seed]) for row in own]
+            more = [row.before - same.before for row, same in pairs], [row.after - same.after for row, same in pairs]
+            bits = [over(values, "+") for values in more]
+        lines.add_row(positions, "" if least is None else f"{least}", title, str(len(own)), heads, *bits)
     return lines
+
+
+def over(values: Sequence[float], sign: str = "") -> str:
+    """Mean and standard deviation."""
+    deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):{sign}.3f}{deviation}"
 
 
 def draw(path: Path, found: Sequence[tuple[Positions, list[HeadReport]]]) -> None:
     """The layer in which the head is that is most of all in the span of the shifts."""
     every = [(positions, report) for positions, reports in found for report in reports]
     positions, report = max(every, key=lambda one: one[1].r2_fixed.max().item())
+    from matplotlib import rc_context  # here, where pictures are known to work
+
     # Text as text, and names that do not change: a small file, and the same each time.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "heads"}):
         figure = report.picture()
         figure.suptitle(f"{TITLES[positions]}: the heads of a layer, the nearest mixtures of shifts, and the rest")
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def part(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, not {text}")
+    return value
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -253,7 +271,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=at_least(1, int), default=1, help="how many trainings of each")
     add("--steps", type=at_least(1, int), default=1200, help="of a training")
     add("--more", type=at_least(1, int), default=150, help="steps of the training after heads were replaced")
-    add("--least", nargs="+", type=float, default=[0.9, 0.5], help="R2, fixed, from which on heads are replaced")
+    add("--least", nargs="+", type=part, default=[0.9, 0.5], help="R2, fixed, from which on heads are replaced")
     add("--quick", action="store_true", help="one seed, 50 steps: to see that it works")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     add("--picture", type=Path, default=Path("results/heads.svg"), help="where heads are drawn")
@@ -269,8 +287,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     start = time.perf_counter()
     try:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
-        Figure().savefig(options.picture)
-    except (OSError, ValueError) as error:  # a folder that is none, or a format that is none
+        plot.spy(SHIFTS, size=LENGTH, members=[0]).savefig(options.picture)
+    except (
+        ImportError,
+        OSError,
+        ValueError,
+    ) as error:  # no matplotlib, a folder that is none, or a format that is none
         parser.error(f"--picture {options.picture}: {error}")
 
     found, rows = [], []
@@ -282,8 +304,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             for layer, report in enumerate(reports, 1):
                 print(f"\n{TITLES[positions]}, seed {seed}, layer {layer}: {report}")
     print(f"\nTo tell what is much: attention to all places before alike has R2 = {alike_all():.2f}.")
-    print("\nHeads replaced, and bits per character of the test text, at once and after")
-    print(f"{options.more} more steps of training; seeds: {options.seeds}")
+    print("\nHeads replaced: bits per character of the test text, at once and after")
+    print(f"{options.more} more steps of training, as learnt, and how many more there are than")
+    print("as learnt, of the same seed; mean ± standard deviation of the seeds that have such heads")
     Console().print(table(rows))
     nets = [Reader(text().alphabet, positions) for positions in TITLES]
     sizes = dict.fromkeys(f"{sum(parameter.numel() for parameter in net.parameters()):,}" for net in nets)

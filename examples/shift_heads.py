@@ -34,7 +34,6 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -259,6 +258,8 @@ def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
 
 def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
     """How the validation text is learnt, and what becomes of the test text in windows of other lengths."""
+    from matplotlib.figure import Figure  # here: other examples take the text, and no picture
+
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     figure.suptitle(title)
     left, right = figure.subplots(1, 2)

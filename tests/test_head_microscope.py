@@ -1,6 +1,7 @@
 """The example that looks at heads: what it replaces them by, and its command line."""
 
 import re
+import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -44,22 +45,22 @@ def characters(length=microscope.LENGTH):
 
 def test_the_command_line_looks_replaces_and_reports(tmp_path, capsys, short):
     picture = tmp_path / "new" / "heads.svg"
-    options = "--quick --steps 5 --more 3 --least 0.05 2 --positions learnt none learnt --seeds 3"
+    options = "--quick --steps 5 --more 3 --least 0.05 1 0.05 --positions learnt none learnt --seeds 3"
     microscope.main([*options.split(), "--picture", str(picture)])
     shown = capsys.readouterr().out
     assert shown.count("4 heads, 18 graphs of M = 64, N = 64, in the span of 16 matrices") == 4
     assert len(re.findall(r"^  [0-3] +[\d.]+ ± [\d.]+ +[\d.]+  [\d.]+ A_\d+ \+", shown, re.MULTILINE)) == 16
-    rows = re.findall(r"^(none|learnt) +([\d.]*) +(\S[a-z: ]*?) +(\d+) +([\d.]+) +([\d.]+)$", shown, re.MULTILINE)
-    titles = ["as learnt", "mixtures", "one shift each", "nothing", "others: mixtures"]
-    assert [row[:3] for row in rows] == [
-        (positions, "0.05" if title != "as learnt" else "", title)
+    line = r"^(none|learnt) +([\d.]*) +(\S[a-z: ]*?) +(\d+) +(\d+) +([+-]?[\d.]+) +([+-]?[\d.]+)$"
+    rows = re.findall(line, shown, re.MULTILINE)
+    titles = ["as learnt", "mixtures", "one shift each", "nothing"]  # of all heads: there are no others
+    assert [row[:5] for row in rows] == [
+        (positions, *(("", title, "1", "0") if title == "as learnt" else ("0.05", title, "1", "8")))
         for positions in ("learnt", "none")
         for title in titles
     ]
-    for of in (rows[:5], rows[5:]):
-        assert of[0][3] == "0"
-        assert len({heads for _, _, _, heads, _, _ in of[1:]}) == 1  # all ways are of as many heads
-        assert all(3 < float(bits) < 8 for row in of for bits in row[4:])
+    for row in rows:
+        for bits in row[5:]:
+            assert 3 < float(bits) < 8 if row[2] == "as learnt" else bits[0] in "+-" and -1 < float(bits) < 1
     assert "2,048 parameters less, of 79,975 or 84,071" in shown
     assert "attention to all places before alike has R2 = 0.36" in shown
     assert str(picture) in shown
@@ -67,10 +68,33 @@ def test_the_command_line_looks_replaces_and_reports(tmp_path, capsys, short):
     assert picture.stat().st_size < 150_000
 
 
-def test_several_seeds_have_a_mean_and_a_deviation():
-    rows = [microscope.Row("sines", 0.5, "mixtures", R, 2.0 + R, 1.0 + R) for R in (1, 2, 2)]
-    cells = [next(column.cells) for column in microscope.table(rows).columns]
-    assert cells == ["sines", "0.5", "mixtures", "1, 2", "3.667 ± 0.577", "2.667 ± 0.577"]
+def test_what_heads_are_worth_is_the_difference_to_the_same_seed():
+    """Seed 1 has no such heads; its loss is far from the others, and says nothing of them."""
+    rows = [
+        microscope.Row("sines", 0, None, "as learnt", 0, 2.0, 1.0),
+        microscope.Row("sines", 0, 0.0, "mixtures", 2, 2.1, 1.1),
+        microscope.Row("sines", 1, None, "as learnt", 0, 9.0, 8.0),
+        microscope.Row("sines", 2, None, "as learnt", 0, 4.0, 3.0),
+        microscope.Row("sines", 2, 0.0, "mixtures", 1, 4.3, 2.7),
+    ]
+    columns = [list(column.cells) for column in microscope.table(rows).columns]
+    assert list(zip(*columns, strict=True)) == [
+        ("sines", "", "as learnt", "3", "0", "5.000 ± 3.606", "4.000 ± 3.606"),
+        ("sines", "0.0", "mixtures", "2", "1, 2", "+0.200 ± 0.141", "-0.100 ± 0.283"),
+    ]
+
+
+def test_the_table_fits_a_terminal(capsys):
+    titles = ["as learnt", "mixtures", "one shift each", "nothing", "others: mixtures"]
+    rows = [
+        microscope.Row("learnt", seed, 0.5 if i else None, title, 3 + seed, 2.0 + i, 2.0 + i)
+        for seed in range(2)
+        for i, title in enumerate(titles)
+    ]
+    microscope.Console(width=80).print(microscope.table(rows))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert "learnt  0.5   others: mixtures      2   3, 4  +4.000 ± 0.000  +4.000 ± 0.000" in shown
 
 
 @pytest.mark.parametrize("positions", microscope.TITLES)
@@ -141,7 +165,17 @@ def test_heads_are_chosen_by_their_share():
     torch.testing.assert_close(found["mixtures"][i, h], mean)
     assert found["one shift each"][i, h].nonzero().tolist() == [[int(mean.argmax())]]
     assert found["nothing"][i, h].tolist() == [0] * 16
-    assert microscope.ways(reports, 1.01) == {}
+    assert microscope.ways(reports, 1.0) == {}
+
+
+def test_others_are_none_of_those_that_are_alike():
+    """Where most heads are, there are fewer others; where all are, none."""
+    reports = reader().explain(characters())
+    order = sorted(r2 for report in reports for r2 in report.r2_fixed.tolist())
+    found = microscope.ways(reports, order[2])
+    assert [len(mixtures) for mixtures in found.values()] == [6, 6, 6, 2]
+    assert not found["others: mixtures"].keys() & found["mixtures"].keys()
+    assert list(microscope.ways(reports, 0.0)) == ["mixtures", "one shift each", "nothing"]
 
 
 def test_equal_attention_to_all_has_the_share_that_is_said():
@@ -166,6 +200,9 @@ def test_the_picture_of_the_readme_is_small():
         ("--seeds 0", "at least 1"),
         ("--steps 0", "at least 1"),
         ("--positions roman", "invalid choice"),
+        ("--least nan", "from 0 to 1, not nan"),
+        ("--least 0.5 2", "from 0 to 1, not 2"),
+        ("--least -0.1", "from 0 to 1, not -0.1"),
         ("--picture {}/heads.abc", "--picture"),
         ("--picture {}/file/heads.svg", "--picture"),
     ],
@@ -176,3 +213,11 @@ def test_what_is_wrong_is_said_before_anything_is_trained(arguments, said, capsy
         microscope.main(arguments.format(tmp_path).split())
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(SystemExit) as ended:
+        microscope.main(["--picture", str(tmp_path / "heads.svg")])
+    assert ended.value.code == 2
+    assert "pip install 'pyg-basisconv[plot]'" in capsys.readouterr().err

@@ -12,11 +12,14 @@ from torch import Tensor
 from examples import scattering
 from examples.scattering import (
     FEATURES,
+    MEAN,
     NETWORK,
+    TESTS,
     Graphs,
     Network,
     Scattering,
-    graphs,
+    as_graphs,
+    as_tested,
     neighbours,
     pixels,
     powers,
@@ -46,7 +49,7 @@ def few(monkeypatch):
 
 
 def digits(count: int) -> Graphs:
-    return graphs(pixels()[0][:count].double())
+    return as_graphs(pixels()[0][:count].double())
 
 
 def by_definition(A: Tensor, x: Tensor, depth: int, moments: int) -> Tensor:
@@ -80,6 +83,24 @@ def test_the_powers_are_those_whose_differences_the_wavelets_are():
     torch.testing.assert_close(found[-1], wavelets[5], rtol=0, atol=1e-14)
 
 
+def test_the_mean_is_taken_before_all():
+    g, basis = digits(3), bases.Wavelets(3, low_pass=False)
+    assert pixels()[0].mean() == pytest.approx(MEAN, abs=5e-4)
+    less = g._replace(x=g.x - MEAN)
+    torch.testing.assert_close(Scattering(basis, centre=MEAN)(g), Scattering(basis)(less), rtol=0, atol=0)
+    assert not torch.allclose(Scattering(basis, centre=MEAN)(g), Scattering(basis)(g))
+
+
+def test_the_modulus_does_nothing_to_powers_of_the_ink_but_to_those_of_the_centred_ink():
+    g, family = digits(20), Scattering(powers(5))
+    for x, least in (g.x, 1.0), (g.x - MEAN, 0.3):
+        members = family.members(x, g.edge_index)
+        same = (family.cascade(x, g.edge_index)[:, 1:6] == members).double().mean(0)
+        assert (same == 1).all() if least == 1 else ((least < same) & (same < 0.7)).all()
+    twice = family.cascade(g.x, g.edge_index)[:, 6:].view(-1, 5, 5)
+    torch.testing.assert_close(twice, twice.mT)  # T^a T^b = T^b T^a: no new feature
+
+
 def test_the_numbers_of_nodes_make_no_difference():
     """But to pixels in order."""
     g = digits(8)
@@ -101,7 +122,7 @@ def test_digits_are_graphs():
     assert (g.edge_index[0] // 64 == g.edge_index[1] // 64).all()
     row, column = g.edge_index % 64 // 8, g.edge_index % 8
     assert (row.diff(dim=0).abs().maximum(column.diff(dim=0).abs()) == 1).all()
-    less = graphs(pixels()[0][:200], 0.05, torch.Generator().manual_seed(1)).edge_index
+    less = as_graphs(pixels()[0][:200], 0.05, torch.Generator().manual_seed(1)).edge_index
     assert abs(less.shape[1] / (200 * 420) - 0.95) < 0.01
     there = {tuple(edge) for edge in less.t().tolist()}
     assert there == {(n, m) for m, n in there}
@@ -120,17 +141,35 @@ def test_the_command_line_trains_and_reports(capsys, few):
     rows = dict(re.findall(r"^(\S.*?)  +([\d,]+(?:  +[\d.]+)+)$", shown, re.MULTILINE))
     assert list(rows) == [*FEATURES, NETWORK]
     figures = {name: [float(cell.replace(",", "")) for cell in row.split()] for name, row in rows.items()}
-    assert [figures[name][0] for name in FEATURES] == [4, 124, 24, 124, 64]
+    assert [figures[name][0] for name in FEATURES] == [4, 124, 24, 124, 124, 64]
     for name in FEATURES:
         _, plain, other, lost, _ = figures[name]
         assert (plain == other) == (name != "pixels in order"), name  # which alone sees places
         assert (plain == lost) == (name in ("pixels in order", "moments of the ink")), name  # which see no edges
-    assert figures["scattering, depth 2"][1] > figures["powers, depth 2"][1] > figures["moments of the ink"][1]
+    assert figures["centred scattering"][1] > figures["centred powers"][1] > figures["moments of the ink"][1]
 
 
-def test_the_network_learns(few, monkeypatch):
+def test_the_tests_of_a_seed_are_of_the_same_digits():
+    images = pixels()[0][:50].double()
+    (plain, other, lost), again, next_seed = as_tested(images, 0), as_tested(images, 0), as_tested(images, 1)
+    assert len(TESTS) == 3
+    assert plain.x.equal(images.view(-1, 1))
+    assert lost.x.equal(plain.x)
+    assert other.edge_index.equal(plain.edge_index)
+    assert other.x.view(50, 64).sort(1).values.equal(plain.x.view(50, 64).sort(1).values)
+    assert 0 < lost.edge_index.shape[1] < plain.edge_index.shape[1]
+    for i in (1, 2):
+        assert all(a.equal(b) for a, b in zip((plain, other, lost)[i], again[i], strict=True))
+        assert not all(a.equal(b) for a, b in zip(again[i], next_seed[i], strict=True))
+
+
+def test_the_network_learns_and_is_judged_on_the_tests_that_it_is_given(few, monkeypatch):
     monkeypatch.setattr(scattering, "BATCH", 10)
-    assert scattering.network(0, 12).accuracies[0] > 30
+    plain, other, _ = as_tested(scattering.pixels()[0].double(), 0)
+    blank = plain._replace(x=torch.zeros_like(plain.x))
+    run = scattering.network([plain, other, blank], 0, 12)
+    assert run.accuracies[0] == run.accuracies[1] > 30
+    assert run.accuracies[2] < 20  # one digit for all
 
 
 # The stability of scattering. F. Gama, A. Ribeiro and J. Bruna (arXiv:1806.08829) bound the change of the transform by
