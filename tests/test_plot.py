@@ -1,5 +1,6 @@
 """Pictures: what is drawn, without a look at pixels."""
 
+import subprocess
 import sys
 
 import pytest
@@ -88,7 +89,19 @@ def test_figures_are_saved_without_a_window(tmp_path, suffix):
     }.items():
         figure.savefig(tmp_path / f"{name}.{suffix}")
         assert (tmp_path / f"{name}.{suffix}").stat().st_size > 1000
-    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_no_state_of_pyplot_is_touched(tmp_path):
+    """In a process of its own: other libraries may have imported it in this one."""
+    code = f"""
+import sys
+from pyg_basisconv import bases, plot
+before = "matplotlib.pyplot" in sys.modules
+plot.spy(bases.Shifts(4, [0, 1])).savefig({str(tmp_path / "shifts.png")!r})
+assert ("matplotlib.pyplot" in sys.modules) == before
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_is_wrong_is_said():
