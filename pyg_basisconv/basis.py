@@ -292,12 +292,17 @@ class BoundBasis:
         """The same family on another device; what a kind overrides."""
         return self.map(lambda part: part.move(device))
 
+    @property
+    def origin(self) -> "tuple[Basis, Graph] | None":
+        """The basis that it is, and the graph that this was bound to, where it was made so."""
+        return _MADE.get(self)
+
     def masked(self, mask: Callable[[Graph], Graph]) -> "BoundBasis":
         """The same basis, bound to the same graph with its edges masked."""
-        if self not in _MADE:
+        if self.origin is None:
             fix = "pass the edges, or what basis.bind(edges) gave, as it is"
             reject("edge_index", "edges that a mask can be for", f"a {type(self).__name__} made by other means", fix)
-        basis, graph = _MADE[self]
+        basis, graph = self.origin
         return basis.build(mask(graph))
 
     def to_coo(self) -> Tensor:

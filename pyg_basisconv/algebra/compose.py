@@ -23,8 +23,8 @@ from .joined import Joined, Rows
 from .joining import join
 from .tracing import hooked
 
-_OF_IMAGES = (nn.BatchNorm2d, nn.BatchNorm3d)
-_LAYERS = (BasisConv, GridConv, Converted, grids.Converted, grids.Transposed)  # others may do more
+_OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
+LAYERS = (BasisConv, GridConv, Converted, grids.Converted, grids.Transposed)  # others may do more
 
 
 def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> BasisConv:
@@ -148,7 +148,7 @@ def compare(first: nn.Module, second: nn.Module, *args: Any, **kwargs: Any) -> C
     True
     """
     one, then = linear_layers(first, second)
-    both = compose(first, second)
+    both = compose(one, then)
     with torch.no_grad():
         between = one(*args, **kwargs)
     name = "image" if isinstance(one, GridConv) else "x"
@@ -182,8 +182,9 @@ def _of(x: Any) -> Tensor:
 
 def linear_layers(first: nn.Module, second: nn.Module) -> tuple[BasisConv, BasisConv]:
     """Both as layers that can be composed; rejects what cannot, and what does not join."""
-    images = any(isinstance(_layer(one), GridConv) or type(one) in _OF_IMAGES for one in (first, second))
-    one, then = (linear_layer(part, name, images) for part, name in ((first, "first"), (second, "second")))
+    made = _layer(first), _layer(second)
+    images = any(isinstance(layer, GridConv) for layer in made) or {type(first), type(second)} & _OF_IMAGES != set()
+    one, then = linear_layer(first, "first", images, made[0]), linear_layer(second, "second", images, made[1])
     if isinstance(one, GridConv) != isinstance(then, GridConv):
         kinds = type(one).__name__, type(then).__name__
         reject("second", "two layers on images, or two on nodes", kinds, "make both a GridConv, or both a BasisConv")
@@ -212,17 +213,24 @@ def _layer(module: nn.Module) -> nn.Module:
     return convert(module, {})
 
 
-def linear_layer(module: nn.Module, name: str, images: bool) -> BasisConv:
-    """A layer that is linear, but for biases, and whose basis is known before any features are."""
+def linear_layer(module: nn.Module, name: str, images: bool, made: nn.Module | None = None) -> BasisConv:
+    """A layer that is linear, but for biases, and whose basis is known before any features are.
+
+    Args:
+        module: the layer as it is given.
+        name: of the argument that it is.
+        images: whether it stands among layers on images.
+        made: what `convert` made of it, where that is known.
+    """
     fix = "compose layers that have nothing else between them"
     if not isinstance(module, nn.Module):
         reject(name, "a layer", type(module).__name__, "pass a BasisConv")
-    layer = _pointwise(module, name, images) or _layer(module)
+    layer = _pointwise(module, name, images) or (_layer(module) if made is None else made)
     for part in layer.modules():
         if isinstance(part, BasisConv) and part.basis.reads_content:
             got = f"{type(module).__name__}, whose {part.basis} is computed from it"
             reject(name, "a basis that does not depend on x", got, "fix its matrices first, by bases.Edges")
-    if not isinstance(layer, BasisConv) or type(layer) not in _LAYERS:
+    if not isinstance(layer, BasisConv) or type(layer) not in LAYERS:
         reject(name, "a layer that is linear in x", f"{type(module).__name__}, which is not, or not known to be", fix)
     if any(map(hooked, module.modules())):
         reject(name, "a layer without hooks", "hooks, which see what happens inside", "remove them before")
@@ -279,10 +287,7 @@ def _family(basis: Basis) -> Basis:
 def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:
     """The parameter of both; a plain sum of two plain sums."""
     first, second = one.theta, then.theta
-    if (
-        not (isinstance(first, Pass) and isinstance(second, Pass) and type(first) is type(second) is Pass)
-        or one.bias is not None
-    ):
+    if not type(first) is type(second) is Pass or one.bias is not None:
         return Chain(first, second, mixtures, one.bias)
     if not (first.beside or second.beside):
         scales = [s * t for s, t in product(first.scales, second.scales)]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..basis import _MADE, Basis, BoundBasis
+from ..basis import Basis, BoundBasis
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
 from .gram import Gram, Places, bound_basis
@@ -190,7 +190,7 @@ def _operator(
 
 
 def _origin(bound: BoundBasis) -> Basis | None:
-    return _MADE[bound][0] if bound in _MADE else None
+    return None if bound.origin is None else bound.origin[0]
 
 
 def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: torch.dtype) -> Decomposition:

@@ -13,19 +13,18 @@ from torch.utils._pytree import tree_leaves
 from torch_geometric.nn import BatchNorm
 
 from ..conv import BasisConv
-from ..convert import grids, layers
 from ..convert.registry import Left, convertible, rebuild
 from ..convert.rgcn import Related
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Theta
 from .channels import LINEARS, NORMS, Channels, multiplying, normalising
-from .compose import Comparison
+from .compose import LAYERS, Comparison
 from .merging import after, before, pointwise, together
 from .plain import plain
 from .tracing import Example, Passed, Site, alike, chains, hooked, value, writes_between
 
-_LAYERS = (BasisConv, GridConv, layers.Converted, grids.Converted, grids.Transposed, Related)
+_LAYERS = (*LAYERS, Related)
 
 
 def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
@@ -348,8 +347,8 @@ def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Channe
     if folded > stacked:
         raise Left(f"{folded} multiply-adds for an entry instead of {stacked}")
     structure = second if b is None else first
-    widths = (min(one.theta.P, one.theta.Q) for one in (structure, layer))
-    if (a is None or b is None) and next(widths) < next(widths):
+    width, wider = (min(one.theta.P, one.theta.Q) for one in (structure, layer))
+    if (a is None or b is None) and wider > width:
         raise Left("the basis would be applied to more channels")
 
 

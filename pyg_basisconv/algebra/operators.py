@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm
 
-from ..basis import _MADE, BoundBasis
+from ..basis import BoundBasis
 from ..cache import constituents
 from ..conv import BasisConv
 from ..convert.layers import Converted
@@ -182,8 +182,8 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
         fix = "pass phi_basis=A of y, A = layer(x, ..., return_attention=True)"
         reject("phi", "a layer whose basis does not depend on x", f"{basis}, computed from it", fix)
     grid = bound.shape if (basis.axes or 0) > 1 else None
-    if bound in _MADE:
-        graph = _MADE[bound][1]
+    if bound.origin is not None:
+        graph = bound.origin[1]
         graph = graph.T if basis.needs_edges and layer.flow == "target_to_source" else graph
         if isinstance(layer, Converted) and graph.weight is None:  # as PyG reads such a graph
             basis = layer.others.get("bare", basis)
