@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.nn.modules.dropout import _DropoutNd
-from torch.nn.utils.stateless import _reparametrize_module
 
-from .cache import by_value
+from .cache import by_value, underived
 from .errors import reject
 from .kernels.op import LIBRARY
 
@@ -35,7 +34,7 @@ _AUTOGRAD = (
 )
 _NONE = -(1 << 40)  # in the place of a size that is not given
 _COUNT = count(secrets.randbits(40) << 22)  # no other process has the same: what it has compiled is kept on disk
-_ONE_AT_A_TIME = RLock()  # thread may change the parameters of a module, or the state of what draws
+_ONE_AT_A_TIME = RLock()  # thread may change the state of what draws
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -201,6 +200,29 @@ def _drawing(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+def _holding(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
+    """A copy of the layer with these tensors as its parameters; parts of it that have no parameter are its own.
+
+    In the layer itself nothing is exchanged, not for a moment: other threads read it.
+    """
+    instead = {id(p): parameters[name] for name, p in layer.named_parameters() if parameters[name] is not p}
+    if not instead:
+        return layer
+    copies: dict[nn.Module | None, nn.Module | None] = {None: None}
+
+    def copied(part: nn.Module | None) -> nn.Module | None:
+        if part not in copies:
+            copies[part] = part
+            if part is not None and next(part.parameters(), None) is not None:
+                copies[part] = copy = type(part).__new__(type(part))
+                held = {name: instead.get(id(p), p) for name, p in part._parameters.items()}
+                parts = {name: copied(child) for name, child in part._modules.items()}
+                vars(copy).update(underived(part), _parameters=held, _modules=parts)
+        return copies[part]
+
+    return copied(layer)
+
+
 def _layer(
     tensors: list[Tensor],
     layer: int,
@@ -211,9 +233,7 @@ def _layer(
     wanted: list[bool],
     autocast: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
-    owner: BasisConv = _NUMBERED[layer]
     grad = any(wanted)
-    own = dict(owner.named_parameters())
     leaves = list(tensors)
     for i, name in enumerate(names.split(",")):
         if wanted[i]:  # parameters, too: the hooks of the user's own are for the user's own gradient
@@ -226,7 +246,7 @@ def _layer(
         given["lambda_max"] = float(given.pop("number"))
     if given.pop("onto", None) is not None:
         given["edge_index"] = _NUMBERED[bound]
-    swapped = {name: t for name, t in parameters.items() if t is not own[name]}
+    owner: BasisConv = _holding(_NUMBERED[layer], parameters)
     lent = _Lent(leaves)
     with ExitStack() as stack:
         stack.enter_context(by_value())
@@ -236,9 +256,6 @@ def _layer(
         if grad:
             stack.enter_context(_recording())
             stack.enter_context(saved_tensors_hooks(lent.pack, lent.unpack))
-        if swapped:
-            stack.enter_context(_ONE_AT_A_TIME)
-            stack.enter_context(_reparametrize_module(owner, swapped, tie_weights=True))
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
         evaluate: Any = owner.evaluate_image if "image" in given else owner.evaluate  # type: ignore[attr-defined]

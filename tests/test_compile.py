@@ -14,6 +14,7 @@ import pytest
 import torch
 from cases import CASES
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -465,20 +466,30 @@ def test_inductor_takes_images_as_they_lie(view):
     assert_close(fast(image), layer(image).relu())
 
 
-def test_threads_leave_the_parameters_alone():
-    conv = contract.make(bases.Adjacency())
-    fast, edges = through(conv, "aot_eager"), wired(6)["edge_index"]
-    expected = [conv(contract.draw(6, 3, seed=s), edges).detach() for s in range(4)]
-    fast(contract.draw(6, 3), edges)
+@pytest.mark.parametrize("kind", ["graph", "attention"])
+def test_threads_share_a_layer(kind):
+    """One compiled graph for all threads, each with the result and the gradients that it has alone."""
+    basis = bases.Adjacency() if kind == "graph" else bases.Attention(2, mechanisms.Dot(4))
+    conv, edges = BasisConv(3, 4, basis).double(), wired(6)["edge_index"]
+    counter = CompileCounterWithBackend("aot_eager")
+    fast, own = through(conv, counter), dict(conv.named_parameters())
 
-    def work(seed):
-        return [fast(contract.draw(6, 3, seed=seed), edges).detach() for _ in range(20)]
+    def work(seed: int, layer: nn.Module = fast) -> list[list[torch.Tensor]]:
+        found = []
+        for _ in range(20):
+            x = contract.draw(6, 3, seed=seed).requires_grad_()
+            y = layer(x, edges)
+            found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *own.values()])])
+            assert all(p is own[name] for name, p in conv.named_parameters())
+        return found
 
+    work(0)
+    compiled_once = counter.frame_count
     with ThreadPoolExecutor(4) as pool:
-        for found, right in zip(pool.map(work, range(4)), expected, strict=True):
-            for y in found:
-                assert_close(y, right)
-    assert all(isinstance(p, nn.Parameter) for p in (conv.bias, conv.theta.weight))
+        for seed, found in enumerate(pool.map(work, range(4))):
+            for tensors in found:
+                assert_close(tensors, work(seed, conv)[0])
+    assert counter.frame_count == compiled_once
 
 
 def test_saved_tensors_that_are_copied_are_refused():
