@@ -13,7 +13,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from pyg_basisconv import BasisConv, GridConv, bases, compose, convert, fold, theta
-from pyg_basisconv.algebra import folding, merging, tracing
+from pyg_basisconv.algebra import chains, folding, merging
 from pyg_basisconv.convert.registry import Left
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.models import BasisGNN
@@ -933,7 +933,7 @@ BITES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "no bias before": (folding, "before", lambda f: lambda channels, layer: f(channels._replace(shift=None), layer)),
     "constants that stay": (merging, "keeps_constants", lambda f: lambda basis: True),
     "rows for columns": (merging, "followed", lambda f: lambda kind, matrix: f(kind, matrix.flip(-1))),
-    "what is between": (tracing, "_is_nothing", lambda f: lambda node, parts: node.target == "act" or f(node, parts)),
+    "what is between": (chains, "_is_nothing", lambda f: lambda node, parts: node.target == "act" or f(node, parts)),
     "all graphs are one": (folding, "alike", lambda f: lambda a, b: True),
 }
 

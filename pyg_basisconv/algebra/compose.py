@@ -19,9 +19,9 @@ from ..grid import GridConv
 from ..plan import MACHINES, Plan, Problem, Tally
 from ..theta import Chain, Full, Pass, Theta
 from .channels import LINEARS, NORMS, multiplying, normalising
+from .following import hooked
 from .joined import Joined, Rows
 from .joining import join
-from .tracing import hooked
 
 _OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
 LAYERS = (BasisConv, GridConv, Converted, grids.Converted, grids.Transposed)  # others may do more

@@ -18,11 +18,13 @@ from ..convert.rgcn import Related
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Theta
+from .chains import Site, alike, chains, value, writes_between
 from .channels import LINEARS, NORMS, Channels, multiplying, normalising
 from .compose import LAYERS, Comparison
+from .following import Example, hooked
 from .merging import after, before, pointwise, together
+from .passed import Passed
 from .plain import plain
-from .tracing import Example, Passed, Site, alike, chains, hooked, value, writes_between
 
 _LAYERS = (*LAYERS, Related)
 

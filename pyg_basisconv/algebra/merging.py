@@ -16,7 +16,7 @@ from ..grid import GridConv
 from ..theta import Depthwise, Full, Grouped, Heads, LowRank, Pass, Separable, Theta
 from .channels import Channels, depthwise, full
 from .compose import compose
-from .tracing import names_of
+from .passed import names_of
 
 
 def pointwise(basis: Basis) -> bool:
