@@ -1,7 +1,6 @@
 """A basis, described and bound: the family A of K sparse matrices from M inputs to N outputs."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 from weakref import WeakKeyDictionary
@@ -9,12 +8,12 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from .cache import IdentityCache, underived
+from .cache import IdentityCache, cached_property, underived
 from .compiled import numbered
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels import Meetings, gather_matmul, matmul
-from .portable import portable
+from .portable import portable, settled
 
 if TYPE_CHECKING:
     from .content import Inputs
@@ -474,6 +473,7 @@ class Basis(nn.Module):
             raise AttributeError(f"{self} is a value, and has been bound with its {name}: make another")
         super().__setattr__(name, value)
 
+    @settled()
     def bind(
         self,
         edge_index: Any = None,

@@ -1,23 +1,33 @@
 """Results kept for as long as the tensors they came from live and stay as they were."""
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
-from .portable import portable
+from .portable import faked, portable
 
+_T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
 _DOUBTED = ContextVar("_DOUBTED", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
+
+
+class cached_property(functools.cached_property[_T]):
+    """As Python has it from 3.12 on: the lock of before is one for all instances, and a fork leaves it taken."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        return vars(instance).setdefault(self.attrname, self.func(instance))
 
 
 class kept(cached_property[Any]):
@@ -40,14 +50,20 @@ def memo(store: dict[Any, Any], key: Hashable, build: Callable[[], Any]) -> Any:
     if portable():
         return build()
     with torch.inference_mode(False):
-        store[key] = build()
-    return store[key]
+        return store.setdefault(key, build())
+
+
+def shorten(store: dict[Any, Any], limit: int) -> None:
+    """Lets go of the oldest that is kept; other threads may do so at the same time."""
+    for key in list(store)[:-limit]:
+        store.pop(key, None)
 
 
 def underived(thing: object) -> dict[str, Any]:
     """The attributes of a thing without its cached properties, which a copy finds anew: for `__getstate__`."""
     cls = type(thing)
-    return {name: v for name, v in vars(thing).items() if not isinstance(getattr(cls, name, None), cached_property)}
+    own = vars(thing).copy()  # which other threads may add to
+    return {name: v for name, v in own.items() if not isinstance(getattr(cls, name, None), functools.cached_property)}
 
 
 class _Entry(NamedTuple):
@@ -114,10 +130,11 @@ class IdentityCache:
         versions = [part._version for part in parts]
         entry = self._entries.get(key) if parts else self._lasting.get(key)
         if entry is not None and not parts:
-            self._lasting[key] = self._lasting.pop(key)  # those that are asked for stay
+            self._lasting.pop(key, None)  # those that are asked for stay
+            self._lasting[key] = entry
         if entry is None or not entry.of(versions, parts):
             # A storage that has died keeps its address until its weak references go: a newcomer has another key.
-            for dead in [k for k, e in list(self._entries.items()) if any(r.expired() for r in e.refs)]:
+            for dead in [k for k, e in self._entries.copy().items() if any(r.expired() for r in e.refs)]:
                 self._entries.pop(dead, None)
             self._last = None
             with torch.inference_mode(False):
@@ -127,8 +144,7 @@ class IdentityCache:
             kept_apart, limit = (self._entries, self._limit) if parts else (self._lasting, _LASTING)
             kept_apart.pop(key, None)
             kept_apart[key] = entry
-            while len(kept_apart) > limit:
-                kept_apart.pop(next(iter(kept_apart)), None)
+            shorten(kept_apart, limit)
         if entry.copies is None:
             self._last = extra, [_see(t) for t in tensors], entry.value
         return entry.value
@@ -142,11 +158,6 @@ def by_value() -> Iterator[None]:
         yield
     finally:
         _DOUBTED.reset(token)
-
-
-def faked() -> bool:
-    """Whether tensors are made that have no numbers, so that nothing that is made of them may be kept."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def constituents(t: Tensor) -> tuple[Tensor, ...]:

@@ -5,6 +5,7 @@ evaluated as it is without compilation: checked, bound, planned, and from the sa
 too, which follows the record that autograd made inside of the first.
 """
 
+import os
 import secrets
 import weakref
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,22 @@ _AUTOGRAD = (
     DispatchKey.ADInplaceOrView,
 )
 _NONE = -(1 << 40)  # in the place of a size that is not given
-_COUNT = count(secrets.randbits(40) << 22)  # no other process has the same: what it has compiled is kept on disk
-_ONE_AT_A_TIME = RLock()  # thread may change the state of what draws
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def _anew() -> tuple["count[int]", Any]:
+    """Numbers that no other process has, as what it has compiled is kept on disk; and a lock that no thread holds."""
+    return count(secrets.randbits(40) << 22), RLock()
+
+
+def _forked() -> None:
+    global _COUNT, _ONE_AT_A_TIME
+    _COUNT, _ONE_AT_A_TIME = _anew()
+
+
+_COUNT, _ONE_AT_A_TIME = _anew()  # thread may change the state of what draws
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
+    os.register_at_fork(after_in_child=_forked)
 
 
 def numbered(thing: Any) -> int:
@@ -53,7 +67,8 @@ def operates(layer: "BasisConv", *given: Any) -> bool:
     """
     if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
-    if layer.explain or layer.open or torch._C._are_functorch_transforms_active():
+    replica = getattr(layer, "_is_replica", False)  # its tensors are no parameters
+    if replica or layer.explain or layer.open or torch._C._are_functorch_transforms_active():
         return False
     return not any(isinstance(t, Tensor) and t.layout != torch.strided for t in given)
 
@@ -153,10 +168,21 @@ class _Lent:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.again: Sequence[Tensor] = ()
+        self._again: Sequence[Tensor] = ()
+        self._reading = RLock()  # autograd may unpack in a thread of its own, so that none can have what is its own
         self.others: set[int] = set()  # the storages of all else that was saved
         self._of = {_storage(t): i for i, t in sorted(enumerate(tensors), key=lambda it: it[1].numel())}
         self._about = [(t.stride(), t.storage_offset()) for t in tensors]
+
+    @contextmanager
+    def given(self, tensors: Sequence[Tensor]) -> Iterator[None]:
+        """Where the arguments are there again; for one derivative at a time, or for one within another."""
+        with self._reading:
+            before, self._again = self._again, tensors
+            try:
+                yield
+            finally:
+                self._again = before
 
     def pack(self, t: Tensor) -> Any:
         storage = _storage(t)
@@ -170,7 +196,7 @@ class _Lent:
         if isinstance(packed, Tensor):
             return packed
         place, shape, stride, offset = packed
-        t = self.again[place].detach()
+        t = self._again[place].detach()
         if t.stride() != self._about[place][0]:
             laid_out = torch.empty_strided(t.shape, self._about[place][0], dtype=t.dtype, device=t.device)
             t = laid_out.copy_(t)
@@ -200,6 +226,20 @@ def _drawing(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+def _is_own(given: Tensor, own: Tensor, wanted: bool, grad: bool) -> bool:
+    """Whether a parameter that an operator was given is the layer's own, which then need not be exchanged.
+
+    One with hooks is not taken: they are for the user's own gradient, and would run in the operator's, too.
+    """
+    if type(own) is not nn.Parameter or own._backward_hooks or (grad and own.requires_grad != wanted):
+        return False
+    return given.data_ptr() == own.data_ptr() and _form(given) == _form(own)
+
+
+def _form(t: Tensor) -> tuple[Any, ...]:
+    return t.shape, t.stride(), t.dtype
+
+
 def _holding(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
     """A copy of the layer with these tensors as its parameters; parts of it that have no parameter are its own.
 
@@ -214,7 +254,7 @@ def _holding(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
         if part not in copies:
             copies[part] = part
             if part is not None and next(part.parameters(), None) is not None:
-                copies[part] = copy = type(part).__new__(type(part))
+                copies[part] = copy = object.__new__(type(part))
                 held = {name: instead.get(id(p), p) for name, p in part._parameters.items()}
                 parts = {name: copied(child) for name, child in part._modules.items()}
                 vars(copy).update(underived(part), _parameters=held, _modules=parts)
@@ -235,8 +275,11 @@ def _layer(
 ) -> tuple[Tensor, Tensor]:
     grad = any(wanted)
     leaves = list(tensors)
+    own = {"." + name: p for name, p in _NUMBERED[layer].named_parameters()}
     for i, name in enumerate(names.split(",")):
-        if wanted[i]:  # parameters, too: the hooks of the user's own are for the user's own gradient
+        if name in own and _is_own(tensors[i], own[name], wanted[i], grad):
+            leaves[i] = own[name]
+        elif wanted[i]:
             leaves[i] = tensors[i].detach().requires_grad_()
         elif grad and name in ("mask", "valid", "edge_attr"):
             leaves[i] = tensors[i].clone()  # what is computed from them may be kept in other ways than autograd's
@@ -321,12 +364,8 @@ def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[
         raise RuntimeError(
             "saved_tensors_hooks: the gradient of a compiled layer needs what it saved, and no copies of it"
         )
-    record.lent.again = tensors
-    try:
-        with _recording():
-            grads = torch.autograd.grad([record.y], record.leaves, [grad], retain_graph=True, allow_unused=True)
-    finally:
-        record.lent.again = ()
+    with _recording(), record.lent.given(tensors):
+        grads = torch.autograd.grad([record.y], record.leaves, [grad], retain_graph=True, allow_unused=True)
     held = {_storage(grad), *map(_storage, tensors)}
     made = (t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(grads, like, strict=True))
     return [_own(g, held) for g in made]

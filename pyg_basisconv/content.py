@@ -1,13 +1,13 @@
 """What a basis that is computed from content reads: the features of sources, targets and edges, and masks."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .cache import cached_property
 from .entries import Entries
 from .errors import reject
 from .kernels import spmm

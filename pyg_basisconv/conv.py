@@ -13,7 +13,6 @@ from torch_geometric.nn.conv import MessagePassing
 from . import compiled
 from .bases.composition import Composition
 from .basis import Basis, BoundBasis, Compaction, Native
-from .cache import faked
 from .content import Content, Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
@@ -23,7 +22,7 @@ from .kernels.op import autocasting
 from .layouts import layout
 from .orders import contract
 from .plan import ORDERS, Plan, Problem, plan
-from .portable import portable
+from .portable import faked, portable, settled
 from .sparse_input import condensed
 from .theta import Full, LowRank, Theta
 
@@ -196,6 +195,7 @@ class BasisConv(MessagePassing):
         return self.evaluate(x, edge_index, **given, observed=return_attention)
 
     @torch.compiler.disable
+    @settled()
     def evaluate(
         self,
         x: Tensor | tuple[Tensor, Tensor | None],
@@ -289,6 +289,7 @@ class BasisConv(MessagePassing):
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
         return y.add_(bias) if own and not portable() else y + bias.to(y.dtype)
 
+    @settled()
     def plan(self, x: Tensor | tuple[Tensor, Tensor | None], *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         inputs, bound = self._bind(x, *args, **kwargs)

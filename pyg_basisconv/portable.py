@@ -1,10 +1,16 @@
 """Where tensors are not to be looked at: the portable path."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from .errors import reject
+
+_SETTLED: ContextVar[bool | None] = ContextVar("_SETTLED", default=None)
 
 
 def portable() -> bool:
@@ -13,9 +19,32 @@ def portable() -> bool:
     So it is under `torch.export` (and with it ONNX), whose tensors have no numbers and whose sizes are symbols; where
     transforms of `torch.func` are active, and under forward-mode derivatives. What is computed there is not kept.
     """
-    return (
-        torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    )
+    return _forward_mode() or torch._C._are_functorch_transforms_active() or exporting()
+
+
+def _forward_mode() -> bool:
+    found = None if torch.compiler.is_dynamo_compiling() else _SETTLED.get()
+    return forward_ad._current_level >= 0 if found is None else found
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """Where one call is made: the level of forward-mode derivatives is of all threads, and may change on the way."""
+    token = _SETTLED.set(_forward_mode())
+    try:
+        yield
+    finally:
+        _SETTLED.reset(token)
+
+
+def exporting() -> bool:
+    """Whether this thread exports: what torch says is of all threads."""
+    return torch.compiler.is_exporting() and (torch.compiler.is_dynamo_compiling() or faked())
+
+
+def faked() -> bool:
+    """Whether tensors are made that have no numbers, so that nothing that is made of them may be kept."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def refuse(argument: str, expected: str, got: object) -> None:

@@ -6,7 +6,6 @@ import itertools
 import pickle
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import attention_cases
 import contract
@@ -14,7 +13,6 @@ import pytest
 import torch
 from cases import CASES
 from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
@@ -464,32 +462,6 @@ def test_inductor_takes_images_as_they_lie(view):
     layer = GridConv(2, 3, bases.Window(None, (3, 3), padding=1)).double()
     fast = torch.compile(lambda i: layer(i).relu(), fullgraph=True, dynamic=True)
     assert_close(fast(image), layer(image).relu())
-
-
-@pytest.mark.parametrize("kind", ["graph", "attention"])
-def test_threads_share_a_layer(kind):
-    """One compiled graph for all threads, each with the result and the gradients that it has alone."""
-    basis = bases.Adjacency() if kind == "graph" else bases.Attention(2, mechanisms.Dot(4))
-    conv, edges = BasisConv(3, 4, basis).double(), wired(6)["edge_index"]
-    counter = CompileCounterWithBackend("aot_eager")
-    fast, own = through(conv, counter), dict(conv.named_parameters())
-
-    def work(seed: int, layer: nn.Module = fast) -> list[list[torch.Tensor]]:
-        found = []
-        for _ in range(20):
-            x = contract.draw(6, 3, seed=seed).requires_grad_()
-            y = layer(x, edges)
-            found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *own.values()])])
-            assert all(p is own[name] for name, p in conv.named_parameters())
-        return found
-
-    work(0)
-    compiled_once = counter.frame_count
-    with ThreadPoolExecutor(4) as pool:
-        for seed, found in enumerate(pool.map(work, range(4))):
-            for tensors in found:
-                assert_close(tensors, work(seed, conv)[0])
-    assert counter.frame_count == compiled_once
 
 
 def test_saved_tensors_that_are_copied_are_refused():

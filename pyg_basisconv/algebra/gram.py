@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import product
 from typing import Any, cast
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis
+from ..cache import cached_property
 from ..errors import reject
 from ..explicit import Sparse
 from ..kernels import Pattern

@@ -1,7 +1,6 @@
 """Attention, bound: weights that are computed where they are needed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -10,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
+from ..cache import cached_property
 from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense

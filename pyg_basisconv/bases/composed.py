@@ -1,7 +1,6 @@
 """Families made of families: side by side, products, transposes, fixed mixtures."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from itertools import chain
 from typing import Any, cast
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
-from ..cache import kept
+from ..cache import cached_property, kept
 from ..errors import reject
 from ..explicit import Explicit, counted, dense, members
 from ..graph import Graph

@@ -3,14 +3,13 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Native, Work
-from ..cache import kept
+from ..cache import cached_property, kept
 from ..content import Inputs
 from ..errors import reject
 from ..explicit import members

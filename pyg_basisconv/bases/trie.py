@@ -3,13 +3,14 @@
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from copy import copy
-from functools import cache, cached_property
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..basis import Work
+from ..cache import cached_property
 from ..explicit import EdgeSet, Explicit, TypedEdges
 from ..graph import gather
 from ..kernels.pattern import index_dtype

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
+from ..cache import cached_property
 from ..errors import reject
 from ..explicit import EdgeSet, beside, members
 from ..graph import Graph, gather

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 from torch import Tensor
 from torch.nn import functional as F
+
+from ..cache import cached_property
 
 AXES = (1, 2, 3)  # the numbers of axes that torch has kernels for
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}

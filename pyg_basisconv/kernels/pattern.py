@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache import kept, underived
+from ..cache import kept, memo, shorten, underived
 from ..portable import portable
 
 _INT32_MAX = 2**31 - 1
@@ -240,12 +240,9 @@ class Pattern:
         if count == 1:
             return self
         kept_copies: dict[int, Pattern] = self.__dict__.setdefault("_copies", {})
-        if count not in kept_copies:
-            while len(kept_copies) >= _COPIES:
-                kept_copies.pop(next(iter(kept_copies)))
-            with torch.inference_mode(False):
-                kept_copies[count] = self._copy(count)
-        return kept_copies[count]
+        found = memo(kept_copies, count, lambda: self._copy(count))
+        shorten(kept_copies, _COPIES)
+        return found  # type: ignore[no-any-return]
 
     def _copy(self, count: int) -> "Pattern":
         dtype = index_dtype(count * self.M, count * self.N, count * self.E)

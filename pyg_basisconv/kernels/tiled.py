@@ -1,13 +1,12 @@
 """Products on the rows that all members touch, side by side: gather, multiply."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache import kept, underived
+from ..cache import cached_property, kept, underived
 from ..portable import portable
 from .op import autocast, wide
 from .pattern import index_dtype

@@ -10,6 +10,7 @@ from torch_geometric.transforms import BaseTransform
 from ..bases.gridded import Gridded
 from ..bases.shifts import Shifts
 from ..bases.window import Window
+from ..cache import memo, shorten
 from ..errors import reject
 
 _KEPT = 16  # shapes whose edges are remembered
@@ -114,11 +115,9 @@ class ToGrid(BaseTransform):
     def _grid(self, shape: tuple[int, ...], device: torch.device) -> "_Grid":
         """The pixels and the edges of a whole image, computed once."""
         key = shape, device
-        if key not in self._grids:
-            while len(self._grids) >= _KEPT:
-                del self._grids[next(iter(self._grids))]
-            self._grids[key] = _grid(self.window, shape, device)
-        return self._grids[key]
+        found: _Grid = memo(self._grids, key, lambda: _grid(self.window, shape, device))
+        shorten(self._grids, _KEPT)
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_grids": {}}

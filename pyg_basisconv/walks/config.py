@@ -2,13 +2,13 @@
 
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..bases import Walks
+from ..cache import cached_property
 from ..errors import reject
 from .document import Document
 from .files import table_of

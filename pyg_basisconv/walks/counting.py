@@ -2,13 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, identity
 
+from ..cache import cached_property
 from .grammar import Sort, Step
 
 Vector = NDArray[np.float64]
