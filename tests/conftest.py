@@ -1,8 +1,14 @@
 """The same numbers in every run, in every order of the tests."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+
+# Among other numbers, those in the sources of all modules that happen to be loaded are drawn: other tests load more.
+providers._get_local_constants = lambda: providers._local_constants
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
 settings.register_profile("long", deadline=None, max_examples=20_000, print_blob=True)
@@ -10,8 +16,12 @@ settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed() -> Iterator[None]:
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    yield
+    if torch.get_num_threads() != threads:  # the commands of the examples set it
+        torch.set_num_threads(threads)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

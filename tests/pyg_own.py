@@ -183,6 +183,9 @@ def run(folder: Path, files: Sequence[str]) -> bool:
         without = [word for plugin in ("cacheprovider", "logging", "warnings") for word in ("-p", f"no:{plugin}")]
         options = ["-qq", "--no-summary", "--import-mode=importlib", "-c", os.devnull, "--rootdir", copies]
         pytest.main([*without, *options, copies], plugins=[report])
+        for name, module in list(sys.modules.items()):  # or the next run would take these files for its own
+            if Path(copies) in Path(getattr(module, "__file__", None) or "").parents:
+                del sys.modules[name]
     return show(report, files, dropped, made)
 
 

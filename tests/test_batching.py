@@ -291,6 +291,7 @@ def test_moved_nothing_stays_behind(name):
     assert Data(bound=bound).cpu().bound.device.type == "cpu"
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_in_the_workers_of_a_loader():
     data = []
     for name in ("Chebyshev(4)-random", "Chebyshev(4)-ones", "Chebyshev(4)-one-node"):

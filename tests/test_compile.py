@@ -198,7 +198,8 @@ def test_inductor_may_reuse_memory():
         assert_close(fast(x, graph["edge_index"], w), run(conv, x, graph["edge_index"], w), rtol=1e-12, atol=1e-12)
 
 
-def test_records_go_with_the_graph():
+def test_records_go_with_the_graph(monkeypatch):
+    monkeypatch.setattr(compiled, "_RECORDS", {})  # without what other tests left
     model = NETS["GCN"][0]()
     fast = through(model, "aot_eager")
     y = fast(contract.draw(8, 5).requires_grad_(), **wired(8))
@@ -479,7 +480,7 @@ def test_nothing_stays_of_a_step():
 
     def alive() -> int:
         gc.collect()
-        return sum(isinstance(t, torch.Tensor) for t in gc.get_objects())
+        return sum(issubclass(type(t), torch.Tensor) for t in gc.get_objects())  # a dead proxy has no __class__
 
     for _ in range(2):
         fast(x).sum().backward()

@@ -127,7 +127,11 @@ def test_any_pair(first, second, kinds, biases, seed, apart, path) -> None:
         one, then = pair(a(), b(), kinds, biases)
     except ValueError:
         return  # widths that do not join, of parameters that do not have any
-    composed = take(compose(one, then, same_graph=not apart), path)
+    torch.set_default_dtype(DOUBLE)  # in which two layers without numbers, and so without a dtype, are one with some
+    try:
+        composed = take(compose(one, then, same_graph=not apart), path)
+    finally:
+        torch.set_default_dtype(torch.float32)
     call = {"edge_index": bind(one.basis, g) @ bind(then.basis, g)} if apart else {}
     same(g, one, then, A(g), B(g), composed, **call)
 

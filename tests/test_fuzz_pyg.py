@@ -46,7 +46,7 @@ def test_models(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(100, equal=0.2, refused=0.3)
+@fuzz(100, equal=0.1, refused=0.3)
 def test_edges_in_data(data: st.data()) -> str:
     """The edges of `AddBasis` are the basis, and those of `InducedBasis` its rows and columns."""
     family, g, graph = data.draw(pyg.data())

@@ -42,11 +42,26 @@ def inner_products(A: Tensor) -> Tensor:
     return G
 
 
-def pseudo_solution(A: Tensor, phi: Tensor) -> Tensor:
-    """The theta of least norm of all that are nearest: (K, M, N), (M, N, *) -> (K, *)."""
-    columns = A.flatten(1).t()
-    flat = torch.linalg.pinv(columns, rtol=1e-7) @ phi.reshape(columns.shape[0], -1)
-    return flat.reshape(len(A), *phi.shape[2:])
+def pseudo_solution(A: Tensor, phi: Tensor) -> tuple[Tensor, float]:
+    """The theta of least norm of all that are nearest, (K, M, N), (M, N, *) -> (K, *), and how well it can be known.
+
+    What is independent is told of matrices that are scaled to norm 1: (1e3, 1e-3) are, though one is small.
+    """
+    columns = A.flatten(1).t()  # (M N, K)
+    size = columns.norm(dim=0)
+    size = torch.where(size > 0, size, 1)
+    found = torch.linalg.pinv(columns / size, rtol=1e-7) @ phi.reshape(columns.shape[0], -1) / size.unsqueeze(1)
+    # Of all that are nearest, the one without a part that makes nothing.
+    _, S, V = torch.linalg.svd(columns / size, full_matrices=True)
+    rank = int((S > 1e-7).sum())
+    vectors = V[rank:].t() / size.unsqueeze(1)
+    rounding = 0.0
+    if vectors.shape[1]:
+        q = torch.linalg.qr(vectors).Q
+        found = found - q @ (q.t() @ found)
+        # A number of V is off by eps / the least of S, whatever its size; here it is divided by one of the sizes.
+        rounding = torch.finfo(DOUBLE).eps * float(size.max() / size.min()) / (float(S[rank - 1]) if rank else 1.0)
+    return found.reshape(len(A), *phi.shape[2:]), rounding
 
 
 def check_gram(bound: BoundBasis, A: Tensor, made: Callable[[BoundBasis], Gram] = gram) -> None:
@@ -68,10 +83,14 @@ def check_gram(bound: BoundBasis, A: Tensor, made: Callable[[BoundBasis], Gram] 
     )
     products = torch.tensordot(A.flatten(1), draw(A[0].numel(), 3), 1)
     phi = draw(A[0].numel(), 3).view(*A.shape[1:], 3)
-    assert_close(found.solve(products), pseudo_solution(A, phi), rtol=1e-6, atol=1e-7)
+    expected, rounding = pseudo_solution(A, phi)
+    bound = 64 * rounding * float(expected.abs().max())
+    assert_close(found.solve(products), expected, rtol=1e-6, atol=max(1e-7, bound))
     rows = A.flatten(1)
+    size = rows.norm(dim=1, keepdim=True)
+    scaled = rows / torch.where(size > 0, size, 1)
     for k in range(len(A)):
-        others = torch.cat([rows[:k], rows[k + 1 :]])
+        others = torch.cat([scaled[:k], scaled[k + 1 :]])
         nearest = torch.linalg.pinv(others.t(), rtol=1e-7) @ rows[k] if len(others) else rows.new_zeros(0)
         left = (rows[k] - nearest @ others).square().sum()
         assert_close(found.apart[k], left, rtol=1e-6, atol=1e-9, msg=lambda m, k=k: f"A_{k} from the others: {m}")

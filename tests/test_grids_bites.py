@@ -270,10 +270,16 @@ def sites_check(name: str, change: Callable[[EdgeList], EdgeList], layer: bool) 
 # Groups.
 
 
+def spoil(basis: bases.Group, change: Callable[[bases.Group], None]) -> None:
+    """Changes what it does not print, so that nothing is kept of it: it would be taken for what it prints."""
+    change(basis)
+    vars(basis)["key"] = None
+
+
 def group_check(name: str, lift: bool, change: Callable[[bases.Group], None]) -> Check:
     def check() -> None:
         basis = bases.Group(name, bases.Window(None, (3, 3), padding=1), lift=lift)
-        change(basis)
+        spoil(basis, change)
         test_groups.check_images(name, "3x3", lift, ("native", "a_first"), basis)
 
     return check
@@ -283,7 +289,7 @@ def equivariance_check(name: str, change: Callable[[bases.Group], None]) -> Chec
     def check() -> None:
         net = test_groups.Chain(name, padding=1)
         for i in (0, 2, 4):
-            change(net[i].basis)
+            spoil(net[i].basis, change)
         test_groups.check_equivariance(name, net, test_groups.draw(2, 2, 5, 5))
 
     return check

@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms
-from pyg_basisconv.cache import IdentityCache, kept, memo, shorten
+from pyg_basisconv.cache import IdentityCache, cached_property, kept, memo, shorten, underived
 from pyg_basisconv.content import Content
 from pyg_basisconv.entries import Entries
 from pyg_basisconv.mechanisms.base import Mechanism, Sizes, node_score
@@ -222,6 +222,24 @@ def test_threads_share_a_cache_that_is_full(kind: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         for found in pool.map(lambda start: [ASKED[kind]((start + i) % 12) for i in range(1000)], range(4)):
             assert [(i - found[0]) % 12 for i in found] == [i % 12 for i in range(1000)]
+
+
+def test_a_thing_is_copied_while_another_thread_derives_from_it() -> None:
+    names = [f"derived{i}" for i in range(50)]
+    Thing: Any = type("Thing", (), {name: cached_property(lambda self: 1) for name in names})
+
+    def derive(thing: Any) -> None:
+        for name in names:
+            getattr(thing, name)
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(200):
+            thing = Thing()
+            thing.own = 2
+            deriving = pool.submit(derive, thing)
+            while not deriving.done():
+                assert underived(thing) == {"own": 2}
+            deriving.result()
 
 
 def test_the_first_to_be_kept_stays() -> None:

@@ -157,6 +157,7 @@ class Pictures(torch.utils.data.Dataset):
         return self.transform(Data(x=self.images[i], y=i))
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_in_the_workers_of_a_loader():
     window = bases.Window(None, (3, 3), padding=1)
     grid, graph = pair(window)

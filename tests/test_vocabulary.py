@@ -125,8 +125,8 @@ def test_nearest_names() -> None:
 
 
 def test_very_many_relations() -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     v = Vocabulary.of(10**5)
     assert v.id("99999") == 99999
     assert len(v) == 10**5
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

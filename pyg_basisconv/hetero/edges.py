@@ -69,6 +69,9 @@ class Part(NamedTuple):
             reject(key, f"one weight per edge, shape ({E},)", got, "give as many as there are edges")
         if not edge_weight.is_floating_point():
             reject(key, "a floating point dtype", edge_weight.dtype, "convert it with .float()")
+        if edge_weight.device != self.ends[0].device:
+            expected = f"a tensor on {self.ends[0].device}, as the edges"
+            reject(key, expected, edge_weight.device, "move one to the other")
 
     @property
     def ends(self) -> Ends:
