@@ -11,6 +11,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
+from .bases.composed import Product
 from .bases.composition import Composition
 from .basis import Basis, BoundBasis, Compaction, Native
 from .content import Content, Inputs
@@ -65,6 +66,7 @@ class BasisConv(MessagePassing):
     """
 
     takes_pairs = True  # False where it does what two layers do, one after the other
+    takes_sources = True  # False where such a layer reads the targets' own features, which (x, None) has none of
 
     def __init__(
         self,
@@ -369,7 +371,8 @@ class BasisConv(MessagePassing):
     ) -> tuple[Inputs, BoundBasis]:
         """Checks the call, and returns the features with their parameter and the family that reads them."""
         basis, given = self.basis, isinstance(edge_index, BoundBasis)
-        if not self.takes_pairs and isinstance(x, tuple | list) and len(x) == 2 and x[1] is not None:
+        pair = isinstance(x, tuple | list) and len(x) == 2
+        if not self.takes_pairs and pair and not (x[1] is None and self.takes_sources):
             fix = "apply the two layers, each to its own pair"
             reject("x", "one tensor, for two layers in one", "a pair", fix)
         edges = layout(None if given else edge_index, self.flow)
@@ -451,6 +454,9 @@ class BasisConv(MessagePassing):
             if self.theta.carries:
                 fix = "give the parameter of two layers the basis that compose gave with it"
                 reject("theta", f"one without constants, for {self.basis}", self.theta, fix)
+            if isinstance(self.basis, Product) and self.basis.turned(bound):
+                fix = "pass first_bound @ second_bound"
+                reject("edge_index", f"the factors of {self.basis} in their order", "another order", fix)
             return inputs, bound
         both = self.basis.over(bound)
         if both is None:

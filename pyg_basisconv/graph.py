@@ -119,6 +119,7 @@ class Graph:
         self.grid = grid
         self.content: Content | None = None
         self.mask: Tensor | None = None
+        self.kind = ""  # of the layout that it was read from, see `Layout`
         self.learns = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
         self._memo: dict[Hashable, Any] = {}
 
@@ -180,16 +181,30 @@ class Graph:
         return self.memo(("over", grid), build)  # type: ignore[no-any-return]
 
     def between(self, M: int, N: int, grid: tuple[int, ...] | None) -> "Graph":
-        """The same graph, of other numbers of sources and targets where it has no edges; see `over`."""
-        if (M, N) == (self.M, self.N) or self.source.numel():
+        """The same graph, of other numbers of sources and targets, and then without its edges; see `over`."""
+        if (M, N) == (self.M, self.N):
             return self.over(grid)
 
         def build() -> Graph:
-            none = self.source
-            structure = Structure(none, none, self.structure.type, M, N)
-            return Graph(structure, self.weight, self.dtype, self.batch, self.lambda_max, self.target_row, M, grid)
+            none = self.source[:0]
+            structure = Structure(none, none, None, M, N)
+            return Graph(structure, None, self.dtype, self.batch, self.lambda_max, self.target_row, M, grid)
 
-        return self.memo(("between", M, N, grid), build)  # type: ignore[no-any-return]
+        graph: Graph = self.memo(("between", M, N, grid), build)
+        return graph if self.content is None else graph.holding(self.content)
+
+    @property
+    def behind(self) -> "Graph":
+        """The same graph, whose sources are what another family gave: each has a row, which is its target's own."""
+        if self.target_row == 0:
+            return self
+
+        def build() -> Graph:
+            graph = copy(self)
+            graph.target_row, graph._memo = 0, {}
+            return graph
+
+        return self.memo("behind", build)  # type: ignore[no-any-return]
 
     @property
     def source(self) -> Tensor:
@@ -302,7 +317,9 @@ class Graph:
 
         def build() -> Graph:
             about = (batch, lambda_max, target_row, sources, grid)
-            return cls._read(edges, edge_weight, edge_type, size, dtype, device, *about)
+            graph = cls._read(edges, edge_weight, edge_type, size, dtype, device, *about)
+            graph.kind = edges.kind
+            return graph
 
         graph: Graph = _GRAPHS.get(
             (*edges.tensors, edge_type, edge_weight, batch, eigen),

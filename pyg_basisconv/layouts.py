@@ -33,6 +33,12 @@ class Layout(NamedTuple):
     shape: tuple[int | None, int | None]
     ends: Callable[[], Ends] | None
 
+    @property
+    def kind(self) -> str:
+        """What layers of PyG tell apart: 'sparse', in a layout of `torch.sparse`; 'sparse_tensor'; '' for others."""
+        first = self.form[0] if isinstance(self.form, tuple) else None
+        return "sparse" if isinstance(first, torch.layout) else "sparse_tensor" if first == "SparseTensor" else ""
+
 
 def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     """The layout of a user's edges.

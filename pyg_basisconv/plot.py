@@ -80,15 +80,14 @@ def heads(report: "HeadReport", index: int | tuple[int, ...] = 0) -> "Figure":
     """
     attention, nearest = report.matrices(index)  # (H, M, N)
     H, M, N = attention.shape
-    scale = max(attention.abs().max().item(), nearest.abs().max().item()) or 1.0
+    scale = max((t.abs().max().item() for t in (attention, nearest) if t.numel()), default=0.0) or 1.0
     rest = attention - nearest
     r2 = 1 - rest.square().sum((1, 2)) / attention.square().sum((1, 2)).clamp(min=torch.finfo(torch.float64).tiny)
-    source, target = (t.flatten() for t in torch.meshgrid(torch.arange(M), torch.arange(N), indexing="ij"))
     figure = _figure((1.5 * H + 0.4, 4.9))
     grid = figure.subplots(3, H, squeeze=False)
     for row, name, matrices in zip(grid, ("head", "projection", "rest"), (attention, nearest, rest), strict=True):
         for axes, matrix in zip(row, matrices, strict=True):
-            _draw(axes, _raster(source, target, matrix.flatten(), M, N), M, N, scale)
+            _draw(axes, _coarse(matrix), M, N, scale)
         row[0].set_ylabel(name)
     for h, axes in enumerate(grid[0]):
         axes.set_title(f"{h}: $R^2$ = {r2[h]:.2f}", fontsize=10)
@@ -141,6 +140,16 @@ def _raster(source: Tensor, target: Tensor, weight: Tensor, M: int, N: int) -> T
     cell = source.long() * rows // max(1, M) * columns + target.long() * columns // max(1, N)
     total = torch.zeros(rows * columns, dtype=torch.float64, device=weight.device)
     return total.index_add(0, cell, weight.detach().double()).view(rows, columns).cpu()
+
+
+def _coarse(matrix: Tensor) -> Tensor:
+    """The same of a matrix that is written out."""
+    for _ in range(2):  # along the rows, and then along the columns
+        size = len(matrix)
+        cells = max(1, min(size, CELLS))
+        cell = torch.arange(size) * cells // max(1, size)
+        matrix = matrix.new_zeros(cells, matrix.shape[1]).index_add(0, cell, matrix).t()
+    return matrix
 
 
 def _draw(axes: "Axes", picture: Tensor, M: int, N: int, scale: float | None = None) -> None:

@@ -295,6 +295,15 @@ def test_batch_dimensions(kind: Kind, batch: tuple[int, ...]) -> None:
 # In use.
 
 
+@pytest.mark.parametrize("kind", [BasisRNNCell, BasisGRUCell, BasisLSTMCell])
+def test_sparse_features(kind: type[BasisCell]) -> None:
+    """The state that a cell begins with is dense."""
+    cell, x = kind(P, H, bases.Diffusion(2)).double(), draw(5, P).relu()
+    for sparse in (x.to_sparse(), x.to_sparse_csr()):
+        for found, expected in zip(tensors(cell(sparse, edges)), tensors(cell(x, edges)), strict=True):
+            assert_close(found, expected)
+
+
 def taken(cell: BasisCell) -> list[Tensor]:
     """A step from a state, and all gradients."""
     dtype = cell.hidden.weight.dtype

@@ -355,6 +355,12 @@ def test_autocast_leaves_nothing() -> None:
     close(composed(x, **call), second(first(x, **call), **call), 1e-5)
 
 
+def test_without_memory() -> None:
+    """On torch's device for shapes alone, which knows no autocast."""
+    first, second = pair(bases.Powers(2), bases.Powers(2))
+    assert compose(first.to("meta"), second.to("meta")).weight.shape == (3, 3, 2)
+
+
 def test_norms_of_images() -> None:
     """Two batch norms say by themselves that they are of images."""
     norms = [nn.BatchNorm2d(4).double().eval() for _ in range(2)]
@@ -362,6 +368,17 @@ def test_norms_of_images() -> None:
         norm.running_mean, norm.running_var = draw(4, seed=seed), draw(4, seed=seed + 2).abs()
     image = draw(2, 4, 9, 4)
     close(compose(*norms)(image), norms[1](norms[0](image)))
+
+
+def test_mixtures_are_not_narrowed() -> None:
+    """Parameters that were narrow for a while have lost digits, and what is constant has not."""
+    g = cases.graph()
+    first, second = pair(*(bases.Mix([[0.3, 0.7], [0.1, 0.9], [0.7, 0.2]], bases.Powers(2)) for _ in range(2)))
+    composed = compose(first, second)
+    assert composed.theta.mixing is not None
+    composed.to(torch.bfloat16).double()
+    x, call = draw(g.M, 3), tensors(g)
+    close(composed(x, **call), second(first(x, **call), **call))
 
 
 def test_long_chains_are_not_slower_with_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,6 +416,19 @@ def test_an_identity_after_another_grid() -> None:
         close(compose(up, second)(image), second(up(image)))
 
 
+def test_a_grid_is_known_behind_an_identity() -> None:
+    down, window = GridConv(2, 3, bases.Window(None, (3, 2), stride=2)), bases.Window(None, (2, 2), padding=1)
+    for family in (bases.Identity().T, bases.Identity() @ bases.Identity()):
+        second, third = GridConv(3, 3, family), GridConv(3, 2, window)
+        image = draw(2, 2, 7, 8, dtype=torch.float32)
+        expected, both = second(down(image)), compose(down, second)
+        close(both(image), expected, 1e-5)
+        close(compose(both, third)(image), third(expected), 1e-5)
+        close(compose(down, compose(second, third))(image), third(expected), 1e-5)
+        compiled = torch.compile(both, backend="aot_eager")
+        close(compiled(image), expected, 1e-5)
+
+
 def test_constants_need_their_basis() -> None:
     first, second = pair(bases.Powers(2), bases.Adjacency())
     lost = BasisConv(3, 2, first.basis @ second.basis, compose(first, second).theta).double()
@@ -420,6 +450,63 @@ def test_parameters_without_numbers(kinds: tuple[str, str]) -> None:
     x = draw(g.M, 4, dtype=torch.float32)
     call = tensors(g, torch.float32)
     close(compose(first, second)(x, **call), second(first(x, **call), **call), 1e-5)
+
+
+@pytest.mark.parametrize("combine", [("concat", "sum"), ("sum", "concat"), ("concat", "concat")], ids="-".join)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
+def test_parameters_without_numbers_take_any_dtype(combine: tuple[str, str], dtype: torch.dtype) -> None:
+    g, wide, P = cases.graph(), [], 3
+    for way in combine:
+        Q = 2 * P if way == "concat" else P
+        wide.append(BasisConv(P, Q, bases.Powers(2), theta.Pass(combine=way), bias=False))
+        P = Q
+    x, call = draw(g.M, 3, dtype=dtype), tensors(g, dtype)
+    expected, tolerance = wide[1](wide[0](x, **call), **call), 1e-12 if dtype == DOUBLE else 1e-5
+    for path in PATHS:
+        y = take(compose(*wide), path)(x, **call)
+        assert y.dtype == dtype
+        close(y, expected, tolerance)
+
+
+@pytest.mark.parametrize("biases", [(True, True), (False, False)], ids=str)
+def test_sources_alone(biases: tuple[bool, bool]) -> None:
+    """With (x, None) the first layer has no features of targets; the second one reads what the first one gives."""
+    g = cases.graph()
+    x, call = draw(g.M, 3), tensors(g)
+    for family in (bases.Identity() + bases.Adjacency("mean"), bases.Degree(), bases.Identity(), bases.Powers(2)):
+        first, second = pair(bases.Adjacency(), family, biases=biases)
+        close(compose(first, second)((x, None), **call), second(first((x, None), **call), **call))
+    for family in (bases.Identity() + bases.Adjacency(), bases.Degree(), bases.Identity()):
+        first, second = pair(family, bases.Adjacency(), biases=biases)
+        for composed in (compose(first, second), compose(compose(first, second), nn.Linear(2, 2).double())):
+            with pytest.raises(ValueError, match=r"^x: expected one tensor, for two layers in one"):
+                composed((x, None), **call)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_from_some_nodes_to_others(bias: bool) -> None:
+    g = cases.graph(M=6, N=9)
+    first, second = pair(bases.Adjacency("mean"), bases.Identity(), biases=(bias, True))
+    x, call = (draw(6, 3), None), {**tensors(g), "size": (6, 9)}
+    close(compose(first, second)(x, **call), second(first(x, **call)))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_factors_in_another_order_are_refused(bias: bool) -> None:
+    g = cases.graph()
+    layers = *pair(bases.Powers(2), bases.Diffusion(1), biases=(bias, bias)), BasisConv(2, 2, bases.Adjacency("mean"))
+    one, two, three = layers[0], layers[1], layers[2].double()
+    a, b, c = (bind(layer.basis, g) for layer in (one, two, three))
+    for same_graph in (True, False):
+        composed = compose(one, two, same_graph)
+        close(composed(draw(g.M, 3), a @ b), two(one(draw(g.M, 3), a), b))
+        for turned in (b @ a, bind(two.basis @ one.basis, g)):
+            with pytest.raises(ValueError, match=r"^edge_index: "):
+                composed(draw(g.M, 3), turned)
+    all_three = compose(compose(one, two, same_graph=False), three, same_graph=False)
+    close(all_three(draw(g.M, 3), (a @ b) @ c), three(two(one(draw(g.M, 3), a), b), c))
+    with pytest.raises(ValueError, match=r"^edge_index: "):
+        all_three(draw(g.M, 3), (b @ a) @ c)
 
 
 def test_modes_stay() -> None:

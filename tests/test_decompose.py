@@ -886,3 +886,24 @@ def test_bare_graphs_are_read_as_pyg_reads_them() -> None:
     layer.lin.weight.data.fill_(1)
     basis = (bases.Identity() + bases.Adjacency()).bind(edge_index, size=3, dtype=DOUBLE)
     assert_close(decompose(layer, basis).theta.flatten(), torch.tensor([0.5, 0.5], dtype=DOUBLE))
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc], ids=str)
+def test_sparse_graphs_are_read_as_pyg_reads_them(layout: torch.layout) -> None:
+    """It adds to loops that are there."""
+    dense = torch.tensor([[0.5, 1.0, 0.0], [0.0, 0.0, 2.0], [1.0, 0.0, 3.0]], dtype=DOUBLE)
+    transposed = dense.t().to_sparse(layout=layout)
+    layer = GCNConv(1, 1, bias=False).double()
+    layer.lin.weight.data.fill_(1)
+    basis = bases.Adjacency("sym", self_loops=True, existing="add").bind(transposed)
+    found = decompose(layer, basis)
+    assert_close(found.r2, 1.0)
+    if layout == torch.sparse_csr:  # PyG warns of the others
+        assert_close(layer(torch.eye(3, dtype=DOUBLE)[:, :1], transposed), basis.to_dense()[0, 0].unsqueeze(1))
+
+
+def test_numbers_in_blocks() -> None:
+    phi = torch.randn(4, 4, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
+    expected = decompose(phi, bases.Shifts(4, [0, 1])).theta
+    for sparse in (phi.to_sparse_bsr((2, 2)), phi.to_sparse_bsc((2, 2))):
+        assert_close(decompose(sparse, bases.Shifts(4, [0, 1])).theta, expected)

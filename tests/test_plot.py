@@ -120,3 +120,18 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'pyg-basisconv\[plot\]'"):
         plot.spy(bases.Powers(3), RING, size=4)
+
+
+def test_large_heads_are_summed_in_cells():
+    conv = BasisConv(6, 6, bases.Attention(1, Dot(4)))
+    known = explain_head(conv, torch.randn(300, 6), bases.Shifts(None, [0, 1]))
+    head = known.matrices()[0][0]
+    cells = torch.arange(300) * plot.CELLS // 300
+    expected = torch.zeros(plot.CELLS, plot.CELLS, dtype=torch.float64)
+    expected.index_put_((cells[:, None], cells[None]), head, accumulate=True)
+    torch.testing.assert_close(torch.tensor(pictures(plot.heads(known))[0]), expected)
+
+
+def test_heads_of_nothing():
+    conv = BasisConv(6, 6, bases.Attention(1, Dot(4)))
+    assert len(plot.heads(explain_head(conv, torch.randn(0, 6), bases.Shifts(None, [0, 1]))).axes) == 3

@@ -406,6 +406,11 @@ FAULTY = {
         lambda: network()(torch.randn(*X), torch.tensor([[0], [5]])),
         "edge_index",
     ),
+    "masks of each sequence": (
+        run(*X, lengths=[6, 5], mask=torch.ones(2, 5, 5)),
+        r"mask: expected one for all sequences, where these have lengths, got shape \(2, 5, 5\)",
+    ),
+    "sources of each sequence": (run(*X, lengths=[6, 5], valid=torch.ones(2, 5) > 0), "valid: expected one for all"),
     "features of edges": (run(*X, edge_attr=torch.zeros(9, 2)), "edge_attr: expected None, for Diffusion"),
 }
 

@@ -17,7 +17,7 @@ from ..convert.layers import Call, Converted
 from ..errors import check_flags, reject
 from ..grid import GridConv
 from ..plan import MACHINES, Plan, Problem, Tally
-from ..theta import Chain, Full, Pass, Theta
+from ..theta import Chain, Pass, Theta
 from .channels import LINEARS, NORMS, multiplying, normalising
 from .following import hooked
 from .joined import Joined, Rows
@@ -90,6 +90,7 @@ def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> Bas
         layer = Converted(call, *about, bias=False, flow=flow, others=others)
     layer.bias = then.bias
     layer.takes_pairs = not same_graph
+    layer.takes_sources = one.takes_sources and not one.basis.reads_target
     layer.training = then.training  # and nothing of what it shares
     return layer
 
@@ -287,17 +288,8 @@ def _family(basis: Basis) -> Basis:
 def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:
     """The parameter of both; a plain sum of two plain sums."""
     first, second = one.theta, then.theta
-    if not type(first) is type(second) is Pass or one.bias is not None:
+    if not type(first) is type(second) is Pass or first.beside or second.beside or one.bias is not None:
         return Chain(first, second, mixtures, one.bias)
-    if not (first.beside or second.beside):
-        scales = [s * t for s, t in product(first.scales, second.scales)]
-        mixed = (
-            scales if mixtures is None else [sum(c * s for c, s in zip(row, scales, strict=True)) for row in mixtures]
-        )
-        return Pass(mixed).build(
-            len(mixed), first.P if second.P < 0 else second.P, second.Q if first.Q < 0 else first.Q
-        )
-    chain, fixed = Chain(first, second, mixtures), Full()
-    fixed.build(chain.K, chain.P, chain.Q)
-    fixed.weight = nn.Parameter(chain.weight.to(fixed.weight.dtype), requires_grad=False)
-    return fixed
+    scales = [s * t for s, t in product(first.scales, second.scales)]
+    mixed = scales if mixtures is None else [sum(c * s for c, s in zip(row, scales, strict=True)) for row in mixtures]
+    return Pass(mixed).build(len(mixed), first.P if second.P < 0 else second.P, second.Q if first.Q < 0 else first.Q)

@@ -63,10 +63,10 @@ class HeadReport:
         """
         one = index if isinstance(index, tuple) else (index,)
         batch = self.attention[0].batch
-        known = all(isinstance(i, int) for i in one)
+        known = all(type(i) is int for i in one)
         if not known or (batch and (len(one) != len(batch) or not all(map(_within, one, batch)))):
             reject("index", f"a place in a batch of {batch}", index, "give one number for each of its axes")
-        heads = torch.cat([(part[one] if batch else part).to_dense() for part in self.attention]).cpu().double()
+        heads = torch.cat([_written_out(part[one] if batch else part) for part in self.attention])
         c = self.each.movedim(0, -2)[one] if batch else self.each  # (H, K)
         kind, source, target, weight = (t.cpu() for t in self.basis.edges())
         H, M, N = heads.shape
@@ -169,6 +169,14 @@ def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwa
         got = f"{bound.M} x {bound.N}" + (f" for each of a batch of {bound.batch}" if bound.batch else "")
         reject("basis", f"matrices of {heads.M} x {heads.N}", got, "give a family of the same sources and targets")
     return bound if bound.device == heads.device else bound.to(heads.device)
+
+
+def _written_out(bound: BoundBasis) -> Tensor:
+    """(K, M, N) on the CPU."""
+    kind, source, target, weight = (t.detach().cpu() for t in bound.edges())
+    place = (kind.long() * bound.M + source.long()) * bound.N + target.long()
+    total = torch.zeros(bound.K * bound.M * bound.N, dtype=torch.float64)
+    return total.index_add_(0, place, weight.double()).view(bound.K, bound.M, bound.N)
 
 
 def _within(i: int, size: int) -> bool:

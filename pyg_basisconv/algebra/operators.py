@@ -90,7 +90,7 @@ class Sparse(Numbers):
 
     def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
         super().__init__(phi, places, sizes)
-        phi = (phi if phi.layout == torch.sparse_coo else phi.to_sparse()).coalesce()
+        phi = phi.coalesce()
         if phi.sparse_dim() < 2:
             reject(
                 "phi", "a tensor that is sparse in its first two axes", f"in {phi.sparse_dim()}", "use .to_sparse(2)"
@@ -185,8 +185,8 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
     if bound.origin is not None:
         graph = bound.origin[1]
         graph = graph.T if basis.needs_edges and layer.flow == "target_to_source" else graph
-        if isinstance(layer, Converted) and graph.weight is None:  # as PyG reads such a graph
-            basis = layer.others.get("bare", basis)
+        if isinstance(layer, Converted):  # as PyG reads such a graph
+            basis = layer.others.get(graph.kind or ("bare" if graph.weight is None else ""), basis)
         return basis.on(graph if grid is None else graph.over(grid))
     if basis.needs_edges:
         reject("phi_basis", f"the edges that {basis} needs", None, "pass phi_basis=layer.basis.bind(edge_index)")
@@ -213,4 +213,6 @@ def of_layer(
 
 def of_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> Numbers:
     """Numbers as an operator."""
-    return (Dense if phi.layout == torch.strided else Sparse)(phi, places, sizes)
+    if phi.layout == torch.strided:
+        return Dense(phi, places, sizes)
+    return Sparse(phi if phi.layout == torch.sparse_coo else phi.to_sparse(), places, sizes)

@@ -1,6 +1,7 @@
 """Families made of families: side by side, products, transposes, fixed mixtures."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
@@ -196,6 +197,8 @@ class BoundProduct(BoundBasis):
         self.first, self.second = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.shape, self.grid = first.shape, second.grid
+        if second.grid is None and second.M == second.N:  # an identity, in some form
+            self.grid = first.grid
         self.dtype, self.device = first.dtype, first.device
         self.batch = max(first.batch, second.batch, key=len)
 
@@ -463,7 +466,8 @@ class Product(Composed):
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
         first, second = self.parts
         between = first.reach(grid)  # type: ignore[operator]
-        return second.reach(grid if between is None else between)  # type: ignore[operator, no-any-return]
+        found = second.reach(grid if between is None else between)  # type: ignore[operator]
+        return between if found is None and not (second.needs_edges or second.pools) else found  # type: ignore[no-any-return]
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None:
@@ -473,18 +477,37 @@ class Product(Composed):
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)
 
+    def turned(self, bound: BoundBasis) -> bool:
+        """Whether a bound product has the same factors in another order, as far as is known what these are."""
+        mine, theirs = _factors(self), _bound_factors(bound)
+        return mine != theirs and Counter(mine) == Counter(theirs)
+
     def __repr__(self) -> str:
         return " @ ".join(f"({part!r})" if isinstance(part, Concat) else repr(part) for part in self.parts)
+
+
+def _factors(basis: Basis) -> list[Hashable]:
+    """The keys of what a product is made of."""
+    if type(basis) is not Product:
+        return [basis.key]
+    return [key for part in basis.parts for key in _factors(part)]  # type: ignore[arg-type]
+
+
+def _bound_factors(bound: BoundBasis) -> list[Hashable]:
+    """The same of a bound one; None for what is not known."""
+    if isinstance(bound, BoundProduct):
+        return _bound_factors(bound.first) + _bound_factors(bound.second)
+    return [None if bound.origin is None else bound.origin[0].key]
 
 
 def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBasis, BoundBasis]:
     """Two families, bound: the first from the sources, and the second from where the first one ends."""
     between = first.sized(graph.M, None, graph.batch, graph.grid)[1]
     start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
-    before = first.on(start)
+    before, behind = first.on(start), graph.behind
     if second.needs_edges:
-        return before, second.on(graph if before.grid is None else graph.over(before.grid))
-    return before, second.on(graph.between(before.N, graph.N, before.grid or graph.grid))
+        return before, second.on(behind if before.grid is None else behind.over(before.grid))
+    return before, second.on(behind.between(before.N, graph.N, before.grid or graph.grid))
 
 
 class Transpose(Composed):

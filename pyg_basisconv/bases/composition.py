@@ -140,7 +140,7 @@ class Composition(Composed):
         if isinstance(together, BoundProduct) and self._apart and not nested:
             return BoundComposition(together, together.first, together.second, self.levels)
         if graph.grid is None and second.needs_edges and not (nested or self.levels.of_first):
-            return BoundComposition(together, None, second.on(graph), self.levels)  # type: ignore[operator]
+            return BoundComposition(together, None, second.on(graph.behind), self.levels)  # type: ignore[operator]
         return BoundComposition(together, *one_after_other(first, second, graph), self.levels)  # type: ignore[arg-type]
 
     @property
@@ -154,7 +154,7 @@ class Composition(Composed):
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
         if isinstance(bound, BoundComposition):
             return bound
-        if not isinstance(bound, BoundProduct) or not self._apart:
+        if not isinstance(bound, BoundProduct) or not self._apart or self.parts[0].turned(bound):  # type: ignore[operator]
             return None
         parts: list[Any] = list(self.parts)[1:]
         each = zip(parts, (bound.first, bound.second), strict=True)

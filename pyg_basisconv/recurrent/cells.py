@@ -117,7 +117,7 @@ class BasisCell(nn.Module):
         shape[axis] = self.hidden_channels
         several = len(self.names) > 1
         if h is None:
-            zeros = tuple(self._laid_out(x.new_zeros(shape)) for _ in self.names)
+            zeros = tuple(self._laid_out(x.new_zeros(shape, layout=torch.strided)) for _ in self.names)
             return zeros if several else zeros[0]
         states = h if several else (h,)
         if not isinstance(states, tuple | list) or len(states) != len(self.names):

@@ -129,6 +129,11 @@ class BasisRNN(nn.Module):
     def _packed(
         self, x: PackedSequence, h: Any, truncate: int | None, structure: dict[str, Any]
     ) -> tuple[PackedSequence, Any]:
+        for name, axes in (("mask", 2), ("valid", 1)):
+            given = structure.get(name)
+            if isinstance(given, Tensor) and given.dim() > axes:
+                got, fix = f"shape {tuple(given.shape)}", "run sequences of one length at a time, without lengths"
+                reject(name, "one for all sequences, where these have lengths", got, fix)
         order, back = x.sorted_indices, x.unsorted_indices
         data, states = self._run(x.data, x.batch_sizes.tolist(), self._begin(h), truncate, structure, order)
         if back is not None:

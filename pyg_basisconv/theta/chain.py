@@ -1,13 +1,17 @@
 """The parameter of two layers, one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import reject
-from .base import Theta
+from ..kernels import matmuls
+from ..kernels.op import autocasting
+from .base import Members, Theta, project
 from .full import Full
 
 
@@ -56,6 +60,14 @@ class Chain(Full):
         self.K = first.K * second.K if mixtures is None else len(mixtures)
         self.Q = second.outputs(self.between)
 
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Chain":
+        rows = self.mixing
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if rows is not None:  # these are constants: what a narrower dtype took of them would not come back
+            assert self.mixing is not None
+            self.mixing = rows.to(self.mixing.device)
+        return self
+
     def built(self, K: int, P: int, Q: int) -> bool:
         if (self.K, self.P, self.Q) != (K, P, Q):
             reject("theta", f"sizes K, P, Q = {(K, P, Q)}", (self.K, self.P, self.Q), "give each layer its own")
@@ -78,6 +90,18 @@ class Chain(Full):
         with _precisely(self.sample):
             found = _products(self._matrices(self.first, self.P), self._matrices(self.second, self.between))
             return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
+
+    def project(self, x: Tensor) -> Members:
+        return project(x, self._weight_for(x))
+
+    def contract(self, u: Iterable[Tensor]) -> Tensor:
+        members = iter(u)
+        first = next(members)
+        return matmuls(chain([first], members), self._weight_for(first))
+
+    def _weight_for(self, x: Tensor) -> Tensor:
+        """The products; of parameters without numbers, in the dtype of x, and where it is."""
+        return self.weight if self.sample is not None else self.weight.to(x)
 
     @property
     def carries(self) -> bool:
@@ -127,5 +151,5 @@ def _products(first: Tensor, second: Tensor) -> Tensor:
 
 def _precisely(like: Tensor | None) -> AbstractContextManager[object]:
     """Products of parameters are not narrowed, as those of features are: they would be twice."""
-    kind = "cpu" if like is None else like.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+    device = torch.device("cpu") if like is None else like.device
+    return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()
