@@ -473,7 +473,7 @@ class Basis(nn.Module):
             raise AttributeError(f"{self} is a value, and has been bound with its {name}: make another")
         super().__setattr__(name, value)
 
-    @settled()
+    @settled
     def bind(
         self,
         edge_index: Any = None,

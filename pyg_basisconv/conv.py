@@ -197,7 +197,7 @@ class BasisConv(MessagePassing):
         return self.evaluate(x, edge_index, **given, observed=return_attention)
 
     @torch.compiler.disable
-    @settled()
+    @settled
     def evaluate(
         self,
         x: Tensor | tuple[Tensor, Tensor | None],
@@ -291,7 +291,7 @@ class BasisConv(MessagePassing):
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
         return y.add_(bias) if own and not portable() else y + bias.to(y.dtype)
 
-    @settled()
+    @settled
     def plan(self, x: Tensor | tuple[Tensor, Tensor | None], *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         inputs, bound = self._bind(x, *args, **kwargs)

@@ -80,7 +80,7 @@ class GridConv(BasisConv):
         return self.evaluate_image(image, observed, **kwargs)
 
     @torch.compiler.disable
-    @settled()
+    @settled
     def evaluate_image(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:
         """What `forward` does, see `evaluate`."""
         key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
@@ -148,7 +148,7 @@ class GridConv(BasisConv):
         about = image.shape, image.layout, image.dtype, image.device, image.requires_grad
         return (*about, torch.is_grad_enabled(), self.basis, self.theta, learnt, self.order, self.cached, self._fused)
 
-    @settled()
+    @settled
     def plan(self, image: Tensor, **kwargs: Any) -> Plan:  # type: ignore[override]
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         x, grid = self._flat(image, kwargs)

@@ -1,8 +1,9 @@
 """Where tensors are not to be looked at: the portable path."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch.autograd import forward_ad
 
 from .errors import reject
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _SETTLED: ContextVar[bool | None] = ContextVar("_SETTLED", default=None)
 
 
@@ -27,14 +30,18 @@ def _forward_mode() -> bool:
     return forward_ad._current_level >= 0 if found is None else found
 
 
-@contextmanager
-def settled() -> Iterator[None]:
-    """Where one call is made: the level of forward-mode derivatives is of all threads, and may change on the way."""
-    token = _SETTLED.set(_forward_mode())
-    try:
-        yield
-    finally:
-        _SETTLED.reset(token)
+def settled(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, on one path in each call: the level of forward mode is of all threads, and may change midway."""
+
+    @wraps(function)
+    def on_one_path(*args: P.args, **kwargs: P.kwargs) -> R:
+        token = _SETTLED.set(_forward_mode())
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _SETTLED.reset(token)
+
+    return on_one_path
 
 
 def exporting() -> bool:

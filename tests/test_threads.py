@@ -185,13 +185,14 @@ def test_an_export_is_of_its_own_thread() -> None:
 
 
 def test_a_call_stays_on_its_path() -> None:
-    with settled():
+    @settled
+    def begun() -> tuple[bool, bool, bool]:
         with forward_ad.dual_level():
-            assert not portable()
-        with forward_ad.dual_level(), settled():
-            assert not portable()
-    with forward_ad.dual_level(), settled():
-        assert portable()
+            return portable(), settled(portable)(), elsewhere(portable)[0]
+
+    assert begun() == (False, False, True)
+    with forward_ad.dual_level():
+        assert settled(portable)()
 
 
 def test_what_is_kept_takes_no_lock_of_others() -> None:
