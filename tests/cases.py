@@ -262,6 +262,11 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
         lambda g: oracle.mix([[0.5, 0.0, -2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], oracle.chebyshev(g, 3)),
         "s",
     ),
+    "Mix(nothing)": (
+        lambda: bases.Mix([[0.0, 0.0], [0.0, 0.0]], bases.Powers(2)),
+        lambda g: oracle.mix([[0.0, 0.0], [0.0, 0.0]], oracle.powers(oracle.adjacency(g, "sym"), 2)),
+        "r",
+    ),
     "Mix(last).T": (
         lambda: bases.Mix([0.0, 0.0, 1.0], bases.Powers(3)).T,
         lambda g: oracle.transpose(oracle.mix([[0.0, 0.0, 1.0]], oracle.powers(oracle.adjacency(g, "sym"), 3))),

@@ -260,6 +260,11 @@ class BoundProduct(BoundBasis):
         return BoundProduct(self.first.moved(device), self.second.moved(device))
 
 
+def _nothing(t: Tensor) -> Tensor:
+    """Zeros, whatever t has; a function of t all the same, which has a gradient."""
+    return t.masked_fill(torch.ones((), dtype=torch.bool, device=t.device), 0)
+
+
 class BoundMix(BoundBasis):
     r"""Fixed mixtures :math:`B_h = \sum_k C_{hk} A_k` of a family."""
 
@@ -280,8 +285,7 @@ class BoundMix(BoundBasis):
                 if row[k]:
                     now = mixed[h]
                     mixed[h] = (u if row[k] == 1 else row[k] * u) if now is None else torch.add(now, u, alpha=row[k])
-        shape = (*x.shape[:-2], self.N, x.shape[-1])
-        return iter([x.new_zeros(shape) if u is None else u for u in mixed])
+        return iter([_nothing(u) if u_h is None else u_h for u_h in mixed])
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         given = [(h, z_h) for h, z_h in enumerate(members(z, self.K)) if z_h is not None]
@@ -295,8 +299,7 @@ class BoundMix(BoundBasis):
                     total = scaled if total is None else total + scaled
             spread.append(total)
         if all(total is None for total in spread):
-            like = given[0][1]
-            return like.new_zeros((*like.shape[:-2], self.N, like.shape[-1]))
+            spread[0] = _nothing(given[0][1])
         return self.family.combine(spread)
 
     def each(self, z: Tensor) -> Tensor:
