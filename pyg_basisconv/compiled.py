@@ -150,11 +150,13 @@ def arguments(
 class _Record(NamedTuple):
     """What autograd recorded of one evaluation.
 
-    y: where the record ends; leaves: where it begins; lent: takes the operator's arguments, for as long as it is read.
+    y: where the record ends; leaves: where it begins, of which some may be parameters of the layer; starts: the same,
+    whether they still require a gradient or not; lent: takes the operator's arguments, for as long as it is read.
     """
 
     y: GradientEdge
     leaves: list[Tensor]
+    starts: list[GradientEdge]
     lent: "_Lent"
 
 
@@ -307,7 +309,8 @@ def _layer(
         if y.requires_grad:
             number = id(ticket)
             edge = get_gradient_edge(y.view_as(y) if y.grad_fn is None else y)  # of a leaf there is none
-            _RECORDS[number] = _Record(edge, [t for t, w in zip(leaves, wanted, strict=True) if w], lent)
+            sought = [t for t, w in zip(leaves, wanted, strict=True) if w]
+            _RECORDS[number] = _Record(edge, sought, [get_gradient_edge(t) for t in sought], lent)
             ticket.fill_(number)
             weakref.finalize(ticket, _RECORDS.pop, number, None)
     return _own(y.detach(), lent.others.union(map(_storage, tensors))), ticket
@@ -355,6 +358,23 @@ def _layer_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
     return grads, None, None, None, ctx.numbers, None, None, None
 
 
+@contextmanager
+def _unhooked(leaves: list[Tensor]) -> Iterator[None]:
+    """Sets hooks aside that parameters were given after the call, see `_is_own`."""
+    if not any(t._backward_hooks for t in leaves):
+        yield
+        return
+    with _ONE_AT_A_TIME:
+        aside = [(t, t._backward_hooks) for t in leaves if t._backward_hooks]
+        try:
+            for t, _ in aside:
+                t._backward_hooks = None
+            yield
+        finally:
+            for t, hooks in aside:
+                t._backward_hooks = hooks
+
+
 def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
     like = [t for t, w in zip(tensors, wanted, strict=True) if w]
     if not int(ticket):  # nothing that is wanted had a part in the result
@@ -364,8 +384,8 @@ def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[
         raise RuntimeError(
             "saved_tensors_hooks: the gradient of a compiled layer needs what it saved, and no copies of it"
         )
-    with _recording(), record.lent.given(tensors):
-        grads = torch.autograd.grad([record.y], record.leaves, [grad], retain_graph=True, allow_unused=True)
+    with _recording(), _unhooked(record.leaves), record.lent.given(tensors):
+        grads = torch.autograd.grad([record.y], record.starts, [grad], retain_graph=True, allow_unused=True)
     held = {_storage(grad), *map(_storage, tensors)}
     made = (t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(grads, like, strict=True))
     return [_own(g, held) for g in made]

@@ -428,6 +428,34 @@ def test_hooks_of_parameters_run_once(backend):
     same(conv, lambda layer: layer(x, wired(6)["edge_index"]), [], backend)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_parameters_between_the_two_passes(backend):
+    """What happens to them after the call is not for the gradient of the operator: as without compilation."""
+    conv = contract.make(bases.Adjacency())
+    x, edges = contract.draw(6, 3).requires_grad_(), wired(6)["edge_index"]
+
+    def hooked(layer: nn.Module) -> torch.Tensor:
+        y, hook = layer(x, edges), conv.theta.weight.register_hook(lambda g: 2 * g)
+        handles.append(hook)
+        return y
+
+    def frozen(layer: nn.Module) -> torch.Tensor:
+        y = layer(x, edges)
+        conv.requires_grad_(False)
+        return y
+
+    handles: list[torch.utils.hooks.RemovableHandle] = []
+    for run in (hooked, frozen):
+        found = []
+        for layer in (through(conv, backend), conv):
+            found.append(results(lambda layer=layer, run=run: run(layer), [x], conv))
+            conv.requires_grad_()
+            while handles:
+                handles.pop().remove()
+        for a, b in zip(*found, strict=True):
+            assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_a_layer_that_does_nothing(backend):
     conv = BasisConv(4, 4, bases.Identity(), theta.Pass(), bias=False)

@@ -416,6 +416,36 @@ def test_an_identity_after_another_grid() -> None:
         close(compose(up, second)(image), second(up(image)))
 
 
+def test_mixtures_come_back_from_meta() -> None:
+    g = cases.graph()
+    first, second = pair(*(bases.Mix([[0.3, 0.7], [0.1, 0.9], [0.7, 0.2]], bases.Powers(2)) for _ in range(2)))
+    x, call, composed = draw(g.M, 3), tensors(g), compose(first, second)
+    expected, state = composed(x, **call), {name: t.clone() for name, t in composed.state_dict().items()}
+    composed.to("meta").to_empty(device="cpu").load_state_dict(state)
+    close(composed(x, **call), expected)
+
+
+def test_a_grid_is_known_before_an_identity() -> None:
+    down, image = bases.Window(None, (3, 2), stride=2), draw(2, 2, 7, 8, dtype=torch.float32)
+    one = bases.Identity()
+    for family in (one @ down, one @ one @ down, one @ down @ (one @ one)):
+        layer, plain = GridConv(2, 3, family), GridConv(2, 3, down)
+        plain.load_state_dict(layer.state_dict())
+        close(layer(image), plain(image), 1e-5)
+        close(torch.compile(layer, backend="aot_eager")(image), plain(image), 1e-5)
+
+
+def test_only_the_first_factor_reads_targets() -> None:
+    """Of (x_src, x_dst), whose widths may then be any."""
+    g = cases.graph()
+    x, other, call = draw(g.M, 3), draw(g.N, 7), tensors(g)
+    layers = [BasisConv(3, 2, family).double() for family in (bases.Powers(2), bases.Powers(2) @ bases.Identity())]
+    layers[1].load_state_dict(layers[0].state_dict())
+    close(layers[1]((x, other), **call), layers[0]((x, other), **call))
+    chain = compose(compose(*pair(bases.Powers(2), bases.Identity().T)), nn.Linear(2, 2).double())
+    close(chain((x, None), **call), chain(x, **call))
+
+
 def test_a_grid_is_known_behind_an_identity() -> None:
     down, window = GridConv(2, 3, bases.Window(None, (3, 2), stride=2)), bases.Window(None, (2, 2), padding=1)
     for family in (bases.Identity().T, bases.Identity() @ bases.Identity()):

@@ -450,7 +450,7 @@ class Product(Composed):
         check_bases(first, second)
         super().__init__(first.K * second.K, first, second)
         self.fan = first.fan * second.fan
-        self.reads_target = self.reads_target and self.axes is None  # on a grid, the sources' own
+        self.reads_target = first.reads_target and self.axes is None  # on a grid, the sources' own
 
     @property
     def target_axes(self) -> int | None:
@@ -462,15 +462,19 @@ class Product(Composed):
     ) -> tuple[int | None, int | None]:
         first, second = self.parts
         M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
-        on = None if grid is None else first.reach(grid)  # type: ignore[operator]
+        on = None if grid is None else self._between(grid)
         _, N = second.sized(between, N, batch, on)  # type: ignore[operator]
         return M, between if N is None and not second.needs_edges else N
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        first, second = self.parts
-        between = first.reach(grid)  # type: ignore[operator]
-        found = second.reach(grid if between is None else between)  # type: ignore[operator]
+        second, between = self.parts[1], self._between(grid)
+        found = second.reach(between)  # type: ignore[operator]
         return between if found is None and not (second.needs_edges or second.pools) else found  # type: ignore[no-any-return]
+
+    def _between(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """The grid of the targets of the first, where it says one: an identity leaves it as it is."""
+        found: tuple[int, ...] | None = self.parts[0].reach(grid)  # type: ignore[operator]
+        return grid if found is None else found
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None:

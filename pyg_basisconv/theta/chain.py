@@ -46,9 +46,10 @@ class Chain(Full):
         super().__init__()
         self.first, self.second = first, second
         self.register_parameter("shift", shift)
-        rows = None if mixtures is None else torch.tensor(mixtures, dtype=torch.float64)
-        like = self.sample
-        self.register_buffer("mixing", rows if rows is None or like is None else rows.to(like.device), persistent=False)
+        self._rows, like = mixtures, self.sample
+        device = torch.device("cpu") if like is None else like.device
+        rows = None if mixtures is None else torch.tensor(mixtures, dtype=torch.float64, device=device)
+        self.register_buffer("mixing", rows, persistent=False)
         P, between = first.P, second.P
         if between < 0:
             between = shift.numel() if shift is not None else first.outputs(P) if P >= 0 else -1
@@ -61,11 +62,9 @@ class Chain(Full):
         self.Q = second.outputs(self.between)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Chain":
-        rows = self.mixing
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if rows is not None:  # these are constants: what a narrower dtype took of them would not come back
-            assert self.mixing is not None
-            self.mixing = rows.to(self.mixing.device)
+        if self.mixing is not None:  # these are constants: what a narrower dtype, or meta, took of them is written anew
+            self.mixing = torch.tensor(self._rows, dtype=torch.float64, device=self.mixing.device)
         return self
 
     def built(self, K: int, P: int, Q: int) -> bool:
