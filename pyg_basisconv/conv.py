@@ -404,6 +404,9 @@ class BasisConv(MessagePassing):
                     reject(name, "None beside a bound basis", got, "bind the basis with it instead")
             asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
             check_bound(bound, basis, features, asked)
+            if isinstance(basis, Product) and basis.turned(bound):
+                fix = "pass first_bound @ second_bound"
+                reject("edge_index", f"the factors of {basis} in their order", "another order", fix)
             if self.explain:
                 bound = bound.masked(self._masked)
             return self._apart(Inputs(features, self.theta), bound)
@@ -454,9 +457,6 @@ class BasisConv(MessagePassing):
             if self.theta.carries:
                 fix = "give the parameter of two layers the basis that compose gave with it"
                 reject("theta", f"one without constants, for {self.basis}", self.theta, fix)
-            if isinstance(self.basis, Product) and self.basis.turned(bound):
-                fix = "pass first_bound @ second_bound"
-                reject("edge_index", f"the factors of {self.basis} in their order", "another order", fix)
             return inputs, bound
         both = self.basis.over(bound)
         if both is None:
