@@ -1,8 +1,7 @@
 """Results kept for as long as the tensors they came from live and stay as they were."""
 
 import functools
-import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +16,8 @@ from .portable import faked, portable
 _T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
+_ROOM = 128 << 20  # bytes of tensors that a cache has keys of
+_NEWEST = 4  # entries that stay, whatever their size
 _DOUBTED = ContextVar("_DOUBTED", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
@@ -30,6 +31,14 @@ class cached_property(functools.cached_property[_T]):
         return vars(instance).setdefault(self.attrname, self.func(instance))
 
 
+def lasting(build: Callable[[], _T]) -> _T:
+    """What `build()` gives, in tensors that later calls can use: one that is made in inference mode never learns."""
+    if not torch.is_inference_mode_enabled():
+        return build()
+    with torch.inference_mode(False):
+        return build()
+
+
 class kept(cached_property[Any]):
     """A cached property of tensors; its first use may fall into inference mode and its next into training.
 
@@ -37,20 +46,21 @@ class kept(cached_property[Any]):
     """
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is not None and portable():
+        if instance is None:
+            return self
+        if portable():
             return self.func(instance)
-        with torch.inference_mode(False):
-            return super().__get__(instance, owner)
+        return vars(instance).setdefault(self.attrname, lasting(lambda: self.func(instance)))
 
 
 def memo(store: dict[Any, Any], key: Hashable, build: Callable[[], Any]) -> Any:
     """What `build()` gave when first asked for under `key` of a store; the same as for `kept` holds."""
-    if key in store:
-        return store[key]
+    found = store.get(key)
+    if found is not None or key in store:
+        return found
     if portable():
         return build()
-    with torch.inference_mode(False):
-        return store.setdefault(key, build())
+    return store.setdefault(key, lasting(build))
 
 
 def shorten(store: dict[Any, Any], limit: int) -> None:
@@ -66,28 +76,57 @@ def underived(thing: object) -> dict[str, Any]:
     return {name: v for name, v in own.items() if not isinstance(getattr(cls, name, None), functools.cached_property)}
 
 
+class Witness:
+    """Tells whether some tensors still hold what they held.
+
+    Integers are known by their storage and version. Numbers of a model are compared with a copy: fused optimisers,
+    `torch.distributed` and `.data` write to them without raising the version. The comparison reads them once, a
+    microsecond for some hundred numbers and about as long as a copy of them where there are millions.
+
+    >>> t = torch.ones(3)
+    >>> witness = Witness([t])
+    >>> t.data[0] = 2
+    >>> witness.agrees([t])
+    False
+    """
+
+    __slots__ = ("_copies", "_refs", "_versions", "nbytes")
+
+    def __init__(self, parts: Sequence[Tensor]) -> None:
+        self._versions = [_version(t) for t in parts]
+        self._refs = [StorageWeakRef(t.untyped_storage()) for t in parts]
+        doubted = _DOUBTED.get()
+        self._copies = [t.detach().clone() if doubted or t.is_floating_point() else None for t in parts]
+        self.nbytes = sum(t.numel() * t.element_size() for t in parts)
+
+    @property
+    def expired(self) -> bool:
+        """Whether one of them is gone."""
+        return any(ref.expired() for ref in self._refs)
+
+    def agrees(self, parts: Sequence[Tensor]) -> bool:
+        """Whether these, which stand where those of before stood, hold the same numbers."""
+        for t, version, copy in zip(parts, self._versions, self._copies, strict=True):
+            if version != _version(t) or not (copy is None or torch.equal(copy, t)):
+                return False
+        return True
+
+
+def _version(t: Tensor) -> int:
+    return -1 if t.is_floating_point() else t._version
+
+
 class _Entry(NamedTuple):
-    """What is kept, and what it was made of: versions and storages, and copies where a version may not tell."""
-
-    versions: list[int]
-    refs: list[StorageWeakRef]
+    witness: Witness
     value: Any
-    copies: list[Tensor] | None
-
-    def of(self, versions: list[int], parts: list[Tensor]) -> bool:
-        if self.versions != versions:
-            return False
-        return self.copies is None or all(map(torch.equal, self.copies, parts))
 
 
 class IdentityCache:
-    """A memo whose keys are tensors, by storage, view and version, never by value or by shape.
+    """A memo whose keys are tensors, by storage and view; see `Witness` for how a change is noticed.
 
-    An in-place change of a tensor, or another tensor in the same place, is another key. What is kept must own its
-    memory (hold no alias of a key), so that the key can die; entries whose tensors are gone leave at the next miss, and
-    the oldest ones when there are more than `limit`.
-    Writes that torch does not count (`tensor.data`, shared NumPy memory) cannot be seen; those of compiled code can,
-    see `by_value`.
+    What is kept must own its memory (hold no alias of a key), so that the key can die. Entries whose tensors are gone
+    leave as others come; the oldest ones do where there are more than `limit`, or where their keys take more than a
+    fixed number of bytes.
 
     >>> cache = IdentityCache()
     >>> t = torch.zeros(2)
@@ -101,8 +140,8 @@ class IdentityCache:
     def __init__(self, limit: int = 256) -> None:
         self._limit = limit
         self._entries: dict[Hashable, _Entry] = {}
-        self._lasting: dict[Hashable, _Entry] = {}
-        self._last: tuple[Hashable, list[_Seen], Any] | None = None
+        self._lasting: dict[Hashable, Any] = {}
+        self._misses = 0
 
     def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
         return IdentityCache, (self._limit,)  # a copy knows other tensors
@@ -114,40 +153,51 @@ class IdentityCache:
         """What `build()` gave when last called for these very tensors and `extra`, or gives now."""
         if portable() or torch.compiler.is_compiling() or faked():
             return build()
-        # Most calls repeat the one before, with the same Python objects: these are recognised without a look at
-        # their storages.
-        last = self._last
-        if last is not None and last[0] == extra and len(last[1]) == len(tensors) and all(map(_seen, last[1], tensors)):
-            return last[2]
+        parts: list[Tensor] = []
+        key: list[Hashable] = [extra]
         for t in tensors:
             if t is None:
+                key.append(None)
                 continue
-            if type(t) not in _PLAIN or t.requires_grad or t.is_inference() or t.layout in _BLOCKS:
+            if type(t) not in _PLAIN or t.requires_grad or t.layout in _BLOCKS or t.is_inference():
                 return build()
-        parts = [part for t in tensors if t is not None for part in constituents(t)]
-        places = (None if t is None else (t.layout, t.shape) for t in tensors)
-        key = (extra, *places, *(_place(part) for part in parts))
-        versions = [part._version for part in parts]
-        entry = self._entries.get(key) if parts else self._lasting.get(key)
-        if entry is not None and not parts:
-            self._lasting.pop(key, None)  # those that are asked for stay
-            self._lasting[key] = entry
-        if entry is None or not entry.of(versions, parts):
-            # A storage that has died keeps its address until its weak references go: a newcomer has another key.
-            for dead in [k for k, e in self._entries.copy().items() if any(r.expired() for r in e.refs)]:
-                self._entries.pop(dead, None)
-            self._last = None
-            with torch.inference_mode(False):
-                value = build()
-            copies = [part.clone() for part in parts] if _DOUBTED.get() else None
-            entry = _Entry(versions, [StorageWeakRef(part.untyped_storage()) for part in parts], value, copies)
-            kept_apart, limit = (self._entries, self._limit) if parts else (self._lasting, _LASTING)
-            kept_apart.pop(key, None)
-            kept_apart[key] = entry
-            shorten(kept_apart, limit)
-        if entry.copies is None:
-            self._last = extra, [_see(t) for t in tensors], entry.value
-        return entry.value
+            key.append((t.layout, t.shape))
+            parts.extend(constituents(t))
+        key.extend(map(_place, parts))
+        place = tuple(key)
+        if not parts:
+            return self._without_tensors(place, build)
+        entry = self._entries.get(place)
+        if entry is not None and entry.witness.agrees(parts):
+            return entry.value
+        self._sweep()
+        witness, value = lasting(lambda: (Witness(parts), build()))
+        if witness.agrees(parts):  # nobody has written to them meanwhile
+            self._entries.pop(place, None)
+            self._entries[place] = _Entry(witness, value)
+        return value
+
+    def _without_tensors(self, key: Hashable, build: Callable[[], Any]) -> Any:
+        found = self._lasting.pop(key, None)
+        if found is None:
+            found = lasting(build)
+        self._lasting[key] = found  # those that are asked for stay
+        shorten(self._lasting, _LASTING)
+        return found
+
+    def _sweep(self) -> None:
+        """Makes room for one more. A storage that has died keeps its address until its weak references go."""
+        self._misses += 1
+        entries = self._entries
+        if self._misses % max(1, len(entries) // 8) == 0:
+            for dead in [key for key, entry in entries.copy().items() if entry.witness.expired]:
+                entries.pop(dead, None)
+        shorten(entries, self._limit - 1)
+        room = _ROOM
+        for i, (key, entry) in enumerate(reversed(list(entries.items()))):
+            room -= entry.witness.nbytes
+            if room < 0 and i >= _NEWEST:
+                entries.pop(key, None)
 
 
 @contextmanager
@@ -173,21 +223,3 @@ def constituents(t: Tensor) -> tuple[Tensor, ...]:
 
 def _place(t: Tensor) -> Hashable:
     return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype
-
-
-_Seen = tuple[weakref.ref[Tensor], int, int] | None
-
-
-def _see(t: Tensor | None) -> _Seen:
-    return None if t is None else (weakref.ref(t), t._version, _address(t))
-
-
-def _seen(seen: _Seen, t: Tensor | None) -> bool:
-    if seen is None or t is None:
-        return seen is None and t is None
-    ref, version, address = seen
-    return ref() is t and t._version == version and _address(t) == address and not t.requires_grad
-
-
-def _address(t: Tensor) -> int:
-    return t.data_ptr() if t.layout == torch.strided else 0

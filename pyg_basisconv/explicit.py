@@ -69,8 +69,8 @@ def _permute(weight: Tensor, order: Tensor | None) -> Tensor:
 class EdgeSet:
     """E typed places (k, m, n) in a family of K matrices, M x N, and the three matrices that evaluate it.
 
-    The family is a matrix from M to K N for expand, from K M to N for combine, and from K M to K N for each; for a
-    single matrix these are the same.
+    The family is a matrix from M to N K for expand, from M K to N for combine, and from M K to N K for each: the
+    members of a node stand together. For a single matrix these are the same.
     """
 
     def __init__(
@@ -97,30 +97,33 @@ class EdgeSet:
     def type(self) -> Tensor:
         return torch.zeros_like(self.source) if self._type is None else self._type
 
-    def _ends(self, K: int, size: int, end: Tensor) -> Tensor:
-        if portable():  # an end of no node is not to be one of another type
-            return checked(torch.where((end >= 0) & (end < size), self.type * size + end, -1), K * size)
+    def _members(self, size: int, end: Tensor) -> Tensor:
+        """The member of a node at which each edge begins or ends, of K members of each node."""
+        K = self.K
+        if portable():  # what is no node, or no type, is not to be another one
+            there = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
+            return checked(torch.where(there, end * K + self.type, -1), K * size)
         dtype = index_dtype(K * size)
-        return self.type.to(dtype) * size + end.to(dtype)
+        return end.to(dtype) * K + self.type.to(dtype)
 
     @kept
     def expand(self) -> Pattern:
         if self.K == 1:
             return Pattern(self.source, self.target, self.M, self.N)
-        return Pattern(self.source, self._ends(self.K, self.N, self.target), self.M, self.K * self.N)
+        return Pattern(self.source, self._members(self.N, self.target), self.M, self.N * self.K)
 
     @kept
     def combine(self) -> Pattern:
         if self.K == 1:
             return self.expand
-        return Pattern(self._ends(self.K, self.M, self.source), self.target, self.K * self.M, self.N)
+        return Pattern(self._members(self.M, self.source), self.target, self.M * self.K, self.N)
 
     @kept
     def each(self) -> Pattern:
         if self.K == 1:
             return self.expand
-        source = self._ends(self.K, self.M, self.source)
-        return Pattern(source, self._ends(self.K, self.N, self.target), self.K * self.M, self.K * self.N)
+        source = self._members(self.M, self.source)
+        return Pattern(source, self._members(self.N, self.target), self.M * self.K, self.N * self.K)
 
     @kept
     def meetings(self) -> Meetings | None:
@@ -131,10 +134,12 @@ class EdgeSet:
         if not most <= 4 * E <= 4 * least or not E:
             return None
         for size, end in ((self.N, self.target), (self.M, self.source)):
-            if int(torch.bincount(self._ends(self.K, size, end)).max()) > 1:
+            if int(torch.bincount(self._members(size, end)).max()) > 1:
                 return None
-        ptr, source, _ = self.expand.by_target
-        bounds, target = ptr[:: self.N].tolist(), self.expand.row.long() % self.N
+        kind = self.type.long()
+        by_type = Pattern(self.source, kind * self.N + self.target, self.M, self.K * self.N)
+        ptr, source, _ = by_type.by_target
+        bounds, target = ptr[:: self.N].tolist(), by_type.row.long() % self.N
         runs = [(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)]
         return Meetings(runs, self.M, self.N)
 
@@ -291,20 +296,21 @@ class TypedEdges(Explicit):
         return iter(self.expand(x))
 
     def expand(self, x: Tensor) -> Tensor:
-        y = self._expand.apply(x)  # (*, K N, P)
-        if self.K == 1:
-            return y.unsqueeze(0)
-        return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
+        y = self._expand.apply(x)  # (*, N K, P)
+        return y.unsqueeze(0) if self.K == 1 else self._apart(y)
+
+    def _apart(self, y: Tensor) -> Tensor:
+        """(*, N K, P) -> (K, *, N, P), a view."""
+        return y.unflatten(-2, (self.N, self.K)).movedim(-2, 0)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         if self.K == 1:
             return self._expand.apply(cast(Tensor, members(z, 1)[0]))
         z = dense(counted(z, self.K))
-        return self._combine.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K M, Q) -> (*, N, Q)
+        return self._combine.apply(z.movedim(0, -2).flatten(-3, -2))  # (*, M K, Q) -> (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
-        y = self._each.apply(z.movedim(0, -3).flatten(-3, -2))  # (*, K N, D)
-        return y.unflatten(-2, (self.K, self.N)).movedim(-3, 0)
+        return self._apart(self._each.apply(z.movedim(0, -2).flatten(-3, -2)))  # (*, M K, D) -> (*, N K, D)
 
     def work(self, direction: Direction) -> Work:
         rows = self.N if direction == "combine" else self.K * self.N

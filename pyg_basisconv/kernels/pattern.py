@@ -5,14 +5,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache import kept, memo, shorten, underived
+from ..errors import reject
 from ..portable import portable
 
+try:  # scipy's own loop; the public way to it makes a matrix, which costs more than the loop does on a small graph
+    from scipy.sparse._sparsetools import coo_tocsr
+except ImportError:  # a scipy that keeps it elsewhere
+    coo_tocsr = None
+
 _INT32_MAX = 2**31 - 1
+_UNSIGNED = {torch.int32: np.uint32, torch.int64: np.uint64}
 _COPIES = 4  # how many numbers of copies of a pattern are kept
 
 
@@ -70,6 +77,20 @@ def extremes(index: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
+def within(index: Tensor, size: int) -> bool:
+    """Whether all integers are numbers of `size` places.
+
+    >>> within(torch.tensor([0, 2]), 3), within(torch.tensor([0, -1]), 3)
+    (True, False)
+    """
+    if not index.numel():
+        return True
+    if index.device.type == "cpu" and index.dtype in _UNSIGNED:  # of a negative one the unsigned one is large
+        return int(index.numpy().view(_UNSIGNED[index.dtype]).max()) < size
+    low, high = extremes(index)
+    return 0 <= low and high < size
+
+
 def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
     """Runs of whole groups, of about `size` entries each: the first group, the one behind the last, the entries' end.
 
@@ -119,12 +140,19 @@ def _ptr(grouped: Tensor, num_groups: int, small: bool) -> Tensor:
 
 
 def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
-    """The same on the CPU by counting, which is linear: a matrix with one entry in each row, brought to columns."""
-    E = group.numel()
-    rows = np.arange(E + 1, dtype=group.numpy().dtype)
-    columns = csr_array((other.numpy(), group.numpy(), rows), shape=(E, num_groups)).tocsc()
-    ptr, index, order = (torch.from_numpy(a).to(group.dtype) for a in (columns.indptr, columns.data, columns.indices))
-    return Compressed(ptr, index, order)
+    """The same on the CPU by counting, which is linear; the entries of a group stay in their order."""
+    if not within(group, num_groups):  # it writes where it is told
+        reject("index", f"integers from 0 to {num_groups - 1}", extremes(group), "correct the edges")
+    rows, columns = group.numpy(), other.to(group.dtype).numpy()
+    E, dtype = rows.size, rows.dtype
+    place = np.arange(E, dtype=dtype)
+    if coo_tocsr is None:
+        both = [coo_array((data, (rows, place)), shape=(num_groups, E)).tocsr() for data in (columns, place)]
+        ptr, index, order = both[0].indptr, both[0].data, both[1].data
+    else:
+        ptr, index, order = np.empty(num_groups + 1, dtype), np.empty(E, dtype), np.empty(E, dtype)
+        coo_tocsr(num_groups, E, E, rows, columns, place, ptr, index, order)
+    return Compressed(*(torch.from_numpy(a).to(group.dtype) for a in (ptr, index, order)))
 
 
 def _repeat(index: Tensor, count: int, step: int, dtype: torch.dtype) -> Tensor:
