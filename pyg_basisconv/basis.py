@@ -17,7 +17,7 @@ from .portable import portable, settled
 
 if TYPE_CHECKING:
     from .content import Inputs
-    from .explicit import Explicit
+    from .explicit import Explicit, TypedEdges
     from .theta import Theta
 
 Direction = Literal["expand", "combine", "each"]
@@ -67,6 +67,9 @@ def whole(blocks: Tensor) -> Tensor:
     return apart.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)
 
 
+OnImage = Callable[[Tensor, Tensor | None], Tensor]  # from an image and the bias to an image
+
+
 class Native(NamedTuple):
     """An evaluation by a vendor's kernel, and what it costs for one entry of the batch.
 
@@ -80,7 +83,7 @@ class Native(NamedTuple):
     numbers: int
     kernels: int
     projects: bool = False
-    of_image: "Callable[[Tensor, Tensor | None], Tensor] | None" = None
+    of_image: OnImage | None = None
 
 
 class Compaction(NamedTuple):
@@ -180,6 +183,39 @@ class BoundBasis:
     def each(self, z: Tensor) -> Tensor:
         r"""Member by member :math:`A_k^\top z_k`: (K, *, M, D) -> (K, *, N, D)."""
         return self.explicit.each(z)
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it is fixed, and is applied to rows by `expand_rows` and `combine_rows`; see `kernels.contract`."""
+        return False
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        """All products side by side, without a record for gradients: (M, P) -> (N, K P)."""
+        raise NotImplementedError
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        """The sum of all products, in the same way: (M, K Q) -> (N, Q)."""
+        raise NotImplementedError
+
+    @property
+    def adjoint(self) -> "BoundBasis":
+        """The same as `T`, made once."""
+        raise NotImplementedError
+
+    @property
+    def typed(self) -> "TypedEdges | None":
+        """The same family as a list of edges, where it is not much more than that."""
+        return None
+
+    @property
+    def levels(self) -> Tensor | None:
+        """(J, N) what the constants of two layers in one come to, see `bases.Composition`."""
+        return None
+
+    @property
+    def matrices(self) -> "BoundBasis":
+        """The family alone, without what comes with it, such as `levels`."""
+        return self
 
     @property
     def meetings(self) -> Meetings | None:
@@ -409,6 +445,10 @@ class Basis(nn.Module):
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
         """The grid of the targets, for one of the sources; None where the family is not of grids."""
         return None
+
+    def accept(self, bound: BoundBasis) -> BoundBasis:
+        """A bound family that is given instead of a graph, as one of this basis; refuses what is known to be another."""
+        return bound
 
     def edges(self, graph: Graph) -> EdgeList:
         """The family on a graph as typed weighted edges."""

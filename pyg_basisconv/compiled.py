@@ -303,8 +303,7 @@ def _layer(
             stack.enter_context(saved_tensors_hooks(lent.pack, lent.unpack))
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
-        evaluate: Any = owner.evaluate_image if "image" in given else owner.evaluate  # type: ignore[attr-defined]
-        y = owner.laid_out(evaluate(**given), given)
+        y = owner.laid_out(owner.evaluate(**given), given)
         ticket = torch.zeros((), dtype=torch.int64)
         if y.requires_grad:
             number = id(ticket)

@@ -1,6 +1,7 @@
 """BasisConv: the formula."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from math import prod
 from typing import Any, Optional
 
@@ -11,21 +12,20 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
-from .bases.composed import Product
-from .bases.composition import Composition
 from .basis import Basis, BoundBasis, Compaction, Native
-from .content import Content, Inputs
+from .binding import Binding, Reader, bind, bind_content, whole
+from .content import Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
-from .features import check_bound, check_like, read, rows
-from .graph import Graph, Size, grid_shape, sizes
+from .graph import Graph, Size, sizes
 from .kernels.op import autocasting
-from .layouts import layout
 from .orders import contract
 from .plan import ORDERS, Plan, Problem, plan
 from .portable import faked, portable, settled
+from .program import Call, Program, Programs, glance
 from .sparse_input import condensed
-from .theta import Full, LowRank, Theta
+from .theta import Theta, default
+from .theta.base import Line
 
 
 class BasisConv(MessagePassing):
@@ -111,7 +111,7 @@ class BasisConv(MessagePassing):
             reject("theta", "a Theta", repr(theta), "make one, such as theta.Full()")
         self.in_channels, self.out_channels, self.target_channels = in_channels, out_channels, widths[1]
         self.basis = basis
-        theta = Full() if theta is None else theta
+        theta = default() if theta is None else theta
         theta.fan = basis.fan
         self.theta = theta.build(basis.K, widths[0], out_channels)
         if basis.reads_content:
@@ -121,6 +121,7 @@ class BasisConv(MessagePassing):
         self.fuse = True  # False takes the message passing path, as in PyG
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
         self.number = compiled.numbered(self)
+        self._programs = Programs()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -129,6 +130,7 @@ class BasisConv(MessagePassing):
     def _replicate_for_data_parallel(self) -> "BasisConv":
         replica: BasisConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica.number = compiled.numbered(replica)
+        replica._programs = Programs()  # it is there for one call, and so are they
         return replica
 
     def reset_parameters(self) -> None:
@@ -181,42 +183,84 @@ class BasisConv(MessagePassing):
                 without a shape of their own; see also `GridConv`.
             return_attention: also return the basis, bound: what a basis that is computed from content came to.
         """
-        given: dict[str, Any] = {
-            "edge_weight": edge_weight,
-            "edge_type": edge_type,
-            "edge_attr": edge_attr,
-            "size": size,
-            "batch": batch,
-            "lambda_max": lambda_max,
-            "mask": mask,
-            "valid": valid,
-            "grid": grid,
-        }
-        if compiled.operates(self, x, edge_index) and not return_attention:
-            return compiled.call(self, {"x": x, "edge_index": edge_index, **given})
-        return self.evaluate(x, edge_index, **given, observed=return_attention)
+        call = Call(x, edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid, grid)
+        return self._run(call, return_attention)
+
+    def _run(self, call: Call, observed: bool) -> Any:
+        """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
+        if observed or torch.compiler.is_compiling():
+            if not observed and compiled.operates(self, call.x, call.edge_index):
+                return compiled.call(self, call._asdict())
+            return self.evaluate(*call, observed=observed)
+        key = glance(self, call)
+        if key is None:
+            return self.evaluate(*call)
+        program = self._programs.find(key, call)
+        return self._first(key, call) if program is None else program(self, call)
+
+    @settled
+    def _first(self, key: Hashable, call: Call) -> Tensor:
+        """The result of a call that is like none before."""
+        bound = self._bind(call)
+        chosen = self._choose(bound)
+        program = self._program(call, bound, chosen)
+        if glance(self, call) == key:  # nobody has written to what was read meanwhile
+            self._programs.keep(key, call, program)
+        return self._evaluate(call, bound, chosen)
+
+    @property
+    def watched(self) -> bool:
+        """Whether hooks, an explainer or the user ask for messages, so that each call has to be looked at."""
+        return bool(self._explain) or not self._fused
 
     @torch.compiler.disable
     @settled
-    def evaluate(
-        self,
-        x: Tensor | tuple[Tensor, Tensor | None],
-        edge_index: Any = None,
-        edge_weight: Tensor | None = None,
-        edge_type: Tensor | None = None,
-        observed: bool = False,
-        **given: Any,
-    ) -> Any:
+    def evaluate(self, x: Any, *args: Any, observed: bool = False, **given: Any) -> Any:
         """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well.
 
         torch.compile does not look into it: it takes the operator of `compiled`, or breaks the graph.
         """
-        inputs, bound = self._bind(x, edge_index, edge_weight, edge_type, observed=observed, **given)
-        y = self._evaluate(inputs, bound, *self._choose(inputs.x, bound))
-        if inputs.levels is not None:
-            y = y + self.constants(inputs.levels).to(y.dtype)
-        y = self._narrowed(y)
-        return (y, bound) if observed else y
+        call = Call(x, *args, **given)
+        self.theta.prepare()
+        bound = self._bind(call, observed)
+        y = self._evaluate(call, bound, self._choose(bound))
+        return (y, bound.family.matrices) if observed else y
+
+    def _bind(self, call: Call, observed: bool = False) -> Binding:
+        """Checks a call, and binds the basis to it."""
+        return bind(self, call, observed)
+
+    def _line(self, bound: Binding, chosen: Plan) -> Line | None:
+        """The chosen order as one step, where the parameter and the family have it."""
+        line, x = self.theta.line(chosen.order), bound.inputs.x
+        if line is None or x.dim() != 2 or x.layout != torch.strided or not bound.family.takes_rows:
+            return None
+        special = chosen.problem.messages or chosen.problem.cached or portable() or autocasting(x.device)
+        return None if special else line
+
+    def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:
+        """What is left to do in calls like this one."""
+        line, given = self._line(bound, chosen), bound.graph is None
+        if line is not None:
+            family = bound.family.typed or bound.family
+            return partial(_along, line, None if given else family, bound.reads)
+        if bound.graph is not None and self.basis.reads_content:
+            return partial(_on_graph, bound.graph, bound.reads, chosen)
+        return partial(_with_family, None if given else bound.family, bound.reads, chosen)
+
+    def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Any:
+        """The result of a call that is bound and planned."""
+        line = self._line(bound, chosen)
+        if line is not None:
+            return line(self.theta, bound.inputs.x, self.bias, bound.family.typed or bound.family)
+        return self._in_order(bound.inputs, bound.family, chosen)
+
+    def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
+        """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
+        y = self._contracted(inputs, family.matrices, chosen)
+        if family.levels is not None:
+            y = y + self.constants(family.levels).to(y.dtype)
+        return self.narrowed(y)
 
     def constants(self, levels: Tensor) -> Tensor:
         """(N, Q) what becomes of the constants of a `bases.Composition`, whose levels are (J, N)."""
@@ -227,7 +271,7 @@ class BasisConv(MessagePassing):
         return levels.t().to(carried.dtype) @ carried
 
     @staticmethod
-    def _narrowed(y: Tensor) -> Tensor:
+    def narrowed(y: Tensor) -> Tensor:
         """The result in the dtype of autocast, whatever the order; not in double precision."""
         plain = y.dtype == torch.float64 or not autocasting(y.device)
         return y if plain else y.to(torch.get_autocast_dtype(y.device.type))
@@ -267,35 +311,39 @@ class BasisConv(MessagePassing):
         y: Tensor = source.new_empty(*source.shape[:-2], N, self.theta.outputs(source.shape[-1]))
         return y
 
-    def _evaluate(self, inputs: Inputs, bound: BoundBasis, chosen: Plan, native: Native | None) -> Tensor:
-        x, theta, bias = inputs.x, self.theta, self.bias
+    def _contracted(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
+        x, theta, bias, problem = inputs.x, self.theta, self.bias, chosen.problem
         if chosen.order == "native":
+            native = family.native(theta, x.size(-1))
             assert native is not None  # the plan refuses it otherwise
             return native.run(inputs, bias)
-        if chosen.problem.messages:
-            self._alpha = bound.alpha if self._message_forward_hooks else None
-            bound = bound.map(lambda part: part.via(self._by_messages))
-        if chosen.order == "a_first" and chosen.problem.cached:
-            y = theta.contract(bound.expansions(x))
+        if problem.messages:
+            self._alpha = family.alpha if self._message_forward_hooks else None
+            family = family.map(lambda part: part.via(self._by_messages))
+        kept: tuple[Tensor, ...] = (x,)
+        if chosen.order == "a_first" and problem.cached:
+            kept = family.expansions(x)
+            y = theta.contract(kept)
         else:
-            if chosen.order == "theta_first" and chosen.problem.cached:
-                inputs = Inputs(self._condensed(x, chosen.problem.cached), theta)
-            y = contract(chosen.chosen, bound, inputs)
+            if chosen.order == "theta_first" and problem.cached:
+                inputs = Inputs(self._condensed(x, problem.cached), theta)
+            y = contract(chosen.chosen, family, inputs)
             if chosen.order == "phi" and self.order == "auto" and not _finite(y):
                 # A dense product brings what is not finite to all nodes, by zeros: only what is linked may have it.
-                return self._evaluate(inputs, bound, *self._choose(inputs.x, bound, "theta_first"))
+                bound = Binding(inputs, family, None, whole)
+                return self._contracted(inputs, family, self._choose(bound, "theta_first"))
         if bias is None:
-            return y
+            return y.clone() if any(_same_memory(y, t) for t in (x, *kept)) else y
         # A result that nobody else has seen is added to in place: one array less to write.
-        own = type(theta) is LowRank or (type(theta) is Full and not self.basis.reads_content)
-        own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not chosen.problem.messages
+        own = theta.makes_results and not (theta.sums and self.basis.reads_content)
+        own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not problem.messages
         return y.add_(bias) if own and not portable() else y + bias.to(y.dtype)
 
     @settled
-    def plan(self, x: Tensor | tuple[Tensor, Tensor | None], *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
-        inputs, bound = self._bind(x, *args, **kwargs)
-        return self._choose(inputs.x, bound)[0]
+        self.theta.prepare()
+        return self._choose(self._bind(Call(*args, **kwargs)))
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -322,7 +370,7 @@ class BasisConv(MessagePassing):
         """Whether somebody else says how messages are explained, as PyG's GraphMaskExplainer does."""
         return getattr(self.explain_message, "__func__", None) is not BasisConv.explain_message
 
-    def _masked(self, graph: Graph) -> Graph:
+    def masked(self, graph: Graph) -> Graph:
         """The graph with the masks that an explainer has set for the edges that the user gave."""
         if not self.explain or self._explained_otherwise:
             return graph
@@ -353,145 +401,33 @@ class BasisConv(MessagePassing):
         hooked = hooked or (self.explain and self._explained_otherwise)
         return bool(self.fuse and self.decomposed_layers == 1 and not hooked)
 
-    def _bind(
-        self,
-        x: Tensor | tuple[Tensor, Tensor | None],
-        edge_index: Any = None,
-        edge_weight: Tensor | None = None,
-        edge_type: Tensor | None = None,
-        *,
-        edge_attr: Tensor | None = None,
-        size: Size = None,
-        batch: Tensor | None = None,
-        lambda_max: Tensor | float | None = None,
-        mask: Tensor | None = None,
-        valid: Tensor | None = None,
-        grid: int | Sequence[int] | None = None,
-        observed: bool = False,
-    ) -> tuple[Inputs, BoundBasis]:
-        """Checks the call, and returns the features with their parameter and the family that reads them."""
-        basis, given = self.basis, isinstance(edge_index, BoundBasis)
-        pair = isinstance(x, tuple | list) and len(x) == 2
-        if not self.takes_pairs and pair and not (x[1] is None and self.takes_sources):
-            fix = "apply the two layers, each to its own pair"
-            reject("x", "one tensor, for two layers in one", "a pair", fix)
-        edges = layout(None if given else edge_index, self.flow)
-        shape = grid_shape(grid)
-        if not given:
-            M, N = sizes(size)
-            size = basis.sized(rows(x) if M is None else M, N, batch, shape)
-        features, M, N, target_row = read(x, size, edges.shape[1], self.theta, basis.reads_target)
-        if self.in_channels == -1:
-            self.in_channels = self.theta.P  # found in this call
-        if self.theta.sample is None and basis.reads_content:
-            own = next(basis.parameters(), None)
-            if own is not None:
-                check_like(features, own)
-        if given:
-            bound: BoundBasis = edge_index
-            for name, value in (
-                ("edge_weight", edge_weight),
-                ("edge_type", edge_type),
-                ("batch", batch),
-                ("lambda_max", lambda_max),
-                ("edge_attr", edge_attr),
-                ("mask", mask),
-                ("valid", valid),
-                ("grid", grid),
-            ):
-                if value is not None:
-                    got = tuple(value.shape) if isinstance(value, Tensor) else value
-                    reject(name, "None beside a bound basis", got, "bind the basis with it instead")
-            asked = N if isinstance(x, tuple | list) and x[1] is not None else sizes(size)[1]
-            check_bound(bound, basis, features, asked)
-            if isinstance(basis, Product) and basis.turned(bound):
-                fix = "pass first_bound @ second_bound"
-                reject("edge_index", f"the factors of {basis} in their order", "another order", fix)
-            if self.explain:
-                bound = bound.masked(self._masked)
-            return self._apart(Inputs(features, self.theta), bound)
-        if edge_index is None and basis.needs_edges:
-            reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
-        dtype = features.dtype
-        if edge_weight is not None and autocasting(features.device):
-            dtype = edge_weight.dtype
-        graph = Graph.of(
-            edges,
-            edge_weight,
-            edge_type,
-            size=(M, N),
-            dtype=dtype,
-            device=features.device,
-            batch=batch,
-            lambda_max=lambda_max,
-            target_row=target_row,
-            sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
-            grid=shape,
-        )
-        inputs = Inputs(features, self.theta)
-        useless = {} if basis.reads_content else {"mask": mask, "valid": valid}
-        for name, value in ({} if basis.reads_edges else {"edge_attr": edge_attr} | useless).items():
-            if value is not None:
-                reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
-        if basis.reads_content:
-            target = x[1] if isinstance(x, tuple | list) else features if M == N and not basis.pools else None
-            if target is not None and self.target_channels not in (-1, target.shape[-1]):
-                fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
-                reject("x[1]", f"{self.target_channels} channels of the targets", target.shape[-1], fix)
-            E = 0 if edges.ends is None else graph.source.numel()
-            numbered = bool(self._message_forward_hooks)
-            graph = graph.holding(Content(inputs, target, edge_attr, mask, valid, observed, E, numbered))
-        bound = basis.on(self._masked(graph))
-        if features.shape[-2] != bound.M:
-            reject(
-                "basis",
-                f"matrices with the {features.shape[-2]} rows of x",
-                f"{bound.M} x {bound.N}, of {basis}",
-                "turn the edges round instead of the basis, for a graph with M != N",
-            )
-        return self._apart(inputs, bound)
-
-    def _apart(self, inputs: Inputs, bound: BoundBasis) -> tuple[Inputs, BoundBasis]:
-        """The family of two layers in one, and apart from it what becomes of their constants."""
-        if not isinstance(self.basis, Composition):
-            if self.theta.carries:
-                fix = "give the parameter of two layers the basis that compose gave with it"
-                reject("theta", f"one without constants, for {self.basis}", self.theta, fix)
-            return inputs, bound
-        both = self.basis.over(bound)
-        if both is None:
-            fix = "pass basis.bind(edges), or bound @ bound"
-            reject("edge_index", f"what {self.basis} was bound to", type(bound).__name__, fix)
-        inputs.levels = both.levels
-        return inputs, both.family
-
     @staticmethod
     def _condensed(x: Tensor, cached: bool) -> Tensor:
         """x, or the sparse copy of it that is kept for one that does not change and is mostly zeros."""
         copy = condensed(x) if cached and x.dim() == 2 else None
         return x if copy is None else copy
 
-    def _choose(self, x: Tensor, bound: BoundBasis, order: str | None = None) -> tuple[Plan, Native | None]:
-        """The plan of a call, and what a vendor's kernel can do of it."""
-        grad, theta = torch.is_grad_enabled(), self.theta
-        weight = theta.sample
-        P, learnt, messages = x.size(-1), bound.requires_grad, not self._fused
+    def _choose(self, bound: Binding, order: str | None = None) -> Plan:
+        """The plan of a call."""
+        x, family, grad, theta = bound.inputs.x, bound.family.matrices, torch.is_grad_enabled(), self.theta
+        weight, order = theta.sample, self.order if order is None else order
+        P, learnt, messages = x.size(-1), family.requires_grad, not self._fused
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
-        features, native = self._condensed(x, cached), bound.native(theta, P)
-        apart = theta.sums and weight is not None and not messages and x.layout == torch.strided and not portable()
+        features, native = self._condensed(x, cached), family.native(theta, P)
+        rows = theta.sums and weight is not None and not messages and x.layout == torch.strided and not portable()
         H = theta.mixtures
-        mixing = None if messages or H is None else bound.mixing
+        mixing = None if messages or H is None else family.mixing
         problem = Problem(
-            K=bound.K,
-            M=bound.M,
-            N=bound.N,
+            K=family.K,
+            M=family.M,
+            N=family.N,
             P=P,
             Q=theta.outputs(P),
             B=1 if x.dim() == 2 else prod(x.shape[:-2]),
             inner=P if theta.Q < 0 else theta.inner,
-            expand=bound.works["expand"],
-            gather=bound.works["combine" if theta.sums else "each"],
+            expand=family.works["expand"],
+            gather=family.works["combine" if theta.sums else "each"],
             nnz=-1 if features.layout == torch.strided else features._nnz(),
             grad_x=grad and x.requires_grad,
             grad_theta=grad and weight is not None and weight.requires_grad,
@@ -502,18 +438,17 @@ class BasisConv(MessagePassing):
             learns=weight is not None,
             messages=messages,
             native=None if native is None else native[1:5],
-            compact=self._compactions(bound) if apart else (),
+            compact=self._compactions(family) if rows else (),
             mixing=None if mixing is None or H is None else (H, mixing),
-            batched=bool(bound.batch),
+            batched=bool(family.batch),
         )
         problem = problem.of_example if portable() else problem
-        order = self.order if order is None else order
         if portable() and order == "compacted":
             reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
         chosen = plan(problem, order)
         if portable() and order == "auto" and chosen.order == "phi":  # whose result would have to be looked at
             chosen = plan(problem, "theta_first")
-        return chosen, native
+        return chosen
 
     @staticmethod
     def _compactions(bound: BoundBasis) -> tuple[Compaction, ...]:
@@ -533,3 +468,34 @@ def _finite(y: Tensor) -> bool:
     if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True
     return bool(y.detach().isfinite().all())
+
+
+def _same_memory(y: Tensor, t: Tensor) -> bool:
+    """Whether one of them may be written to through the other."""
+    if y is t:
+        return True
+    if y.layout != torch.strided or t.layout != torch.strided or portable():
+        return False
+    return y.untyped_storage()._cdata == t.untyped_storage()._cdata
+
+
+# The programs. Where the family is None, the call has it in the place of its edges.
+
+
+def _along(line: Line, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
+    """One step."""
+    A = (call.edge_index.typed or call.edge_index) if family is None else family
+    bias = layer._parameters.get("bias")
+    return line(layer._modules["theta"], reads(call.x), layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
+
+
+def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
+    """Any order, on a family that is fixed."""
+    A = layer.basis.accept(call.edge_index) if family is None else family
+    return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
+
+
+def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
+    """Any order, on a family that is computed from the content of the call."""
+    bound = bind_content(layer, call, graph, reads)
+    return layer._in_order(bound.inputs, bound.family, chosen)

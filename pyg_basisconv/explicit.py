@@ -12,7 +12,7 @@ from .basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, W
 from .cache import kept, underived
 from .errors import reject
 from .graph import Structure, lifting
-from .kernels import Meetings, Pairs, Pattern, spmm, typed_matmul
+from .kernels import Meetings, Pairs, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.pattern import index_dtype
 from .portable import checked, portable
 
@@ -49,6 +49,11 @@ class Sparse:
         flat = x.movedim(-2, 0)  # (M, *, W)
         y = self._apply(flat.reshape(x.shape[-2], prod(flat.shape[1:])))
         return y.reshape(self.pattern.N, *flat.shape[1:]).movedim(0, -2)  # (*, N, W)
+
+    def rows(self, x: Tensor) -> Tensor:
+        """A^T x for fixed weights, without a record for gradients: (M, W) -> (N, W)."""
+        weight = None if self.weight is None else self._by_target
+        return spmm_rows(x, weight, *self.pattern.by_target[:2])
 
     def _apply(self, x: Tensor) -> Tensor:
         if self.weight is None:
@@ -177,7 +182,6 @@ class EdgeSet:
         for mine, theirs in (("expand", "combine"), ("combine", "expand"), ("each", "each")):
             if mine in self.__dict__:
                 turned.__dict__[theirs] = self.__dict__[mine].T
-        turned.__dict__["T"] = self
         return turned
 
     def move(self, device: torch.device) -> "EdgeSet":
@@ -238,6 +242,25 @@ class TypedEdges(Explicit):
     @kept
     def _each(self) -> Sparse:
         return self._expand if self.K == 1 else self._sparse(self.edge_set.each, self.weight)
+
+    @property
+    def takes_rows(self) -> bool:
+        return not self.learns and self.evaluate is None
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        y = self._expand.rows(x)  # (N K, P)
+        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return self._combine.rows(z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K))
+
+    @kept
+    def adjoint(self) -> "TypedEdges":
+        return self.T  # type: ignore[return-value]
+
+    @property
+    def typed(self) -> "TypedEdges":
+        return self
 
     @kept
     def meetings(self) -> Meetings | None:
@@ -402,6 +425,26 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
             got = (int(index.min()), int(index.max()))
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
     return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)
+
+
+def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
+    """Families of the same M and N, one after the other, as one list of edges."""
+    first, K = parts[0], sum(part.K for part in parts)
+    sets, device = [part.edge_set for part in parts], first.device
+    starts = accumulate((part.K for part in parts), initial=0)
+    kinds = [
+        torch.full((e.source.numel(),), start, device=device) if e.K == 1 else e.type.long() + start
+        for e, start in zip(sets, starts, strict=False)
+    ]
+    weight = None
+    if any(part.weight is not None for part in parts):
+        some = [
+            torch.ones(part.edge_set.source.numel(), dtype=first.dtype, device=device) if part.weight is None else part.weight
+            for part in parts
+        ]
+        weight = torch.cat(some)
+    ends = (torch.cat(ends) for ends in zip(*((e.source, e.target) for e in sets), strict=True))
+    return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), *ends), weight, first.dtype)
 
 
 def beside(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

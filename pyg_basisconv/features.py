@@ -62,7 +62,7 @@ def read(
     N = target.shape[-2]
     if not reads_target:
         return source, rows, N, None
-    if target is source or _is_head(target, source):
+    if target is source or is_head(target, source):
         return source, rows, N, 0
     check_features(target, "x[1]", theta)
     if source.layout != torch.strided or target.layout != torch.strided:
@@ -131,7 +131,7 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
         reject("edge_index", f"a bound basis of {x.dtype}, as x", bound.dtype, f"bind it with dtype={x.dtype}")
 
 
-def _is_head(target: Tensor, source: Tensor) -> bool:
+def is_head(target: Tensor, source: Tensor) -> bool:
     """Whether target is a view of the first rows of source, for values and gradients alike."""
     base = target._base
     return (

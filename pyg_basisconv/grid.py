@@ -1,24 +1,21 @@
 """Convolution of images, in torch's layout."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import compiled
-from .bases.grid import OnImages
-from .basis import Basis, BoundBasis
-from .content import Inputs
+from .basis import Basis, BoundBasis, OnImage
+from .binding import Binding
 from .conv import BasisConv
 from .errors import reject
 from .kernels.grids import Ints
 from .plan import Plan
-from .portable import faked, settled
+from .program import Call, Program
 from .theta import Theta
-
-_KNOWN = 16
 
 
 class GridConv(BasisConv):
@@ -61,117 +58,101 @@ class GridConv(BasisConv):
         **kwargs: Any,
     ) -> None:
         super().__init__(in_channels, out_channels, basis, theta, order, bias, **kwargs)
-        # Of calls that torch's kernel takes, by what they have in common: the family, and its levels.
-        self._known: dict[Hashable, tuple[OnImages, Tensor | None]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {"_known": {}}  # a copy finds its own
-
-    def _replicate_for_data_parallel(self) -> "GridConv":
-        replica: GridConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
-        replica._known = {}  # or the copies of each call would stay
-        return replica
-
-    def forward(self, image: Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
+    def forward(self, image: Tensor, *, return_attention: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
-        observed = kwargs.pop("return_attention", False)
-        if compiled.operates(self, image) and not observed:
-            return compiled.call(self, {"image": image, **kwargs})
-        return self.evaluate_image(image, observed, **kwargs)
+        return self._run(Call(image, **kwargs), return_attention)
 
-    @torch.compiler.disable
-    @settled
-    def evaluate_image(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:
-        """What `forward` does, see `evaluate`."""
-        key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
-        known = self._known.get(key)
-        if known is not None:
-            family, levels = known
-            native = family.native(self.theta, image.shape[-len(family.shape) - 1])
-            assert native is not None
-            assert native.of_image is not None
-            return self._carry(native.of_image(image, self.bias), levels, family.grid)
-        x, grid = self._flat(image, kwargs)
-        asked = None if isinstance(kwargs.get("edge_index"), BoundBasis) else grid
-        inputs, bound = self._bind(x, grid=asked, observed=observed, **kwargs)
-        if bound.shape not in (None, grid):
-            reject(
-                "image", f"a grid {bound.shape}, as the bound basis", grid, "bind the basis to the grid of the image"
-            )
-        y = self._narrowed(self._of_image(image, grid, inputs, bound, key))
-        return (y, bound) if observed else y
+    def _bind(self, call: Call, observed: bool = False) -> Binding:
+        flat, grid = self._flat(call)
+        bound = super()._bind(flat, observed)
+        shape = bound.family.shape
+        if shape not in (None, grid):
+            reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")
+        return bound
+
+    def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:
+        on, family = self._on_images(call, bound, chosen), bound.family
+        if on is not None:
+            return partial(_of_image, on, family.levels, family.grid)
+        return partial(_of_rows, super()._program(call, bound, chosen), family.grid, family.N, chosen.order)
+
+    def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Tensor:
+        on, family = self._on_images(call, bound, chosen), bound.family
+        if on is not None:
+            return _of_image(on, family.levels, family.grid, self, call)
+        return self._as_image(super()._evaluate(call, bound, chosen), call.x, family.grid, family.N, chosen.order)
+
+    def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
+        """The chosen order, where it takes and gives images."""
+        family, image = bound.family.matrices, call.x
+        if chosen.order != "native" or family.shape is None or image.dim() != len(family.shape) + 2:
+            return None
+        native = family.native(self.theta, bound.inputs.x.shape[-1])
+        return None if native is None else native.of_image
+
+    def _as_image(self, y: Tensor, image: Tensor, targets: Ints | None, N: int, order: str) -> Tensor:
+        """(*, N, Q) -> (*, Q, *targets), a view."""
+        grid = tuple(image.shape[-self._axes(image) :])
+        y = y.transpose(-1, -2).unflatten(-1, targets or (grid if math.prod(grid) == N else (N,)))
+        # torch's own kernels keep the memory format; the other orders have channels last.
+        return y if order == "native" else like(y, image)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
-        if "image" not in given:
-            return super().laid_out(y, given)
-        form = last_format(given["image"]) if y.dim() == given["image"].dim() else None
+        form = last_format(given["x"]) if y.dim() == given["x"].dim() else None
         return y.contiguous(memory_format=torch.contiguous_format if form is None else form)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
-        image = given.get("image")
-        if image is None:
-            return super().likeness(given, unknown)
-        x, grid = self._flat(image, given)
-        y = super().likeness({**given, "x": x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
+        flat, grid = self._flat(Call(given["x"], grid=given.get("grid")))
+        y = super().likeness({**given, "x": flat.x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
         targets = given.get("onto") or self.basis.reach(grid)
         if targets is None or len(targets) != len(grid):
             targets = grid if math.prod(grid) == y.shape[-1] else (y.shape[-1],)
         return self.laid_out(y.unflatten(-1, targets), given)
 
-    def _of_image(self, image: Tensor, grid: Ints, inputs: Inputs, bound: BoundBasis, key: Hashable | None) -> Tensor:
-        chosen, native = self._choose(inputs.x, bound)
-        if chosen.order == "native" and native is not None and native.of_image and image.dim() == len(grid) + 2:
-            if key is not None and isinstance(bound, OnImages):
-                if len(self._known) >= _KNOWN:
-                    self._known.clear()
-                self._known[key] = bound, inputs.levels
-            return self._carry(native.of_image(image, self.bias), inputs.levels, bound.grid)
-        y = self._evaluate(inputs, bound, chosen, native)
-        targets = bound.grid or (grid if math.prod(grid) == bound.N else (bound.N,))
-        y = self._carry(y.transpose(-1, -2).unflatten(-1, targets), inputs.levels, targets)  # (*, Q, *targets), a view
-        # torch's own kernels keep the memory format; the other orders have channels last.
-        return y if chosen.order == "native" else like(y, image)
-
-    def _carry(self, y: Tensor, levels: Tensor | None, targets: Ints | None) -> Tensor:
-        """The image, and what becomes of the constants of a `bases.Composition`."""
-        if levels is None:
-            return y
-        return y + self.constants(levels).to(y.dtype).t().unflatten(-1, targets or (-1,))
-
-    def _likeness(self, image: Tensor) -> Hashable | None:
-        """What calls have in common that are checked, bound and planned alike; None where torch looks into the call."""
-        watched = torch._C._are_functorch_transforms_active() or torch._C._is_any_autocast_enabled()
-        if watched or torch.compiler.is_compiling() or faked():
-            return None
-        parameters = (*self.theta.parameters(), self.bias)
-        learnt = tuple((p.dtype, p.device, p.requires_grad) for p in parameters if p is not None)
-        about = image.shape, image.layout, image.dtype, image.device, image.requires_grad
-        return (*about, torch.is_grad_enabled(), self.basis, self.theta, learnt, self.order, self.cached, self._fused)
-
-    @settled
-    def plan(self, image: Tensor, **kwargs: Any) -> Plan:  # type: ignore[override]
-        """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
-        x, grid = self._flat(image, kwargs)
-        return super().plan(x, grid=grid, **kwargs)
-
-    def _flat(self, image: Tensor, kwargs: dict[str, Any]) -> tuple[Tensor, tuple[int, ...]]:
-        """(*, P, *grid) -> (*, M, P), a view; and the grid."""
-        if "grid" in kwargs:
-            reject("grid", "None beside an image, which says it", kwargs["grid"], "leave it out")
+    def _axes(self, image: Tensor) -> int:
+        """How many axes the grid has."""
         axes = self.basis.axes
+        return max(1, image.dim() - 2) if axes is None else axes
+
+    def _flat(self, call: Call) -> tuple[Call, tuple[int, ...]]:
+        """The call with (*, M, P), a view, in the place of (*, P, *grid); and the grid."""
+        image = call.x
+        if call.grid is not None:
+            reject("grid", "None beside an image, which says it", call.grid, "leave it out")
         if not isinstance(image, Tensor):
             reject("image", "a tensor (*, P, *grid)", type(image).__name__, "convert it with torch.as_tensor")
         if image.layout != torch.strided:
             reject("image", "a dense tensor", image.layout, "use .to_dense()")
-        if axes is None:
-            axes = max(1, image.dim() - 2)
+        axes = self._axes(image)
         if image.dim() <= axes:
             reject("image", f"at least {axes + 1} axes, (*, P, *grid)", tuple(image.shape), "add the missing ones")
         channels = image.shape[-axes - 1]
         if self.in_channels not in (-1, channels):
             expected = f"{self.in_channels} channels on axis {-axes - 1}"
             reject("image", expected, f"{channels}, of {tuple(image.shape)}", "correct it, or in_channels")
-        return image.flatten(-axes).transpose(-1, -2), tuple(image.shape[-axes:])
+        grid = tuple(image.shape[-axes:])
+        given = isinstance(call.edge_index, BoundBasis)
+        return call._replace(x=_rows(image, axes), grid=None if given else grid), grid
+
+
+def _rows(image: Tensor, axes: int) -> Tensor:
+    """(*, P, *grid) -> (*, M, P), a view."""
+    return image.flatten(-axes).transpose(-1, -2)
+
+
+def _of_image(on: OnImage, levels: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call) -> Tensor:
+    """An order that takes and gives images, and what becomes of constants."""
+    y = on(call.x, layer.bias)
+    if levels is not None:
+        y = y + layer.constants(levels).to(y.dtype).t().unflatten(-1, targets or (-1,))
+    return layer.narrowed(y)
+
+
+def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:
+    """Any other order."""
+    y = program(layer, call._replace(x=_rows(call.x, layer._axes(call.x))))
+    return layer._as_image(y, call.x, targets, N, order)
 
 
 def like(y: Tensor, image: Tensor) -> Tensor:

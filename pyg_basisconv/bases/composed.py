@@ -11,7 +11,7 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
 from ..cache import cached_property, kept
 from ..errors import reject
-from ..explicit import Explicit, counted, dense, members
+from ..explicit import Explicit, TypedEdges, counted, dense, members, one_list
 from ..graph import Graph
 from ..kernels import Meetings
 from ..portable import portable, refuse
@@ -70,6 +70,32 @@ class BoundConcat(BoundBasis):
 
     def each(self, z: Tensor) -> Tensor:
         return torch.cat([part.each(dense(z_part)) for part, z_part in self._split(z)])
+
+    @kept
+    def takes_rows(self) -> bool:
+        return all(part.takes_rows for part in self.parts)
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        if self.typed is not None:
+            return self.typed.expand_rows(x)
+        return torch.cat([part.expand_rows(x) for part in self.parts], 1)
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        if self.typed is not None:
+            return self.typed.combine_rows(z)
+        width = z.shape[1] // self.K
+        blocks = z.split([part.K * width for part in self.parts], 1)
+        first, *others = (part.combine_rows(b.contiguous()) for part, b in zip(self.parts, blocks, strict=True))
+        return sum(others, first)
+
+    @kept
+    def adjoint(self) -> BoundBasis:
+        return BoundConcat([part.adjoint for part in self.parts]) if self.typed is None else self.typed.adjoint
+
+    @kept
+    def typed(self) -> TypedEdges | None:
+        parts = [part.typed for part in self.parts]
+        return None if any(part is None for part in parts) else one_list(cast(Sequence[TypedEdges], parts))
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
         """One graph of a batch."""
@@ -143,11 +169,10 @@ class BoundConcat(BoundBasis):
 
     @property
     def mixing(self) -> Work | None:
-        explicit = [part for part in self.parts if isinstance(part, Explicit | BoundIdentity)]
-        if len(explicit) < len(self.parts) or not any(part.mixing for part in explicit):
+        lists = [part.typed for part in self.parts if part.typed is not None]
+        if len(lists) < len(self.parts) or not any(part.mixing for part in lists):
             return None
-        entries = sum(part.M if isinstance(part, BoundIdentity) else part.edge_set.source.numel() for part in explicit)
-        return Work(entries, self.N, 1)
+        return Work(sum(part.edge_set.source.numel() for part in lists), self.N, 1)
 
     @cached_property
     def _window(self) -> BoundGrid | None:
@@ -483,6 +508,12 @@ class Product(Composed):
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)
+
+    def accept(self, bound: BoundBasis) -> BoundBasis:
+        if self.turned(bound):
+            fix = "pass first_bound @ second_bound"
+            reject("edge_index", f"the factors of {self} in their order", "another order", fix)
+        return bound
 
     def turned(self, bound: BoundBasis) -> bool:
         """Whether a bound product has the same factors in another order, as far as is known what these are."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..cache import kept
+from ..errors import reject
 from ..explicit import Explicit
 from ..graph import Graph
 from .composed import BoundProduct, Composed, Product, check_bases, one_after_other
@@ -38,6 +39,10 @@ class BoundComposition(BoundBasis):
         self.family, self.first, self.second, self._levels = family, first, second, levels
         self.K, self.M, self.N = family.K, family.M, family.N
         self.dtype, self.device, self.shape, self.grid = family.dtype, family.device, family.shape, family.grid
+
+    @property
+    def matrices(self) -> BoundBasis:
+        return self.family
 
     @property
     def levels(self) -> Tensor:
@@ -149,6 +154,13 @@ class Composition(Composed):
         family, *layers = self.parts
         own = [part.parts[0] if isinstance(part, Composition) else part for part in layers]
         return isinstance(family, Product) and all(a is b for a, b in zip(family.parts, own, strict=True))
+
+    def accept(self, bound: BoundBasis) -> BoundBasis:
+        both = self.over(bound)
+        if both is None:
+            fix = "pass basis.bind(edges), or bound @ bound"
+            reject("edge_index", f"what {self} was bound to", type(bound).__name__, fix)
+        return both
 
     def over(self, bound: BoundBasis) -> BoundComposition | None:
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""

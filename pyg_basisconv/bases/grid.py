@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -329,7 +329,11 @@ class BoundGrid(OnImages):
         if blocks.then is not None:
             operations += 2 * self.N * blocks.then.numel()
             numbers += self.N * (g * q + blocks.then.shape[1])
-        return self.on_images(lambda image, bias: self._convolved(image, bias, blocks, window), operations, numbers)
+        return self.on_images(
+            lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
+            operations,
+            numbers,
+        )
 
     def _convolved(self, image: Tensor, bias: Tensor | None, blocks: Blocks, window: Taps) -> Tensor:
         own = bias if self.norm is None and blocks.then is None else None

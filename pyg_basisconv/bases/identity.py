@@ -9,9 +9,10 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Side, Work
 from ..cache import kept
 from ..errors import reject
-from ..explicit import explicit, members
+from ..explicit import EdgeSet, TypedEdges, explicit, members
 from ..graph import Graph
 from ..kernels import Meetings
+from ..kernels.pattern import index_dtype
 
 
 class BoundIdentity(BoundBasis):
@@ -35,6 +36,23 @@ class BoundIdentity(BoundBasis):
 
     def each(self, z: Tensor) -> Tensor:
         return z
+
+    takes_rows = True
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        return x
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return z
+
+    @property
+    def adjoint(self) -> "BoundIdentity":
+        return self
+
+    @kept
+    def typed(self) -> TypedEdges:
+        nodes = torch.arange(self.M, dtype=index_dtype(self.M), device=self.device)
+        return TypedEdges(EdgeSet(1, self.M, self.M, None, nodes, nodes), None, self.dtype)
 
     @kept
     def meetings(self) -> Meetings:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..cache import kept
 from ..errors import reject
 from ..explicit import Explicit, members
 from ..graph import Graph
@@ -61,6 +62,32 @@ class Polynomial(BoundBasis):
             if k < self.K - 1:
                 before, now = now, cast(Tensor, self._next(k, now[1:], None if before is None else before[2:]))
         return torch.stack(done)
+
+    @property
+    def takes_rows(self) -> bool:
+        return self.operator.takes_rows
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        rows = [x]
+        for k in range(1, self.K):
+            now = self.operator.expand_rows(rows[-1])
+            now = now if k == 1 or self.a == 1 else now * self.a
+            rows.append(now if k == 1 or not self.c else now.add_(rows[-2], alpha=self.c))
+        return x if self.K == 1 else torch.cat(rows, 1)
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        members = z.split(z.shape[1] // self.K, 1)
+        total, later = members[-1], None
+        for k in reversed(range(self.K - 1)):
+            now = self.operator.combine_rows(total.contiguous())
+            now = torch.add(members[k], now, alpha=self.a if k else 1.0)
+            now = now if later is None or not self.c else now.add_(later, alpha=self.c)
+            total, later = now, total
+        return total
+
+    @kept
+    def adjoint(self) -> "Polynomial":
+        return Polynomial(self.operator.adjoint, self.K, self.a, self.c)
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)

@@ -184,7 +184,7 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
     graph = Graph.of(edge_index, size=size, dtype=x.dtype, device=x.device)
     edges = 0 if edge_index is None else edge_index.shape[1]
     content = Content(Inputs(x, conv.theta), target, edges=edges, **about)
-    return conv.basis.on(conv._masked(graph.holding(content)))
+    return conv.basis.on(conv.masked(graph.holding(content)))
 
 
 def own(value: Tensor, like: Tensor) -> nn.Parameter:

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.typing import SparseTensor
 
-from ..basis import Basis, BoundBasis, Native
+from ..basis import Basis, BoundBasis
+from ..binding import Binding
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph
 from ..plan import Plan
+from ..program import Call as Arguments
 
 _COALESCED = IdentityCache()
 
@@ -55,14 +57,14 @@ class Call:
                 fault = "got twice" if name in call else "has no"
                 raise TypeError(f"{self.layer} {fault} argument {name!r}, takes {self.names}")
             call[name] = value
-        for name in ("x", "edge_index"):
-            if name not in call:
-                raise TypeError(f"{self.layer} needs argument {name!r}, takes {self.names}")
-        if isinstance(call.get("size"), list):
-            call["size"] = tuple(call["size"])
+        if "x" not in call or "edge_index" not in call:
+            name = "edge_index" if "x" in call else "x"
+            raise TypeError(f"{self.layer} needs argument {name!r}, takes {self.names}")
         if self.flow != "source_to_target":
             call["x"] = one(call["x"])
-        call["edge_index"] = self._graph(call["edge_index"])
+        edges = call["edge_index"]
+        if type(edges) is not Tensor or edges.layout != torch.strided:
+            call["edge_index"] = self._graph(edges)
         return call
 
     def _graph(self, edge_index: Any) -> Any:
@@ -120,23 +122,23 @@ class Converted(BasisConv):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = super().forward(**self._read(args, kwargs))
+        y: Tensor = self._run(self._read(args, kwargs), False)
         return y
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes."""
-        return super().plan(**self._read(args, kwargs))
+        return super().plan(*self._read(args, kwargs))
 
-    def _choose(self, x: Tensor, bound: BoundBasis, order: str | None = None) -> tuple[Plan, Native | None]:
+    def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
-        return super()._choose(x, bound, self.messages if messages else order)
+        return super()._choose(bound, self.messages if messages else order)
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        call = self.call.read(args, kwargs)
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        call = Arguments(**self.call.read(args, kwargs))
         if self.others:
-            other = self._other(call["edge_index"], call.get("edge_weight"))
+            other = self._other(call.edge_index, call.edge_weight)
             if other in self.others:
-                call["edge_index"] = self._bind_to(self.others[other], call["x"], call["edge_index"])
+                call = call._replace(edge_index=self._bind_to(self.others[other], call.x, call.edge_index))
         return call
 
     def _other(self, edge_index: Any, edge_weight: Tensor | None) -> str:

@@ -102,7 +102,7 @@ class Related(Converted):
             flow=self.flow,
             target_row=0 if x.same else None,
         )
-        bound = self.basis.on(self._masked(graph))
+        bound = self.basis.on(self.masked(graph))
         if not self._fused:
             bound = bound.map(lambda part: part.via(self._by_messages))
         y = bound.combine(weight if x.source is None else weight.index_select(1, x.source))

@@ -1,11 +1,12 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
 from .attend import Piece, attend
+from .contract import a_first, theta_first
 from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
 from .pairs import hidden
 from .pattern import Pattern
-from .products import sddmm, spmm
+from .products import sddmm, spmm, spmm_rows
 from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
 
@@ -14,6 +15,7 @@ __all__ = [
     "Pairs",
     "Pattern",
     "Piece",
+    "a_first",
     "attend",
     "collect",
     "gather_matmul",
@@ -25,5 +27,7 @@ __all__ = [
     "sddmm",
     "segment_softmax",
     "spmm",
+    "spmm_rows",
+    "theta_first",
     "typed_matmul",
 ]

@@ -304,7 +304,6 @@ class Pattern:
         for mine, theirs in (("by_target", "by_source"), ("by_source", "by_target")):
             if mine in self.__dict__:
                 pattern.__dict__[theirs] = self.__dict__[mine]
-        pattern.__dict__["T"] = self
         return pattern
 
     def to(self, device: torch.device) -> "Pattern":

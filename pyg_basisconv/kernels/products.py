@@ -11,8 +11,8 @@ from ..portable import portable
 from .op import primitive, wide
 from .pattern import Pattern
 
-# On CPU torch's CSR product is the faster one up to this width, beyond it the embedding bag is.
-_NARROW = 8
+_NARROW = 8  # the width of rows up to which they are narrow
+_FEW = 1 << 12  # entries up to which what starts a product counts more than what it does
 _CHUNK = 1 << 22  # numbers held at a time where no vendor kernel applies
 
 # torch announces once per process that its compressed sparse layout may change; users of this library chose neither
@@ -33,16 +33,22 @@ def _transposed(arrays: Arrays) -> Arrays:
 
 
 def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
-    ptr, index = arrays[:2]
+    return spmm_rows(x, weight, *arrays[:2])
+
+
+def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
+    """`spmm` of a compressed list of entries, without a record for gradients: (M, W) -> (N, W)."""
     N = ptr.numel() - 1
     M, W = x.shape
-    if not index.numel() or not W:
+    E = index.numel()
+    if not E or not W:
         return x.new_zeros(N, W)
     x = x.contiguous()
-    csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW)
+    # On CPU torch's CSR product is the faster one for narrow rows, once there are enough of them.
+    csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW and E > _FEW)
     # Not on CUDA, where it sums in no fixed order, and not under autocast, which takes it for a dense product.
     if csr and not x.is_cuda and not torch.is_autocast_enabled(x.device.type):
-        values = x.new_ones(index.numel()) if weight is None else weight
+        values = x.new_ones(E) if weight is None else weight
         return torch.sparse_csr_tensor(ptr, index, values, (N, M), check_invariants=False) @ x
     # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]

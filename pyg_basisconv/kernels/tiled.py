@@ -55,9 +55,7 @@ class Meetings:
     @kept
     def T(self) -> "Meetings":
         """The same seen from the targets."""
-        turned = Meetings([(target, source) for source, target in self.runs], self.N, self.M)
-        turned.__dict__["T"] = self
-        return turned
+        return Meetings([(target, source) for source, target in self.runs], self.N, self.M)
 
     def to(self, device: torch.device) -> "Meetings":
         """The same on another device."""

@@ -21,3 +21,5 @@ __all__ = [
     "Theta",
     "project",
 ]
+
+default = Full  # of a layer that is given none

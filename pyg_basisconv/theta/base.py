@@ -1,7 +1,7 @@
 """A parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +11,11 @@ from torch.nn.parameter import UninitializedParameter
 from ..basis import BoundBasis
 from ..errors import reject
 from ..kernels import matmul
+from ..kernels.contract import Rows
 from ..sparse_input import sparse_matmul
 
 Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
+Line = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
 
 
 class Blocks(NamedTuple):
@@ -43,6 +45,7 @@ class Theta(nn.Module):
 
     weight: nn.Parameter | UninitializedParameter
     fan: float = 1  # see `Basis`
+    makes_results = False  # True where nobody else holds what `contract` and `gather` return
     carried: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
     K: int
     P: int
@@ -108,7 +111,8 @@ class Theta(nn.Module):
     @property
     def sample(self) -> Tensor | None:
         """A tensor of the dtype of the weight, where it is, learnt if it is; None where there is none."""
-        return self.weight
+        weight = self._parameters.get("weight")
+        return self.weight if weight is None else weight
 
     @property
     def carries(self) -> bool:
@@ -135,6 +139,17 @@ class Theta(nn.Module):
     def gather(self, basis: BoundBasis, z: Members) -> Tensor:
         """What the basis makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
         return basis.combine(z)
+
+    def line(self, order: str) -> "Line | None":
+        """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that
+        takes rows, to y, (N, Q); None where there is none.
+        """
+        return None
+
+    def prepare(self) -> None:
+        """Runs what is to be run before each use of the parameter: pruning and weight norms are hooks."""
+        for hook in self._forward_pre_hooks.values():
+            hook(self, ())
 
     def dense(self, width: int = -1) -> Tensor:
         """(K, P, Q) the matrices written out; `width` is P, where any is taken."""

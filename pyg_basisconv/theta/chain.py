@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import reject
 from ..kernels import matmuls
 from ..kernels.op import autocasting
-from .base import Members, Theta, project
+from .base import Line, Members, Theta, project
 from .full import Full
 
 
@@ -33,6 +33,7 @@ class Chain(Full):
     torch.Size([10, 3, 6])
     """
 
+    makes_results = False
     shift: nn.Parameter | None
     mixing: Tensor | None
 
@@ -89,6 +90,9 @@ class Chain(Full):
         with _precisely(self.sample):
             found = _products(self._matrices(self.first, self.P), self._matrices(self.second, self.between))
             return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
+
+    def line(self, order: str) -> Line | None:
+        return None  # its matrices are products that each order makes for itself
 
     def project(self, x: Tensor) -> Members:
         return project(x, self._weight_for(x))

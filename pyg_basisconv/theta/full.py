@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeGuard
+from typing import Literal, TypeGuard, cast
 
 import torch
 from torch import Tensor
 
 from ..basis import BoundBasis
 from ..errors import reject
-from ..kernels import matmuls
-from .base import Blocks, Members, Theta, glorot, project
+from ..kernels import a_first, matmuls, theta_first
+from ..kernels.contract import Rows
+from .base import Blocks, Line, Members, Theta, glorot, project
 from .heads import side_by_side, stacked
 
 
@@ -21,6 +22,8 @@ class Full(Theta):
     >>> theta.weight.shape, [z.shape for z in theta.project(torch.ones(5, 3))]
     (torch.Size([2, 3, 4]), [torch.Size([5, 4]), torch.Size([5, 4])])
     """
+
+    makes_results = True
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         return K, P, Q
@@ -34,11 +37,25 @@ class Full(Theta):
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         return matmuls(u, self.weight)
 
+    def line(self, order: str) -> Line | None:
+        return _LINES.get(order)
+
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
 
     def blocks(self, width: int) -> Blocks | None:
         return Blocks(self.weight.unsqueeze(1))
+
+
+def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    return a_first(x, cast(Tensor, theta.sample), bias, A)
+
+
+def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    return theta_first(x, cast(Tensor, theta.sample), bias, A)
+
+
+_LINES: dict[str, Line] = {"a_first": _a_first, "theta_first": _theta_first}
 
 
 class Pass(Theta):

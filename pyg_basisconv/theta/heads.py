@@ -137,6 +137,8 @@ class LowRank(Values):
     (torch.Size([4, 3, 2]), torch.Size([4, 2, 8]), torch.Size([4, 3, 8]))
     """
 
+    makes_results = True
+
     def __init__(self, dim: int, bias: bool = False) -> None:
         super().__init__(bias)
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:

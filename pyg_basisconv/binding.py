@@ -1,0 +1,156 @@
+"""From the arguments of a call to features and the family that reads them: all that is checked at the door."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .basis import BoundBasis
+from .content import Content, Inputs
+from .errors import reject
+from .features import check_bound, check_like, read, rows
+from .graph import Graph, grid_shape, sizes
+from .kernels.op import autocasting
+from .layouts import layout
+from .program import Call
+
+if TYPE_CHECKING:
+    from .conv import BasisConv
+
+Reader = Callable[[Any], Tensor]  # from what the user calls x to the rows that the family reads
+
+
+class Binding(NamedTuple):
+    """What a call comes to.
+
+    Args:
+        inputs: the features, with the parameter that they meet.
+        family: that reads them.
+        graph: that it was bound to, without content; None where it was bound before.
+        reads: takes such features from the x of a call.
+    """
+
+    inputs: Inputs
+    family: BoundBasis
+    graph: Graph | None
+    reads: Reader
+
+
+def whole(x: Tensor) -> Tensor:
+    """One tensor for sources and targets."""
+    return x
+
+
+def sources(x: tuple[Tensor, Tensor | None]) -> Tensor:
+    """The sources' features, where nothing reads the targets' own, or these are the first of them."""
+    return x[0]
+
+
+def both(x: tuple[Tensor, Tensor]) -> Tensor:
+    """The sources' features above, and the targets' own below."""
+    return torch.cat([x[0], x[1]], -2)
+
+
+def bind(layer: "BasisConv", call: Call, observed: bool = False) -> Binding:
+    """Checks a call, and binds the basis to it.
+
+    Args:
+        layer: whose call it is.
+        call: its arguments.
+        observed: whether weights that are computed from content are to be looked at.
+
+    Raises:
+        ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
+    """
+    basis, theta, x, edge_index = layer.basis, layer.theta, call.x, call.edge_index
+    given, pair = isinstance(edge_index, BoundBasis), isinstance(x, tuple | list) and len(x) == 2
+    if not layer.takes_pairs and pair and not (x[1] is None and layer.takes_sources):
+        fix = "apply the two layers, each to its own pair"
+        reject("x", "one tensor, for two layers in one", "a pair", fix)
+    edges, shape, size = layout(None if given else edge_index, layer.flow), grid_shape(call.grid), call.size
+    if not given:
+        M, N = sizes(size)
+        size = basis.sized(rows(x) if M is None else M, N, call.batch, shape)
+    features, M, N, target_row = read(x, size, edges.shape[1], theta, basis.reads_target)
+    reads: Reader = whole if features is x else sources if features is x[0] else both
+    if layer.in_channels == -1:
+        layer.in_channels = theta.P  # found in this call
+    if theta.sample is None and basis.reads_content:
+        own = next(basis.parameters(), None)
+        if own is not None:
+            check_like(features, own)
+    if given:
+        asked = N if pair and x[1] is not None else sizes(size)[1]
+        _alone(call)
+        check_bound(edge_index, basis, features, asked)
+        family = basis.accept(edge_index)
+        family = family.masked(layer.masked) if layer.explain else family
+        return _with_constants(layer, Binding(Inputs(features, theta), family, None, reads))
+    if edge_index is None and basis.needs_edges:
+        reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
+    dtype = features.dtype
+    if call.edge_weight is not None and autocasting(features.device):
+        dtype = call.edge_weight.dtype
+    graph = Graph.of(
+        edges,
+        call.edge_weight,
+        call.edge_type,
+        size=(M, N),
+        dtype=dtype,
+        device=features.device,
+        batch=call.batch,
+        lambda_max=call.lambda_max,
+        target_row=target_row,
+        sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
+        grid=shape,
+    )
+    if not basis.reads_edges:
+        unread = ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid")
+        for name in unread:
+            value = getattr(call, name)
+            if value is not None:
+                reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
+    bound = bind_content(layer, call, graph, reads, observed)
+    family = bound.family
+    if features.shape[-2] != family.M:
+        reject(
+            "basis",
+            f"matrices with the {features.shape[-2]} rows of x",
+            f"{family.M} x {family.N}, of {basis}",
+            "turn the edges round instead of the basis, for a graph with M != N",
+        )
+    return _with_constants(layer, bound)
+
+
+def _with_constants(layer: "BasisConv", bound: Binding) -> Binding:
+    """The same, where the parameter has constants only beside a family that says what becomes of them."""
+    if layer.theta.carries and bound.family.levels is None:
+        fix = "give the parameter of two layers the basis that compose gave with it"
+        reject("theta", f"one without constants, for {layer.basis}", layer.theta, fix)
+    return bound
+
+
+def bind_content(layer: "BasisConv", call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
+    """Binds the basis of a layer to a graph that was checked, with the content of a call where it is computed from it."""
+    basis, x = layer.basis, call.x
+    inputs = Inputs(reads(x), layer.theta)
+    if not basis.reads_content:
+        return Binding(inputs, basis.on(layer.masked(graph)), graph, reads)
+    square = graph.M == graph.N and not basis.pools
+    target = x[1] if isinstance(x, tuple | list) else inputs.x if square else None
+    if target is not None and layer.target_channels not in (-1, target.shape[-1]):
+        fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
+        reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
+    E, numbered = graph.source.numel(), bool(layer._message_forward_hooks)
+    content = Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, numbered)
+    return Binding(inputs, basis.on(layer.masked(graph.holding(content))), graph, reads)
+
+
+def _alone(call: Call) -> None:
+    """Rejects what a family that is bound already does not read."""
+    for name in ("edge_weight", "edge_type", "batch", "lambda_max", "edge_attr", "mask", "valid", "grid"):
+        value = getattr(call, name)
+        if value is not None:
+            got = tuple(value.shape) if isinstance(value, Tensor) else value
+            reject(name, "None beside a bound basis", got, "bind the basis with it instead")

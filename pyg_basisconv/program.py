@@ -1,0 +1,186 @@
+"""Programs: what is left to do in a call that is like an earlier one. Nothing is asked, checked or chosen again."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn import Parameter
+from torch_geometric.typing import SparseTensor
+
+from .cache import Witness, constituents
+from .features import is_head
+from .layouts import layout
+
+_PLAIN = (Tensor, Parameter)
+_LIMIT = 8  # programs that a layer keeps
+
+
+class Call(NamedTuple):
+    """The arguments of `BasisConv.forward`, see there."""
+
+    x: Any
+    edge_index: Any = None
+    edge_weight: Any = None
+    edge_type: Any = None
+    edge_attr: Any = None
+    size: Any = None
+    batch: Any = None
+    lambda_max: Any = None
+    mask: Any = None
+    valid: Any = None
+    grid: Any = None
+
+
+Program = Callable[[Any, Call], Tensor]  # of the layer and a call
+
+
+class _Kept(NamedTuple):
+    program: Program
+    refs: list[StorageWeakRef]  # of the integers: while they are there, no other storage has their address
+    floats: Witness | None
+
+
+class Programs:
+    """The programs that a layer has made, by what one glance at a call tells.
+
+    The glance sees the identity and version of all integers, the form of all features, and the modes that change a
+    result. Numbers that a family was bound to, such as weights of edges, are compared: see `Witness`. A program holds
+    what was bound to a graph, and finds parameters by name when it runs, so that others may stand in their place.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, _Kept] = {}
+
+    def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
+        return Programs, ()  # a copy makes its own
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, key: Hashable, call: Call) -> Program | None:
+        """The program of an earlier call that was like this one."""
+        kept = self._kept.get(key)
+        if kept is None or not (kept.floats is None or kept.floats.agrees(_floats(call))):
+            return None
+        return kept.program
+
+    def keep(self, key: Hashable, call: Call, program: Program) -> None:
+        """Keeps a program; those go whose graph is gone, and then the oldest."""
+        kept = self._kept
+        for gone in [k for k, one in kept.copy().items() if any(ref.expired() for ref in one.refs)]:
+            kept.pop(gone, None)
+        kept.pop(key, None)
+        for oldest in list(kept)[: max(0, len(kept) + 1 - _LIMIT)]:
+            kept.pop(oldest, None)
+        floats = _floats(call)
+        refs = [StorageWeakRef(part.untyped_storage()) for part in _parts(call)]
+        kept[key] = _Kept(program, refs, Witness(floats) if floats else None)
+
+
+# Where in a call stand the tensors that a family is bound to, what it is computed from, and plain numbers.
+_STRUCTURE, _CONTENT, _NUMBERS = (1, 2, 3, 6, 7), (4, 8, 9), (5, 10)
+
+
+def _parts(call: Call) -> list[Tensor]:
+    """The dense tensors that a family is bound to."""
+    found: list[Tensor] = []
+    for i in _STRUCTURE:
+        t = call[i]
+        if isinstance(t, Tensor) or type(t) is SparseTensor:
+            held = (t,) if type(t) is Tensor else layout(t).tensors
+            found += [part for one in held if one is not None for part in constituents(one)]
+    return found
+
+
+def _floats(call: Call) -> list[Tensor]:
+    return [part for part in _parts(call) if part.is_floating_point()]
+
+
+def glance(layer: Any, call: Call) -> Hashable | None:
+    """What tells a call from others, or None where no program may be kept of it.
+
+    So it is under transforms, and while something traces; where weights learn; with hooks, explainers, or a parameter
+    or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
+    """
+    x, edges = call[0], call[1]
+    modules = layer._modules
+    theta, basis = modules["theta"], modules["basis"]
+    weight = theta._parameters.get("weight")
+    weight = theta.sample if weight is None else weight
+    if (
+        torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+        or layer.watched
+        or theta._forward_pre_hooks
+        or not (basis.reads_content or basis.key)
+    ):
+        return None
+    if type(x) is Tensor:
+        key: list[Any] = [x.shape, x.dtype, x.layout, x.device, x.requires_grad]
+    elif isinstance(x, tuple | list) and len(x) == 2 and type(x[0]) in _PLAIN and type(x[1]) in (*_PLAIN, type(None)):
+        key = [type(x), x[0] is x[1], x[1] is not None and x[0] is not None and is_head(x[1], x[0])]
+        key += [None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad) for t in x]
+    elif type(x) is Parameter:
+        key = [x.shape, x.dtype, x.layout, x.device, x.requires_grad]
+    else:
+        return None
+    key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
+    key.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
+    if torch._C._is_any_autocast_enabled():
+        key += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    for i in _STRUCTURE:
+        t = call[i]
+        if t is None:
+            key.append(None)
+        elif type(t) is Tensor and t.layout is torch.strided:
+            if t.requires_grad or t.is_inference():
+                return None
+            version = None if t.is_floating_point() else t._version
+            key.append((t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype, version))
+        else:
+            seen = _seen(t)
+            if seen is None:
+                return None
+            key.append(seen)
+    for i in _CONTENT:
+        t = call[i]
+        if t is not None and not isinstance(t, Tensor):
+            return None
+        key.append(None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad))
+    for i in _NUMBERS:
+        n = call[i]
+        if not (n is None or type(n) is int or (isinstance(n, tuple | list) and all(map(_is_size, n)))):
+            return None
+        key.append(tuple(n) if isinstance(n, list) else n)
+    return tuple(key)
+
+
+def _is_size(n: Any) -> bool:
+    return n is None or type(n) is int
+
+
+def _seen(value: Any) -> Hashable | None:
+    """What a glance sees of a structure that is no plain dense tensor: a number, sparse edges, a bound family."""
+    if type(value) in (int, float):
+        return type(value), value
+    if hasattr(value, "number"):  # of a bound family, as no other has it
+        return None if value.requires_grad else value.number
+    if not isinstance(value, Tensor) and type(value) is not SparseTensor:
+        return None
+    held = layout(value)
+    key: list[Hashable] = [held.form]
+    for t in held.tensors:
+        if t is None:
+            key.append(None)
+            continue
+        if type(t) not in _PLAIN or t.requires_grad or t.is_inference():
+            return None
+        for part in constituents(t):
+            version = None if part.is_floating_point() else part._version
+            place = part.untyped_storage()._cdata, part.storage_offset()
+            key.append((*place, part.shape, part.stride(), part.dtype, version))
+    return tuple(key)
