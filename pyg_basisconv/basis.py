@@ -53,10 +53,11 @@ class Work(NamedTuple):
     numbers: int = 0
 
     def plus(self, other: "Work") -> "Work":
-        return Work(*(a + b for a, b in zip(self, other, strict=True)))
+        entries, rows, products, numbers = other
+        return Work(self.entries + entries, self.rows + rows, self.products + products, self.numbers + numbers)
 
     def times(self, n: int) -> "Work":
-        return Work(*(n * a for a in self))
+        return Work(n * self.entries, n * self.rows, n * self.products, n * self.numbers)
 
 
 def whole(blocks: Tensor) -> Tensor:
@@ -134,19 +135,18 @@ class BoundBasis:
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
     grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
-    number: int  # see `numbered`
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
-        self = super().__new__(cls)
-        self.number = numbered(self)
-        return self
+    @cached_property
+    def number(self) -> int:
+        """See `numbered`."""
+        return numbered(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"number", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        kept = {"_explicit", "_dense", "_expansions", "_entries", "_held"}
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -18,6 +19,7 @@ _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
 _ROOM = 128 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
+_LOOKS = 2  # entries that are looked at when one more comes
 _DOUBTED = ContextVar("_DOUBTED", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
@@ -50,7 +52,9 @@ class kept(cached_property[Any]):
             return self
         if portable():
             return self.func(instance)
-        return vars(instance).setdefault(self.attrname, lasting(lambda: self.func(instance)))
+        if torch.is_inference_mode_enabled():
+            return instance.__dict__.setdefault(self.attrname, lasting(lambda: self.func(instance)))
+        return instance.__dict__.setdefault(self.attrname, self.func(instance))
 
 
 def memo(store: dict[Any, Any], key: Hashable, build: Callable[[], Any]) -> Any:
@@ -97,7 +101,7 @@ class Witness:
         self._refs = [StorageWeakRef(t.untyped_storage()) for t in parts]
         doubted = _DOUBTED.get()
         self._copies = [t.detach().clone() if doubted or t.is_floating_point() else None for t in parts]
-        self.nbytes = sum(t.numel() * t.element_size() for t in parts)
+        self.nbytes = sum([t.nbytes for t in parts])
 
     @property
     def expired(self) -> bool:
@@ -141,7 +145,6 @@ class IdentityCache:
         self._limit = limit
         self._entries: dict[Hashable, _Entry] = {}
         self._lasting: dict[Hashable, Any] = {}
-        self._misses = 0
 
     def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
         return IdentityCache, (self._limit,)  # a copy knows other tensors
@@ -186,18 +189,20 @@ class IdentityCache:
         return found
 
     def _sweep(self) -> None:
-        """Makes room for one more. A storage that has died keeps its address until its weak references go."""
-        self._misses += 1
-        entries = self._entries
-        if self._misses % max(1, len(entries) // 8) == 0:
-            for dead in [key for key, entry in entries.copy().items() if entry.witness.expired]:
-                entries.pop(dead, None)
-        shorten(entries, self._limit - 1)
-        room = _ROOM
-        for i, (key, entry) in enumerate(reversed(list(entries.items()))):
-            room -= entry.witness.nbytes
-            if room < 0 and i >= _NEWEST:
-                entries.pop(key, None)
+        """Makes room for one more: of the entries that were looked at longest ago, those whose tensors are gone leave.
+
+        A storage that has died keeps its address until its weak references go.
+        """
+        entries, room = self._entries, _ROOM
+        for key in list(islice(entries, _LOOKS)):
+            entry = entries.pop(key, None)
+            if entry is not None and not entry.witness.expired:
+                entries[key] = entry
+        while len(entries) >= self._limit or (len(entries) > _NEWEST and self._nbytes() > room):
+            entries.pop(next(iter(entries)), None)
+
+    def _nbytes(self) -> int:
+        return sum(entry.witness.nbytes for entry in self._entries.values())
 
 
 @contextmanager

@@ -28,6 +28,9 @@ from .theta import Theta, default
 from .theta.base import Line
 
 
+_FEW_ROWS = 1 << 15
+
+
 class BasisConv(MessagePassing):
     r"""Convolution on any structure: :math:`y = \sum_k A_k^\top x \, \Theta_k + b`.
 
@@ -343,7 +346,7 @@ class BasisConv(MessagePassing):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
-        return self._choose(self._bind(Call(*args, **kwargs)))
+        return self._planned(self._problem(self._bind(Call(*args, **kwargs))), self.order)
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -408,9 +411,14 @@ class BasisConv(MessagePassing):
         return x if copy is None else copy
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
-        """The plan of a call."""
+        """What a call is planned to do: the plan of sizes like its own, which is kept."""
+        problem, order = self._problem(bound), self.order if order is None else order
+        return self._planned(problem.coarse if order == "auto" and not portable() else problem, order)
+
+    def _problem(self, bound: Binding) -> Problem:
+        """The sizes of a call."""
         x, family, grad, theta = bound.inputs.x, bound.family.matrices, torch.is_grad_enabled(), self.theta
-        weight, order = theta.sample, self.order if order is None else order
+        weight = theta.sample
         P, learnt, messages = x.size(-1), family.requires_grad, not self._fused
         fixed = not (x.requires_grad or learnt or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
@@ -426,8 +434,8 @@ class BasisConv(MessagePassing):
             Q=theta.outputs(P),
             B=1 if x.dim() == 2 else prod(x.shape[:-2]),
             inner=P if theta.Q < 0 else theta.inner,
-            expand=family.works["expand"],
-            gather=family.works["combine" if theta.sums else "each"],
+            expand=family.work("expand"),
+            gather=family.work("combine" if theta.sums else "each"),
             nnz=-1 if features.layout == torch.strided else features._nnz(),
             grad_x=grad and x.requires_grad,
             grad_theta=grad and weight is not None and weight.requires_grad,
@@ -438,11 +446,14 @@ class BasisConv(MessagePassing):
             learns=weight is not None,
             messages=messages,
             native=None if native is None else native[1:5],
-            compact=self._compactions(family) if rows else (),
+            compact=self._compactions(family) if rows and (self.order == "compacted" or _many(family)) else (),
             mixing=None if mixing is None or H is None else (H, mixing),
             batched=bool(family.batch),
         )
-        problem = problem.of_example if portable() else problem
+        return problem.of_example if portable() else problem
+
+    @staticmethod
+    def _planned(problem: Problem, order: str) -> Plan:
         if portable() and order == "compacted":
             reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
         chosen = plan(problem, order)
@@ -468,6 +479,11 @@ def _finite(y: Tensor) -> bool:
     if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True
     return bool(y.detach().isfinite().all())
+
+
+def _many(family: BoundBasis) -> bool:
+    """Whether all rows of all members are so many that it may pay to look for those that are touched."""
+    return family.K * max(family.M, family.N) > _FEW_ROWS
 
 
 def _same_memory(y: Tensor, t: Tensor) -> bool:

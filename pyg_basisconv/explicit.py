@@ -109,7 +109,7 @@ class EdgeSet:
             there = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
             return checked(torch.where(there, end * K + self.type, -1), K * size)
         dtype = index_dtype(K * size)
-        return end.to(dtype) * K + self.type.to(dtype)
+        return torch.add(self.type.to(dtype), end.to(dtype), alpha=K)
 
     @kept
     def expand(self) -> Pattern:
@@ -433,7 +433,7 @@ def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
     sets, device = [part.edge_set for part in parts], first.device
     starts = accumulate((part.K for part in parts), initial=0)
     kinds = [
-        torch.full((e.source.numel(),), start, device=device) if e.K == 1 else e.type.long() + start
+        torch.full((e.source.numel(),), start, dtype=torch.int32, device=device) if e.K == 1 else e.type.int() + start
         for e, start in zip(sets, starts, strict=False)
     ]
     weight = None

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Hashable
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from .cache import IdentityCache, memo
 from .errors import reject
 from .kernels import Pattern, spmm
-from .kernels.pattern import extremes, index_dtype
+from .kernels.pattern import extremes, index_dtype, within
 from .layouts import Ends, Layout, layout
 from .portable import checked, portable
 
@@ -131,9 +130,14 @@ class Graph:
     def N(self) -> int:
         return self.structure.N
 
+    def _copy(self) -> "Graph":
+        graph = object.__new__(type(self))
+        vars(graph).update(vars(self))
+        return graph
+
     def holding(self, content: "Content") -> "Graph":
         """The same graph, with all that was derived from it, for bases that read a content."""
-        graph = copy(self)
+        graph = self._copy()
         graph.content = content
         return graph
 
@@ -143,14 +147,14 @@ class Graph:
         Args:
             mask: (E,) numbers.
         """
-        graph = copy(self)
+        graph = self._copy()
         graph.mask = None if mask is None else mask.to(self.wide)
         return graph
 
     @property
     def bare(self) -> "Graph":
         """The same graph, without what was derived from it."""
-        graph = copy(self)
+        graph = self._copy()
         graph._memo = {}
         return graph
 
@@ -174,7 +178,7 @@ class Graph:
             return self
 
         def build() -> Graph:
-            graph = copy(self)
+            graph = self._copy()
             graph.grid, graph._memo = grid, {}
             return graph
 
@@ -200,7 +204,7 @@ class Graph:
             return self
 
         def build() -> Graph:
-            graph = copy(self)
+            graph = self._copy()
             graph.target_row, graph._memo = 0, {}
             return graph
 
@@ -363,10 +367,13 @@ class Graph:
                 )
         M, N = edges.shape[0] if M is None else M, edges.shape[1] if N is None else N
         _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
-        structure = _STRUCTURES.get(
-            (*edges.indices, edge_type),
-            (edges.form, M, N, device, sources),
-            lambda: _structure(ends, edge_type, M, N, device, sources),
+        # Beside numbers that come and go, the same edges keep what was derived from them alone.
+        apart = not (edge_weight is batch is None and isinstance(lambda_max, int | float | None))
+        args = (edge_type, M, N, device, sources)
+        structure = (
+            _STRUCTURES.get((*edges.indices, edge_type), (edges.form, *args[1:]), lambda: _structure(ends, *args))
+            if apart
+            else _structure(ends, *args)
         )
         # What is kept owns its memory: the caller's tensors may die, or change.
         weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
@@ -515,17 +522,19 @@ def _structure(
     for name, end, count in (("source", source, M if sources is None else sources), ("target", target, N)):
         if end.is_meta:
             reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
-        low, high = extremes(end) if end.numel() else (0, -1)
-        if low < 0:
-            reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
-        if count is not None and high >= count:
-            reject(
-                "edge_index",
-                f"{name} indices below {count}, the number of {name}s",
-                high,
-                "check the edges, or pass x (or size) for all nodes",
-            )
-        sizes.append(high + 1 if count is None else count)
+        if count is None or not within(end, count):
+            low, high = extremes(end) if end.numel() else (0, -1)
+            if low < 0:
+                reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
+            if count is not None:
+                reject(
+                    "edge_index",
+                    f"{name} indices below {count}, the number of {name}s",
+                    high,
+                    "check the edges, or pass x (or size) for all nodes",
+                )
+            count = high + 1
+        sizes.append(count)
     if M is None and N is None:
         sizes = [max(sizes)] * 2
     sizes[0] = sizes[0] if M is None else M  # behind the sources may stand rows that no edge reads

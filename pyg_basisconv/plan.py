@@ -73,9 +73,34 @@ class Problem(NamedTuple):
     batched: bool = False  # True where each graph of the batch has matrices of its own
 
     @property
+    def coarse(self) -> "Problem":
+        """The same with sizes rounded up to three binary digits: what is planned for batches that differ a little."""
+        return self._replace(
+            M=_rounded(self.M),
+            N=_rounded(self.N),
+            nnz=_rounded(self.nnz),
+            expand=_coarse(self.expand),
+            gather=_coarse(self.gather),
+        )
+
+    @property
     def of_example(self) -> "Problem":
         """The same where sizes are symbols: with those of the example, for which the plan is made."""
         return Problem(*map(_hint, self))
+
+
+def _coarse(work: Work) -> Work:
+    return Work(_rounded(work.entries), _rounded(work.rows), work.products, _rounded(work.numbers))
+
+
+def _rounded(n: int) -> int:
+    """A number of at least its size, with three binary digits and zeros behind them.
+
+    >>> [_rounded(n) for n in (-1, 7, 9, 1000)]
+    [-1, 7, 10, 1024]
+    """
+    zeros = max(0, n.bit_length() - 3)
+    return -(-n >> zeros) << zeros
 
 
 def _hint(value: Any) -> Any:

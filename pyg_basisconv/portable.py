@@ -13,7 +13,7 @@ from .errors import reject
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_FORWARD_MODE: ContextVar[bool | None] = ContextVar("_FORWARD_MODE", default=None)  # as a call found it
+_SETTLED: ContextVar[bool | None] = ContextVar("_SETTLED", default=None)  # what a call found when it began
 
 
 def portable() -> bool:
@@ -22,10 +22,14 @@ def portable() -> bool:
     So it is under `torch.export` (and with it ONNX), whose tensors have no numbers and whose sizes are symbols; where
     transforms of `torch.func` are active, and under forward-mode derivatives. What is computed there is not kept.
     """
-    forward_mode = None if torch.compiler.is_dynamo_compiling() else _FORWARD_MODE.get()
-    if forward_mode is None:
-        forward_mode = forward_ad._current_level >= 0
-    return forward_mode or torch._C._are_functorch_transforms_active() or exporting()
+    if torch.compiler.is_dynamo_compiling():
+        return _now()
+    found = _SETTLED.get()
+    return _now() if found is None else found
+
+
+def _now() -> bool:
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active() or exporting()
 
 
 def settled(function: Callable[P, R]) -> Callable[P, R]:
@@ -33,12 +37,11 @@ def settled(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def on_one_path(*args: P.args, **kwargs: P.kwargs) -> R:
-        found = _FORWARD_MODE.get()
-        token = _FORWARD_MODE.set(forward_ad._current_level >= 0 if found is None else found)
+        token = _SETTLED.set(portable())
         try:
             return function(*args, **kwargs)
         finally:
-            _FORWARD_MODE.reset(token)
+            _SETTLED.reset(token)
 
     return on_one_path
 

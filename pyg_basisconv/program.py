@@ -1,6 +1,7 @@
 """Programs: what is left to do in a call that is like an earlier one. Nothing is asked, checked or chosen again."""
 
 from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from .layouts import layout
 
 _PLAIN = (Tensor, Parameter)
 _LIMIT = 8  # programs that a layer keeps
+_LOOKS = 2  # those that are looked at when one more comes
 
 
 class Call(NamedTuple):
@@ -70,11 +72,13 @@ class Programs:
     def keep(self, key: Hashable, call: Call, program: Program) -> None:
         """Keeps a program; those go whose graph is gone, and then the oldest."""
         kept = self._kept
-        for gone in [k for k, one in kept.copy().items() if any(ref.expired() for ref in one.refs)]:
-            kept.pop(gone, None)
+        for some in list(islice(kept, _LOOKS)):  # of those that were looked at longest ago
+            one = kept.pop(some, None)
+            if one is not None and not any(ref.expired() for ref in one.refs):
+                kept[some] = one
         kept.pop(key, None)
-        for oldest in list(kept)[: max(0, len(kept) + 1 - _LIMIT)]:
-            kept.pop(oldest, None)
+        while len(kept) >= _LIMIT:
+            kept.pop(next(iter(kept)), None)
         floats = _floats(call)
         refs = [StorageWeakRef(part.untyped_storage()) for part in _parts(call)]
         kept[key] = _Kept(program, refs, Witness(floats) if floats else None)

@@ -273,7 +273,7 @@ def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
 def sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     """(N,) the sum of the weights of the edges into each target, in a fixed order of summation; None for ones."""
     if weight is None:
-        return pattern.by_target.ptr.diff().to(dtype)
+        return pattern.into.to(dtype)
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
     order = pattern.by_target.order
     w = weight if order is None else weight.index_select(0, order)

@@ -118,10 +118,10 @@ class BoundConcat(BoundBasis):
         return BoundConcat([part.T for part in self.parts])
 
     def work(self, direction: Direction) -> Work:
-        total = Work()
-        for part in self.parts:
-            total = total.plus(part.work(direction))
-        return total
+        first, *others = (part.work(direction) for part in self.parts)
+        for other in others:
+            first = first.plus(other)
+        return first
 
     @property
     def alpha(self) -> Tensor | None:

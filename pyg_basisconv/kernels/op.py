@@ -85,6 +85,8 @@ def wide(x: Tensor) -> torch.dtype:
 
 def autocasting(device: torch.device) -> bool:
     """Whether products are made in a narrower dtype there; never on a device that torch knows no autocast for."""
+    if not torch._C._is_any_autocast_enabled():
+        return False
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 

@@ -148,11 +148,11 @@ def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     place = np.arange(E, dtype=dtype)
     if coo_tocsr is None:
         both = [coo_array((data, (rows, place)), shape=(num_groups, E)).tocsr() for data in (columns, place)]
-        ptr, index, order = both[0].indptr, both[0].data, both[1].data
+        ptr, index, order = (a.astype(dtype) for a in (both[0].indptr, both[0].data, both[1].data))
     else:
         ptr, index, order = np.empty(num_groups + 1, dtype), np.empty(E, dtype), np.empty(E, dtype)
         coo_tocsr(num_groups, E, E, rows, columns, place, ptr, index, order)
-    return Compressed(*(torch.from_numpy(a).to(group.dtype) for a in (ptr, index, order)))
+    return Compressed(torch.from_numpy(ptr), torch.from_numpy(index), torch.from_numpy(order))
 
 
 def _repeat(index: Tensor, count: int, step: int, dtype: torch.dtype) -> Tensor:
@@ -174,8 +174,8 @@ class Pattern:
 
     def __init__(self, source: Tensor, target: Tensor, M: int, N: int) -> None:
         dtype = index_dtype(M, N, source.numel())
-        self.source = source.to(dtype)
-        self.target = target.to(dtype)
+        self.source = source if source.dtype == dtype else source.to(dtype)
+        self.target = target if target.dtype == dtype else target.to(dtype)
         self.M, self.N = M, N
 
     def __getstate__(self) -> dict[str, Any]:
@@ -192,6 +192,13 @@ class Pattern:
     @kept
     def by_source(self) -> Compressed:
         return compress(self.source, self.target, self.M)
+
+    @kept
+    def into(self) -> Tensor:
+        """(N,) how many entries there are into each target."""
+        if "by_target" in self.__dict__ or portable() or self.target.is_cuda:
+            return self.by_target.ptr.diff()
+        return torch.from_numpy(np.bincount(self.target.numpy(), minlength=self.N))
 
     @kept
     def one_way(self) -> list[Tensor]:
