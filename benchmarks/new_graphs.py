@@ -12,6 +12,7 @@ from pyg_basisconv import convert
 
 from .compare import assert_close, assert_same_gradients, step
 from .contest import best, checked, measure
+from .data import random_graph
 from .layers import lay_out
 from .measure import Effort, Work
 from .result import Bench, OneThread, Result, Row, Target
@@ -23,16 +24,16 @@ EFFORT = Effort(rounds=15, seconds=1.0, burst=0.02)
 
 
 class Drawn(NamedTuple):
-    """A random graph with features that need a gradient."""
+    """A random graph, without loops and repeated edges, and features that need a gradient."""
 
     x: Tensor
     edge_index: Tensor
     edge_type: Tensor
 
     @classmethod
-    def of(cls, N: int, E: int) -> "Drawn":
-        x = torch.randn(N, WIDTH, requires_grad=True)
-        return cls(x, torch.randint(N, (2, E)), torch.randint(RELATIONS, (E,)))
+    def of(cls, N: int, E: int, seed: int) -> "Drawn":
+        graph = random_graph("drawn", N, E, WIDTH, seed=seed)
+        return cls(graph.x.requires_grad_(), graph.edge_index, torch.randint(RELATIONS, (E,)))
 
 
 class NewGraphRow(NamedTuple):
@@ -55,7 +56,7 @@ class NewGraphRow(NamedTuple):
         torch.manual_seed(0)
         peer = self.make()
         ours = checked(convert(peer))
-        pool = [Drawn.of(N, E) for _ in range(POOL)]
+        pool = [Drawn.of(N, E, seed) for seed in range(POOL)]
         gradient = torch.randn(N, WIDTH)
 
         def build(layout: str) -> Work:

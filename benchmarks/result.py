@@ -119,6 +119,11 @@ class Result:
     def met(self) -> bool:
         return all(good for good, _ in self.judged)
 
+    @property
+    def lost(self) -> bool:
+        """Behind its target, or behind the peer."""
+        return not self.met or (self.ratio is not None and self.ratio < 1)
+
 
 class Row(Protocol):
     """A work, what it is measured against, and what is asked of it."""
