@@ -85,8 +85,8 @@ class Call(NamedTuple):
     name: str
     make: Callable[[], nn.Module]
     given: Callable[[], Arguments]
-    forward: float
-    both: float
+    forward: float | None
+    both: float | None
     convert: Callable[[nn.Module], nn.Module] = convert
     check: Callable[[nn.Module, nn.Module, Tensor], None] | None = None
 
@@ -152,9 +152,12 @@ CALLS = [
 ]
 
 
+IN_EVALUATION = Call("MultiheadAttention in evaluation", lambda: Attended(True).eval(), on_sequence, None, None)
+
+
 def small_rows() -> list[Row]:
-    """Forward, and forward and backward."""
+    """Forward, and forward and backward; in evaluation torch's attention without gradients is one kernel."""
     both = (False, True)
     rows = [SmallRow(call, backward) for call in CALLS for backward in both]
     rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]
-    return [OneThread(row) for row in rows]
+    return [OneThread(row) for row in [*rows, SmallRow(IN_EVALUATION, backward=False)]]

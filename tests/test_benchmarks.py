@@ -334,7 +334,7 @@ def test_rows_of_knowledge_graphs_end_to_end(
 
 @pytest.mark.parametrize(
     ("only", "count"),
-    [("small call", 2 * len(small.CALLS) + 6), ("new graph in every step", 14), ("batches of 32", 8), ("no growth", 3)],
+    [("small call", 2 * len(small.CALLS) + 7), ("new graph in every step", 14), ("batches of 32", 8), ("no growth", 3)],
 )
 def test_rows_of_small_and_new_graphs_end_to_end(
     only: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
