@@ -2,22 +2,16 @@
 
 import argparse
 import json
-import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from . import orders
-from .data import Missing
-from .machine import machine
-from .result import Bench, Result
-from .rows import rows
-from .table import HEAD, NOTES, cells, markdown
-from .verdicts import refusals, verdicts
+from .report import measured
+from .table import NOTES
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,36 +27,11 @@ def parser() -> argparse.ArgumentParser:
 
 def table(only: Sequence[str] | None, quick: bool, device: str) -> dict[str, Any]:
     """Measures and prints."""
-    bench, about = Bench(quick, device), machine(device)
-    print(", ".join(f"{name} {value}" for name, value in about.items()))
-    limits = bench.ceilings
-    print(f"ceilings: {limits.bandwidth / 1e9:.3g} GB/s copied, {limits.arithmetic / 1e9:.3g} Gop/s in a product")
-
-    results: list[Result] = []
-    missing: list[str] = []
-    for row in rows():
-        wanted = not only or any(text.lower() in row.name.lower() for text in only)
-        if wanted and device in row.devices:
-            print(f"\r\033[K{row.name}", end="", file=sys.stderr, flush=True)
-            try:
-                results.append(row.run(bench))
-            except Missing as error:
-                missing.append(f"- skipped: {row.name}: {error}")
-    print("\r\033[K", end="", file=sys.stderr, flush=True)
-    for one in bench.graphs.values():
-        print(one)
-    print("\n" + markdown(HEAD, [cells(r) for r in results], left=3) + "\n")
-    closing = ["- targets are not judged with --quick"] if quick else verdicts(results)
-    print("\n".join([NOTES, "", *missing, *refusals(results), *closing]))
-    return {
-        "machine": about,
-        "ceilings": limits._asdict(),
-        "quick": quick,
-        "graphs": [str(one) for one in bench.graphs.values()],
-        "rows": [asdict(r) | {"met": r.met} for r in results],
-        "skipped": missing,
-        "targets": closing,
-    }
+    report = measured(only, quick, device)
+    print("\n".join([report.head, *report.graphs]))
+    print(f"\n{report.table}\n")
+    print(f"{NOTES}\n\n{report.closing}")
+    return report.all
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -143,6 +143,7 @@ def planned(module: nn.Module, call: Work) -> list[Any]:
     calls: list[tuple[Any, Arguments, dict[str, Any]]] = []
 
     def note(conv: nn.Module, args: Arguments, kwargs: dict[str, Any]) -> None:
+        kwargs = {name: value for name, value in kwargs.items() if name != "return_attention"}  # of which no plan knows
         calls.append((conv, args, kwargs))
 
     convs = [m for m in module.modules() if isinstance(m, BasisConv)]

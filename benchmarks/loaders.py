@@ -51,7 +51,7 @@ class Training:
     """A model and the batches that it is trained on.
 
     make: of the widths of x and inside; loader: yields the batches; layouts: those in which PyG takes one; called: the
-    arguments that the model gets of it; least: the least width inside.
+    arguments that the model gets of it; least: the least width inside; convert: makes ours of the model.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Training:
     layouts: Sequence[str]
     called: Callable[[Any], tuple[Any, ...]]
     least: int = 1
+    convert: Callable[[nn.Module], nn.Module] = convert
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         y: Tensor = model(*self.called(batch))
@@ -98,15 +99,20 @@ class Training:
         return make, loader, batches
 
     def assert_same(self, make: Callable[[], nn.Module], batch: Any) -> None:
-        """The loss and all gradients, with the same parameters."""
+        """The loss, and all gradients in float64: rounding may take a number to the other side of a ReLU."""
+        peer = make()
+        ours = checked(self.convert(peer))
+        with torch.no_grad():
+            assert_close(self.loss(ours, new(batch)), self.loss(peer, new(batch)), f"{self.name}: the loss")
 
         def both(model: nn.Module) -> tuple[Tensor, ...]:
-            return step(lambda: self.loss(model, new(batch)), list(model.parameters()), torch.tensor(1.0))
+            exact = new(batch)
+            exact.x = batch.x.double()
+            gradient = torch.tensor(1.0, dtype=torch.float64)
+            return step(lambda: self.loss(model, exact), list(model.parameters()), gradient)
 
-        peer = make()
-        found, expected = both(checked(convert(peer))), both(peer)
-        assert_close(found[0], expected[0], f"{self.name}: the loss")
-        assert_same_gradients(make(), convert, expected[1:], found[1:], self.name)
+        found, expected = both(ours.double()), both(peer.double())
+        assert_same_gradients(make().double(), self.convert, expected[1:], found[1:], self.name)
 
     def fields(self, batches: Sequence[Any]) -> dict[str, Any]:
         edges = round(statistics.mean(batch.edge_index.shape[1] for batch in batches))
@@ -150,7 +156,7 @@ class StepsRow:
             return work
 
         layout, peers, skipped = best(training.layouts, build, "cpu")
-        ours = convert(make())
+        ours = training.convert(make())
         plans = planned(ours, lambda: training.loss(ours, batches[0]))
         fields = training.fields(batches) | {"order": ", ".join(plan.order for plan in plans)}
         fields |= {"work": self.name, "gradients": "Theta", "way": layout, "skipped": skipped, "target": self.target}
@@ -159,15 +165,17 @@ class StepsRow:
 
 @dataclass(frozen=True)
 class LoadedRow:
-    """The beginning of an epoch, with the loader's work."""
+    """An epoch or its beginning, with the loader's work. most: batches, None for all."""
 
     training: Training
     target: Target
+    most: int | None = LOADED
     devices: tuple[str, ...] = ("cpu",)
 
     @property
     def name(self) -> str:
-        return f"{self.training.name}: {LOADED} batches, sampling included"
+        what = "an epoch, loading included" if self.most is None else f"{self.most} batches, sampling included"
+        return f"{self.training.name}: {what}"
 
     def run(self, bench: Bench) -> Result:
         training = self.training
@@ -178,13 +186,13 @@ class LoadedRow:
 
             def work() -> None:
                 torch.manual_seed(next(seeds))  # both draw the same
-                for batch in itertools.islice(loader, 2 if bench.quick else LOADED):
+                for batch in itertools.islice(loader, 2 if bench.quick else self.most):
                     training.train(model, laid_out(batch, layout), optimizer)
 
             return work
 
         layout, peers, skipped = best(training.layouts, lambda layout: begin(make(), layout), "cpu")
-        ours, theirs = interleave([begin(convert(make()), "edge_index"), peers], bench.effort)
+        ours, theirs = interleave([begin(training.convert(make()), "edge_index"), peers], bench.effort)
         return Result(
             work=self.name,
             gradients="Theta",
@@ -216,9 +224,12 @@ class SetUpRow:
     def run(self, bench: Bench) -> Result:
         training = self.training
         make, _, batches = training.start(bench)
-        thin = convert(training.make(1, training.least))
+        thin = training.convert(training.make(1, training.least))
         works = [training.steps(thin, [narrowed(batch) for batch in batches])]
-        works += [training.steps(thin, [narrowed(batches[0])], again=True), training.steps(convert(make()), batches)]
+        works += [
+            training.steps(thin, [narrowed(batches[0])], again=True),
+            training.steps(training.convert(make()), batches),
+        ]
         new, again, whole = interleave(works, bench.closely.effort)
         set_up = statistics.median(a - b for a, b in zip(new, again, strict=True))
         seconds = statistics.median(whole)

@@ -4,7 +4,8 @@ import gc
 import json
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import NamedTuple
@@ -44,6 +45,17 @@ class Ceilings(NamedTuple):
     def seconds(self, operations: float, moved: float) -> float:
         """The least time that so many operations and bytes take."""
         return max(operations / self.arithmetic, moved / self.bandwidth)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """With so many threads of torch, and then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def synchronize(device: str) -> None:

@@ -13,10 +13,12 @@ from .layers import ATTENTION, CONVOLUTIONS, LAYOUTS, Layer, layer
 from .result import Bench, Result, Target
 
 EVERY = Target(ratio=1, group="any layer, any size")
+SPARSE = ", sparse x"  # of a way in which PyG has it, too
 
 
 class LayerRow(NamedTuple):
-    """A layer on one of the graphs. layouts: those open to PyG, None for all; Q: the width out, where it is not the
+    """A layer on one of the graphs. sparse_x: ours has sparse features, and PyG's the same, where it takes them, or
+    dense ones if it is faster so; layouts: those open to PyG, None for all; Q: the width out, where it is not the
     graph's; backward: False for the forward pass alone.
     """
 
@@ -44,15 +46,20 @@ class LayerRow(NamedTuple):
         grad_x = self.backward and (not size.first or not state)
         x = graph.x.clone().requires_grad_(grad_x)
 
-        def peer(layout: str) -> nn.Module:
-            return layer.module(layout, P, Q, not grad_x and self.backward, state)
+        layouts = list(self.layouts or layer.layouts())
+        features = dict.fromkeys(layouts, x)
+        if self.sparse_x:
+            features |= {layout + SPARSE: graph.sparse_x for layout in layouts}
+
+        def peer(way: str) -> nn.Module:
+            return layer.module(way.removesuffix(SPARSE), P, Q, not grad_x and self.backward, state)
 
         contest = Contest(
             name=self.name,
-            ways=self.layouts or layer.layouts(),
+            ways=list(features),
             reference="edge_index",
             peer=peer,
-            arguments=lambda layout: (x, *layer.edges(graph, layout)),
+            arguments=lambda way: (features[way], *layer.edges(graph, way.removesuffix(SPARSE))),
             convert=convert,
             ours=(graph.sparse_x if self.sparse_x else x, *layer.edges(graph, "edge_index")),
             inputs=[x] if grad_x else [],

@@ -33,21 +33,35 @@ class ResidentRow:
 
     def run(self, bench: Bench) -> Result:
         N, E = (10_000, 250_000) if bench.quick else (1_000_000, 25_000_000)
-        command = [sys.executable, "-m", "benchmarks.resident", str(N), str(E), str(torch.get_num_threads())]
-        root = Path(__file__).parent.parent
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{self.name}: {done.stderr}")
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = in_a_process("benchmarks.resident", N, E, torch.get_num_threads())
         about = {"work": self.name, "graph": "25M edges", "E": E, "P": WIDTH, "Q": WIDTH, "gradients": "Theta, x"}
         return Result(target=self.target, **about, **found)
 
 
+def in_a_process(module: str, *arguments: object) -> dict[str, Any]:
+    """What a module prints on its last line, run in a process of its own."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[1:])}: {done.stderr}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def peak() -> int:
     """Bytes of this process in memory, at most so far; what it was before it ran this program is not counted."""
+    return _status("VmHWM")
+
+
+def held() -> int:
+    """Bytes of this process in memory now, or at most so far where the system does not tell."""
+    return _status("VmRSS")
+
+
+def _status(field: str) -> int:
     status = Path("/proc/self/status")
     if status.is_file():
-        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith(field))
         return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,11 +2,11 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .data import Graph, graph
-from .measure import FULL, QUICK, Ceilings, Effort, ceilings
+from .measure import FULL, QUICK, Ceilings, Effort, ceilings, threads
 
 CLOSE = Effort(rounds=15, seconds=3.0, burst=0.02)
 
@@ -32,8 +32,12 @@ class Bench:
     @property
     def closely(self) -> "Bench":
         """The same with more rounds, for works that should take about the same time."""
+        return self.at(CLOSE)
+
+    def at(self, effort: Effort) -> "Bench":
+        """The same with another effort, unless it is quick."""
         other = copy.copy(self)
-        other.effort = QUICK if self.quick else CLOSE
+        other.effort = QUICK if self.quick else effort
         return other
 
 
@@ -115,6 +119,11 @@ class Result:
     def met(self) -> bool:
         return all(good for good, _ in self.judged)
 
+    @property
+    def lost(self) -> bool:
+        """Behind its target, or behind the peer."""
+        return not self.met or (self.ratio is not None and self.ratio < 1)
+
 
 class Row(Protocol):
     """A work, what it is measured against, and what is asked of it."""
@@ -126,3 +135,22 @@ class Row(Protocol):
     def devices(self) -> tuple[str, ...]: ...
 
     def run(self, bench: Bench) -> Result: ...
+
+
+@dataclass(frozen=True)
+class OneThread:
+    """A row in one thread of torch, whatever the other rows have."""
+
+    row: Row
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}, one thread"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.row.devices
+
+    def run(self, bench: Bench) -> Result:
+        with threads(1):
+            return replace(self.row.run(bench), work=self.name)

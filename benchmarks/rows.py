@@ -1,10 +1,13 @@
 """All rows of the table."""
 
 from .algebra import algebra_rows
+from .batches import batch_rows
 from .dense import dense_rows
 from .epoch import EpochRow
 from .grids import grid_rows
+from .growth import growth_rows
 from .loaders import loader_rows
+from .new_graphs import new_graph_rows
 from .on_graphs import attention_rows, convolution_rows, every_row
 from .recurrent import recurrent_rows
 from .relations import relations_rows
@@ -12,6 +15,7 @@ from .resident import ResidentRow
 from .result import Row
 from .sequences import sequence_rows
 from .sites import sites_rows
+from .small import small_rows
 from .walks import walks_rows
 
 
@@ -20,4 +24,5 @@ def rows() -> list[Row]:
     own: list[Row] = [*convolution_rows(), EpochRow(), *attention_rows(), ResidentRow()]
     knowledge = [*relations_rows(), *walks_rows()]
     grids = [*sequence_rows(), *grid_rows(), *sites_rows(), *recurrent_rows(), *algebra_rows()]
-    return [*own, *loader_rows(), *dense_rows(), *grids, *knowledge, *every_row()]
+    often = [*small_rows(), *new_graph_rows(), *batch_rows(), *growth_rows()]
+    return [*own, *often, *loader_rows(), *dense_rows(), *grids, *knowledge, *every_row()]

@@ -22,7 +22,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) 
 
 
 NOTES = """\
-PyG has the best of its layouts, ours an edge_index, or on grids nothing; x is constant where it has no gradient.
+PyG has the best of its layouts, ours an edge_index, or on grids nothing; for small calls PyG has what is said. x is
+constant where it has no gradient; where x is sparse, PyG has it sparse too if it takes it and is faster so.
 "forward" is without gradients. Memory is above the inputs; in a process of its own it is that of the process. The
 ceiling is the time that the operations and bytes of the plan take at the measured rates, over the measured time. A
 gathered row counts once per edge, so that a cache may lift it above 100 %.\

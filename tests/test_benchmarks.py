@@ -11,13 +11,31 @@ from torch import nn
 from torch_geometric.nn import GraphConv
 
 from benchmarks import __main__ as command
-from benchmarks import data, knowledge, layers, measure, orders, resident, sequences, sites, verdicts, walks
+from benchmarks import (
+    batches,
+    data,
+    fill,
+    gin,
+    growth,
+    knowledge,
+    layers,
+    measure,
+    new_graphs,
+    orders,
+    resident,
+    sequences,
+    sites,
+    small,
+    verdicts,
+    walks,
+)
 from benchmarks.compare import assert_same_gradients, step
 from benchmarks.contest import best
 from benchmarks.on_graphs import LayerRow
-from benchmarks.result import Result, Target
+from benchmarks.report import Report
+from benchmarks.result import Bench, OneThread, Result, Target
 from benchmarks.rows import rows
-from pyg_basisconv import convert
+from pyg_basisconv import BasisConv, convert
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of the peers' layouts
 
@@ -44,6 +62,31 @@ def test_memory_sees_the_peak_and_the_largest_allocation():
 
     found = measure.memory(work)
     assert (found.peak, found.largest) == (20_000, 12_000)
+
+
+def test_the_number_of_threads_is_put_back():
+    before = torch.get_num_threads()
+
+    def fail() -> None:
+        assert torch.get_num_threads() == before + 1
+        raise KeyError
+
+    with pytest.raises(KeyError), measure.threads(before + 1):
+        fail()
+    assert torch.get_num_threads() == before
+
+
+def test_a_row_in_one_thread():
+    class Threads:
+        name, devices = "how many", ("cpu",)
+
+        def run(self, bench: Bench) -> Result:
+            return result(work=self.name, length=torch.get_num_threads())
+
+    with measure.threads(2):
+        found = OneThread(Threads()).run(Bench(quick=True))
+        assert torch.get_num_threads() == 2
+    assert (found.length, found.work) == (1, "how many, one thread")
 
 
 def test_ceilings_are_the_slower_of_the_two():
@@ -191,6 +234,16 @@ def test_verdicts_on_growth():
     assert series(1.2)[0].startswith("- MISSED: S: time grows with the length to the power of 1.2")
 
 
+def test_what_was_lost_comes_first():
+    behind = result(work="behind", ratio=0.98, target=Target(0.95))
+    rows = [result(work="ahead"), behind, result(work="missed", target=Target(3))]
+    bench = Bench(quick=True)
+    bench.quick = False  # so that targets are judged
+    report = Report(bench, {}, rows, [])
+    assert [line.split(",")[0] for line in report.table.splitlines()[2:]] == ["| behind", "| missed", "| ahead"]
+    assert [line.split(":")[0] for line in report.targets[:2]] == ["- MISSED", "- met"]
+
+
 def quick(only: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, dict[str, Any]]:
     """What the command prints and writes of the rows with one of these texts."""
     file = folder / "found.json"
@@ -199,7 +252,7 @@ def quick(only: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    printed, found = quick(("GCNConv, Cora, sparse x", "epoch"), tmp_path, capsys)
+    printed, found = quick(("GCNConv, Cora, sparse x", "epoch of a 2-layer"), tmp_path, capsys)
     assert [row["P"] for row in found["rows"]] == [143, 143]
     assert "| GCNConv, Cora, sparse x, 143 -> 16 " in printed
     assert found["machine"]["torch"] == torch.__version__
@@ -211,7 +264,7 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("only", "count", "way"),
     [
-        (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 11, "torch"),
+        (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 13, "torch"),  # two are small calls
         (("residual network",), 2, "torch"),
         (("typed edges",), 4, "FastRGCNConv"),
         (("edges of a 3 x 3 window",), 1, "<= 2 s"),
@@ -277,6 +330,114 @@ def test_rows_of_knowledge_graphs_end_to_end(
         assert row["ours_seconds"] > 0
         assert row["ours_memory"]
         assert (row["ratio"] is None) == (row["peer_seconds"] is None)
+
+
+@pytest.mark.parametrize(
+    ("only", "count"),
+    [("small call", 2 * len(small.CALLS) + 7), ("new graph in every step", 14), ("batches of 32", 8), ("no growth", 3)],
+)
+def test_rows_of_small_and_new_graphs_end_to_end(
+    only: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    threads = torch.get_num_threads()
+    _, found = quick((only,), tmp_path, capsys)
+    assert torch.get_num_threads() == threads
+    assert len(found["rows"]) == count
+    for row in found["rows"]:
+        assert row["skipped"].keys() <= {"CSR"}
+        assert row["ours_seconds"] > 0
+        assert (row["ratio"] is None) == (only == "no growth")
+
+
+def test_a_graph_is_new_in_every_step():
+    seen: list[torch.Tensor] = []
+
+    class Watched(nn.Module):
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor, edge_type: torch.Tensor) -> torch.Tensor:
+            seen.extend([edge_index, edge_type])
+            return 2 * x
+
+    row = new_graphs.NewGraphRow("watched", Watched, ANY, (5, 7), typed=True)
+    pool = [new_graphs.Drawn.of(5, 7, seed) for seed in range(2)]
+    work = row._steps(Watched(), pool, torch.ones(5, new_graphs.WIDTH))
+    for i in range(4):
+        y, dx = work()
+        assert torch.equal(y, 2 * pool[i % 2].x)
+        assert (dx == 2).all()
+        assert torch.equal(seen[2 * i], pool[i % 2].edge_index)
+        assert torch.equal(seen[2 * i + 1], pool[i % 2].edge_type)
+    assert len({t.data_ptr() for t in [*seen, *(t for drawn in pool for t in drawn[1:])]}) == 12
+
+
+def test_gin_is_a_sum_and_an_mlp():
+    torch.manual_seed(0)
+    model = batches.Pooled(gin.gin, 3, 8).double()
+    ours = gin.with_gin(model)
+    assert sum(isinstance(m, BasisConv) for m in ours.modules()) == 3
+    assert not any(isinstance(m, BasisConv) for m in model.modules())
+    x, edge_index = torch.randn(9, 3, dtype=torch.float64), torch.randint(9, (2, 30))
+    given = x, edge_index, torch.arange(9) // 3, 3
+    found, expected = (
+        step(lambda m=m: m(*given), list(m.parameters()), torch.ones(3, batches.CLASSES, dtype=torch.float64))
+        for m in (ours, model)
+    )
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_molecule_is_connected_and_has_as_many_bonds_as_atoms():
+    one = batches.molecule(20)
+    assert one.edge_index.shape == (2, 40)
+    assert one.is_undirected()
+    reached = torch.zeros(20, dtype=torch.bool)
+    reached[0] = True
+    for _ in range(20):
+        reached[one.edge_index[1][reached[one.edge_index[0]]]] = True
+    assert reached.all()
+
+
+def test_other_weights_of_attention_are_found():
+    torch.manual_seed(0)
+    peer, x = small.Attended(True), *small.on_sequence()
+    small.assert_same_weights(peer, convert(peer), x)
+    with pytest.raises(AssertionError, match="the weights of attention"):
+        small.assert_same_weights(peer, small.Attended(True), x)
+
+
+def test_growth_is_seen(monkeypatch: pytest.MonkeyPatch):
+    kept: list[torch.Tensor] = []
+    monkeypatch.setitem(growth.KINDS, "keeping", lambda conv, count: lambda i: kept.append(torch.ones(4_000_000)))
+    assert growth.measured("keeping", 20)["ours_memory"] > 200_000_000  # of 288 MB; some stood empty before
+
+
+def test_a_peer_has_sparse_features_where_it_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    _, found = quick(("GCNConv, Cora, sparse x", "ChebConv K=3, Cora, sparse x"), tmp_path, capsys)
+    skipped = {row["work"].split()[0]: row["skipped"].keys() for row in found["rows"]}
+    assert skipped["GCNConv,"] == set()
+    assert {"edge_index, sparse x", "EdgeIndex, sparse x"} <= skipped["ChebConv"]
+
+
+def test_sections_are_filled(tmp_path: Path):
+    file = tmp_path / "RESULTS.md"
+    begin, end = '<!-- python -m benchmarks --only "small call: GCNConv, cached, forward" -->\n', "<!-- end -->\n"
+    file.write_text(f"Before.\n\n{begin}{end}\nBetween.\n\n{begin}old\n{end}After.\n")
+    fill.main([str(file), "--quick"])
+    once = file.read_text()
+    assert once.startswith(f"Before.\n\n{begin}\nprocessor")
+    assert once.endswith(f"\n{end}After.\n")
+    assert f"{end}\nBetween.\n\n{begin}" in once
+    assert "old" not in once
+    assert once.count("| small call: GCNConv, cached, forward, one thread, 16 -> 16 |") == 2
+    fill.main([str(file), "--quick"])
+    assert file.read_text().count("| small call: GCNConv") == 2
+
+
+def test_every_section_of_the_results_has_rows():
+    names = [row.name for row in rows()]
+    sections = [fill.given(match[2]) for match in fill.SECTION.finditer(fill.RESULTS.read_text())]
+    assert sections
+    for asked in sections:
+        assert all(any(text in name for name in names) for text in asked.only)
 
 
 TRIPLES = {

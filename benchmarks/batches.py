@@ -1,0 +1,74 @@
+"""Rows of training on batches of small graphs: a model of PyG's layers against what `convert` makes of it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+
+from .gin import gin, with_gin
+from .loaders import CLASSES, LoadedRow, StepsRow, Training
+from .result import Bench, OneThread, Row, Target
+
+FEATURES, HEADS, GRAPHS, TOGETHER = 16, 8, 512, 32
+
+
+class Pooled(nn.Module):
+    """Three layers, the mean over each graph, and a linear map. layer: makes one of the widths in and out."""
+
+    def __init__(self, layer: Callable[[int, int], nn.Module], P: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([layer(P, width), layer(width, width), layer(width, width)])
+        self.last = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, size: int) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, edge_index).relu()
+        y: Tensor = self.last(pyg.global_mean_pool(x, batch, size))
+        return y
+
+
+def molecule(nodes: int) -> Data:
+    """A random tree, of which no bond reaches far, closed to a ring: as many bonds as atoms, each an edge both ways."""
+    later = torch.arange(1, nodes)
+    earlier = (later - 1 - torch.randint(3, (nodes - 1,))).clamp(min=0)
+    bonds = torch.cat([torch.stack([earlier, later]), torch.tensor([[0], [nodes - 1]])], 1)
+    x, y = torch.randn(nodes, FEATURES), torch.randint(CLASSES, (1,))
+    return Data(x=x, edge_index=torch.cat([bonds, bonds.flip(0)], 1), y=y)
+
+
+def molecules(bench: Bench) -> Iterable[Any]:
+    """Graphs of some 20 nodes and 40 edges, 32 to a batch."""
+    sizes = torch.randint(10, 31, (2 * TOGETHER if bench.quick else GRAPHS,)).tolist()
+    return DataLoader([molecule(nodes) for nodes in sizes], batch_size=TOGETHER, shuffle=True)
+
+
+def called(batch: Batch) -> tuple[Any, ...]:
+    return batch.x, batch.edge_index, batch.batch, batch.num_graphs
+
+
+LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
+    "GCN": pyg.GCNConv,
+    "GraphConv": pyg.GraphConv,
+    "GIN": gin,
+    "GAT": lambda P, Q: pyg.GATConv(P, Q // HEADS, HEADS),
+}
+
+
+def batch_rows() -> list[Row]:
+    """A step on batches that are there, their edges new in each step; and an epoch with the loader's work."""
+    rows: list[Row] = []
+    for name, layer in LAYERS.items():
+        training = Training(
+            f"{name} on batches of {TOGETHER} small graphs",
+            lambda P, width, layer=layer: Pooled(layer, P, width),
+            molecules,
+            ["edge_index"],
+            called,
+            convert=with_gin,
+        )
+        rows += [StepsRow(training, Target(1)), LoadedRow(training, Target(1), most=None)]
+    return [OneThread(row) for row in rows]

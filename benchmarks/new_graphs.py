@@ -1,0 +1,113 @@
+"""Rows of a graph that is new in every step: a layer of PyG against what `convert` makes of it."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+from pyg_basisconv import convert
+
+from .compare import assert_close, assert_same_gradients, step
+from .contest import best, checked, measure
+from .data import random_graph
+from .layers import lay_out
+from .measure import Effort, Work
+from .result import Bench, OneThread, Result, Row, Target
+
+WIDTH, HEADS, RELATIONS = 64, 8, 4
+SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
+POOL = 20  # graphs that are gone round
+EFFORT = Effort(rounds=15, seconds=1.0, burst=0.02)
+
+
+class Drawn(NamedTuple):
+    """A random graph, without loops and repeated edges, and features that need a gradient."""
+
+    x: Tensor
+    edge_index: Tensor
+    edge_type: Tensor
+
+    @classmethod
+    def of(cls, N: int, E: int, seed: int) -> "Drawn":
+        graph = random_graph("drawn", N, E, WIDTH, seed=seed)
+        return cls(graph.x.requires_grad_(), graph.edge_index, torch.randint(RELATIONS, (E,)))
+
+
+class NewGraphRow(NamedTuple):
+    """Forward and backward. typed: the layer reads the types of the edges."""
+
+    layer: str
+    make: Callable[[], nn.Module]
+    target: Target
+    size: tuple[int, int]
+    typed: bool = False
+    devices: tuple[str, ...] = ("cpu",)
+
+    @property
+    def name(self) -> str:
+        N, E = self.size
+        return f"new graph in every step: {self.layer}, {N:,} nodes, {E:,} edges"
+
+    def run(self, bench: Bench) -> Result:
+        N, E = (n // 10 if bench.quick else n for n in self.size)
+        torch.manual_seed(0)
+        peer = self.make()
+        ours = checked(convert(peer))
+        pool = [Drawn.of(N, E, seed) for seed in range(POOL)]
+        gradient = torch.randn(N, WIDTH)
+
+        def build(layout: str) -> Work:
+            self._assert_same(peer, ours, pool[:3], gradient, layout)
+            return self._steps(peer, pool, gradient, layout)
+
+        build("edge_index")  # here a difference is an error; in another layout it rules that layout out
+        layout, theirs, skipped = best(["edge_index"] if self.typed else ["edge_index", "CSR"], build, bench.device)
+        about = {"E": E, "P": WIDTH, "Q": WIDTH, "gradients": "Theta, x", "way": layout, "skipped": skipped}
+        mine = self._steps(ours, pool, gradient)
+        return measure(theirs, mine, bench.at(EFFORT), work=self.name, target=self.target, **about)
+
+    def _step(
+        self, module: nn.Module, drawn: Drawn, gradient: Tensor, layout: str = "edge_index"
+    ) -> tuple[Tensor, ...]:
+        """On a copy of the edges, which nobody has seen; another layout is made here, as it would have to be."""
+        given: tuple[Any, ...] = lay_out(drawn.edge_index.clone(), drawn.x.shape[0], layout)
+        if self.typed:
+            given = *given, drawn.edge_type.clone()
+        return step(lambda: module(drawn.x, *given), [drawn.x, *module.parameters()], gradient)
+
+    def _steps(self, module: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str = "edge_index") -> Work:
+        """A step on the next of the graphs."""
+        turn = itertools.cycle(pool)
+        return lambda: self._step(module, next(turn), gradient, layout)
+
+    def _assert_same(
+        self, peer: nn.Module, ours: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str
+    ) -> None:
+        """The value and all gradients, of some of the graphs."""
+        name = f"{self.name}, {layout}"
+        for drawn in pool:
+            expected, found = self._step(peer, drawn, gradient, layout), self._step(ours, drawn, gradient)
+            assert_close(found[0], expected[0], f"{name}: the value")
+            assert_close(found[1], expected[1], f"{name}: the gradient of x")
+            assert_same_gradients(self.make(), convert, expected[2:], found[2:], name)
+
+
+def new_graph_rows() -> list[Row]:
+    same, more = Target(1), Target(1.5)
+    layers: list[tuple[str, Callable[[], nn.Module], Target]] = [
+        ("GCNConv", lambda: pyg.GCNConv(WIDTH, WIDTH), more),
+        ("SAGEConv", lambda: pyg.SAGEConv(WIDTH, WIDTH), same),
+        ("GraphConv", lambda: pyg.GraphConv(WIDTH, WIDTH), same),
+        ("ChebConv K=3", lambda: pyg.ChebConv(WIDTH, WIDTH, K=3), more),
+        ("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), more),
+        ("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), same),
+        ("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), same),
+    ]
+    return [
+        OneThread(NewGraphRow(name, make, target, size, typed=name == "RGCNConv"))
+        for size in SIZES
+        for name, make, target in layers
+    ]

@@ -1,0 +1,163 @@
+"""Rows of small calls: a layer on one small graph that it has seen before, so that the kernels are the least of it.
+
+PyG's layer is called as users call it, with an `edge_index`; in further rows it has a CSR matrix, made beforehand.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+
+from pyg_basisconv import convert
+
+from .compare import assert_close
+from .contest import Arguments, Contest
+from .data import random_graph
+from .gin import gin, with_gin
+from .layers import lay_out
+from .measure import Effort
+from .result import Bench, OneThread, Result, Row, Target
+
+NODES, EDGES, WIDTH, HEADS, RELATIONS = 100, 400, 16, 8, 3
+EFFORT = Effort(rounds=25, seconds=1.0, burst=0.01)
+
+
+def features() -> Tensor:
+    return torch.randn(NODES, WIDTH)
+
+
+def edges() -> Tensor:
+    """Without loops and repeated edges, of which PyG makes something else in a CSR matrix."""
+    return random_graph("small", NODES, EDGES, WIDTH).edge_index
+
+
+def on_graph() -> Arguments:
+    return features(), edges()
+
+
+def on_relations() -> Arguments:
+    return features(), edges(), torch.randint(RELATIONS, (EDGES,))
+
+
+def on_hypergraph() -> Arguments:
+    return features(), torch.stack([torch.randint(NODES, (EDGES,)), torch.randint(20, (EDGES,))])
+
+
+def on_sequence() -> Arguments:
+    return (torch.randn(1, NODES, WIDTH),)
+
+
+def on_image() -> Arguments:
+    return (torch.randn(1, WIDTH, 10, 10),)
+
+
+class Attended(nn.Module):
+    """`nn.MultiheadAttention` of a sequence with itself. weights: whether it returns them, as it does by default."""
+
+    def __init__(self, weights: bool) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+        self.weights = weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.both(x)[0]
+
+    def both(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        found: tuple[Tensor, Tensor | None] = self.attention(x, x, x, need_weights=self.weights)
+        return found
+
+
+def assert_same_weights(peer: Any, ours: Any, x: Tensor) -> None:
+    """What attention returns beside the value."""
+    (_, expected), (_, found) = peer.both(x), ours.both(x)
+    assert_close(found, expected, "the weights of attention")
+
+
+class Call(NamedTuple):
+    """A layer, and what it is called with.
+
+    forward, both: the targets of the ratio without gradients, and with those of the parameters; convert: makes ours of
+    the layer; check: what is asserted beside the values and their gradients.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    given: Callable[[], Arguments]
+    forward: float | None
+    both: float | None
+    convert: Callable[[nn.Module], nn.Module] = convert
+    check: Callable[[nn.Module, nn.Module, Tensor], None] | None = None
+
+
+class SmallRow(NamedTuple):
+    """A call of a layer itself, and of what it is converted to. csr: PyG has its graph as a matrix, made beforehand."""
+
+    call: Call
+    backward: bool
+    csr: bool = False
+    devices: tuple[str, ...] = ("cpu",)
+
+    @property
+    def name(self) -> str:
+        note = ", against CSR" * self.csr + ", forward" * (not self.backward)
+        return f"small call: {self.call.name}{note}"
+
+    def run(self, bench: Bench) -> Result:
+        call = self.call
+        torch.manual_seed(0)
+        start, given = call.make().state_dict(), call.given()
+
+        def peer(way: str = "") -> nn.Module:
+            module = call.make()
+            module.load_state_dict(start)
+            return module
+
+        if call.check is not None:
+            call.check(peer(), call.convert(peer()), *given)
+        way = "CSR" if self.csr else "itself"
+        contest = Contest(
+            name=self.name,
+            ways=[way],
+            reference=way,
+            peer=peer,
+            arguments=lambda way: (given[0], *lay_out(given[1], NODES, way)) if self.csr else given,
+            convert=call.convert,
+            ours=given,
+            backward=self.backward,
+        )
+        asked = Target(None if self.csr else call.both if self.backward else call.forward)
+        # No ceiling: at this size it is far away.
+        return contest.run(bench.at(EFFORT), P=WIDTH, Q=WIDTH, target=asked, ceiling=None)
+
+
+CALLS = [
+    Call("GCNConv, cached", lambda: pyg.GCNConv(WIDTH, WIDTH, cached=True), on_graph, 2.5, 1.8),
+    Call("SAGEConv", lambda: pyg.SAGEConv(WIDTH, WIDTH), on_graph, 2.5, 1.8),
+    Call("GraphConv", lambda: pyg.GraphConv(WIDTH, WIDTH), on_graph, 2.5, 1.8),
+    Call("GCNConv", lambda: pyg.GCNConv(WIDTH, WIDTH), on_graph, 6, 3.5),
+    Call("ChebConv K=3", lambda: pyg.ChebConv(WIDTH, WIDTH, K=3), on_graph, 6, 3.5),
+    Call("TAGConv K=3", lambda: pyg.TAGConv(WIDTH, WIDTH, K=3), on_graph, 6, 3.5),
+    Call("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), on_relations, 6, 3.5),
+    Call("HypergraphConv", lambda: pyg.HypergraphConv(WIDTH, WIDTH), on_hypergraph, 6, 3.5),
+    Call("GINConv", lambda: gin(WIDTH, WIDTH), on_graph, 1, 1, with_gin),
+    Call("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
+    Call("GATv2Conv 8 heads", lambda: pyg.GATv2Conv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
+    Call("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
+    Call("ResGatedGraphConv", lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH), on_graph, 0.7, 0.7),
+    Call("MultiheadAttention", lambda: Attended(True), on_sequence, 0.7, 0.7, check=assert_same_weights),
+    Call("MultiheadAttention without weights", lambda: Attended(False), on_sequence, 0.7, 0.7),
+    Call("Conv2d 3 x 3", lambda: nn.Conv2d(WIDTH, WIDTH, 3, padding=1), on_image, 0.85, 0.88),
+]
+
+
+IN_EVALUATION = Call("MultiheadAttention in evaluation", lambda: Attended(True).eval(), on_sequence, None, None)
+
+
+def small_rows() -> list[Row]:
+    """Forward, and forward and backward; in evaluation torch's attention without gradients is one kernel."""
+    both = (False, True)
+    rows = [SmallRow(call, backward) for call in CALLS for backward in both]
+    rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]
+    return [OneThread(row) for row in [*rows, SmallRow(IN_EVALUATION, backward=False)]]
