@@ -147,7 +147,7 @@ class BoundBasis:
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:
-        """The family as typed weighted edges."""
+        """The family as typed weighted edges, in tensors that are the caller's own."""
         raise NotImplementedError
 
     @property
@@ -311,7 +311,13 @@ class BoundBasis:
         return torch.sparse_coo_tensor(indices, weight, (self.K, self.M, self.N), is_coalesced=False).coalesce()
 
     def to_dense(self) -> Tensor:
-        """The whole family written out, (K, *, M, N); kept, unless a gradient passes through it."""
+        """The whole family written out, (K, *, M, N)."""
+        dense = self.dense
+        return dense.clone() if dense is self._dense else dense  # what is kept is not for others to write to
+
+    @property
+    def dense(self) -> Tensor:
+        """The same, to be read only: kept, unless a gradient passes through it."""
         if self._dense is not None:
             return self._dense
         grad = torch.is_grad_enabled()
@@ -323,7 +329,9 @@ class BoundBasis:
         return dense
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is."""
+        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is: to be
+        read only.
+        """
         if self._expansions is None:
             self._expansions = IdentityCache()
 
@@ -411,7 +419,7 @@ class Basis(nn.Module):
         return None
 
     def edges(self, graph: Graph) -> EdgeList:
-        """The family on a graph as typed weighted edges."""
+        """The family on a graph as typed weighted edges; the tensors of the graph are kept, and to be read only."""
         raise NotImplementedError(f"{type(self).__name__} gives neither edges(graph) nor build(graph)")
 
     def build(self, graph: Graph) -> BoundBasis:
