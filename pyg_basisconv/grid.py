@@ -14,6 +14,7 @@ from .content import Inputs
 from .conv import BasisConv
 from .errors import reject
 from .kernels.grids import Ints
+from .layouts import check_form
 from .plan import Plan
 from .portable import faked, settled
 from .theta import Theta
@@ -83,7 +84,8 @@ class GridConv(BasisConv):
     @settled
     def evaluate_image(self, image: Tensor, observed: bool = False, **kwargs: Any) -> Any:
         """What `forward` does, see `evaluate`."""
-        key = None if kwargs or observed or not isinstance(image, Tensor) else self._likeness(image)
+        watched = kwargs or observed or not isinstance(image, Tensor) or image.is_nested
+        key = None if watched else self._likeness(image)
         known = self._known.get(key)
         if known is not None:
             family, levels = known
@@ -161,8 +163,7 @@ class GridConv(BasisConv):
         axes = self.basis.axes
         if not isinstance(image, Tensor):
             reject("image", "a tensor (*, P, *grid)", type(image).__name__, "convert it with torch.as_tensor")
-        if image.layout != torch.strided:
-            reject("image", "a dense tensor", image.layout, "use .to_dense()")
+        check_form("image", image)
         if axes is None:
             axes = max(1, image.dim() - 2)
         if image.dim() <= axes:
