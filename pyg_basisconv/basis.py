@@ -358,6 +358,15 @@ class BoundBasis:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
 
 
+def _parts(module: nn.Module) -> "Iterator[Basis]":
+    """The bases that a module holds, without those that these hold."""
+    for part in module.children():
+        if isinstance(part, Basis):
+            yield part
+        else:
+            yield from _parts(part)
+
+
 # What each was bound from. A graph knows its bound bases, and nothing of them may know the graph.
 _MADE: WeakKeyDictionary[BoundBasis, tuple["Basis", Graph]] = WeakKeyDictionary()
 
@@ -385,6 +394,7 @@ class Basis(nn.Module):
     counts_batch = False  # True where the numbers in a batch say how many targets there are
     fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
     axes: int | None = None  # how many its grid has, where it is on one
+    depth = 1  # how many are within each other, see `check_depth`
 
     def __init__(self, K: int) -> None:
         super().__init__()
@@ -400,7 +410,7 @@ class Basis(nn.Module):
     @property
     def reads_edges(self) -> bool:
         """Whether it, or a part of it, is computed from features of edges."""
-        return any(part.reads_edges for part in self.modules() if part is not self and isinstance(part, Basis))
+        return any(part.reads_edges for part in _parts(self))
 
     def complete(self, source: int, target: int, inner: int) -> None:
         """Makes the parameters of what is computed from content, for the widths of sources, targets and values."""

@@ -1,6 +1,7 @@
 """Faults that were found from outside: each stood here as a test that failed, before it was mended."""
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch_geometric import nn as geometric
 from pyg_basisconv import BasisConv, GridConv, bases, compose, mechanisms
 from pyg_basisconv.bases import BoundBasis
 from pyg_basisconv.convert import convert
+from pyg_basisconv.expressions import read
+from pyg_basisconv.walks import parse
 
 DOUBLE = torch.float64
 
@@ -428,3 +431,54 @@ def test_gradients_of_several_loops_at_a_node_are_those_of_finite_differences() 
     assert mine[1] == 0
     assert reference[1] == reference[4] != 0  # PyG's, which is no derivative
     assert_close(reference[[0, 2, 3, 4]], mine[[0, 2, 3, 4]])
+
+
+# What is nested too deep to be evaluated is refused where it is made, and what is not is evaluated.
+
+NESTED: dict[str, tuple[Any, Any]] = {  # how one more is put around it, and the first
+    "Product": (lambda b: b @ bases.Adjacency("mean"), bases.Adjacency("mean")),
+    "Product, from the right": (lambda b: bases.Adjacency("mean") @ b, bases.Adjacency("mean")),
+    "Mix": (lambda b: bases.Mix([1.0], b), bases.Adjacency("mean")),
+    "Powers": (lambda b: bases.Powers(1, b), bases.Adjacency("mean")),
+    "Transpose": (bases.Transpose, bases.Adjacency("mean")),
+    "Product and Transpose": (lambda b: (b @ bases.Identity()).T, bases.Adjacency("mean")),
+    "then": (lambda m: m.then(torch.tanh), mechanisms.Additive()),
+    "a multiple": (lambda m: 0.5 * m, mechanisms.Additive()),
+    "a sum of mechanisms": (lambda m: m + mechanisms.Additive(), mechanisms.Additive()),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_what_is_nested(kind: str) -> None:
+    around, deepest = NESTED[kind]
+    most = 100 if isinstance(deepest, mechanisms.Mechanism) else 50
+    for _ in range(900):
+        try:
+            deepest = around(deepest)
+        except ValueError as error:
+            assert re.search(rf"expected something nested at most {most} deep, got {most + 1}; .+", str(error))  # noqa: PT017
+            break
+    assert most - 1 <= deepest.depth <= most
+    basis = deepest if isinstance(deepest, bases.Basis) else bases.Attention(1, deepest, bases.Adjacency())
+    assert repr(basis)
+    x = contract.draw(5, 3).requires_grad_()
+    ready(basis).double()(x, LINE).sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("text", ["Identity() + (" * 900 + "Identity()" + ")" * 900, "Adjacency()" + ".T" * 900])
+def test_expressions_that_are_nested_too_deep(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested more than 100 times|too much|too many nested"):
+        read(text)
+
+
+@pytest.mark.parametrize("text", ["(" * 900 + "a" + ")" * 900, "^(" * 900 + "a" + ")" * 900])
+def test_sorts_of_walks_that_are_nested_too_deep(text: str) -> None:
+    with pytest.raises(ValueError, match="at most 100 open parentheses"):
+        parse(text, ["a"])
+
+
+def test_a_sum_of_many_bases_is_flat() -> None:
+    many = sum((bases.Identity() for _ in range(150)), start=bases.Adjacency())
+    assert many.depth == 2
+    assert many.K == 151
