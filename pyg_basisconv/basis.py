@@ -132,6 +132,7 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
+    number: int  # see `numbered`
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
     grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
@@ -139,18 +140,18 @@ class BoundBasis:
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
 
-    @cached_property
-    def number(self) -> int:
-        """See `numbered`."""
-        return numbered(self)
+    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
+        self = super().__new__(cls)
+        self.number = numbered(self)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"_explicit", "_dense", "_expansions", "_entries", "_held"}
+        kept = {"number", "_explicit", "_dense", "_expansions", "_entries", "_held"}
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:
-        """The family as typed weighted edges."""
+        """The family as typed weighted edges, in tensors that are the caller's own."""
         raise NotImplementedError
 
     @property
@@ -347,7 +348,13 @@ class BoundBasis:
         return torch.sparse_coo_tensor(indices, weight, (self.K, self.M, self.N), is_coalesced=False).coalesce()
 
     def to_dense(self) -> Tensor:
-        """The whole family written out, (K, *, M, N); kept, unless a gradient passes through it."""
+        """The whole family written out, (K, *, M, N)."""
+        dense = self.dense
+        return dense.clone() if dense is self._dense else dense  # what is kept is not for others to write to
+
+    @property
+    def dense(self) -> Tensor:
+        """The same, to be read only: kept, unless a gradient passes through it."""
         if self._dense is not None:
             return self._dense
         grad = torch.is_grad_enabled()
@@ -359,7 +366,9 @@ class BoundBasis:
         return dense
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is."""
+        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is: to be
+        read only.
+        """
         if self._expansions is None:
             self._expansions = IdentityCache()
 
@@ -384,6 +393,15 @@ class BoundBasis:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
+
+
+def _parts(module: nn.Module) -> "Iterator[Basis]":
+    """The bases that a module holds, without those that these hold."""
+    for part in module.children():
+        if isinstance(part, Basis):
+            yield part
+        else:
+            yield from _parts(part)
 
 
 # What each was bound from. A graph knows its bound bases, and nothing of them may know the graph.
@@ -413,6 +431,7 @@ class Basis(nn.Module):
     counts_batch = False  # True where the numbers in a batch say how many targets there are
     fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
     axes: int | None = None  # how many its grid has, where it is on one
+    depth = 1  # how many are within each other, see `check_depth`
 
     def __init__(self, K: int) -> None:
         super().__init__()
@@ -428,7 +447,7 @@ class Basis(nn.Module):
     @property
     def reads_edges(self) -> bool:
         """Whether it, or a part of it, is computed from features of edges."""
-        return any(part.reads_edges for part in self.modules() if part is not self and isinstance(part, Basis))
+        return any(part.reads_edges for part in _parts(self))
 
     def complete(self, source: int, target: int, inner: int) -> None:
         """Makes the parameters of what is computed from content, for the widths of sources, targets and values."""
@@ -451,7 +470,7 @@ class Basis(nn.Module):
         return bound
 
     def edges(self, graph: Graph) -> EdgeList:
-        """The family on a graph as typed weighted edges."""
+        """The family on a graph as typed weighted edges; the tensors of the graph are kept, and to be read only."""
         raise NotImplementedError(f"{type(self).__name__} gives neither edges(graph) nor build(graph)")
 
     def build(self, graph: Graph) -> BoundBasis:

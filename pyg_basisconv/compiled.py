@@ -34,6 +34,7 @@ _AUTOGRAD = (
     DispatchKey.ADInplaceOrView,
 )
 _NONE = -(1 << 40)  # in the place of a size that is not given
+_READ_AGAIN = {"mask", "valid", "edge_attr", "attn_mask", "key_padding_mask"}  # and not by autograd, for the derivative
 _NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -59,7 +60,7 @@ def numbered(thing: Any) -> int:
     return number
 
 
-def operates(layer: "BasisConv", *given: Any) -> bool:
+def operates(layer: Any, *given: Any) -> bool:
     """Whether torch.compile is tracing, and the operator can stand for a call.
 
     So it can with dense tensors, a layer that knows its widths, and neither a transform of torch.func nor an explainer,
@@ -74,37 +75,51 @@ def operates(layer: "BasisConv", *given: Any) -> bool:
 
 
 def _draws(part: nn.Module) -> bool:
-    return bool(getattr(part, "dropout", 0.0)) or isinstance(part, _DropoutNd)
+    return part.training and (bool(getattr(part, "dropout", 0.0)) or isinstance(part, _DropoutNd))
 
 
 def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
-    """The layer's result for such arguments, by the operator; what torch.compile sees of a layer is this function.
+    """The layer's result for such arguments, by the operator."""
+    return results(layer, given)[0]
+
+
+def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
+    """All that a layer returns for such arguments, by the operator; torch.compile sees this function of a layer.
 
     Args:
-        layer: to be called.
+        layer: to be called: a `BasisConv`, or what has the same `evaluate`, `laid_out`, `likeness` and `number`.
         given: the arguments of its `evaluate` by name; what is None is left out.
     """
     tensors: list[Tensor] = []
-    names: list[str] = []  # of tensors; parameters have a dot in front
-    lengths: list[str] = []  # of what is in numbers
+    names: list[str] = []  # of tensors, "=" between those of the same one; parameters have a dot in front
+    lengths: list[str] = []  # of what is in numbers, and which way flags are
     numbers: list[int] = []
     bound = -1
+
+    def add(name: str, tensor: Tensor) -> None:
+        for i, other in enumerate(tensors):
+            if other is tensor:
+                names[i] += "=" + name
+                return
+        tensors.append(tensor)
+        names.append(name)
+
     for name, value in given.items():
         if value is None:
             continue
         if isinstance(value, Tensor):
-            tensors.append(value)
-            names.append(name)
+            add(name, value)
+        elif isinstance(value, bool):
+            lengths.append(f"{name}:{value}")
         elif name == "x":
             for part, end in zip(value, ("x_src", "x_dst"), strict=True):
                 if part is not None:
-                    tensors.append(part)
-                    names.append(end)
+                    add(end, part)
         elif name in ("size", "grid"):
             listed = value if isinstance(value, tuple | list) else (value,) * (2 if name == "size" else 1)
             numbers.extend([_NONE if n is None else n for n in listed])
             lengths.append(f"{name}:{len(listed)}")
-        elif name == "lambda_max":
+        elif name == "lambda_max" and isinstance(value, float | int):
             tensors.append(torch.scalar_tensor(value, dtype=torch.float64))
             names.append("number")
         elif name == "edge_index" and hasattr(value, "number"):
@@ -117,7 +132,7 @@ def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
     for name, parameter in layer.named_parameters():
         tensors.append(parameter)
         names.append("." + name)
-    if layer.training and any(_draws(part) for part in layer.modules()):
+    if any(_draws(part) for part in layer.modules()):
         tensors.append(torch.randint(1 << 60, ()))  # two calls are two draws, and one that is made again is the same
         names.append("seed")
     device = tensors[0].device.type
@@ -125,20 +140,23 @@ def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
     grad = torch.is_grad_enabled()
     wanted = [grad and t.requires_grad for t in tensors]
     about = ",".join(names), ",".join(lengths), numbers, bound, wanted, autocast
-    y: Tensor = torch.ops.basisconv.layer(tensors, layer.number, *about)[0]
-    return y
+    found: list[Tensor] = torch.ops.basisconv.layer(tensors, layer.number, *about)[0]
+    return found
 
 
 def arguments(
     tensors: Sequence[Tensor], names: str, lengths: str, numbers: Sequence[int]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The arguments by name, and the parameters, of what `call` makes of them."""
-    named = dict(zip(names.split(","), tensors, strict=True))
+    named = {one: t for some, t in zip(names.split(","), tensors, strict=True) for one in some.split("=")}
     given: dict[str, Any] = {name: t for name, t in named.items() if not name.startswith(".")}
     if "x_src" in given:
         given["x"] = given.pop("x_src"), given.pop("x_dst", None)
     start = 0
     for name, length in (one.split(":") for one in lengths.split(",") if one):
+        if length in ("True", "False"):
+            given[name] = length == "True"
+            continue
         given[name] = tuple(numbers[start : start + int(length)])
         start += int(length)
     if "size" in given:
@@ -150,11 +168,12 @@ def arguments(
 class _Record(NamedTuple):
     """What autograd recorded of one evaluation.
 
-    y: where the record ends; leaves: where it begins, of which some may be parameters of the layer; starts: the same,
-    whether they still require a gradient or not; lent: takes the operator's arguments, for as long as it is read.
+    ends: where the record ends, one for each result that a gradient comes back from, and None for the others; leaves:
+    where it begins, of which some may be parameters of the layer; starts: the same, whether they still require a
+    gradient or not; lent: takes the operator's arguments, for as long as it is read.
     """
 
-    y: GradientEdge
+    ends: list[GradientEdge | None]
     leaves: list[Tensor]
     starts: list[GradientEdge]
     lent: "_Lent"
@@ -274,7 +293,7 @@ def _layer(
     bound: int,
     wanted: list[bool],
     autocast: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[list[Tensor], Tensor]:
     grad = any(wanted)
     leaves = list(tensors)
     own = {"." + name: p for name, p in _NUMBERED[layer].named_parameters()}
@@ -283,7 +302,7 @@ def _layer(
             leaves[i] = own[name]
         elif wanted[i]:
             leaves[i] = tensors[i].detach().requires_grad_()
-        elif grad and name in ("mask", "valid", "edge_attr"):
+        elif grad and not _READ_AGAIN.isdisjoint(name.split("=")):
             leaves[i] = tensors[i].clone()  # what is computed from them may be kept in other ways than autograd's
     given, parameters = arguments(leaves, names, lengths, numbers)
     seed = given.pop("seed", None)
@@ -291,7 +310,7 @@ def _layer(
         given["lambda_max"] = float(given.pop("number"))
     if given.pop("onto", None) is not None:
         given["edge_index"] = _NUMBERED[bound]
-    owner: BasisConv = _holding(_NUMBERED[layer], parameters)
+    owner = _holding(_NUMBERED[layer], parameters)
     lent = _Lent(leaves)
     with ExitStack() as stack:
         stack.enter_context(by_value())
@@ -303,16 +322,26 @@ def _layer(
             stack.enter_context(saved_tensors_hooks(lent.pack, lent.unpack))
         if autocast is not None:
             stack.enter_context(torch.autocast(tensors[0].device.type, autocast))
-        y = owner.laid_out(owner.evaluate(**given), given)
+        found = _listed(owner.laid_out(owner.evaluate(**given), given))
         ticket = torch.zeros((), dtype=torch.int64)
-        if y.requires_grad:
+        if any(y.requires_grad for y in found):
             number = id(ticket)
-            edge = get_gradient_edge(y.view_as(y) if y.grad_fn is None else y)  # of a leaf there is none
+            ends = [_end(y) if y.requires_grad else None for y in found]
             sought = [t for t, w in zip(leaves, wanted, strict=True) if w]
-            _RECORDS[number] = _Record(edge, sought, [get_gradient_edge(t) for t in sought], lent)
+            _RECORDS[number] = _Record(ends, sought, [get_gradient_edge(t) for t in sought], lent)
             ticket.fill_(number)
             weakref.finalize(ticket, _RECORDS.pop, number, None)
-    return _own(y.detach(), lent.others.union(map(_storage, tensors))), ticket
+    held = lent.others.union(map(_storage, tensors))
+    return [_own(y.detach(), held) for y in found], ticket
+
+
+def _listed(found: Any) -> list[Tensor]:
+    """The results of a layer, of which a `BasisConv` has one."""
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+def _end(y: Tensor) -> GradientEdge:
+    return get_gradient_edge(y.view_as(y) if y.grad_fn is None else y)  # of a leaf there is none
 
 
 def _storage(t: Tensor) -> int:
@@ -335,26 +364,34 @@ def _layer_fake(
     bound: int,
     wanted: list[bool],
     autocast: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[list[Tensor], Tensor]:
     given, _ = arguments(tensors, names, lengths, numbers)
-    y = _NUMBERED[layer].likeness(given, torch.library.get_ctx().new_dynamic_size)
-    if autocast is not None and y.dtype != torch.float64:
-        y = y.to(autocast)
-    return y, torch.empty((), dtype=torch.int64)
+    owner = _NUMBERED[layer]
+    found = _listed(owner.likeness(given, torch.library.get_ctx().new_dynamic_size))
+    if autocast is not None:
+        dtypes = (
+            [autocast] if len(found) == 1 and not hasattr(owner, "dtypes") else owner.dtypes(found, given, autocast)
+        )
+        plain = (torch.float64, torch.int64, torch.int32)
+        found = [y if y.dtype in plain else y.to(dtype) for y, dtype in zip(found, dtypes, strict=True)]
+    return found, torch.empty((), dtype=torch.int64)
 
 
-def _layer_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _layer_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[list[Tensor], Tensor]) -> None:
     tensors, _, _, _, numbers, _, ctx.wanted, _ = inputs
     ctx.numbers = None if numbers else []  # torch takes an empty list for one of tensors
-    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1], *(y for y in output[0] if not y.is_floating_point()))
     ctx.save_for_backward(output[1], *tensors)
 
 
-def _layer_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Any, ...]:
+def _layer_backward(ctx: Any, grads: list[Tensor | None], _: Tensor) -> tuple[Any, ...]:
     ticket, *tensors = ctx.saved_tensors
-    found = iter(torch.ops.basisconv.layer_backward(grad, ticket, tensors, ctx.wanted))
-    grads = [next(found) if w else None for w in ctx.wanted]
-    return grads, None, None, None, ctx.numbers, None, None, None
+    which = [i for i, grad in enumerate(grads) if grad is not None]
+    down = [grads[i] for i in which]
+    found = iter(torch.ops.basisconv.layer_backward(down, which, ticket, tensors, ctx.wanted))
+    back = [next(found) if w else None for w in ctx.wanted]
+    return back, None, None, None, ctx.numbers, None, None, None
 
 
 @contextmanager
@@ -374,7 +411,9 @@ def _unhooked(leaves: list[Tensor]) -> Iterator[None]:
                 t._backward_hooks = hooks
 
 
-def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
+def _backward(
+    grads: list[Tensor], which: list[int], ticket: Tensor, tensors: list[Tensor], wanted: list[bool]
+) -> list[Tensor]:
     like = [t for t, w in zip(tensors, wanted, strict=True) if w]
     if not int(ticket):  # nothing that is wanted had a part in the result
         return [t.new_zeros(t.shape) for t in like]
@@ -383,14 +422,20 @@ def _backward(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[
         raise RuntimeError(
             "saved_tensors_hooks: the gradient of a compiled layer needs what it saved, and no copies of it"
         )
+    met = [(end, grad) for i, grad in zip(which, grads, strict=True) if (end := record.ends[i]) is not None]
+    ends, down = [end for end, _ in met], [grad for _, grad in met]
+    if not ends:
+        return [t.new_zeros(t.shape) for t in like]
     with _recording(), _unhooked(record.leaves), record.lent.given(tensors):
-        grads = torch.autograd.grad([record.y], record.starts, [grad], retain_graph=True, allow_unused=True)
-    held = {_storage(grad), *map(_storage, tensors)}
-    made = (t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(grads, like, strict=True))
+        found = torch.autograd.grad(ends, record.starts, down, retain_graph=True, allow_unused=True)
+    held = {_storage(t) for t in (*grads, *tensors)}
+    made = (t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(found, like, strict=True))
     return [_own(g, held) for g in made]
 
 
-def _backward_fake(grad: Tensor, ticket: Tensor, tensors: list[Tensor], wanted: list[bool]) -> list[Tensor]:
+def _backward_fake(
+    grads: list[Tensor], which: list[int], ticket: Tensor, tensors: list[Tensor], wanted: list[bool]
+) -> list[Tensor]:
     return [t.new_empty(t.shape) for t, w in zip(tensors, wanted, strict=True) if w]
 
 
@@ -400,13 +445,15 @@ def _twice(ctx: Any, *grads: Any) -> Any:
 
 _ABOUT = "str names, str lengths, SymInt[] numbers, SymInt bound, bool[] wanted"
 LIBRARY.define(
-    f"layer(Tensor[] tensors, int layer, {_ABOUT}, ScalarType? autocast) -> (Tensor, Tensor)",
+    f"layer(Tensor[] tensors, int layer, {_ABOUT}, ScalarType? autocast) -> (Tensor[], Tensor)",
     tags=torch.Tag.cudagraph_unsafe,
 )
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
 torch.library.register_fake("basisconv::layer", _layer_fake, lib=LIBRARY)
 torch.library.register_autograd("basisconv::layer", _layer_backward, setup_context=_layer_context, lib=LIBRARY)
-LIBRARY.define("layer_backward(Tensor grad, Tensor ticket, Tensor[] tensors, bool[] wanted) -> Tensor[]")
+LIBRARY.define(
+    "layer_backward(Tensor[] grads, int[] which, Tensor ticket, Tensor[] tensors, bool[] wanted) -> Tensor[]"
+)
 LIBRARY.impl("layer_backward", _backward, "CompositeExplicitAutograd")
 torch.library.register_fake("basisconv::layer_backward", _backward_fake, lib=LIBRARY)
 torch.library.register_autograd("basisconv::layer_backward", _twice, lib=LIBRARY)

@@ -12,6 +12,7 @@ from .entries import Entries
 from .errors import reject
 from .kernels import spmm
 from .kernels.op import autocasting
+from .layouts import check_form
 from .portable import portable
 from .theta import Theta
 from .theta.base import Members
@@ -173,6 +174,7 @@ class Content:
                 continue
             if not isinstance(t, Tensor):
                 reject(name, "a tensor", type(t).__name__, "convert it with torch.as_tensor")
+            check_form(name, t, sparse=name in ("edge_attr", "x[1]"))
             if t.device != x.device:
                 reject(name, f"a tensor on {x.device}, where x is", t.device, "move all inputs to one device")
             boolean = name in ("mask", "valid") and t.dtype == torch.bool

@@ -309,7 +309,8 @@ class TypedEdges(Explicit):
     def edges(self) -> EdgeList:
         e = self.edge_set
         weight = torch.ones(e.source.numel(), dtype=self.dtype, device=self.device)
-        return EdgeList(e.type, e.source, e.target, weight if self.weight is None else self.weight)
+        kept = (e.type, e.source, e.target, weight if self.weight is None else self.weight)
+        return EdgeList(*(t.clone() for t in kept))  # whoever asks may write to them
 
     @property
     def explicit(self) -> "Explicit":
@@ -367,7 +368,8 @@ class SharedEdges(Explicit):
         assert self.weight is not None
         e, E = self.edge_set, self.edge_set.source.numel()
         kind = torch.arange(self.K, device=self.device).repeat_interleave(E)
-        return EdgeList(kind, e.source.repeat(self.K), e.target.repeat(self.K), self.weight.t().flatten())
+        weight = torch.cat(self.weight.unbind(1))  # always a copy
+        return EdgeList(kind, e.source.repeat(self.K), e.target.repeat(self.K), weight)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         return (matrix.apply(x) for matrix in self._matrices)

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from . import bases, mechanisms, theta
-from .errors import reject
+from .errors import DEPTH, reject
 from .walks.nearest import suggestion
 
 _ACTIVATIONS = ("ELU", "GELU", "LeakyReLU", "ReLU", "Sigmoid", "SiLU", "Softplus", "Tanh")
@@ -17,7 +17,6 @@ _KNOWN = {
     for name in names
     if isinstance(getattr(module, name), type) and issubclass(getattr(module, name), nn.Module)
 } | {name: getattr(nn, name) for name in _ACTIVATIONS}
-_DEPTH = 100  # of what is in something that is in something
 _SHOWN = 200  # letters of a text in a message
 _OPERATORS = {ast.Add: operator.add, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
 
@@ -49,8 +48,8 @@ def read(text: str) -> Any:
         tree = ast.parse(text.strip(), mode="eval").body if isinstance(text, str) else None
     except (MemoryError, RecursionError, SyntaxError, UnicodeError) as error:
         reject(shown, "an expression of bases, parameters and mechanisms", str(error) or "too much of it", fix)
-    if tree is None or _deeper(tree, _DEPTH):
-        got = type(text).__name__ if tree is None else f"one nested more than {_DEPTH} times"
+    if tree is None or _deeper(tree, DEPTH):
+        got = type(text).__name__ if tree is None else f"one nested more than {DEPTH} times"
         reject(shown, "an expression of bases, parameters and mechanisms", got, fix)
     try:
         return _read(tree)

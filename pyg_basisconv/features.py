@@ -10,6 +10,7 @@ from .basis import Basis, BoundBasis
 from .errors import reject
 from .graph import Size, sizes
 from .kernels.op import autocasting
+from .layouts import check_form
 from .theta import Theta
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -47,6 +48,7 @@ def read(
     if len(x) != 2:
         reject("x", "a tensor or a pair (x_src, x_dst)", f"{len(x)} parts", "pass two")
     source, target = x
+    check_form("x[1]", target, sparse=True)
     check_features(source, "x[0]", theta)
     rows = source.shape[-2]
     if M is not None and rows != M:
@@ -81,13 +83,15 @@ def read(
 def rows(x: Any) -> int | None:
     """The rows of the sources' features, where they are what they should be."""
     source = x[0] if isinstance(x, tuple | list) and x else x
-    return source.shape[-2] if isinstance(source, Tensor) and source.dim() > 1 else None
+    there = isinstance(source, Tensor) and not source.is_nested and source.dim() > 1
+    return source.shape[-2] if there else None
 
 
 def check_features(x: Any, name: str, theta: Theta) -> None:
     """Checks features of sources, or of targets, that are to meet a parameter; its size too, where that was open."""
     if not isinstance(x, Tensor):
         reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
+    check_form(name, x, sparse=True)
     if x.dtype not in _FLOATS:
         reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
     if x.dim() < 2 or (x.layout != torch.strided and (x.dim() != 2 or x.dense_dim())):

@@ -11,7 +11,7 @@ from .cache import IdentityCache, memo
 from .errors import reject
 from .kernels import Pattern, spmm
 from .kernels.pattern import extremes, index_dtype, within
-from .layouts import Ends, Layout, layout
+from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
 
 if TYPE_CHECKING:
@@ -317,6 +317,13 @@ class Graph:
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
         eigen = lambda_max if isinstance(lambda_max, Tensor) else None
+        for name, t in (
+            ("edge_weight", edge_weight),
+            ("edge_type", edge_type),
+            ("batch", batch),
+            ("lambda_max", eigen),
+        ):
+            check_form(name, t)
         number = None if eigen is not None else lambda_max
 
         def build() -> Graph:
@@ -472,8 +479,10 @@ def _check(
             reject("edge_type", "dtype torch.int64 or torch.int32", edge_type.dtype, "convert it with .long()")
     if lambda_max is not None:
         if not isinstance(lambda_max, Tensor | float | int):
-            reject("lambda_max", "a number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")
+            reject("lambda_max", "a real number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")
         values = torch.as_tensor(lambda_max)
+        if values.is_complex():
+            reject("lambda_max", "real numbers", values.dtype, "take its real part, .real")
         if isinstance(lambda_max, Tensor) and device is not None and values.device not in (device, _CPU):
             reject("lambda_max", f"a tensor on {device}, where x is", values.device, "move all inputs to one device")
         if not values.numel():

@@ -13,6 +13,7 @@ from .binding import Binding
 from .conv import BasisConv
 from .errors import reject
 from .kernels.grids import Ints
+from .layouts import check_form
 from .plan import Plan
 from .program import Call, Program
 from .theta import Theta
@@ -122,8 +123,7 @@ class GridConv(BasisConv):
             reject("grid", "None beside an image, which says it", call.grid, "leave it out")
         if not isinstance(image, Tensor):
             reject("image", "a tensor (*, P, *grid)", type(image).__name__, "convert it with torch.as_tensor")
-        if image.layout != torch.strided:
-            reject("image", "a dense tensor", image.layout, "use .to_dense()")
+        check_form("image", image)
         axes = self._axes(image)
         if image.dim() <= axes:
             reject("image", f"at least {axes + 1} axes, (*, P, *grid)", tuple(image.shape), "add the missing ones")

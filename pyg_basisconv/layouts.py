@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.masked import MaskedTensor
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
@@ -12,6 +13,28 @@ from .cache import constituents
 from .errors import reject
 
 Ends = tuple[Tensor, Tensor]
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+
+
+def check_form(name: str, t: Any, sparse: bool = False) -> None:
+    """Rejects a tensor in a form that nothing here reads: nested, masked, of mkldnn, or sparse unless that is taken.
+
+    >>> check_form("edge_weight", torch.ones(2).to_sparse())
+    Traceback (most recent call last):
+    ...
+    ValueError: edge_weight: expected a dense tensor, got torch.sparse_coo; convert it with .to_dense()
+    """
+    if not isinstance(t, Tensor):
+        return
+    if t.is_nested:
+        got, fix = "a nested one", "pad it with torch.nested.to_padded_tensor, or pass one part after the other"
+    elif isinstance(t, MaskedTensor):
+        got, fix = "a masked one", "fill what is masked with .to_tensor(0)"
+    elif t.layout is torch.strided or (sparse and t.layout in _SPARSE):
+        return
+    else:
+        got, fix = str(t.layout), "convert it with .to_dense()"
+    reject(name, "a dense or sparse tensor" if sparse else "a dense tensor", got, fix)
 
 
 class Layout(NamedTuple):
@@ -48,6 +71,7 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     ((2, 2), (tensor([1]), tensor([0])))
     """
     turned = flow != "source_to_target"
+    check_form("edge_index", edge_index, sparse=True)
     if edge_index is None:
         return Layout(None, (), (), None, (None, None), None)
     if isinstance(edge_index, EdgeIndex):

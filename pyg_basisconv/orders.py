@@ -24,7 +24,7 @@ def theta_first(basis: BoundBasis, inputs: Inputs) -> Tensor:
 def phi(basis: BoundBasis, inputs: Inputs) -> Tensor:
     """X (A o Theta): the operator, once, for the whole batch."""
     x, theta = inputs.theta.lift(inputs.x), inputs.theta
-    A = basis.to_dense()  # (K, M, N)
+    A = basis.dense  # (K, M, N)
     weight = theta.dense(x.shape[-1]).to(x)  # (K, P, Q)
     M, N, P, Q = basis.M, basis.N, weight.shape[1], weight.shape[2]
     operator = A.flatten(1).t() @ weight.flatten(1)  # (M N, P Q)

@@ -123,13 +123,11 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         or not (basis.reads_content or basis.key)
     ):
         return None
-    if type(x) is Tensor:
+    if type(x) in _PLAIN and not x.is_nested:
         key: list[Any] = [x.shape, x.dtype, x.layout, x.device, x.requires_grad]
-    elif isinstance(x, tuple | list) and len(x) == 2 and type(x[0]) in _PLAIN and type(x[1]) in (*_PLAIN, type(None)):
-        key = [type(x), x[0] is x[1], x[1] is not None and x[0] is not None and is_head(x[1], x[0])]
-        key += [None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad) for t in x]
-    elif type(x) is Parameter:
-        key = [x.shape, x.dtype, x.layout, x.device, x.requires_grad]
+    elif isinstance(x, tuple | list) and len(x) == 2 and _plain(x[0]) and (x[1] is None or _plain(x[1])):
+        key = [None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad) for t in x]
+        key += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
     else:
         return None
     key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
@@ -141,7 +139,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         if t is None:
             key.append(None)
         elif type(t) is Tensor and t.layout is torch.strided:
-            if t.requires_grad or t.is_inference():
+            if t.requires_grad or t.is_nested or t.is_inference():
                 return None
             version = None if t.is_floating_point() else t._version
             key.append((t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype, version))
@@ -152,7 +150,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
             key.append(seen)
     for i in _CONTENT:
         t = call[i]
-        if t is not None and not isinstance(t, Tensor):
+        if t is not None and not _plain(t):
             return None
         key.append(None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad))
     for i in _NUMBERS:
@@ -161,6 +159,10 @@ def glance(layer: Any, call: Call) -> Hashable | None:
             return None
         key.append(tuple(n) if isinstance(n, list) else n)
     return tuple(key)
+
+
+def _plain(t: Any) -> bool:
+    return type(t) in _PLAIN and not t.is_nested
 
 
 def _is_size(n: Any) -> bool:

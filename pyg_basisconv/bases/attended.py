@@ -129,6 +129,12 @@ class BoundAttention(MemberByMember):
         """What the second axis of each is."""
         return (*self.score.sides, "entry")[: len(self.tensors)]
 
+    @property
+    def undropped(self) -> "BoundAttention":
+        """The same family, none of whose weights are dropped."""
+        about = (self.K, self.score, self.entries, self.batch, self.normalize, (0.0, 0), self.weighted, self.dtype)
+        return BoundAttention(*about, self.observed, self.numbered, self.left)
+
     def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
         """The weights of a piece, (c E,) by target, or the scores of which they are the softmax into each target."""
         split = len(self.score.tensors)

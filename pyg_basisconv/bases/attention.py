@@ -11,7 +11,7 @@ from ..basis import Basis, BoundBasis
 from ..cache import memo
 from ..content import Content
 from ..entries import Entries, entries
-from ..errors import check_flags, reject
+from ..errors import check_depth, check_flags, reject
 from ..explicit import Explicit
 from ..graph import Graph
 from ..mechanisms import Mechanism, Score, Sizes
@@ -90,6 +90,7 @@ class Attention(Basis):
         self.mask = Complete() if mask is None else mask
         self.needs_edges, self.pools, self.axes = self.mask.needs_edges, self.mask.pools, self.mask.axes
         self.counts_batch = self.mask.counts_batch
+        self.depth = check_depth("mask", self.mask)
         self.normalize, self.dropout, self.weighted = normalize, float(dropout), weighted
         self.loop_attr = loop_attr
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
 from ..cache import cached_property, kept
-from ..errors import reject
+from ..errors import check_depth, reject
 from ..explicit import Explicit, TypedEdges, counted, dense, members, one_list
 from ..graph import Graph
 from ..kernels import Meetings
@@ -372,6 +372,7 @@ class Composed(Basis):
 
     def __init__(self, K: int, *parts: Basis) -> None:
         super().__init__(K)
+        self.depth = check_depth("basis", *parts)
         self.parts = torch.nn.ModuleList(parts)
         self.needs_edges = any(part.needs_edges for part in parts)
         self.reads_target = any(part.reads_target for part in parts)
@@ -584,6 +585,8 @@ class Transpose(Composed):
 
     def _inner(self, grid: tuple[int, ...] | None, batch: Any) -> tuple[int, ...] | None:
         """The sources' grid of the family that is transposed: its own, or for want of it that of the call."""
+        if grid is None:
+            return None
         own: Any = self.parts[0].sized(None, None, batch, None)  # type: ignore[operator]
         return grid if own[0] is None else None
 

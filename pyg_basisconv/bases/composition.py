@@ -47,7 +47,7 @@ class BoundComposition(BoundBasis):
     @property
     def levels(self) -> Tensor:
         """(J, N) what each constant comes to."""
-        return self._numbers() if self.requires_grad else self._fixed  # type: ignore[no-any-return]
+        return self._numbers() if self.requires_grad else self._fixed.clone()  # type: ignore[no-any-return]
 
     @kept
     def _fixed(self) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..cache import kept
-from ..errors import reject
+from ..errors import check_depth, reject
 from ..explicit import Explicit, members
 from ..graph import Graph
 from ..portable import portable, refuse
@@ -158,6 +158,7 @@ class Powers(Basis):
         if self.operator.reads_content:
             reject("operator", "a basis that needs no content", self.operator, "multiply attentions with @")
         self.needs_edges = self.operator.needs_edges
+        self.depth = check_depth("operator", self.operator)
 
     def build(self, graph: Graph) -> BoundBasis:
         operator = self.operator.on(graph)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..errors import reject
+from ..errors import check_depth, reject
 from ..explicit import Explicit, explicit, members
 from ..graph import Graph
 from ..portable import refuse
@@ -141,6 +141,7 @@ class Wavelets(Basis):
         self.J, self.low_pass = J, low_pass
         self.operator = Powers(1, Adjacency("rw") if operator is None else operator).operator  # which checks it
         self.needs_edges = self.operator.needs_edges
+        self.depth = check_depth("operator", self.operator)
 
     def build(self, graph: Graph) -> BoundBasis:
         operator = self.operator.on(graph)

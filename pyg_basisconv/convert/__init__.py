@@ -52,6 +52,10 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     answers otherwise than it says, calls are refused: of `FastRGCNConv` with numbers of nodes other than 0, 1, 2, ...,
     and of `HGTConv` with the types of edges in another order than that of its metadata.
 
+    One gradient is another, and on purpose: where a node has several weighted loops, layers that set loops anew
+    (`GCNConv`, say) take the weight of the last one. PyG gives its gradient to all the loops of that node, though the
+    others have no part in the result; here they get zero, as finite differences say.
+
     What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
 
     Args:

@@ -1,5 +1,6 @@
 """What converted layers with attention are made of: a BasisConv over the edges, and what PyG does around it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .build import mean
 from .ends import Ends, by_edge, read_ends, returned, targets
 from .layers import Call, pair, reset
 from .registry import Left
+from .whole import Whole, check_forms
 
 Loops = float | str | Tensor | None
 
@@ -29,7 +31,7 @@ class Unsupported(ValueError, NotImplementedError):
     """What PyG has not implemented either, and says so."""
 
 
-class Attending(nn.Module):
+class Attending(Whole):
     r"""A layer with attention over the edges of a graph, called as the layer of PyG that it replaces.
 
     Args:
@@ -61,6 +63,10 @@ class Attending(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
         call = self.call.read(args, kwargs)
+        check_forms(call)
+        if self.operates(call):
+            y, *weights = self.operator(call)
+            return (y, tuple(weights)) if weights else y
         asked = call.get("return_attention_weights")
         x, size = call["x"], call.get("size")
         source, target = pair(x)
@@ -96,6 +102,28 @@ class Attending(nn.Module):
         if self.values is not None and z is not None:
             y = y + self.values.gather(A.incidence, self.values.project(z))
         return y, A
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+        (source, target), size = pair(given["x"]), given.get("size")
+        if target is not None:
+            N = target.shape[-2]
+        else:
+            N = source.shape[-2] if size is None or size[1] is None else size[1]
+        y = self.conv.likeness({"x": (source, None), "size": (None, N)}, unknown)
+        if not self.replies(given.get("return_attention_weights")):
+            return [y]
+        edges = given["edge_index"]
+        E = edges.shape[1] if self.keeps_edges else unknown()
+        return [y, edges.new_empty(2, E), self.reply_like(y, E)]
+
+    @property
+    def keeps_edges(self) -> bool:
+        """Whether the edges that it returns are those that it was given."""
+        return self.loops is None
+
+    def reply_like(self, y: Tensor, E: int) -> Tensor:
+        """An empty tensor like the weights that it returns."""
+        return y.new_empty(E, self.conv.basis.K)
 
     def reply(self, A: Any, ends: Ends, call: dict[str, Any]) -> Any:
         """The graph and the weights of its edges, (E, K), as PyG returns them."""

@@ -79,10 +79,10 @@ def targets(edge_index: Any, source: Tensor) -> int:
 
 
 def returned(ends: Ends, given: Any, alpha: Tensor) -> Any:
-    """The graph and the weights of its edges, as PyG returns them."""
-    held = given if ends.held is None else ends.held
+    """The graph and the weights of its edges, as PyG returns them; of what is kept for a graph, a copy."""
+    held = given if ends.held is None else ends.held.clone()
     if isinstance(given, SparseTensor):
         return held.set_value(alpha, layout="coo")
     if is_torch_sparse_tensor(given):
         return set_sparse_value(held, alpha), alpha
-    return ends.edges, alpha
+    return ends.edges if ends.edges is given else ends.edges.clone(), alpha

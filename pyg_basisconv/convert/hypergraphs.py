@@ -1,6 +1,6 @@
 """Hyperedges: a product of two incidence matrices, of nodes and hyperedges."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from .attention import attention_conv, fill, heads_of, own, started
 from .build import basis_conv, only_sum
 from .layers import reset
 from .registry import rule
+from .whole import Whole, check_forms, joined
 
 _READ = IdentityCache()
 
@@ -97,7 +98,7 @@ class Hypergraph(BasisConv):
         return {"x": x, "edge_index": hyperedge_index, "edge_weight": weight, "size": size}
 
 
-class AttendedHypergraph(nn.Module):
+class AttendedHypergraph(Whole):
     r"""Nodes weighted by attention between them and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
 
     The same :math:`\alpha`, dropout and all, leads from nodes to hyperedges and back.
@@ -134,6 +135,11 @@ class AttendedHypergraph(nn.Module):
         """Applies the layer; takes what the PyG layer takes."""
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
+        call = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
+        call["hyperedge_attr"] = hyperedge_attr
+        check_forms(call)
+        if self.operates(call):
+            return self.operator(call)[0]
         size = (x.shape[-2], hyperedge_attr.shape[-2])
         u, A = self.conv((x, hyperedge_attr), hyperedge_index, size=size, return_attention=True)
         weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
@@ -142,6 +148,14 @@ class AttendedHypergraph(nn.Module):
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
         y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)
         return y if self.bias is None else y + self.bias
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+        width = self.conv.out_channels // (1 if self.concat else self.heads)
+        x = given["x"]
+        return [x.new_empty(*x.shape[:-1], width)]
+
+    def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
+        return [joined(narrow, self.bias)]
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""

@@ -1,5 +1,6 @@
 """Scaled dot products between the places of sequences: torch's own attention."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..theta import LowRank
 from .attention import fill, one_fate, own, some_left, weigh
 from .layers import reset
 from .registry import Left, rule
+from .whole import Whole, check_forms
 
 
 @rule(nn.MultiheadAttention)
@@ -23,7 +25,7 @@ def multihead(layer: Any) -> nn.Module:
     return Multihead(layer)
 
 
-class Multihead(nn.MultiheadAttention):
+class Multihead(Whole, nn.MultiheadAttention):
     r""":math:`\sum_k A_k^\top (x V_k + \beta_k) O_k + b` with the softmax of scaled dot products for A, called as
     `torch.nn.MultiheadAttention`.
 
@@ -96,6 +98,18 @@ class Multihead(nn.MultiheadAttention):
         """Applies the layer; takes what `torch.nn.MultiheadAttention` takes, and gives what it gives."""
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
+        call = {
+            "query": query,
+            "key": key,
+            "value": value,
+            "key_padding_mask": key_padding_mask,
+            "attn_mask": attn_mask,
+        }
+        flags = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
+        check_forms(call)
+        if self.operates(call):
+            found = self.operator(call | flags)
+            return found[0], found[1] if need_weights else None
         turned = not self.batch_first and query.dim() == 3
         given = [query, key] if key is value else [query, key, value]
         sides = [t.transpose(0, 1) if turned else t for t in given]
@@ -113,6 +127,17 @@ class Multihead(nn.MultiheadAttention):
             return y, None
         weights = A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
         return y, weights.mean(-3) if average_attn_weights else weights
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+        query, key = given["query"], given["key"]
+        y = query.new_empty(*query.shape[:-1], self.embed_dim)
+        if not given["need_weights"]:
+            return [y]
+        turned = not self.batch_first and query.dim() == 3
+        L, S = (t.shape[0 if turned else -2] for t in (query, key))
+        batch = query.shape[1:-1] if turned else query.shape[:-2]
+        heads = () if given["average_attn_weights"] else (self.num_heads,)
+        return [y, query.new_empty(*batch, *heads, L, S + self.rows)]
 
     def _with_ones(self, x: Tensor) -> Tensor:
         return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if self.lifted else x

@@ -1,5 +1,6 @@
 """Attention between nodes that each relation projects in its own way."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from .build import only_sum
 from .ends import by_edge, read_ends, returned
 from .layers import Call, reset
 from .registry import rule
+from .whole import Whole, check_forms, joined
 
 _SPREAD = IdentityCache()
 
@@ -68,7 +70,7 @@ class OfRelation(Mechanism):
         return str(self.relations)
 
 
-class Relational(nn.Module):
+class Relational(Whole):
     r""":math:`\sum_{r, m} a_{rmn} \, x_m W_r` with the softmax of :math:`LeakyReLU(k \cdot x_m W_r + q \cdot x_n W_r)`
     for a, or of the product of the two: a BasisConv whose sources are the pairs of a relation and a node.
 
@@ -119,6 +121,10 @@ class Relational(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
         call = self.call.read(args, kwargs)
+        check_forms(call)
+        if self.operates(call):
+            y, *weights = self.operator(call)
+            return (y, tuple(weights)) if weights else y
         x, z = call["x"], call.get("edge_attr")
         N, R = x.shape[0], self.relations
         ends = read_ends(call["edge_index"], False, N, self.flow)
@@ -148,6 +154,17 @@ class Relational(nn.Module):
         if not isinstance(call.get("return_attention_weights"), bool):
             return y
         return y, returned(ends, call["edge_index"], by_edge(A, kind.numel()))
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+        x, edges = given["x"], given["edge_index"]
+        y = x.new_empty(x.shape[0], self.conv.theta.Q // (1 if self.concat else self.heads))
+        if not isinstance(given.get("return_attention_weights"), bool):
+            return [y]
+        return [y, torch.empty_like(edges), x.new_empty(edges.shape[1], self.conv.basis.K)]
+
+    def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
+        learnt: Any = {"additive": self.w, "scaled": self.b2}.get(self.mod)
+        return [joined(narrow, self.bias, learnt), *[narrow] * (len(found) - 1)]
 
     def _modified(self, y: Tensor, values: Tensor, edges: Tensor) -> Tensor:
         """The result where the weights of the edges, all positive, are changed after the softmax."""

@@ -1,7 +1,9 @@
 """The layers that smooth features along the edges: by cosine, by sign, by a soft assignment."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv
 from torch_geometric.typing import SparseTensor, torch_sparse
@@ -18,6 +20,7 @@ from .attention import Attending, attention_conv, fill, heads_of, matrix, starte
 from .build import only_sum
 from .ends import Ends
 from .registry import rule
+from .whole import joined
 
 
 @rule(AGNNConv)
@@ -74,6 +77,16 @@ class FrequencyAdaptive(Attending):
         if ends.values is not None and call.get("edge_weight") is None:
             call = {**call, "edge_weight": ends.values}
         return super().attend(x, ends, z, size, False, call)
+
+    @property
+    def keeps_edges(self) -> bool:
+        return not self.looped
+
+    def reply_like(self, y: Tensor, E: int) -> Tensor:
+        return y.new_empty(E)
+
+    def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
+        return [joined(narrow, given["x_0"] if self.eps != 0.0 else None), *[narrow] * (len(found) - 1)]
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         return y + self.eps * call["x_0"] if self.eps != 0.0 else y

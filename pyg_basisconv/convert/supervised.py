@@ -54,6 +54,9 @@ class SelfSupervised(Attending):
         self.att_x: Tensor | None = None
         self.att_y: Tensor | None = None
 
+    def operates(self, given: dict[str, Any]) -> bool:
+        return not self.training and super().operates(given)  # or it keeps what the loss is made of
+
     def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
         y = super().attend(x, ends, z, size, needed, call)
         if self.training:

@@ -53,11 +53,8 @@ class Skipping(Attending):
 
     def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
         y, A = super().attend(x, ends, z, size, needed, call)
-        basis = self.conv.basis
-        if self.replies(call.get("return_attention_weights")) and basis.training and A.dropout[0]:
-            basis.eval()  # the weights that PyG returns here are those before dropout
-            _, A = self.conv(x, ends.edges, edge_attr=z, size=size, return_attention=True)
-            basis.train()
+        if self.replies(call.get("return_attention_weights")):
+            A = A.undropped  # the weights that PyG returns here are those before dropout
         return y, A
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:

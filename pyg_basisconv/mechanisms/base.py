@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import reject
+from ..errors import check_depth, reject
 from ..kernels import Pattern, lift, pair_sum
 from ..kernels.attend import Side
 from ..portable import portable
@@ -129,6 +129,7 @@ class Mechanism(nn.Module):
 
     sizes: Sizes | None = None
     edge_dim = 0  # the width of the features of edges that it reads, 0 for none
+    depth = 1  # how many are within each other, see `check_depth`
     weight: nn.Parameter
     source: nn.Parameter
     target: nn.Parameter
@@ -221,6 +222,7 @@ class Composed(Mechanism):
 
     def __init__(self, *parts: Mechanism) -> None:
         super().__init__()
+        self.depth = check_depth("mechanism", *parts, calls=4)
         self.parts = nn.ModuleList(parts)
 
     def make(self, sizes: Sizes) -> None:

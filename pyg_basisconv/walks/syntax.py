@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ..errors import reject
+from ..errors import DEPTH, reject
 from .tree import Chain, Choice, Name, Node, Repeat, join, plain, turned
 from .vocabulary import Vocabulary
 from .wording import brief
 
-DEPTH = 100
 LONGEST = 10_000
 
 
