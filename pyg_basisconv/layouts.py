@@ -24,6 +24,8 @@ def check_form(name: str, t: Any, sparse: bool = False) -> None:
     ...
     ValueError: edge_weight: expected a dense tensor, got torch.sparse_coo; convert it with .to_dense()
     """
+    if t is None or (type(t) is Tensor and t.layout is torch.strided and not t.is_nested):
+        return
     if not isinstance(t, Tensor):
         return
     if t.is_nested:

@@ -89,8 +89,11 @@ class Whole(nn.Module):
 def check_forms(given: dict[str, Any]) -> None:
     """Rejects arguments in a form that nothing here reads, before anything is made of them."""
     for name, value in given.items():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            check_form(name, part, sparse=True)
+        if type(value) is tuple or type(value) is list:
+            for part in value:
+                check_form(name, part, sparse=True)
+        else:
+            check_form(name, value, sparse=True)
 
 
 def joined(narrow: torch.dtype, *others: Tensor | None) -> torch.dtype:
