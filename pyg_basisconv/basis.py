@@ -466,7 +466,7 @@ class Basis(nn.Module):
         return None
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
-        """A bound family that is given instead of a graph, as one of this basis; refuses what is known to be another."""
+        """A bound family that is given instead of a graph; refuses what is known to be of another basis."""
         return bound
 
     def edges(self, graph: Graph) -> EdgeList:
@@ -503,6 +503,11 @@ class Basis(nn.Module):
         bound = self.build(graph)
         _MADE[bound] = self, graph.bare
         return bound
+
+    @property
+    def keeps(self) -> bool:
+        """Whether calls that are like an earlier one may take what was bound for that one, but for a content."""
+        return self.reads_content or (type(self).on is Basis.on and self.key is not None)
 
     @cached_property
     def key(self) -> Hashable | None:

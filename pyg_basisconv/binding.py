@@ -132,7 +132,7 @@ def _with_constants(layer: "BasisConv", bound: Binding) -> Binding:
 
 
 def bind_content(layer: "BasisConv", call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
-    """Binds the basis of a layer to a graph that was checked, with the content of a call where it is computed from it."""
+    """Binds the basis to a graph that was checked, and to the content of a call where it is computed from that."""
     basis, x = layer.basis, call.x
     inputs = Inputs(reads(x), layer.theta)
     if not basis.reads_content:

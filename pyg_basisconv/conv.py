@@ -7,12 +7,13 @@ from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
-from .basis import Basis, BoundBasis, Compaction, Native
+from .basis import Basis, BoundBasis, Compaction
 from .binding import Binding, Reader, bind, bind_content, whole
 from .content import Inputs
 from .errors import check_flags, reject
@@ -26,7 +27,6 @@ from .program import Call, Program, Programs, glance
 from .sparse_input import condensed
 from .theta import Theta, default
 from .theta.base import Line
-
 
 _FEW_ROWS = 1 << 15
 
@@ -191,7 +191,7 @@ class BasisConv(MessagePassing):
 
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
-        if observed or torch.compiler.is_compiling():
+        if observed or torch.compiler.is_compiling() or _tracing():
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
@@ -479,6 +479,11 @@ def _finite(y: Tensor) -> bool:
     if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True
     return bool(y.detach().isfinite().all())
+
+
+def _tracing() -> bool:
+    """Whether torch.compile would look into what is called from here, as it does behind a break of its graph."""
+    return bool(get_eval_frame_callback())
 
 
 def _many(family: BoundBasis) -> bool:

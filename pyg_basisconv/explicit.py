@@ -441,7 +441,9 @@ def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
     weight = None
     if any(part.weight is not None for part in parts):
         some = [
-            torch.ones(part.edge_set.source.numel(), dtype=first.dtype, device=device) if part.weight is None else part.weight
+            torch.ones(part.edge_set.source.numel(), dtype=first.dtype, device=device)
+            if part.weight is None
+            else part.weight
             for part in parts
         ]
         weight = torch.cat(some)

@@ -62,9 +62,11 @@ class GridConv(BasisConv):
 
     def forward(self, image: Tensor, *, return_attention: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
-        return self._run(Call(image, **kwargs), return_attention)
+        return self._run(Call(image, image=True, **kwargs), return_attention)
 
     def _bind(self, call: Call, observed: bool = False) -> Binding:
+        if not call.image:
+            return super()._bind(call, observed)
         flat, grid = self._flat(call)
         bound = super()._bind(flat, observed)
         shape = bound.family.shape
@@ -73,12 +75,16 @@ class GridConv(BasisConv):
         return bound
 
     def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:
+        if not call.image:
+            return super()._program(call, bound, chosen)
         on, family = self._on_images(call, bound, chosen), bound.family
         if on is not None:
             return partial(_of_image, on, family.levels, family.grid)
         return partial(_of_rows, super()._program(call, bound, chosen), family.grid, family.N, chosen.order)
 
     def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Tensor:
+        if not call.image:
+            return super()._evaluate(call, bound, chosen)
         on, family = self._on_images(call, bound, chosen), bound.family
         if on is not None:
             return _of_image(on, family.levels, family.grid, self, call)
@@ -100,10 +106,14 @@ class GridConv(BasisConv):
         return y if order == "native" else like(y, image)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
+        if not given.get("image"):
+            return super().laid_out(y, given)
         form = last_format(given["x"]) if y.dim() == given["x"].dim() else None
         return y.contiguous(memory_format=torch.contiguous_format if form is None else form)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+        if not given.get("image"):
+            return super().likeness(given, unknown)
         flat, grid = self._flat(Call(given["x"], grid=given.get("grid")))
         y = super().likeness({**given, "x": flat.x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
         targets = given.get("onto") or self.basis.reach(grid)
@@ -115,6 +125,10 @@ class GridConv(BasisConv):
         """How many axes the grid has."""
         axes = self.basis.axes
         return max(1, image.dim() - 2) if axes is None else axes
+
+    def plan(self, image: Tensor, **kwargs: Any) -> Plan:  # type: ignore[override]
+        """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
+        return super().plan(image, image=True, **kwargs)
 
     def _flat(self, call: Call) -> tuple[Call, tuple[int, ...]]:
         """The call with (*, M, P), a view, in the place of (*, P, *grid); and the grid."""

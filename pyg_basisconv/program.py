@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
+from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
 from .cache import Witness, constituents
@@ -16,8 +17,9 @@ from .features import is_head
 from .layouts import layout
 
 _PLAIN = (Tensor, Parameter)
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _LIMIT = 8  # programs that a layer keeps
-_LOOKS = 2  # those that are looked at when one more comes
+_LOOKS = 8  # those that are looked at when one more comes
 
 
 class Call(NamedTuple):
@@ -34,6 +36,7 @@ class Call(NamedTuple):
     mask: Any = None
     valid: Any = None
     grid: Any = None
+    image: bool = False  # whether x is an image, see `GridConv`
 
 
 Program = Callable[[Any, Call], Tensor]  # of the layer and a call
@@ -120,7 +123,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         or forward_ad._current_level >= 0
         or layer.watched
         or theta._forward_pre_hooks
-        or not (basis.reads_content or basis.key)
+        or not basis.keeps
     ):
         return None
     if type(x) in _PLAIN and not x.is_nested:
@@ -130,7 +133,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         key += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
     else:
         return None
-    key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
+    key += (call.image, theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
     key.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
     if torch._C._is_any_autocast_enabled():
         key += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
@@ -144,7 +147,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
             version = None if t.is_floating_point() else t._version
             key.append((t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype, version))
         else:
-            seen = _seen(t)
+            seen = _seen(t) if i == 1 else t if type(t) in (int, float) else None
             if seen is None:
                 return None
             key.append(seen)
@@ -169,15 +172,13 @@ def _is_size(n: Any) -> bool:
     return n is None or type(n) is int
 
 
-def _seen(value: Any) -> Hashable | None:
-    """What a glance sees of a structure that is no plain dense tensor: a number, sparse edges, a bound family."""
-    if type(value) in (int, float):
-        return type(value), value
-    if hasattr(value, "number"):  # of a bound family, as no other has it
-        return None if value.requires_grad else value.number
-    if not isinstance(value, Tensor) and type(value) is not SparseTensor:
+def _seen(edges: Any) -> Hashable | None:
+    """What a glance sees of edges that are no plain dense tensor: in another layout, or a bound family."""
+    if hasattr(edges, "number"):  # of a bound family, as no other has it
+        return None if edges.requires_grad else edges.number
+    if not (type(edges) in (EdgeIndex, SparseTensor) or (isinstance(edges, Tensor) and edges.layout in _SPARSE)):
         return None
-    held = layout(value)
+    held = layout(edges)
     key: list[Hashable] = [held.form]
     for t in held.tensors:
         if t is None:

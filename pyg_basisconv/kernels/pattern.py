@@ -88,7 +88,7 @@ def within(index: Tensor, size: int) -> bool:
     if index.device.type == "cpu" and index.dtype in _UNSIGNED:  # of a negative one the unsigned one is large
         return int(index.numpy().view(_UNSIGNED[index.dtype]).max()) < size
     low, high = extremes(index)
-    return 0 <= low and high < size
+    return low >= 0 and high < size
 
 
 def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
