@@ -431,24 +431,23 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
 
 def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
     """Families of the same M and N, one after the other, as one list of edges."""
-    first, K = parts[0], sum(part.K for part in parts)
-    sets, device = [part.edge_set for part in parts], first.device
+    first, K, sets = parts[0], sum(part.K for part in parts), [part.edge_set for part in parts]
     starts = accumulate((part.K for part in parts), initial=0)
     kinds = [
-        torch.full((e.source.numel(),), start, dtype=torch.int32, device=device) if e.K == 1 else e.type.int() + start
+        torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
+        if e.K == 1
+        else e.type.int() + start
         for e, start in zip(sets, starts, strict=False)
     ]
     weight = None
     if any(part.weight is not None for part in parts):
-        some = [
-            torch.ones(part.edge_set.source.numel(), dtype=first.dtype, device=device)
-            if part.weight is None
-            else part.weight
-            for part in parts
-        ]
-        weight = torch.cat(some)
-    ends = (torch.cat(ends) for ends in zip(*((e.source, e.target) for e in sets), strict=True))
-    return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), *ends), weight, first.dtype)
+        weight = torch.cat([_ones(part) if part.weight is None else part.weight for part in parts])
+    source, target = torch.cat([e.source for e in sets]), torch.cat([e.target for e in sets])
+    return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), source, target), weight, first.dtype)
+
+
+def _ones(part: Explicit) -> Tensor:
+    return torch.ones(part.edge_set.source.numel(), dtype=part.dtype, device=part.device)
 
 
 def beside(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

@@ -112,7 +112,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     So it is under transforms, and while something traces; where weights learn; with hooks, explainers, or a parameter
     or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
     """
-    x, edges = call[0], call[1]
+    x = call.x
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
     weight = theta._parameters.get("weight")
@@ -152,7 +152,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
                 return None
             key.append(seen)
     for i in _CONTENT:
-        t = call[i]
+        t: Any = call[i]
         if t is not None and not _plain(t):
             return None
         key.append(None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad))
