@@ -13,7 +13,7 @@ from ..cache import cached_property
 from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
-from ..kernels import Pattern, Piece, attend, segment_softmax
+from ..kernels import Pattern, Piece, attend, softmax
 from ..kernels.attend import Side, Weights
 from ..mechanisms import Score
 from ..portable import portable, refuse
@@ -97,15 +97,15 @@ class BoundAttention(MemberByMember):
     def pieces(self) -> list[tuple[Piece, Entries]]:
         """What is evaluated at a time: some copies, or a run of the targets of one."""
         e, C = self.entries, self.copies
-        if portable():
-            return [(Piece(slice(0, C), slice(0, self.N), slice(0, e.E), e.pattern.copies(C)), e)]
+        E, all_targets = e.E, slice(0, self.N)
+        if C * E <= BLOCK or portable():
+            return [(Piece(slice(0, C), all_targets, slice(0, E), e.pattern), e)]
         size = RUN[self.device.type == "cuda"]
         whole = self.normalize in ("heads", "target")  # which compare what other pieces have
-        step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, e.E)))
-        blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)] or [slice(0, 0)]
-        if len(blocks) == 1 or step > 1 or whole or size >= e.E:
-            all_targets, all_entries = slice(0, self.N), slice(0, e.E)
-            return [(Piece(b, all_targets, all_entries, e.pattern.copies(b.stop - b.start)), e) for b in blocks]
+        step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, E)))
+        blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)]
+        if len(blocks) == 1 or step > 1 or whole or size >= E:
+            return [(Piece(b, all_targets, slice(0, E), e.pattern), e) for b in blocks]
         pieces, runs = [], e.runs(size)
         for block in blocks:
             start = 0
@@ -118,33 +118,36 @@ class BoundAttention(MemberByMember):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """What the weights are computed from, (C, ...) each."""
-        factor = self.entries.weight if self.weighted else None
+        factor, scored = self.entries.weight if self.weighted else None, self.score.tensors
         if self.left is not None:
             factor = self.left if factor is None else factor * self.left
-        scored = tuple(t.flatten(0, len(self.batch)) for t in self.score.tensors)
+        if self.batch:
+            scored = tuple(t.flatten(0, len(self.batch)) for t in scored)
         return scored if factor is None else (*scored, factor.expand(self.copies, -1))
 
     @property
     def sides(self) -> tuple[Side, ...]:
         """What the second axis of each is."""
-        return (*self.score.sides, "entry")[: len(self.tensors)]
+        return (*self.score.sides, "entry") if self.weighted or self.left is not None else self.score.sides
 
     def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
-        """The weights of a piece, (c E,) by target, or the scores of which they are the softmax into each target."""
+        """The weights of a piece, (c, E) by target, or the scores of which they are the softmax into each target."""
         split = len(self.score.tensors)
         value = self.score.on(tensors[:split], self._entries_of[piece.targets.start])
         if self.normalize == "target":
-            value = segment_softmax(value, piece.pattern.in_source_order)
+            value = softmax(value, piece.pattern.in_source_order)
         elif self.normalize == "heads":
             # Where no head may look, the weights are zero, and so is the gradient.
-            score = value.view(self.K, value.numel() // self.K)
+            score = value.unflatten(0, (self.K, value.shape[0] // self.K))
             hidden = score == -torch.inf
             score = torch.where(hidden.all(0), 0, score)
-            value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten()
+            value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten(0, 1)
+        elif self.normalize == "sigmoid":  # zero where the score is minus infinity, with its gradient
+            value = torch.sigmoid(value)
         elif self.normalize != "source":
             hidden = value == -torch.inf
             value = torch.where(hidden, 0, ELEMENTWISE[self.normalize](torch.where(hidden, 0, value)))
-        factor = tensors[split].flatten() if len(tensors) > split else None
+        factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
         if p:
             if portable():
@@ -164,9 +167,7 @@ class BoundAttention(MemberByMember):
     def weights_of(self, piece: Piece) -> Tensor:
         """(c, E) the weights at the entries of a piece, of c heads of graphs, by target."""
         cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
-        weight = self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
-        c = piece.copies.stop - piece.copies.start
-        return weight.view(c, weight.numel() // max(1, c))
+        return self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
@@ -185,8 +186,8 @@ class BoundAttention(MemberByMember):
     def each(self, z: Tensor) -> Tensor:
         z, extra = self._rows(z)
         pieces = [piece for piece, _ in self.pieces]
-        softmax, whole = self.normalize == "source", self.entries.pattern
-        y = attend(self._weigh, softmax, pieces, whole, z, self.tensors, self.sides)  # (C, N, W)
+        normalised, whole, tensors = self.normalize == "source", self.entries.pattern, self.tensors
+        y = attend(self._weigh, normalised, pieces, whole, z, tensors, self.sides)  # (C, N, W)
         return self._unrows(y, extra)
 
     def _rows(self, z: Tensor) -> tuple[Tensor, torch.Size]:
@@ -198,10 +199,12 @@ class BoundAttention(MemberByMember):
         extra = lead[:more]
         if extra:
             z = z.flatten(1, more).movedim(1, -2).flatten(-2)  # (K, *, M, + D)
-        return z.reshape(self.copies, self.M, z.shape[-1]), extra
+        if self.batch:  # side by side at each source
+            z = z.movedim(-2, 0).reshape(self.M, self.copies, z.shape[-1]).transpose(0, 1)
+        return z, extra
 
     def _unrows(self, y: Tensor, extra: torch.Size) -> Tensor:
-        y = y.view(self.K, *self.batch, self.N, y.shape[-1])
+        y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
         return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
     @property

@@ -189,7 +189,7 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
 
 def own(value: Tensor, like: Tensor) -> nn.Parameter:
     """A parameter with these numbers, frozen if the one that they come from is."""
-    return nn.Parameter(value.detach().clone(memory_format=torch.contiguous_format), like.requires_grad)
+    return nn.Parameter(value.detach().clone(), like.requires_grad)  # in the layout of the vendors' products
 
 
 def fill(module: nn.Module, **values: tuple[Tensor, Tensor] | Tensor | None) -> None:

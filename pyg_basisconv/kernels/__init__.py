@@ -5,6 +5,7 @@ from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
 from .pairs import hidden
 from .pattern import Pattern
+from .multihead import at_entries, inner, softmax
 from .products import sddmm, spmm
 from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
@@ -14,16 +15,19 @@ __all__ = [
     "Pairs",
     "Pattern",
     "Piece",
+    "at_entries",
     "attend",
     "collect",
     "gather_matmul",
     "hidden",
+    "inner",
     "lift",
     "matmul",
     "matmuls",
     "pair_sum",
     "sddmm",
     "segment_softmax",
+    "softmax",
     "spmm",
     "typed_matmul",
 ]
