@@ -120,7 +120,7 @@ class Entries:
         order = self.pattern.by_target.order
         self.edge, self.edges = edge if order is None else edge.index_select(0, order), edges
 
-    @property
+    @kept
     def bias(self) -> Tensor | None:
         """(M, N) what a softmax over all pairs adds to the scores: the logarithm of how often each pair is there."""
         if self.complete or self.causal:

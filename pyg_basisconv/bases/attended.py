@@ -6,7 +6,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
 from ..cache import cached_property
@@ -15,6 +14,8 @@ from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, attend, softmax
 from ..kernels.attend import Side, Weights
+from ..kernels.op import autocasting
+from ..kernels.pairwise import later_hidden, pair_attention, pair_weights
 from ..mechanisms import Score
 from ..portable import portable, refuse
 
@@ -298,6 +299,49 @@ class BoundAttention(MemberByMember):
         plain = plain and (exported or not portable())
         return Fused(self) if plain and self.score.dots is not None else None
 
+    def heads_inside(self, t: Tensor) -> Tensor:
+        """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
+        t = t.flatten(1, len(self.batch)) if self.batch else t.unsqueeze(1)
+        return t.transpose(0, 1)
+
+    @cached_property
+    def pairwise(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
+        e, dots = self.entries, self.score.dots
+        assert dots is not None
+        keys, queries, biases = dots(self.score.tensors, e)
+        if not keys:
+            shapes = ((self.K, *self.batch, size, 1) for size in (self.M, self.N))
+            keys, queries = ([torch.zeros(shape, dtype=self.dtype, device=self.device)] for shape in shapes)
+        key, query = (self.heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
+        if e.bias is not None:
+            biases = [*biases, e.bias]
+        if not biases:
+            return query, key, None
+        bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (K, *, N, M), or (N, M) for all of them
+        return query, key, bias if bias.dim() == 2 else self.heads_inside(bias)
+
+    @property
+    def few_pairs(self) -> bool:
+        """Whether the weights of all pairs may be held, and are made in a dtype wide enough."""
+        return self.copies * self.M * self.N <= BLOCK and not autocasting(self.device)
+
+    @cached_property
+    def pair_weights(self) -> Tensor:
+        """(B, K, N, M) the weights of all pairs."""
+        wide = torch.promote_types(self.dtype, torch.float32)
+        query, key, bias = (None if t is None else t.to(wide) for t in self.pairwise)
+        assert query is not None
+        assert key is not None
+        return pair_weights(query, key, later_hidden(bias, query, key) if self.entries.causal else bias)
+
+    def to_dense(self) -> Tensor:
+        """The whole family written out, (K, *, M, N)."""
+        if self.left is None and self.natively is not None and self.few_pairs and not self.dropout[0]:
+            dense = self.pair_weights.transpose(-1, -2).transpose(0, 1).to(self.dtype)  # (K, B, M, N)
+            return dense.unflatten(1, self.batch) if self.batch else dense.squeeze(1)
+        return super().to_dense()
+
 
 def _itself(bound: BoundBasis) -> BoundBasis:
     return bound
@@ -349,33 +393,15 @@ class Fused(MemberByMember):
         self.batch, self.entries = a.batch, a.entries
 
     def each(self, z: Tensor) -> Tensor:
-        a, e = self.attention, self.entries
-        assert a.score.dots is not None
-        lead = z.shape[1:-2]
+        a, lead = self.attention, z.shape[1:-2]
         if tuple(lead) != self.batch:
             reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
-        keys, queries, biases = a.score.dots(a.score.tensors, e)
-
-        def heads_inside(t: Tensor) -> Tensor:
-            """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
-            t = t.flatten(1, len(self.batch)) if self.batch else t.unsqueeze(1)
-            return t.transpose(0, 1).to(z.dtype)
-
-        if not keys:
-            keys, queries = ([z.new_zeros(*z.shape[:-2], size, 1)] for size in (self.M, self.N))
-        key, query = (heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
-        bias = None
-        if e.bias is not None:
-            biases = [*biases, e.bias]
-        if biases:
-            bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (K, *, N, M), or (N, M) for all of them
-            bias = bias.to(z.dtype) if bias.dim() == 2 else heads_inside(bias)
-        value = heads_inside(z)
-        causal = e.causal and bias is None
-        if e.causal and bias is not None:
-            later = torch.ones(self.N, self.M, dtype=torch.bool, device=z.device).tril().logical_not()
-            bias = bias.masked_fill(later, -torch.inf)
-        y = F.scaled_dot_product_attention(query, key, value, bias, a.dropout[0], causal, scale=1.0)  # (B, K, N, D)
+        value = a.heads_inside(z)
+        if a.observed and a.few_pairs:
+            y = a.pair_weights.to(z.dtype) @ value
+        else:
+            sides = (None if t is None else t.to(z.dtype) for t in a.pairwise)
+            y = pair_attention(*sides, value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
         y = y.transpose(0, 1)  # (K, B, N, D)
         return y.unflatten(1, self.batch) if self.batch else y.squeeze(1)
 

@@ -9,7 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..portable import portable
-from .multihead import attention, by_node, heads, inner_products, plain_attention, raw_attention, rows, softmax, transposed_sums
+from .multihead import (
+    attention,
+    by_node,
+    heads,
+    inner_products,
+    plain_attention,
+    raw_attention,
+    rows,
+    softmax,
+    transposed_sums,
+)
 from .op import derivative, wide
 from .pattern import Pattern
 from .segments import exponentials

@@ -65,7 +65,8 @@ class _Hidden(torch.autograd.Function):
         last, parts = None if out is None else spread(out).t(), []
         for _, e in side.chunks(_width(heads, edge, out)):
             v = activation(_inner(side, e, target, source, edge, weight))
-            parts.append(_by_rows(v, cast(Tensor, edge)[e], heads) if last is None else (last @ v.t()).t())
+            found = _by_rows(v, cast(Tensor, edge)[e], heads) if last is None else (last @ v.t()).t()
+            parts.append(found.to(like.dtype))  # which products under autocast have not
         return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t()
 
     @staticmethod

@@ -147,7 +147,9 @@ class Dot(Mechanism):
             key = apart(all_heads(content.x, self.key, self.key_bias if bias else None), H)
             turned = all_heads(content.of_target, self.query * scale, self.query_bias * scale if bias else None)
             query = apart(turned, H)
-        score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, len(t)) for t in (key, query)))
+        score = inner_score(
+            *(t if t.shape[1:-2] == content.batch else copies(t, content, len(t)) for t in (key, query))
+        )
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)
