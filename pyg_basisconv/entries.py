@@ -59,6 +59,11 @@ class Entries:
         return self.pattern.N
 
     @property
+    def has_weight(self) -> bool:
+        """Whether the mask has weights that are not ones."""
+        return self._weight is not None
+
+    @property
     def weight(self) -> Tensor | None:
         """(E,) the weights of the mask, by target."""
         order = self.pattern.by_target.order

@@ -12,10 +12,10 @@ from ..cache import cached_property
 from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
-from ..kernels import Pattern, Piece, attend, softmax
+from ..kernels import Pattern, Piece, attend, attention, softmax
 from ..kernels.attend import Side, Weights
 from ..kernels.op import autocasting
-from ..kernels.pairwise import later_hidden, pair_attention, pair_weights
+from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
 from ..portable import portable, refuse
 
@@ -89,6 +89,8 @@ class BoundAttention(MemberByMember):
         self.dtype, self.device, self.observed = dtype, entries.device, observed
         self.numbered, self.left = numbered, left
 
+    _pair_weights: Tensor | None = None
+
     @property
     def copies(self) -> int:
         """K x the graphs of the batch."""
@@ -99,7 +101,7 @@ class BoundAttention(MemberByMember):
         """What is evaluated at a time: some copies, or a run of the targets of one."""
         e, C = self.entries, self.copies
         E, all_targets = e.E, slice(0, self.N)
-        if C * E <= BLOCK or portable():
+        if portable() or C * E <= BLOCK:
             return [(Piece(slice(0, C), all_targets, slice(0, E), e.pattern), e)]
         size = RUN[self.device.type == "cuda"]
         whole = self.normalize in ("heads", "target")  # which compare what other pieces have
@@ -129,14 +131,24 @@ class BoundAttention(MemberByMember):
     @property
     def sides(self) -> tuple[Side, ...]:
         """What the second axis of each is."""
-        return (*self.score.sides, "entry") if self.weighted or self.left is not None else self.score.sides
+        return (*self.score.sides, "entry") if self.has_factors else self.score.sides
 
-    def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
-        """The weights of a piece, (c, E) by target, or the scores of which they are the softmax into each target."""
+    @property
+    def has_factors(self) -> bool:
+        """Whether the weights are multiplied with those of the mask, or with what an explainer leaves of them."""
+        return self.left is not None or (self.weighted and self.entries.has_weight)
+
+    def _weigh_piece(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
+        return self._weigh(self._entries_of[piece.targets.start], tensors, piece.copies.start)
+
+    def _weigh(self, entries: Entries, tensors: Sequence[Tensor], first: int = 0) -> Weights:
+        """Of some copies at entries, (c, E) by target: the weights, or the scores that they are the softmax of, into each
+        target; `first` is the first of these copies.
+        """
         split = len(self.score.tensors)
-        value = self.score.on(tensors[:split], self._entries_of[piece.targets.start])
+        value = self.score.on(tensors[:split], entries)
         if self.normalize == "target":
-            value = softmax(value, piece.pattern.in_source_order)
+            value = softmax(value, entries.pattern.in_source_order)
         elif self.normalize == "heads":
             # Where no head may look, the weights are zero, and so is the gradient.
             score = value.unflatten(0, (self.K, value.shape[0] // self.K))
@@ -154,7 +166,7 @@ class BoundAttention(MemberByMember):
             if portable():
                 drawn = torch.rand_like(value)
             else:
-                seed += piece.copies.start * self.N + piece.targets.start
+                seed += first * self.N + entries.first
                 generator = torch.Generator(value.device).manual_seed(seed)
                 drawn = torch.rand(value.shape, generator=generator, device=value.device)
             kept = (drawn >= p).to(value.dtype).div_(1 - p)
@@ -168,7 +180,7 @@ class BoundAttention(MemberByMember):
     def weights_of(self, piece: Piece) -> Tensor:
         """(c, E) the weights at the entries of a piece, of c heads of graphs, by target."""
         cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
-        return self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
+        return self._weigh_piece(piece, cuts).normalised(self.normalize == "source", piece.pattern)
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
@@ -185,10 +197,15 @@ class BoundAttention(MemberByMember):
         return torch.cat([own, weight[~there]])
 
     def each(self, z: Tensor) -> Tensor:
-        z, extra = self._rows(z)
-        pieces = [piece for piece, _ in self.pieces]
-        normalised, whole, tensors = self.normalize == "source", self.entries.pattern, self.tensors
-        y = attend(self._weigh, normalised, pieces, whole, z, tensors, self.sides)  # (C, N, W)
+        extra = torch.Size()
+        if self.batch or z.dim() > 3:
+            z, extra = self._rows(z)
+        normalised, pattern, tensors = self.normalize == "source", self.entries.pattern, self.tensors
+        if len(self.pieces) == 1:
+            y = attention(*self._weigh(self.entries, tensors), z, normalised, pattern)  # (C, N, W)
+        else:
+            pieces = [piece for piece, _ in self.pieces]
+            y = attend(self._weigh_piece, normalised, pieces, pattern, z, tensors, self.sides)
         return self._unrows(y, extra)
 
     def _rows(self, z: Tensor) -> tuple[Tensor, torch.Size]:
@@ -291,20 +308,33 @@ class BoundAttention(MemberByMember):
     @property
     def natively(self) -> "BoundBasis | None":
         """The same family, evaluated by the vendor's attention."""
-        plain = self.normalize == "source" and len(self.tensors) == len(self.score.tensors)
+        return Fused(self) if self.is_native else None
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether a vendor's kernel evaluates it."""
+        if self.normalize != "source" or self.score.dots is None or self.has_factors:
+            return False
         # A vendor's kernel draws what it drops by itself.
-        plain = plain and not (self.observed and self.dropout[0])
+        if self.observed and self.dropout[0]:
+            return False
         # It has no forward-mode derivative; and is of all pairs, where those of a mask are not looked at.
         exported = torch.compiler.is_exporting() and (self.entries.complete or self.entries.causal)
-        plain = plain and (exported or not portable())
-        return Fused(self) if plain and self.score.dots is not None else None
+        return exported or not portable()
 
     def heads_inside(self, t: Tensor) -> Tensor:
         """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
-        t = t.flatten(1, len(self.batch)) if self.batch else t.unsqueeze(1)
-        return t.transpose(0, 1)
+        if not self.batch:
+            return t.unsqueeze(0)
+        return (t if len(self.batch) == 1 else t.flatten(1, len(self.batch))).transpose(0, 1)
 
-    @cached_property
+    def heads_first(self, t: Tensor) -> Tensor:
+        """(B, K, L, d) -> (K, *, L, d), a view."""
+        if not self.batch:
+            return t.squeeze(0)
+        t = t.transpose(0, 1)
+        return t if len(self.batch) == 1 else t.unflatten(1, self.batch)
+
     def pairwise(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
         e, dots = self.entries, self.score.dots
@@ -324,22 +354,25 @@ class BoundAttention(MemberByMember):
     @property
     def few_pairs(self) -> bool:
         """Whether the weights of all pairs may be held, and are made in a dtype wide enough."""
-        return self.copies * self.M * self.N <= BLOCK and not autocasting(self.device)
+        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= BLOCK
 
-    @cached_property
     def pair_weights(self) -> Tensor:
-        """(B, K, N, M) the weights of all pairs."""
-        wide = torch.promote_types(self.dtype, torch.float32)
-        query, key, bias = (None if t is None else t.to(wide) for t in self.pairwise)
-        assert query is not None
-        assert key is not None
-        return pair_weights(query, key, later_hidden(bias, query, key) if self.entries.causal else bias)
+        """(B, K, N, M) the weights of all pairs; made once, so that a layer and who looks at it have the same."""
+        grad, held = torch.is_grad_enabled(), self._pair_weights
+        if held is None or (grad and self.requires_grad and not held.requires_grad):
+            with torch.inference_mode(False), torch.set_grad_enabled(grad):
+                wide = torch.promote_types(self.dtype, torch.float32)
+                query, key, bias = (None if t is None else t.to(wide) for t in self.pairwise())
+                assert query is not None
+                assert key is not None
+                bias = later_hidden(bias, query, key) if self.entries.causal else bias
+                held = self._pair_weights = pair_weights(query, key, bias)
+        return held if grad else held.detach()
 
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
-        if self.left is None and self.natively is not None and self.few_pairs and not self.dropout[0]:
-            dense = self.pair_weights.transpose(-1, -2).transpose(0, 1).to(self.dtype)  # (K, B, M, N)
-            return dense.unflatten(1, self.batch) if self.batch else dense.squeeze(1)
+        if self.is_native and self.few_pairs and not self.dropout[0]:
+            return self.heads_first(self.pair_weights().to(self.dtype)).transpose(-1, -2)
         return super().to_dense()
 
 
@@ -398,12 +431,11 @@ class Fused(MemberByMember):
             reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
         value = a.heads_inside(z)
         if a.observed and a.few_pairs:
-            y = a.pair_weights.to(z.dtype) @ value
+            y = pair_product(a.pair_weights().to(z.dtype), value)
         else:
-            sides = (None if t is None else t.to(z.dtype) for t in a.pairwise)
+            sides = (None if t is None else t.to(z.dtype) for t in a.pairwise())
             y = pair_attention(*sides, value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
-        y = y.transpose(0, 1)  # (K, B, N, D)
-        return y.unflatten(1, self.batch) if self.batch else y.squeeze(1)
+        return a.heads_first(y)
 
     @property
     def kernel(self) -> tuple[int, int, int]:

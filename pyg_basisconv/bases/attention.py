@@ -119,8 +119,11 @@ class Attention(Basis):
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
         mechanism, mask, training = self.mechanism, self.mask, self.training
-        found = self._entries(mask, graph, content)
+        found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
+        attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
+        if found.edge is None and (attributed or (content.numbered and _has_edges(mask))):
+            number_edges(found, mask, graph)
         if self.loop_attr:
             content = content.within(loop_attr=self.loop_attr)
         score = mechanism.score(content, found)
@@ -139,22 +142,17 @@ class Attention(Basis):
             self.weighted,
             graph.dtype,
             content.observed,
-            content.edge_attr is not None and content.edge_attr.dim() == 2,
+            attributed,
             None if graph.mask is None or not self.needs_edges else share(found, mask, graph, self.weighted),
         )
 
     @staticmethod
-    def _entries(mask: Basis, graph: Graph, content: Content) -> Entries:
+    def _entries(mask: Basis, graph: Graph) -> Entries:
         """Where the scores are computed; found once for a graph."""
         plain = graph if graph.mask is None else graph.masked(None)
-        found: Entries
         if plain.learns or mask.key is None:
-            found = _of(mask.on(plain))
-        else:
-            found = plain.memo(("entries", mask.key), lambda: _of(mask.on(plain)))
-        attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or (content.numbered and _has_edges(mask))):
-            number_edges(found, mask, graph)
+            return _of(mask.on(plain))
+        found: Entries = plain.memo(("entries", mask.key), lambda: _of(mask.on(plain)))
         return found
 
     def extra_repr(self) -> str:

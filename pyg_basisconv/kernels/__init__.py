@@ -3,9 +3,9 @@
 from .attend import Piece, attend
 from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
+from .multihead import at_entries, attention, inner, softmax
 from .pairs import hidden
 from .pattern import Pattern
-from .multihead import at_entries, inner, softmax
 from .products import sddmm, spmm
 from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
@@ -17,6 +17,7 @@ __all__ = [
     "Piece",
     "at_entries",
     "attend",
+    "attention",
     "collect",
     "gather_matmul",
     "hidden",

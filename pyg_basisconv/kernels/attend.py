@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ..portable import portable
 from .multihead import (
-    attention,
     by_node,
     heads,
     inner_products,
@@ -192,8 +191,8 @@ def attend(
 ) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e z_{source(e)}` of C copies, under weights that are computed.
 
-    With one piece, what its gradient needs is kept. With several, none is: the gradient computes the weights again, so
-    that nothing is held that is as long as C times the entries, but by derivatives of the gradient.
+    What has the length of the entries is not kept: the gradient computes the weights again; its own derivatives hold
+    them all. See `attention` for what is short enough to be kept.
 
     Args:
         weigh: of a piece and its part of the tensors, the weights of its entries.
@@ -207,6 +206,4 @@ def attend(
     Returns:
         (C, N, W).
     """
-    if len(pieces) > 1:
-        return _Attend.apply(weigh, normalised, pieces, whole, sides, z, *tensors)  # type: ignore[no-any-return]
-    return attention(*weigh(pieces[0], tensors), z, normalised, whole)
+    return _Attend.apply(weigh, normalised, pieces, whole, sides, z, *tensors)  # type: ignore[no-any-return]

@@ -5,8 +5,6 @@ node by node and entry by entry, (G, c W): a gathered row then holds what all he
 before. Entries stand by target throughout.
 """
 
-from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,7 +18,6 @@ from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
 
 _CHUNK = 1 << 20  # numbers of gathered rows that are held at a time
-_FEW = 1 << 14
 
 
 def rows(t: Tensor) -> Tensor:
@@ -45,44 +42,28 @@ def bags(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
 
 def consecutive(table: Tensor, ptr: Tensor) -> Tensor:
     """The sums of consecutive rows."""
-    return bags(table, _first(table.shape[0], ptr), ptr)
-
-
-@lru_cache(maxsize=4)
-def _numbers(dtype: torch.dtype) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.arange(_FEW, dtype=dtype)
-
-
-def _first(count: int, like: Tensor) -> Tensor:
-    """The integers below a count; a few are at hand."""
-    if count > _FEW or like.device.type != "cpu":
-        return torch.arange(count, dtype=like.dtype, device=like.device)
-    return _numbers(like.dtype)[:count]
-
-
-def _chunks(ptr: Tensor, entries: int, width: int) -> Iterator[tuple[slice, Tensor]]:
-    """The entries of runs of whole groups, whose rows may be held together; and where each group begins there."""
-    if entries * width <= _CHUNK:
-        yield slice(0, entries), ptr
-        return
-    start = 0
-    for first, last, end in runs(ptr, max(1, _CHUNK // width)):
-        yield slice(start, end), ptr[first : last + 1] - start
-        start = end
+    return bags(table, torch.arange(table.shape[0], dtype=ptr.dtype, device=ptr.device), ptr)
 
 
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
     """The sums of gathered rows, (R, c W), under weights of each head, (E, c): (G, c W)."""
     E, c = weight.shape
     if c == 1:
-        return spmm_raw(table, weight.reshape(-1), None, [ptr, index])
-    width, parts = table.shape[1], []
-    for some, offsets in _chunks(ptr, E, width):
-        found = table.index_select(0, index[some])
-        found.view(found.shape[0], c, width // c).mul_(weight[some].unsqueeze(-1))
-        parts.append(consecutive(found, offsets))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return spmm_raw(table, weight.reshape(E), None, [ptr, index])
+    if E * table.shape[1] <= _CHUNK:
+        return _weighted_sums(table, weight, ptr, index)
+    parts, start = [], 0
+    for first, last, end in runs(ptr, max(1, _CHUNK // table.shape[1])):
+        some = slice(start, end)
+        parts.append(_weighted_sums(table, weight[some], ptr[first : last + 1] - start, index[some]))
+        start = end
+    return torch.cat(parts)
+
+
+def _weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
+    found, (E, c) = table.index_select(0, index), weight.shape
+    found.view(E, c, found.shape[1] // c).mul_(weight.unsqueeze(-1))
+    return consecutive(found, ptr)
 
 
 def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Tensor:
@@ -90,11 +71,14 @@ def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Ten
     if c == 1:
         return sddmm_raw(left, right, pattern.one_way).unsqueeze(1)
     (source, target), width = pattern.ends, left.shape[1]
-    parts = []
-    for m, n in zip(*(end.split(max(1, _CHUNK // max(1, width))) for end in (source, target)), strict=True):
-        found = left.index_select(0, m).mul_(right.index_select(0, n))
-        parts.append(_sum_channels(found, c))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    if source.numel() * width <= _CHUNK:
+        return _inner_products(left, right, c, source, target)
+    ends = zip(*(end.split(max(1, _CHUNK // width)) for end in (source, target)), strict=True)
+    return torch.cat([_inner_products(left, right, c, *some) for some in ends])
+
+
+def _inner_products(left: Tensor, right: Tensor, c: int, source: Tensor, target: Tensor) -> Tensor:
+    return _sum_channels(left.index_select(0, source).mul_(right.index_select(0, target)), c)
 
 
 def _sum_channels(table: Tensor, c: int) -> Tensor:
@@ -109,7 +93,7 @@ def _sum_channels(table: Tensor, c: int) -> Tensor:
 
 def _collected(values: Tensor, end: End) -> Tensor:
     """(E, c) -> (G, c) the sum of the entries of each group."""
-    group, ptr, *order = end.arrays
+    _, ptr, *order = end.arrays
     if values.shape[1] == 1:
         return collect_raw(values.reshape(-1), end.groups, end.arrays).unsqueeze(1)
     return bags(values, order[0], ptr) if order else consecutive(values, ptr)
@@ -121,7 +105,7 @@ def _at_source(pattern: Pattern, c: int) -> End:
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return any(t is not None and t.requires_grad for t in tensors)
 
 
 class _Ends(torch.autograd.Function):
@@ -177,7 +161,7 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
             end = pattern.at_target if source is None else pattern.at_source
             return lift(like[0], end).unsqueeze(0)
         return pair_sum(source[0], target[0], pattern).unsqueeze(0)
-    if _needs_gradient(source, target):
+    if torch.is_grad_enabled() and _needs_gradient(source, target):
         return _Ends.apply(source, target, pattern)  # type: ignore[no-any-return]
     return _at_entries(source, target, pattern)
 
@@ -219,9 +203,9 @@ def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     tensor([[30., 20., 40.],
             [30., 20., 40.]])
     """
-    if portable() or len(source) < 2:
+    if source.shape[0] < 2 or portable():
         return _plain_inner(source, target, pattern)
-    if _needs_gradient(source, target):
+    if torch.is_grad_enabled() and _needs_gradient(source, target):
         return _Inner.apply(source, target, pattern)  # type: ignore[no-any-return]
     return inner_products(rows(source), rows(target), source.shape[0], pattern).t()
 
@@ -250,7 +234,7 @@ class _Softmax(torch.autograd.Function):
 
 def softmax(score: Tensor, end: End) -> Tensor:
     """(c, E) -> (c, E) of each head the softmax over the entries of each group; see `segment_softmax`."""
-    if portable() or len(score) < 2:
+    if score.shape[0] < 2 or portable():
         return _plain_softmax(score, end)
     return _Softmax.apply(score, end)  # type: ignore[no-any-return]
 
@@ -347,7 +331,8 @@ def raw_attention(
     y = weighted_sums(table, weighted.to(table.dtype), *pattern.one_way)
     if normalised:
         total = _divisor(_collected(weight, pattern.at_target))
-        heads(y, total.shape[1]).div_(total.t().unsqueeze(-1))
+        N, c = total.shape
+        y.view(N, c, y.shape[1] // max(1, c)).div_(total.unsqueeze(-1))
     return y, weight, total
 
 
@@ -381,8 +366,8 @@ def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool
     tensor([[16.,  0.],
             [40., 30.]])
     """
-    if portable() or not len(z):
+    if not z.shape[0] or portable():
         return plain_attention(values, factor, z, normalised, pattern)
-    if _needs_gradient(values, factor, z):
+    if torch.is_grad_enabled() and _needs_gradient(values, factor, z):
         return _Attention.apply(values, factor, z, normalised, pattern)  # type: ignore[no-any-return]
     return heads(raw_attention(values, factor, by_node(z), normalised, pattern)[0], z.shape[0]).to(z.dtype)

@@ -17,8 +17,15 @@ def pair_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     >>> pair_weights(torch.zeros(1, 1), torch.zeros(4, 1), None)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
-    score = query @ key.transpose(-1, -2)
+    score = pair_product(query, key.transpose(-1, -2))
     return torch.softmax(score, -1) if bias is None else torch._safe_softmax(score + bias, -1)
+
+
+def pair_product(left: Tensor, right: Tensor) -> Tensor:
+    """The product of matrices, (B, K, n, m) and (B, K, m, l), without what `matmul` asks before."""
+    if left.dim() != 4:
+        return left @ right
+    return torch.bmm(left.flatten(0, 1), right.flatten(0, 1)).view(*left.shape[:3], right.shape[3])
 
 
 class _Twice(torch.autograd.Function):
@@ -57,7 +64,8 @@ def later_hidden(bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
 def pair_attention(query: Tensor, key: Tensor, bias: Tensor | None, value: Tensor, p: float, causal: bool) -> Tensor:
     """`F.scaled_dot_product_attention` without a scale, as often differentiable as its plain form."""
     if causal and bias is not None:
-        bias, causal = later_hidden(bias, query, key), False
+        bias = later_hidden(bias, query, key)
+    causal = causal and bias is None
     y = F.scaled_dot_product_attention(query, key, value, bias, p, causal, scale=1.0)
     if not y.requires_grad or not torch.is_grad_enabled() or portable() or (p and not y.is_cuda):
         return y  # with dropout it is made of plain operations, but on CUDA

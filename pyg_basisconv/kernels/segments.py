@@ -175,7 +175,7 @@ def _exponentials(score: Tensor, arrays: Arrays, within: bool = False) -> Tensor
     near = False
     if not score.is_cuda:
         low, high = torch.aminmax(score)
-        near = bool(high - low <= _SPREAD)  # False where something is infinite, or no number
+        near = float(high) - float(low) <= _SPREAD  # False where something is infinite, or no number
     if near:
         weight = score.sub_(high) if within else score - high
     else:

@@ -11,7 +11,6 @@ from ..entries import Entries
 from ..errors import reject
 from ..kernels import Pattern, at_entries
 from ..kernels.attend import Side
-from ..portable import portable
 from ..theta.base import glorot
 
 Tensors = Sequence[Tensor]
@@ -341,9 +340,14 @@ def per_copy(parameter: Tensor, content: Content) -> Tensor:
 
 def node_score(source: Tensor | None, target: Tensor | None) -> Score:
     """s_m + t_n of (K, *, M) and (K, *, N), where they are there."""
-    tensors = tuple(t for t in (source, target) if t is not None)
-    at: dict[Side, Tensor | None] = {"source": source, "target": target}
-    sides = tuple(side for side, t in at.items() if t is not None)
+    tensors: tuple[Tensor, ...]
+    sides: tuple[Side, ...]
+    if source is None or target is None:
+        given = target if source is None else source
+        assert given is not None
+        tensors, sides = (given,), ("target" if source is None else "source",)
+    else:
+        tensors, sides = (source, target), ("source", "target")
 
     def ends(t: Tensors) -> tuple[Tensor | None, Tensor | None]:
         return None if source is None else t[0], None if target is None else t[-1]

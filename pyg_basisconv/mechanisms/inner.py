@@ -143,10 +143,9 @@ class Dot(Mechanism):
         if self.projected:
             key, query = content.projected, content.projected_target * scale
         else:
-            H, bias = len(self.key), self.has_bias
+            H, bias = self.key.shape[0], self.has_bias
             key = apart(all_heads(content.x, self.key, self.key_bias if bias else None), H)
-            turned = all_heads(content.of_target, self.query * scale, self.query_bias * scale if bias else None)
-            query = apart(turned, H)
+            query = apart(all_heads(content.of_target, self.query, self.query_bias if bias else None, scale), H)
         score = inner_score(
             *(t if t.shape[1:-2] == content.batch else copies(t, content, len(t)) for t in (key, query))
         )

@@ -84,13 +84,14 @@ class Additive(Mechanism):
             self.parameter("bias", H)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        H, target = len(self.source), None
+        H, target = self.source.shape[0], None
         if self.projected:
             if self.target_kind == "shared" and content.target is content.x:
                 # One product for both sides.
                 both = torch.stack([self.source, self.target]).permute(2, 0, 1)  # (D, 2, H)
                 both = torch.diag_embed(both, dim1=0, dim2=3).view(-1, 2 * H)
-                source, target = (content.projected_rows @ both).split(H, -1)
+                found = content.projected_rows @ both
+                source, target = found.narrow(-1, 0, H), found.narrow(-1, H, H)
             else:
                 source = content.projected_rows @ spread(self.source)
                 if self.target_kind == "shared":
@@ -99,9 +100,9 @@ class Additive(Mechanism):
                     target = all_heads(content.of_target, self.weight) @ spread(self.target)
             source = source + self.bias if self.has_bias else source
         else:
-            source = product(content.x, self.source.t(), self.bias if self.has_bias else None)
+            source = product(content.x, self.source, self.bias if self.has_bias else None)
             if self.target_kind is not None:
-                target = product(content.of_target, self.target.t())
+                target = product(content.of_target, self.target)
         return node_score(heads_first(source, content), None if target is None else heads_first(target, content))
 
     def extra_repr(self) -> str:
