@@ -13,11 +13,13 @@ from torch import Tensor
 from ..portable import portable
 from .op import autocasting, derivative
 from .op import wide as wide_dtype
-from .pattern import End, Pattern, runs
+from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
 
-_CHUNK = 1 << 20  # numbers of gathered rows that are held at a time
+# Numbers of gathered rows that are held; where there are more, the heads are taken one by one, by a kernel that holds
+# none.
+_HELD = 1 << 20
 
 
 def rows(t: Tensor) -> Tensor:
@@ -50,18 +52,10 @@ def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> 
     E, c = weight.shape
     if c == 1:
         return spmm_raw(table, weight.reshape(E), None, [ptr, index])
-    if E * table.shape[1] <= _CHUNK:
-        return _weighted_sums(table, weight, ptr, index)
-    parts, start = [], 0
-    for first, last, end in runs(ptr, max(1, _CHUNK // table.shape[1])):
-        some = slice(start, end)
-        parts.append(_weighted_sums(table, weight[some], ptr[first : last + 1] - start, index[some]))
-        start = end
-    return torch.cat(parts)
-
-
-def _weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
-    found, (E, c) = table.index_select(0, index), weight.shape
+    if E * table.shape[1] > _HELD:
+        each = zip(_unbind(table, c), weight.unbind(1), strict=True)
+        return torch.cat([spmm_raw(z, w.contiguous(), None, [ptr, index]) for z, w in each], 1)
+    found = table.index_select(0, index)
     found.view(E, c, found.shape[1] // c).mul_(weight.unsqueeze(-1))
     return consecutive(found, ptr)
 
@@ -70,15 +64,16 @@ def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Ten
     """Of each head's rows of sources, (M, c W), and targets, (N, c W), at the entries: (E, c)."""
     if c == 1:
         return sddmm_raw(left, right, pattern.one_way).unsqueeze(1)
-    (source, target), width = pattern.ends, left.shape[1]
-    if source.numel() * width <= _CHUNK:
-        return _inner_products(left, right, c, source, target)
-    ends = zip(*(end.split(max(1, _CHUNK // width)) for end in (source, target)), strict=True)
-    return torch.cat([_inner_products(left, right, c, *some) for some in ends])
-
-
-def _inner_products(left: Tensor, right: Tensor, c: int, source: Tensor, target: Tensor) -> Tensor:
+    source, target = pattern.ends
+    if source.numel() * left.shape[1] > _HELD:
+        each = zip(_unbind(left, c), _unbind(right, c), strict=True)
+        return torch.stack([sddmm_raw(x, y, pattern.one_way) for x, y in each], 1)
     return _sum_channels(left.index_select(0, source).mul_(right.index_select(0, target)), c)
+
+
+def _unbind(table: Tensor, c: int) -> tuple[Tensor, ...]:
+    """(G, c W) -> c times (G, W)."""
+    return table.view(table.shape[0], c, table.shape[1] // c).unbind(1)
 
 
 def _sum_channels(table: Tensor, c: int) -> Tensor:
