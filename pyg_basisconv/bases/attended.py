@@ -301,9 +301,9 @@ class BoundAttention(MemberByMember):
         return any(t.requires_grad for t in self.tensors)
 
     def work(self, direction: Direction) -> Work:
-        E = self.entries.E
-        # What scoring and normalising reads and writes, whatever the width.
-        return Work(E, self.N, 1, 12 * E).times(self.K)
+        E = self.K * self.entries.E
+        # What scoring and normalising reads and writes, whatever the width. The inputs are copied for each head.
+        return Work(E, self.K * self.N, 3 if direction == "expand" else 2, 12 * E)
 
     @property
     def natively(self) -> "BoundBasis | None":

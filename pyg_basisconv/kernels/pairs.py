@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..portable import portable
 from .multihead import bags, consecutive
@@ -27,6 +26,9 @@ class _Side(NamedTuple):
 
     def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
         """Runs of whole groups with their entries, of about as many numbers as may be held."""
+        if self.other.numel() * width <= _CHUNK:
+            yield slice(0, self.ptr.numel() - 1), slice(0, self.other.numel())
+            return
         start = 0
         for first, last, end in runs(self.ptr, max(1, _CHUNK // max(1, width))):
             if end > start:
@@ -166,7 +168,7 @@ def _inner(
     u: Tensor | None = None
     for rows, index in ((others, side.other), (own, side.group)):
         if rows is not None:
-            found = F.embedding(index[e], rows)
+            found = rows.index_select(0, index[e])
             u = found if u is None else u.add_(found)
     if edge is not None and weight is not None:
         some = edge[e] if side.order is None else edge.index_select(0, side.order[e])
