@@ -142,8 +142,8 @@ class BoundAttention(MemberByMember):
         return self._weigh(self._entries_of[piece.targets.start], tensors, piece.copies.start)
 
     def _weigh(self, entries: Entries, tensors: Sequence[Tensor], first: int = 0) -> Weights:
-        """Of some copies at entries, (c, E) by target: the weights, or the scores that they are the softmax of, into each
-        target; `first` is the first of these copies.
+        """Of some copies, from the first one on, at entries, (c, E) by target: the weights, or the scores of which they
+        are the softmax into each target.
         """
         split = len(self.score.tensors)
         value = self.score.on(tensors[:split], entries)
@@ -335,7 +335,7 @@ class BoundAttention(MemberByMember):
         t = t.transpose(0, 1)
         return t if len(self.batch) == 1 else t.unflatten(1, self.batch)
 
-    def pairwise(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
         e, dots = self.entries, self.score.dots
         assert dots is not None
@@ -346,9 +346,10 @@ class BoundAttention(MemberByMember):
         key, query = (self.heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
         if e.bias is not None:
             biases = [*biases, e.bias]
+        query, key = query.to(dtype), key.to(dtype)
         if not biases:
             return query, key, None
-        bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (K, *, N, M), or (N, M) for all of them
+        bias = sum(biases[1:], biases[0]).transpose(-1, -2).to(dtype)  # (K, *, N, M), or (N, M) for all of them
         return query, key, bias if bias.dim() == 2 else self.heads_inside(bias)
 
     @property
@@ -361,19 +362,27 @@ class BoundAttention(MemberByMember):
         grad, held = torch.is_grad_enabled(), self._pair_weights
         if held is None or (grad and self.requires_grad and not held.requires_grad):
             with torch.inference_mode(False), torch.set_grad_enabled(grad):
-                wide = torch.promote_types(self.dtype, torch.float32)
-                query, key, bias = (None if t is None else t.to(wide) for t in self.pairwise())
-                assert query is not None
-                assert key is not None
+                query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
                 bias = later_hidden(bias, query, key) if self.entries.causal else bias
                 held = self._pair_weights = pair_weights(query, key, bias)
         return held if grad else held.detach()
 
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether the weights of all pairs are what is written out."""
+        return self.is_native and self.few_pairs and not self.dropout[0]
+
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
-        if self.is_native and self.few_pairs and not self.dropout[0]:
-            return self.heads_first(self.pair_weights().to(self.dtype)).transpose(-1, -2)
+        if self.holds_pairs:  # a copy: the caller's own
+            return self.heads_first(self.pair_weights().to(self.dtype, copy=True)).transpose(-1, -2)
         return super().to_dense()
+
+    def mean(self) -> Tensor:
+        """The mean of the matrices, written out, (*, M, N)."""
+        if self.holds_pairs and len(self.batch) == 1:
+            return self.pair_weights().mean(1).to(self.dtype).transpose(-1, -2)
+        return self.to_dense().mean(0)
 
 
 def _itself(bound: BoundBasis) -> BoundBasis:
@@ -433,8 +442,7 @@ class Fused(MemberByMember):
         if a.observed and a.few_pairs:
             y = pair_product(a.pair_weights().to(z.dtype), value)
         else:
-            sides = (None if t is None else t.to(z.dtype) for t in a.pairwise())
-            y = pair_attention(*sides, value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
+            y = pair_attention(*a.pairwise(z.dtype), value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
         return a.heads_first(y)
 
     @property
