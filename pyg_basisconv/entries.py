@@ -12,6 +12,7 @@ from .kernels.pattern import index_dtype, runs, tally
 from .portable import portable
 
 Index = Callable[[Tensor, Tensor], Tensor]
+_FEW = 1 << 20  # pairs of which something is kept that is not written out otherwise
 
 
 class Entries:
@@ -125,11 +126,16 @@ class Entries:
         order = self.pattern.by_target.order
         self.edge, self.edges = edge if order is None else edge.index_select(0, order), edges
 
-    @kept
+    @property
     def bias(self) -> Tensor | None:
         """(M, N) what a softmax over all pairs adds to the scores: the logarithm of how often each pair is there."""
         if self.complete or self.causal:
             return None
+        if not portable() and self.M * self.N <= _FEW:
+            return memo(self.__dict__, "_bias", self._logarithms)  # type: ignore[no-any-return]
+        return self._logarithms()
+
+    def _logarithms(self) -> Tensor:
         count = torch.zeros(self.M * self.N, dtype=torch.float64, device=self.pattern.source.device)
         place = self.pattern.source.long() * self.N + self.pattern.target.long()
         count = count.index_add(0, place, torch.ones_like(place, dtype=count.dtype))

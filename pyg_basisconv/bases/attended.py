@@ -360,11 +360,10 @@ class BoundAttention(MemberByMember):
     def pair_weights(self) -> Tensor:
         """(B, K, N, M) the weights of all pairs; made once, so that a layer and who looks at it have the same."""
         grad, held = torch.is_grad_enabled(), self._pair_weights
-        if held is None or (grad and self.requires_grad and not held.requires_grad):
-            with torch.inference_mode(False), torch.set_grad_enabled(grad):
-                query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
-                bias = later_hidden(bias, query, key) if self.entries.causal else bias
-                held = self._pair_weights = pair_weights(query, key, bias)
+        if held is None or held.is_inference() or (grad and self.requires_grad and not held.requires_grad):
+            query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
+            bias = later_hidden(bias, query, key) if self.entries.causal else bias
+            held = self._pair_weights = pair_weights(query, key, bias)
         return held if grad else held.detach()
 
     @property
