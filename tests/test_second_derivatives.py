@@ -99,3 +99,12 @@ def test_with_dropout(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
         return conv(x)
 
     assert gradgradcheck(same_draw, (x,))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_cannot_is_said() -> None:
+    """A vendor's kernel on CUDA draws what it drops by itself, and tells nobody."""
+    conv = BasisConv(8, 8, bases.Attention(2, mechanisms.Dot(4), dropout=0.4), theta.Heads(), order="native").cuda()
+    x = torch.randn(7, 8, device="cuda", requires_grad=True)
+    with pytest.raises(ValueError, match="order: expected one whose gradient has a derivative"):
+        torch.autograd.grad(conv(x).sum(), x, create_graph=True)
