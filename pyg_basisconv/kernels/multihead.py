@@ -358,7 +358,7 @@ def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> z = torch.tensor([[[2.], [4.], [8.]]] * 2)
     >>> attention(torch.tensor([[0., 1., 2.], [5., 5., 5.]]), None, z, False, pattern).squeeze(-1)
-    tensor([[16.,  0.],
+    tensor([[ 0., 10.],
             [40., 30.]])
     """
     if not z.shape[0] or portable():
