@@ -288,7 +288,7 @@ class _Attention(torch.autograd.Function):
         if needs_values or needs_factor:
             found = inner_products(table, down, c, pattern)
             if needs_factor:
-                d_factor = (found * weight).t().to(values.dtype)
+                d_factor = (found * weight).t().to(factor.dtype)
             if needs_values and total is not None:
                 found.mul_(weighted)
                 mean = _collected(found, pattern.at_target).div_(total).index_select(0, pattern.row)
