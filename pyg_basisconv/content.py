@@ -1,6 +1,6 @@
 """What a basis that is computed from content reads: the features of sources, targets and edges, and masks."""
 
-from dataclasses import dataclass, field, replace
+from copy import copy
 from typing import Any, cast
 
 import torch
@@ -32,7 +32,9 @@ class Inputs:
         return self.theta.project(self.x)
 
 
-@dataclass(frozen=True)
+_ALL = slice(None)
+
+
 class Content:
     """What scores are computed from.
 
@@ -43,43 +45,43 @@ class Content:
         mask: (M, N), (*, M, N) or (*, K, M, N): boolean, or to be added to the scores.
         valid: (*, M) False for sources that are not there.
         observed: whether the weights are asked for, and have to be those that were applied.
-        numbered: whether the edges are asked for whose weights these are.
         edges: E.
+        numbered: whether the edges are asked for whose weights these are.
         loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
         members: of the parameter, those that this basis meets; None in products and mixtures, where none is its own.
     """
 
-    inputs: Inputs
-    target: Tensor | None = None
-    edge_attr: Tensor | None = None
-    mask: Tensor | None = None
-    valid: Tensor | None = None
-    observed: bool = False
-    edges: int = 0
-    numbered: bool = False
-    loop_attr: float | str = 0.0
-    members: slice | None = field(default_factory=lambda: slice(None))
-    _shared: dict[str, Any] = field(default_factory=dict)
+    def __init__(
+        self,
+        inputs: Inputs,
+        target: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        mask: Tensor | None = None,
+        valid: Tensor | None = None,
+        observed: bool = False,
+        edges: int = 0,
+        numbered: bool = False,
+        loop_attr: float | str = 0.0,
+        members: slice | None = _ALL,
+    ) -> None:
+        self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
+        self.observed, self.edges, self.numbered = observed, edges, numbered
+        self.loop_attr, self.members = loop_attr, members
+        self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
+        self._shared: dict[str, Any] = {}  # what all that are made of this one find
 
     def of(self, start: int, stop: int) -> "Content":
         """The same for some of the members."""
         if self.members is None:
             return self
         first = self.members.start or 0
-        return replace(self, members=slice(first + start, first + stop))
+        return self.within(members=slice(first + start, first + stop))
 
     def within(self, **changes: Any) -> "Content":
         """The same with some parts changed."""
-        return replace(self, **changes)
-
-    @property
-    def x(self) -> Tensor:
-        return self.inputs.x
-
-    @property
-    def batch(self) -> tuple[int, ...]:
-        """The batch dimensions."""
-        return tuple(self.x.shape[:-2])
+        content = copy(self)
+        vars(content).update(changes)
+        return content
 
     @property
     def projected(self) -> Tensor:
@@ -94,7 +96,7 @@ class Content:
     @property
     def projected_target_rows(self) -> Tensor:
         """The targets' y' Theta_k, side by side, (*, N, K D)."""
-        return self.projected_rows if self.of_target is self.x else side_by_side(self.projected_target)
+        return side_by_side(self.projected_target)
 
     @property
     def projected_target(self) -> Tensor:
@@ -114,7 +116,7 @@ class Content:
         if self.members is None:
             fix = "score x itself, with a mechanism that is not projected"
             reject("mechanism", "a layer's own basis, or a sum, to score what Theta projects", "a product", fix)
-        return z if self.members in (slice(None), slice(0, len(z))) else z[self.members]
+        return z if self.members is _ALL or self.members == slice(0, len(z)) else z[self.members]
 
     @property
     def of_target(self) -> Tensor:
@@ -168,6 +170,8 @@ class Content:
     def check(self, M: int, N: int, K: int) -> None:
         """Whether the parts agree; nothing is broadcast."""
         x, batch = self.x, self.batch
+        if (self.target is None or self.target is x) and self.edge_attr is self.mask is self.valid is None:
+            return
         parts = {"edge_attr": self.edge_attr, "mask": self.mask, "valid": self.valid, "x[1]": self.target}
         for name, t in parts.items():
             if t is None:

@@ -12,6 +12,7 @@ from .kernels.pattern import index_dtype, runs, tally
 from .portable import portable
 
 Index = Callable[[Tensor, Tensor], Tensor]
+_FEW = 1 << 20  # pairs of which something is kept that is not written out otherwise
 
 
 class Entries:
@@ -57,6 +58,11 @@ class Entries:
     @property
     def N(self) -> int:
         return self.pattern.N
+
+    @property
+    def has_weight(self) -> bool:
+        """Whether the mask has weights that are not ones."""
+        return self._weight is not None
 
     @property
     def weight(self) -> Tensor | None:
@@ -125,6 +131,11 @@ class Entries:
         """(M, N) what a softmax over all pairs adds to the scores: the logarithm of how often each pair is there."""
         if self.complete or self.causal:
             return None
+        if not portable() and self.M * self.N <= _FEW:
+            return memo(self.__dict__, "_bias", self._logarithms)  # type: ignore[no-any-return]
+        return self._logarithms()
+
+    def _logarithms(self) -> Tensor:
         count = torch.zeros(self.M * self.N, dtype=torch.float64, device=self.pattern.source.device)
         place = self.pattern.source.long() * self.N + self.pattern.target.long()
         count = count.index_add(0, place, torch.ones_like(place, dtype=count.dtype))

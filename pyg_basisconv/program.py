@@ -129,7 +129,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     if type(x) in _PLAIN and not x.is_nested:
         key: list[Any] = [x.shape, x.dtype, x.layout, x.device, x.requires_grad]
     elif isinstance(x, tuple | list) and len(x) == 2 and _plain(x[0]) and (x[1] is None or _plain(x[1])):
-        key = [None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad) for t in x]
+        key = [None if t is None else _form(t) for t in x]
         key += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
     else:
         return None
@@ -152,10 +152,10 @@ def glance(layer: Any, call: Call) -> Hashable | None:
                 return None
             key.append(seen)
     for i in _CONTENT:
-        t: Any = call[i]
-        if t is not None and not _plain(t):
+        content: Any = call[i]
+        if content is not None and not _plain(content):
             return None
-        key.append(None if t is None else (t.shape, t.dtype, t.layout, t.device, t.requires_grad))
+        key.append(None if content is None else _form(content))
     for i in _NUMBERS:
         n = call[i]
         if not (n is None or type(n) is int or (isinstance(n, tuple | list) and all(map(_is_size, n)))):
@@ -166,6 +166,10 @@ def glance(layer: Any, call: Call) -> Hashable | None:
 
 def _plain(t: Any) -> bool:
     return type(t) in _PLAIN and not t.is_nested
+
+
+def _form(t: Tensor) -> Hashable:
+    return t.shape, t.dtype, t.layout, t.device, t.requires_grad
 
 
 def _is_size(n: Any) -> bool:

@@ -6,15 +6,16 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
 from ..cache import cached_property
 from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
-from ..kernels import Pattern, Piece, attend, segment_softmax
+from ..kernels import Pattern, Piece, attend, attention, softmax
 from ..kernels.attend import Side, Weights
+from ..kernels.op import autocasting
+from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
 from ..portable import portable, refuse
 
@@ -88,6 +89,8 @@ class BoundAttention(MemberByMember):
         self.dtype, self.device, self.observed = dtype, entries.device, observed
         self.numbered, self.left = numbered, left
 
+    _pair_weights: Tensor | None = None
+
     @property
     def copies(self) -> int:
         """K x the graphs of the batch."""
@@ -97,15 +100,15 @@ class BoundAttention(MemberByMember):
     def pieces(self) -> list[tuple[Piece, Entries]]:
         """What is evaluated at a time: some copies, or a run of the targets of one."""
         e, C = self.entries, self.copies
-        if portable():
-            return [(Piece(slice(0, C), slice(0, self.N), slice(0, e.E), e.pattern.copies(C)), e)]
+        E, all_targets = e.E, slice(0, self.N)
+        if portable() or C * E <= BLOCK:
+            return [(Piece(slice(0, C), all_targets, slice(0, E), e.pattern), e)]
         size = RUN[self.device.type == "cuda"]
         whole = self.normalize in ("heads", "target")  # which compare what other pieces have
-        step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, e.E)))
-        blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)] or [slice(0, 0)]
-        if len(blocks) == 1 or step > 1 or whole or size >= e.E:
-            all_targets, all_entries = slice(0, self.N), slice(0, e.E)
-            return [(Piece(b, all_targets, all_entries, e.pattern.copies(b.stop - b.start)), e) for b in blocks]
+        step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, E)))
+        blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)]
+        if len(blocks) == 1 or step > 1 or whole or size >= E:
+            return [(Piece(b, all_targets, slice(0, E), e.pattern), e) for b in blocks]
         pieces, runs = [], e.runs(size)
         for block in blocks:
             start = 0
@@ -118,16 +121,17 @@ class BoundAttention(MemberByMember):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """What the weights are computed from, (C, ...) each."""
-        factor = self.entries.weight if self.weighted else None
+        factor, scored = self.entries.weight if self.weighted else None, self.score.tensors
         if self.left is not None:
             factor = self.left if factor is None else factor * self.left
-        scored = tuple(t.flatten(0, len(self.batch)) for t in self.score.tensors)
+        if self.batch:
+            scored = tuple(t.flatten(0, len(self.batch)) for t in scored)
         return scored if factor is None else (*scored, factor.expand(self.copies, -1))
 
     @property
     def sides(self) -> tuple[Side, ...]:
         """What the second axis of each is."""
-        return (*self.score.sides, "entry")[: len(self.tensors)]
+        return (*self.score.sides, "entry") if self.has_factors else self.score.sides
 
     @property
     def undropped(self) -> "BoundAttention":
@@ -135,28 +139,40 @@ class BoundAttention(MemberByMember):
         about = (self.K, self.score, self.entries, self.batch, self.normalize, (0.0, 0), self.weighted, self.dtype)
         return BoundAttention(*about, self.observed, self.numbered, self.left)
 
-    def _weigh(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
-        """The weights of a piece, (c E,) by target, or the scores of which they are the softmax into each target."""
+    @property
+    def has_factors(self) -> bool:
+        """Whether the weights are multiplied with those of the mask, or with what an explainer leaves of them."""
+        return self.left is not None or (self.weighted and self.entries.has_weight)
+
+    def _weigh_piece(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
+        return self._weigh(self._entries_of[piece.targets.start], tensors, piece.copies.start)
+
+    def _weigh(self, entries: Entries, tensors: Sequence[Tensor], first: int = 0) -> Weights:
+        """Of some copies, from the first one on, at entries, (c, E) by target: the weights, or the scores of which they
+        are the softmax into each target.
+        """
         split = len(self.score.tensors)
-        value = self.score.on(tensors[:split], self._entries_of[piece.targets.start])
+        value = self.score.on(tensors[:split], entries)
         if self.normalize == "target":
-            value = segment_softmax(value, piece.pattern.in_source_order)
+            value = softmax(value, entries.pattern.in_source_order)
         elif self.normalize == "heads":
             # Where no head may look, the weights are zero, and so is the gradient.
-            score = value.view(self.K, value.numel() // self.K)
+            score = value.unflatten(0, (self.K, value.shape[0] // self.K))
             hidden = score == -torch.inf
             score = torch.where(hidden.all(0), 0, score)
-            value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten()
+            value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten(0, 1)
+        elif self.normalize == "sigmoid":  # zero where the score is minus infinity, with its gradient
+            value = torch.sigmoid(value)
         elif self.normalize != "source":
             hidden = value == -torch.inf
             value = torch.where(hidden, 0, ELEMENTWISE[self.normalize](torch.where(hidden, 0, value)))
-        factor = tensors[split].flatten() if len(tensors) > split else None
+        factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
         if p:
             if portable():
                 drawn = torch.rand_like(value)
             else:
-                seed += piece.copies.start * self.N + piece.targets.start
+                seed += first * self.N + entries.first
                 generator = torch.Generator(value.device).manual_seed(seed)
                 drawn = torch.rand(value.shape, generator=generator, device=value.device)
             kept = (drawn >= p).to(value.dtype).div_(1 - p)
@@ -170,9 +186,7 @@ class BoundAttention(MemberByMember):
     def weights_of(self, piece: Piece) -> Tensor:
         """(c, E) the weights at the entries of a piece, of c heads of graphs, by target."""
         cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
-        weight = self._weigh(piece, cuts).normalised(self.normalize == "source", piece.pattern)
-        c = piece.copies.stop - piece.copies.start
-        return weight.view(c, weight.numel() // max(1, c))
+        return self._weigh_piece(piece, cuts).normalised(self.normalize == "source", piece.pattern)
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
@@ -189,10 +203,15 @@ class BoundAttention(MemberByMember):
         return torch.cat([own, weight[~there]])
 
     def each(self, z: Tensor) -> Tensor:
-        z, extra = self._rows(z)
-        pieces = [piece for piece, _ in self.pieces]
-        softmax, whole = self.normalize == "source", self.entries.pattern
-        y = attend(self._weigh, softmax, pieces, whole, z, self.tensors, self.sides)  # (C, N, W)
+        extra = torch.Size()
+        if self.batch or z.dim() > 3:
+            z, extra = self._rows(z)
+        normalised, pattern, tensors = self.normalize == "source", self.entries.pattern, self.tensors
+        if len(self.pieces) == 1:
+            y = attention(*self._weigh(self.entries, tensors), z, normalised, pattern)  # (C, N, W)
+        else:
+            pieces = [piece for piece, _ in self.pieces]
+            y = attend(self._weigh_piece, normalised, pieces, pattern, z, tensors, self.sides)
         return self._unrows(y, extra)
 
     def _rows(self, z: Tensor) -> tuple[Tensor, torch.Size]:
@@ -204,10 +223,12 @@ class BoundAttention(MemberByMember):
         extra = lead[:more]
         if extra:
             z = z.flatten(1, more).movedim(1, -2).flatten(-2)  # (K, *, M, + D)
-        return z.reshape(self.copies, self.M, z.shape[-1]), extra
+        if self.batch:  # side by side at each source
+            z = z.movedim(-2, 0).reshape(self.M, self.copies, z.shape[-1]).transpose(0, 1)
+        return z, extra
 
     def _unrows(self, y: Tensor, extra: torch.Size) -> Tensor:
-        y = y.view(self.K, *self.batch, self.N, y.shape[-1])
+        y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
         return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
     @property
@@ -286,20 +307,87 @@ class BoundAttention(MemberByMember):
         return any(t.requires_grad for t in self.tensors)
 
     def work(self, direction: Direction) -> Work:
-        E = self.entries.E
-        # What scoring and normalising reads and writes, whatever the width.
-        return Work(E, self.N, 1, 12 * E).times(self.K)
+        E = self.K * self.entries.E
+        # What scoring and normalising reads and writes, whatever the width. The inputs are copied for each head.
+        return Work(E, self.K * self.N, 3 if direction == "expand" else 2, 12 * E)
 
     @property
     def natively(self) -> "BoundBasis | None":
         """The same family, evaluated by the vendor's attention."""
-        plain = self.normalize == "source" and len(self.tensors) == len(self.score.tensors)
+        return Fused(self) if self.is_native else None
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether a vendor's kernel evaluates it."""
+        if self.normalize != "source" or self.score.dots is None or self.has_factors:
+            return False
         # A vendor's kernel draws what it drops by itself.
-        plain = plain and not (self.observed and self.dropout[0])
+        if self.observed and self.dropout[0]:
+            return False
         # It has no forward-mode derivative; and is of all pairs, where those of a mask are not looked at.
         exported = torch.compiler.is_exporting() and (self.entries.complete or self.entries.causal)
-        plain = plain and (exported or not portable())
-        return Fused(self) if plain and self.score.dots is not None else None
+        return exported or not portable()
+
+    def heads_inside(self, t: Tensor) -> Tensor:
+        """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
+        if not self.batch:
+            return t.unsqueeze(0)
+        return (t if len(self.batch) == 1 else t.flatten(1, len(self.batch))).transpose(0, 1)
+
+    def heads_first(self, t: Tensor) -> Tensor:
+        """(B, K, L, d) -> (K, *, L, d), a view."""
+        if not self.batch:
+            return t.squeeze(0)
+        t = t.transpose(0, 1)
+        return t if len(self.batch) == 1 else t.unflatten(1, self.batch)
+
+    def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
+        e, dots = self.entries, self.score.dots
+        assert dots is not None
+        keys, queries, biases = dots(self.score.tensors, e)
+        if not keys:
+            shapes = ((self.K, *self.batch, size, 1) for size in (self.M, self.N))
+            keys, queries = ([torch.zeros(shape, dtype=self.dtype, device=self.device)] for shape in shapes)
+        key, query = (self.heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
+        if e.bias is not None:
+            biases = [*biases, e.bias]
+        query, key = query.to(dtype), key.to(dtype)
+        if not biases:
+            return query, key, None
+        bias = sum(biases[1:], biases[0]).transpose(-1, -2).to(dtype)  # (K, *, N, M), or (N, M) for all of them
+        return query, key, bias if bias.dim() == 2 else self.heads_inside(bias)
+
+    @property
+    def few_pairs(self) -> bool:
+        """Whether the weights of all pairs may be held, and are made in a dtype wide enough."""
+        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= BLOCK
+
+    def pair_weights(self) -> Tensor:
+        """(B, K, N, M) the weights of all pairs; made once, so that a layer and who looks at it have the same."""
+        grad, held = torch.is_grad_enabled(), self._pair_weights
+        if held is None or held.is_inference() or (grad and self.requires_grad and not held.requires_grad):
+            query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
+            bias = later_hidden(bias, query, key) if self.entries.causal else bias
+            held = self._pair_weights = pair_weights(query, key, bias)
+        return held if grad else held.detach()
+
+    @property
+    def holds_pairs(self) -> bool:
+        """Whether the weights of all pairs are what is written out."""
+        return self.is_native and self.few_pairs and not self.dropout[0]
+
+    def to_dense(self) -> Tensor:
+        """The whole family written out, (K, *, M, N)."""
+        if self.holds_pairs:  # a copy: the caller's own
+            return self.heads_first(self.pair_weights().to(self.dtype, copy=True)).transpose(-1, -2)
+        return super().to_dense()
+
+    def mean(self) -> Tensor:
+        """The mean of the matrices, written out, (*, M, N)."""
+        if self.holds_pairs and len(self.batch) == 1:
+            return self.pair_weights().mean(1).to(self.dtype).transpose(-1, -2)
+        return self.to_dense().mean(0)
 
 
 def _itself(bound: BoundBasis) -> BoundBasis:
@@ -352,35 +440,15 @@ class Fused(MemberByMember):
         self.batch, self.entries = a.batch, a.entries
 
     def each(self, z: Tensor) -> Tensor:
-        a, e = self.attention, self.entries
-        assert a.score.dots is not None
-        lead = z.shape[1:-2]
+        a, lead = self.attention, z.shape[1:-2]
         if tuple(lead) != self.batch:
             reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
-        keys, queries, biases = a.score.dots(a.score.tensors, e)
-
-        def heads_inside(t: Tensor) -> Tensor:
-            """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
-            t = t.flatten(1, len(self.batch)) if self.batch else t.unsqueeze(1)
-            return t.transpose(0, 1).to(z.dtype)
-
-        if not keys:
-            keys, queries = ([z.new_zeros(*z.shape[:-2], size, 1)] for size in (self.M, self.N))
-        key, query = (heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
-        bias = None
-        if e.bias is not None:
-            biases = [*biases, e.bias]
-        if biases:
-            bias = sum(biases[1:], biases[0]).transpose(-1, -2)  # (K, *, N, M), or (N, M) for all of them
-            bias = bias.to(z.dtype) if bias.dim() == 2 else heads_inside(bias)
-        value = heads_inside(z)
-        causal = e.causal and bias is None
-        if e.causal and bias is not None:
-            later = torch.ones(self.N, self.M, dtype=torch.bool, device=z.device).tril().logical_not()
-            bias = bias.masked_fill(later, -torch.inf)
-        y = F.scaled_dot_product_attention(query, key, value, bias, a.dropout[0], causal, scale=1.0)  # (B, K, N, D)
-        y = y.transpose(0, 1)  # (K, B, N, D)
-        return y.unflatten(1, self.batch) if self.batch else y.squeeze(1)
+        value = a.heads_inside(z)
+        if a.observed and a.few_pairs:
+            y = pair_product(a.pair_weights().to(z.dtype), value)
+        else:
+            y = pair_attention(*a.pairwise(z.dtype), value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
+        return a.heads_first(y)
 
     @property
     def kernel(self) -> tuple[int, int, int]:

@@ -119,18 +119,20 @@ class Attention(Basis):
             reject("x", f"the content that {self} is computed from", None, "call the layer, or bind with x=...")
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
-        mask = self.mask.on(graph.masked(None))
-        content.check(graph.sources, mask.N, self.K)
+        mechanism, mask, training = self.mechanism, self.mask, self.training
         found = self._entries(mask, graph)
-        content = content.within(loop_attr=self.loop_attr)
-        score = self.mechanism.score(content, found)
-        score = _masked(score, content, found, self.K, graph)
-        seed = 0
-        p = self.dropout if self.training else 0.0
-        if p and not portable():
-            seed = int(torch.randint(1 << 60, ()))
-        numbered = content.edge_attr is not None and content.edge_attr.dim() == 2
-        left = None if graph.mask is None or not self.needs_edges else share(found, self.mask, graph, self.weighted)
+        content.check(graph.sources, found.N, self.K)
+        attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
+        if found.edge is None and (attributed or (content.numbered and _has_edges(mask))):
+            number_edges(found, mask, graph)
+        if self.loop_attr:
+            content = content.within(loop_attr=self.loop_attr)
+        score = mechanism.score(content, found)
+        masked = not (found.alive is content.valid is content.mask is None)
+        if masked:
+            score = _masked(score, content, found, self.K, graph)
+        p = self.dropout if training else 0.0
+        seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
         return BoundAttention(
             self.K,
             score,
@@ -141,20 +143,17 @@ class Attention(Basis):
             self.weighted,
             graph.dtype,
             content.observed,
-            numbered,
-            left,
+            attributed,
+            None if graph.mask is None or not self.needs_edges else share(found, mask, graph, self.weighted),
         )
 
-    def _entries(self, mask: BoundBasis, graph: Graph) -> Entries:
-        if isinstance(mask, BoundPairs):
-            found = memo(mask.__dict__, "_entries", mask.entries)
-        else:
-            found = entries(mask)
-        content = graph.content
-        assert content is not None
-        attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or (content.numbered and _has_edges(self.mask))):
-            number_edges(found, self.mask, graph)
+    @staticmethod
+    def _entries(mask: Basis, graph: Graph) -> Entries:
+        """Where the scores are computed; found once for a graph."""
+        plain = graph if graph.mask is None else graph.masked(None)
+        if plain.learns or mask.key is None:
+            return _of(mask.on(plain))
+        found: Entries = plain.memo(("entries", mask.key), lambda: _of(mask.on(plain)))
         return found
 
     def extra_repr(self) -> str:
@@ -164,6 +163,11 @@ class Attention(Basis):
         shown += [f"dropout={self.dropout}"] if self.dropout else []
         shown += [f"loop_attr={self.loop_attr!r}"] if self.loop_attr else []
         return ", ".join(shown + ["weighted=True"] * self.weighted)
+
+
+def _of(bound: BoundBasis) -> Entries:
+    """The entries of a mask."""
+    return memo(vars(bound), "_entries", bound.entries) if isinstance(bound, BoundPairs) else entries(bound)
 
 
 def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph) -> Score:

@@ -67,19 +67,23 @@ class Attending(Whole):
         if self.operates(call):
             y, *weights = self.operator(call)
             return (y, tuple(weights)) if weights else y
-        asked = call.get("return_attention_weights")
-        x, size = call["x"], call.get("size")
+        x, edge_index, size = call["x"], call["edge_index"], call.get("size")
         source, target = pair(x)
-        count = min(size) if size is not None else min(t.shape[-2] for t in (source, target) if t is not None)
-        ends = self.ends(call["edge_index"], count)
+        M, N = source.shape[-2], None
+        if size is not None:
+            count = min(size)
+            N = size[1] if target is None else None
+        else:
+            count = M if target is None else min(M, target.shape[-2])
+        ends = self.ends(edge_index, count)
         z = self._features(call, ends, count)
-        sizes = (source.shape[-2], size[1] if target is None and size is not None else None)
         if target is None and self.blind is not None:
-            N = targets(call["edge_index"], source) if size is None else size[1]
-            sizes, x = (source.shape[-2], N), (source, source.new_zeros(N, self.blind))
-        y, A = self.attend(x, ends, z, sizes, self.replies(asked) or self.values is not None, call)
+            N = targets(edge_index, source) if size is None else size[1]
+            x = (source, source.new_zeros(N, self.blind))
+        replies = self.replies(call.get("return_attention_weights"))
+        y, A = self.attend(x, ends, z, (M, N), replies or self.values is not None, call)
         y = self.finish(y, target, call)
-        return (y, self.reply(A, ends, call)) if self.replies(asked) else y
+        return (y, self.reply(A, ends, call)) if replies else y
 
     def ends(self, edge_index: Any, count: int) -> Ends:
         """The edges of a call."""
@@ -95,10 +99,9 @@ class Attending(Whole):
     ) -> tuple[Tensor, Any]:
         """The result of the attention, and its weights where they are needed."""
         weight = call.get("edge_weight")
-        given: dict[str, Any] = {"edge_attr": z, "size": size}
         if not needed:
-            return self.conv(x, ends.edges, weight, **given), None
-        y, A = self.conv(x, ends.edges, weight, **given, return_attention=True)
+            return self.conv(x, ends.edges, weight, edge_attr=z, size=size), None
+        y, A = self.conv(x, ends.edges, weight, edge_attr=z, size=size, return_attention=True)
         if self.values is not None and z is not None:
             y = y + self.values.gather(A.incidence, self.values.project(z))
         return y, A
@@ -217,7 +220,7 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
 
 def own(value: Tensor, like: Tensor) -> nn.Parameter:
     """A parameter with these numbers, frozen if the one that they come from is."""
-    return nn.Parameter(value.detach().clone(memory_format=torch.contiguous_format), like.requires_grad)
+    return nn.Parameter(value.detach().clone(), like.requires_grad)  # in the layout of the vendors' products
 
 
 def fill(module: nn.Module, **values: tuple[Tensor, Tensor] | Tensor | None) -> None:

@@ -59,15 +59,20 @@ def read_ends(edge_index: Any, loops: bool, count: int, flow: str = "source_to_t
         return Ends(plain)
 
     def build() -> Ends:
-        held = add_self_loops(remove_self_loops(plain)[0], num_nodes=count)[0] if loops else None
         if not sparse:
-            assert held is not None
-            return Ends(held)
+            return Ends(_with_loops(plain, count))
+        held = add_self_loops(remove_self_loops(plain)[0], num_nodes=count)[0] if loops else None
         edges, values = to_edge_index(plain if held is None else held)
         return Ends(edges.flip(0), values.clone(), held)  # what is kept owns its memory
 
     found: Ends = _EDGES.get((plain,), (loops, count), build)
     return found
+
+
+def _with_loops(edges: Tensor, count: int) -> Tensor:
+    """The edges without their loops, and one loop of each node behind them."""
+    nodes = torch.arange(count, dtype=edges.dtype, device=edges.device)
+    return torch.cat([edges[:, edges[0] != edges[1]], nodes.expand(2, count)], 1)
 
 
 def targets(edge_index: Any, source: Tensor) -> int:

@@ -110,6 +110,7 @@ class Multihead(Whole, nn.MultiheadAttention):
         if self.operates(call):
             found = self.operator(call | flags)
             return found[0], found[1] if need_weights else None
+        A: Any
         turned = not self.batch_first and query.dim() == 3
         given = [query, key] if key is value else [query, key, value]
         sides = [t.transpose(0, 1) if turned else t for t in given]
@@ -118,15 +119,17 @@ class Multihead(Whole, nn.MultiheadAttention):
             sides = [self._with_ones(sides[0]), *map(self._with_rows, sides[1:])]
         if key is value:
             x = sides[1] if query is key and not self.rows else (sides[1], sides[0])
-            y, A = self.conv(x, mask=mask, valid=valid, return_attention=True)
+            y = self.conv(x, mask=mask, valid=valid, return_attention=need_weights)
+            y, A = y if need_weights else (y, None)
         else:
             A = weigh(self.conv, sides[1], sides[0], mask=mask, valid=valid)
             y = self.conv(sides[2], A)
         y = y.transpose(0, 1) if turned else y
         if not need_weights:
             return y, None
-        weights = A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
-        return y, weights.mean(-3) if average_attn_weights else weights
+        if average_attn_weights:
+            return y, A.mean().transpose(-1, -2)
+        return y, A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         query, key = given["query"], given["key"]

@@ -4,6 +4,7 @@ from .attend import Piece, attend
 from .contract import a_first, theta_first
 from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
+from .multihead import at_entries, attention, inner, softmax
 from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
@@ -16,16 +17,20 @@ __all__ = [
     "Pattern",
     "Piece",
     "a_first",
+    "at_entries",
     "attend",
+    "attention",
     "collect",
     "gather_matmul",
     "hidden",
+    "inner",
     "lift",
     "matmul",
     "matmuls",
     "pair_sum",
     "sddmm",
     "segment_softmax",
+    "softmax",
     "spmm",
     "spmm_rows",
     "theta_first",

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..portable import portable
+from .multihead import bags, consecutive
 from .op import derivative
 from .pattern import Pattern, runs
 
@@ -26,6 +26,9 @@ class _Side(NamedTuple):
 
     def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
         """Runs of whole groups with their entries, of about as many numbers as may be held."""
+        if self.other.numel() * width <= _CHUNK:
+            yield slice(0, self.ptr.numel() - 1), slice(0, self.other.numel())
+            return
         start = 0
         for first, last, end in runs(self.ptr, max(1, _CHUNK // max(1, width))):
             if end > start:
@@ -33,10 +36,13 @@ class _Side(NamedTuple):
             start = end
 
 
-def _sides(pattern: Pattern) -> tuple[_Side, _Side]:
-    ptr, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
-    by_target = _Side(ptr, pattern.row, pattern.by_target.other, None)
-    return by_target, _Side(t_ptr, pattern.T.row, t_index, t_back)
+def _by_target(pattern: Pattern) -> _Side:
+    return _Side(pattern.by_target.ptr, pattern.row, pattern.by_target.other, None)
+
+
+def _by_source(pattern: Pattern) -> _Side:
+    _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
+    return _Side(t_ptr, pattern.T.row, t_index, t_back)
 
 
 class _Hidden(torch.autograd.Function):
@@ -56,14 +62,14 @@ class _Hidden(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(source, target, edge, weight, out)
         ctx.activation, ctx.pattern, ctx.heads = activation, pattern, heads
-        side = _sides(pattern)[0]
+        side = _by_target(pattern)
         like = next(t for t in (source, target, edge) if t is not None)
-        score = like.new_empty(heads, pattern.E)
-        last = None if out is None else spread(out)
+        last, parts = None if out is None else spread(out).t(), []
         for _, e in side.chunks(_width(heads, edge, out)):
             v = activation(_inner(side, e, target, source, edge, weight))
-            score[:, e] = (_by_rows(v, cast(Tensor, edge)[e], heads) if last is None else v @ last).t()
-        return score
+            found = _by_rows(v, cast(Tensor, edge)[e], heads) if last is None else (last @ v.t()).t()
+            parts.append(found.to(like.dtype))  # which products under autocast have not
+        return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # grad (H, E)
@@ -77,32 +83,35 @@ class _Hidden(torch.autograd.Function):
             torch.zeros_like(t) if t is not None and needed else None
             for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
         )
-        by_target, by_source = _sides(pattern)
-
-        if any(d is not None for d in (d_target, d_edge, d_weight, d_last)):
-            for n, e in by_target.chunks(width):
-                u, d = _inner(by_target, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
-                v, du = _step(activation, u, _back(d, last, edge, e))
-                if d_last is not None:
-                    d_last += v.t() @ d
-                if d_target is not None:
-                    d_target[n] = _sum_groups(du, by_target.ptr, n, e)
-                if d_edge is not None:
-                    if weight is not None:
-                        d_edge[e] += du @ weight.t()
-                    if last is None:
-                        d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
-                if d_weight is not None:
-                    d_weight += edge[e].t() @ du
-        if d_source is not None:
-            order = cast(Tensor, by_source.order)
-            for m, e in by_source.chunks(width):
-                u, d = _inner(by_source, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
+        side, alone = _by_target(pattern), pattern.E * width <= _CHUNK
+        for n, e in side.chunks(width):
+            if not any(d is not None for d in (d_target, d_edge, d_weight, d_last)) and not alone:
+                break
+            u, d = _inner(side, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
+            v, du = _step(activation, u, _back(d, last, edge, e))
+            if d_last is not None:
+                d_last += v.t() @ d
+            if d_target is not None:
+                d_target[n] = consecutive(du, side.ptr[n.start : n.stop + 1] - e.start)
+            if d_edge is not None:
+                if weight is not None:
+                    d_edge[e] += du @ weight.t()
+                if last is None:
+                    d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
+            if d_weight is not None:
+                d_weight += edge[e].t() @ du
+            if d_source is not None and alone:
+                _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
+                d_source = bags(du, t_back, t_ptr)
+        if d_source is not None and not alone:  # the pairs of a source, again
+            side = _by_source(pattern)
+            order = cast(Tensor, side.order)
+            for m, e in side.chunks(width):
+                u, d = _inner(side, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
                 _, du = _step(activation, u, _back(d, last, edge, order[e]))
-                d_source[m] = _sum_groups(du, by_source.ptr, m, e)
+                d_source[m] = consecutive(du, side.ptr[m.start : m.stop + 1] - e.start)
         if d_last is not None:
-            heads = torch.arange(H, device=out.device)
-            d_last = d_last.view(*out.shape, H)[heads, :, heads]
+            d_last = d_last.view(*out.shape, H).diagonal(dim1=0, dim2=2).t()
         return d_source, d_target, d_edge, d_weight, d_last, None, None, None
 
 
@@ -149,7 +158,7 @@ def _back(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | 
 def spread(out: Tensor) -> Tensor:
     """(H, D) -> (H D, H): the product with it sums each head's own columns."""
     H, D = out.shape
-    return torch.diag_embed(out.t()).transpose(0, 1).reshape(H * D, H)
+    return torch.diag_embed(out.t(), dim1=0, dim2=2).view(H * D, H)
 
 
 def _inner(
@@ -159,7 +168,7 @@ def _inner(
     u: Tensor | None = None
     for rows, index in ((others, side.other), (own, side.group)):
         if rows is not None:
-            found = F.embedding(index[e], rows)
+            found = rows.index_select(0, index[e])
             u = found if u is None else u.add_(found)
     if edge is not None and weight is not None:
         some = edge[e] if side.order is None else edge.index_select(0, side.order[e])
@@ -175,15 +184,6 @@ def _step(activation: Activation, u: Tensor, dv: Tensor) -> tuple[Tensor, Tensor
         v = activation(u)
     (du,) = torch.autograd.grad(v, u, dv)
     return v.detach(), du
-
-
-def _sum_groups(rows: Tensor, ptr: Tensor, groups: slice, entries: slice) -> Tensor:
-    """The sums of consecutive rows."""
-    offsets = ptr[groups.start : groups.stop + 1] - entries.start
-    if rows.dtype == torch.float32 or rows.is_cuda:
-        index = torch.arange(rows.shape[0], dtype=offsets.dtype, device=rows.device)
-        return torch._embedding_bag_forward_only(rows, index, offsets, False, 0, False, None, True, -1)[0]
-    return torch.segment_reduce(rows, "sum", offsets=offsets.long(), unsafe=True, axis=0)
 
 
 def hidden(

@@ -162,7 +162,8 @@ def pair_sum(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
 def exponentials(score: Tensor, end: End, within: bool = False) -> Tensor:
     """Softmax before it is divided: exp(s - b), for a bound b of each group that keeps it from overflow.
 
-    (E,) -> (E,), without a gradient; in place of the scores where `within` says so. The same scores, the same bits.
+    (E,) or (E, c) of several heads, without a gradient; in place of the scores where `within` says so. The same scores,
+    the same bits.
     """
     return _exponentials(score, end.arrays, within)
 
@@ -174,12 +175,12 @@ def _exponentials(score: Tensor, arrays: Arrays, within: bool = False) -> Tensor
     near = False
     if not score.is_cuda:
         low, high = torch.aminmax(score)
-        near = bool(high - low <= _SPREAD)  # False where something is infinite, or no number
+        near = float(high) - float(low) <= _SPREAD  # False where something is infinite, or no number
     if near:
         weight = score.sub_(high) if within else score - high
     else:
         grouped = score if len(arrays) == 2 else score.index_select(0, arrays[2])
-        top = torch.segment_reduce(grouped, "max", offsets=ptr.long(), unsafe=True)
+        top = torch.segment_reduce(grouped, "max", offsets=ptr.long(), axis=0, unsafe=True)
         weight = score - top.masked_fill_(torch.isinf(top), 0).index_select(0, group)
     return weight.exp_()
 

@@ -1,8 +1,6 @@
 """A mechanism, described, and the score that it gives for a content."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +9,8 @@ from torch import Tensor, nn
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_depth, reject
-from ..kernels import Pattern, lift, pair_sum
+from ..kernels import Pattern, at_entries
 from ..kernels.attend import Side
-from ..portable import portable
 from ..theta.base import glorot
 
 Tensors = Sequence[Tensor]
@@ -47,31 +44,38 @@ class Dots(NamedTuple):
     biases: list[Tensor]
 
 
-@dataclass(frozen=True)
 class Score:
     """Scores of K heads for each graph of a batch, *, ready to be evaluated: on C = K x * copies of one graph.
 
     Args:
         tensors: what they are computed from, (K, *, ...) each.
         sides: what the second axis of each is, see `kernels.attend`.
-        on: of the tensors of c copies, (c, ...) each, or of a run of targets, the scores of the entries, (c E,), by
+        on: of the tensors of c copies, (c, ...) each, or of a run of targets, the scores of the entries, (c, E), by
             target.
         dots: of all tensors, the same as inner products, where it is that.
         fresh: whether what comes out of `on` is nobody else's.
+        ends: the terms of sources and targets, (K, *, M) and (K, *, N), where the scores are their sum.
 
     >>> from pyg_basisconv.mechanisms.base import node_score
     >>> score = node_score(torch.zeros(2, 3), torch.ones(2, 4))  # a term of each source, and one of each target
-    >>> score.sides, (score + score).times(0.5).sides
-    (('source', 'target'), ('source', 'target', 'source', 'target'))
+    >>> score.sides, (score + score).sides, (score * score).times(0.5).sides
+    (('source', 'target'), ('source', 'target'), ('source', 'target', 'source', 'target'))
     """
 
-    tensors: tuple[Tensor, ...]
-    sides: tuple[Side, ...]
-    on: Callable[[Tensors, Entries], Tensor]
-    dots: Callable[[Tensors, Entries], Dots] | None = None
-    fresh: bool = True
+    def __init__(
+        self,
+        tensors: tuple[Tensor, ...],
+        sides: tuple[Side, ...],
+        on: Callable[[Tensors, Entries], Tensor],
+        dots: Callable[[Tensors, Entries], Dots] | None = None,
+        fresh: bool = True,
+        ends: tuple[Tensor | None, Tensor | None] | None = None,
+    ) -> None:
+        self.tensors, self.sides, self.on, self.dots, self.fresh, self.ends = tensors, sides, on, dots, fresh, ends
 
     def __add__(self, other: "Score") -> "Score":
+        if self.ends is not None and other.ends is not None:  # added where they are fewer
+            return node_score(*(_sum(a, b) for a, b in zip(self.ends, other.ends, strict=True)))
         mine, theirs = self.dots, other.dots
         if mine is None or theirs is None:
             return self.join(other, torch.add)
@@ -81,6 +85,9 @@ class Score:
             return Dots(*(a + b for a, b in zip(mine(t[:split], entries), theirs(t[split:], entries), strict=True)))
 
         return self.join(other, torch.add, dots)
+
+    def __mul__(self, other: "Score") -> "Score":
+        return self.join(other, torch.mul)
 
     def join(
         self,
@@ -94,14 +101,11 @@ class Score:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Score":
         """The scores under a function; in their own place where no gradient is asked for, if it knows how."""
-        within = function
-        if self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace"):
-            within = copy(function)
-            setattr(within, "inplace", True)  # noqa: B010 (a module whose type is not known)
+        inner, within = self.on, self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace")
 
         def on(t: Tensors, entries: Entries) -> Tensor:
-            score = self.on(t, entries)
-            return function(score) if torch.is_grad_enabled() or portable() else within(score)
+            score = inner(t, entries)
+            return _within(function)(score) if within and not torch.is_grad_enabled() else function(score)
 
         return Score(self.tensors, self.sides, on)
 
@@ -115,6 +119,17 @@ class Score:
             return Dots([factor * key for key in keys], queries, [factor * bias for bias in biases])
 
         return Score(self.tensors, self.sides, lambda t, e: factor * self.on(t, e), None if inner is None else dots)
+
+
+def _within(function: Any) -> Any:
+    """The same function, as it is now, that writes into its input."""
+    own = object.__new__(type(function))
+    own.__dict__.update(function.__dict__, inplace=True)
+    return own
+
+
+def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return a if b is None else b if a is None else a + b
 
 
 class Mechanism(nn.Module):
@@ -254,7 +269,7 @@ class Times(Composed):
 
     def score(self, content: Content, entries: Entries) -> Score:
         first, second = self.scores(content, entries)
-        return first.join(second, torch.mul)
+        return first * second
 
     def __repr__(self) -> str:
         return " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
@@ -313,6 +328,12 @@ def copies(t: Tensor, content: Content, heads: int) -> Tensor:
     return t.expand(*lead, *t.shape[len(lead) :])
 
 
+def heads_first(t: Tensor, content: Content) -> Tensor:
+    """(*, M, H) -> (H, *, M), in the dtype in which scores are computed; a view."""
+    t = wide(t)
+    return copies(t.movedim(-1, 0), content, t.shape[-1]) if content.batch else t.t()
+
+
 def per_copy(parameter: Tensor, content: Content) -> Tensor:
     """(K, ...) -> (K, *, ...): the same for every graph of a batch."""
     lead = len(content.batch)
@@ -321,20 +342,20 @@ def per_copy(parameter: Tensor, content: Content) -> Tensor:
 
 def node_score(source: Tensor | None, target: Tensor | None) -> Score:
     """s_m + t_n of (K, *, M) and (K, *, N), where they are there."""
-    tensors = tuple(t for t in (source, target) if t is not None)
-    at: dict[Side, Tensor | None] = {"source": source, "target": target}
-    sides = tuple(side for side, t in at.items() if t is not None)
+    tensors: tuple[Tensor, ...]
+    sides: tuple[Side, ...]
+    if source is None or target is None:
+        given = target if source is None else source
+        assert given is not None
+        tensors, sides = (given,), ("target" if source is None else "source",)
+    else:
+        tensors, sides = (source, target), ("source", "target")
 
     def ends(t: Tensors) -> tuple[Tensor | None, Tensor | None]:
-        given = iter(t)
-        return None if source is None else next(given), None if target is None else next(given)
+        return None if source is None else t[0], None if target is None else t[-1]
 
     def on(t: Tensors, entries: Entries) -> Tensor:
-        s, r = ends(t)
-        pattern = entries.pattern.copies(t[0].shape[0])
-        if s is not None and r is not None:
-            return pair_sum(s.flatten(), r.flatten(), pattern)
-        return lift(t[0].flatten(), pattern.at_target if s is None else pattern.at_source)
+        return at_entries(*ends(t), entries.pattern)
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         s, r = ends(t)
@@ -347,7 +368,7 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
         key = torch.stack([s, one.expand_as(s)], -1)
         return Dots([key], [torch.stack([one.expand_as(r), r], -1)], [])
 
-    return Score(tensors, sides, on, dots)
+    return Score(tensors, sides, on, dots, ends=(source, target))
 
 
 def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Callable[[Entries], Tensor]) -> Score:
@@ -360,7 +381,7 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
     """
 
     def on(t: Tensors, entries: Entries) -> Tensor:
-        return lift(t[0].flatten(), pattern(entries).copies(t[0].shape[0]).at_source)
+        return at_entries(t[0], None, pattern(entries))
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         place = places(entries)
@@ -371,4 +392,4 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
 
 def entry_score(values: Tensor) -> Score:
     """Scores that are at hand, (K, *, E) by target."""
-    return Score((values,), ("entry",), lambda t, entries: t[0].flatten(), fresh=False)
+    return Score((values,), ("entry",), lambda t, entries: t[0], fresh=False)

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_flags, reject
-from ..kernels import hidden, sddmm
+from ..kernels import hidden, inner
 from ..theta.base import project
+from ..theta.heads import all_heads, apart
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
 from .edges import edge_rows
 
@@ -20,8 +21,7 @@ def inner_score(key: Tensor, query: Tensor) -> Score:
     """<key_m, query_n> of (K, *, M, d) and (K, *, N, d)."""
 
     def on(t: Tensors, entries: Entries) -> Tensor:
-        keys, queries = (wide(side).flatten(0, 1) for side in t)
-        return sddmm(keys, queries, entries.pattern.copies(t[0].shape[0]))
+        return inner(wide(t[0]), wide(t[1]), entries.pattern)
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         return Dots([t[0]], [t[1]], [])
@@ -143,13 +143,12 @@ class Dot(Mechanism):
         if self.projected:
             key, query = content.projected, content.projected_target * scale
         else:
-            key, query = project(content.x, self.key), project(content.of_target, self.query * scale)
-        if self.has_bias:
-            ones = [1] * (key.dim() - 2)
-            key = key + self.key_bias.view(key.shape[0], *ones, -1)
-            query = query + (self.query_bias * scale).view(query.shape[0], *ones, -1)
-        H = key.shape[0]
-        score = inner_score(copies(key, content, H), copies(query, content, H))
+            H, bias = self.key.shape[0], self.has_bias
+            key = apart(all_heads(content.x, self.key, self.key_bias if bias else None), H)
+            query = apart(all_heads(content.of_target, self.query, self.query_bias if bias else None, scale), H)
+        score = inner_score(
+            *(t if t.shape[1:-2] == content.batch else copies(t, content, len(t)) for t in (key, query))
+        )
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)

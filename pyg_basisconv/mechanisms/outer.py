@@ -13,7 +13,7 @@ from ..errors import check_flags, reject
 from ..kernels import hidden
 from ..kernels.attend import Side
 from ..kernels.pairs import spread
-from ..theta.base import project
+from ..theta.heads import all_heads, product
 from .base import (
     Composed,
     Mechanism,
@@ -21,9 +21,9 @@ from .base import (
     Sizes,
     Tensors,
     check_width,
-    copies,
     elementwise,
     entry_score,
+    heads_first,
     node_score,
     per_copy,
     wide,
@@ -84,29 +84,26 @@ class Additive(Mechanism):
             self.parameter("bias", H)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        target = None
+        H, target = self.source.shape[0], None
         if self.projected:
-            rows, both = content.projected_rows, spread(self.source)
             if self.target_kind == "shared" and content.target is content.x:
-                both = torch.cat([both, spread(self.target)], 1)  # one product for both sides
-            source = rows @ both  # (*, M, H) or (*, M, 2 H)
-            if source.shape[-1] > len(self.source):
-                source, target = source.chunk(2, -1)
-            elif self.target_kind == "shared":
-                target = content.projected_target_rows @ spread(self.target)
-            elif self.target_kind == "own":
-                target = _rows(project(content.of_target, self.weight)) @ spread(self.target)
+                # One product for both sides.
+                both = torch.stack([self.source, self.target]).permute(2, 0, 1)  # (D, 2, H)
+                both = torch.diag_embed(both, dim1=0, dim2=3).view(-1, 2 * H)
+                found = content.projected_rows @ both
+                source, target = found.narrow(-1, 0, H), found.narrow(-1, H, H)
+            else:
+                source = content.projected_rows @ spread(self.source)
+                if self.target_kind == "shared":
+                    target = content.projected_target_rows @ spread(self.target)
+                elif self.target_kind == "own":
+                    target = all_heads(content.of_target, self.weight) @ spread(self.target)
+            source = source + self.bias if self.has_bias else source
         else:
-            source = _rows(project(content.x, self.source.unsqueeze(-1)))
+            source = product(content.x, self.source, self.bias if self.has_bias else None)
             if self.target_kind is not None:
-                target = _rows(project(content.of_target, self.target.unsqueeze(-1)))
-        if self.has_bias:
-            source = source + self.bias
-
-        def heads(t: Tensor) -> Tensor:
-            return copies(wide(t).movedim(-1, 0), content, len(self.source))  # (K, *, M)
-
-        return node_score(heads(source), None if target is None else heads(target))
+                target = product(content.of_target, self.target)
+        return node_score(heads_first(source, content), None if target is None else heads_first(target, content))
 
     def extra_repr(self) -> str:
         shown = ["projected=True"] if self.projected else []
@@ -195,20 +192,22 @@ class MLP(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         H, D = self.out.shape
-        source = content.projected_rows if self.projected else _rows(project(content.x, self.source))  # (*, M, H D)
-        if self.has_bias:
-            source = source + self.bias.flatten()
+        bias = self.bias if self.has_bias else None
+        if self.projected:
+            source = content.projected_rows if bias is None else content.projected_rows + bias.flatten()
+        else:
+            source = all_heads(content.x, self.source, bias)  # (*, M, H D)
         if self.target_kind is None and not self.edge_dim:
             u = self.activation(source)
             if self.gated:
-                u = u * _rows(project(content.x, self.gate)).sigmoid()
+                u = u * all_heads(content.x, self.gate).sigmoid()
             s = (u.unflatten(-1, (H, D)) * self.out).sum(-1)  # (*, M, H)
-            return node_score(copies(wide(s).movedim(-1, 0), content, H), None)
+            return node_score(heads_first(s, content), None)
         target = edge = weight = None
         if self.target_kind == "shared":
             target = content.projected_target_rows
         elif self.target_kind == "own":
-            target = _rows(project(content.of_target, self.target))
+            target = all_heads(content.of_target, self.target)
         batch = content.batch
         count = prod(batch)
         if self.edge_dim:
@@ -231,11 +230,6 @@ class MLP(Mechanism):
         shown += [] if self.target_kind == "own" else [f"target={self.target_kind!r}"]
         shown += ["gated=True"] * self.gated + ["bias=True"] * self.has_bias
         return ", ".join(shown + ([f"edge_dim={self.edge_dim}"] if self.edge_dim else []))
-
-
-def _rows(z: Tensor) -> Tensor:
-    """(H, *, M, D) -> (*, M, H D)."""
-    return z.movedim(0, -2).flatten(-2)
 
 
 class Perceptron(Composed):
@@ -290,9 +284,9 @@ class Perceptron(Composed):
 
         def on(t: Tensors, entries: Entries) -> Tensor:
             *given, weight, out = t
-            scores, c = [], weight.shape[0]
+            scores = []
             for part in parts:
-                scores.append(part.on(given[: len(part.tensors)], entries).view(c, entries.E))
+                scores.append(part.on(given[: len(part.tensors)], entries))
                 given = given[len(part.tensors) :]
             total: Tensor | None = None
             for d in range(self.dim):
@@ -302,7 +296,7 @@ class Perceptron(Composed):
                 v = self.activation(u) * out[:, d, None]
                 total = v if total is None else total + v
             assert total is not None
-            return total.flatten()
+            return total
 
         sides: list[Side] = [side for part in parts for side in part.sides]
         return Score(tuple(map(wide, tensors)), (*sides, "copy", "copy"), on)

@@ -11,7 +11,7 @@ from ..entries import Entries
 from ..errors import reject
 from ..portable import portable
 from ..theta.base import project
-from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, wide
+from .base import Mechanism, Score, Sizes, copies, node_score, per_copy, table_score, wide
 
 
 class Relative(Mechanism):
@@ -52,6 +52,9 @@ class Relative(Mechanism):
         return torch.where((place >= 0) & (place < self.size), place, self.size)  # the last one holds a zero
 
     def score(self, content: Content, entries: Entries) -> Score:
+        if self.period == 1:  # a term of all pairs, and so of all targets
+            one = per_copy(wide(self.weight.clone()), content)
+            return node_score(None, one.expand(*one.shape[:-1], entries.N))
         weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))
         size, name = weight.shape[1], ("relative", self.window, self.period)
         return table_score(

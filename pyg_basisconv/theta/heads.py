@@ -1,5 +1,6 @@
 """Parameters of heads: members with values of their own, side by side, averaged, or projected again."""
 
+import math
 from collections.abc import Iterable
 from typing import Literal
 
@@ -10,7 +11,11 @@ from torch.nn import functional as F
 from ..basis import BoundBasis
 from ..errors import check_flags, reject
 from ..kernels import matmul
-from .base import Blocks, Members, Theta, glorot, project
+from ..sparse_input import sparse_matmul
+from .base import Blocks, Members, Theta, glorot
+
+# Products of fewer numbers take less time than an association that is faster in their gradient.
+_SMALL = 1 << 16
 
 
 class Values(Theta):
@@ -52,11 +57,7 @@ class Values(Theta):
 
     def values(self, x: Tensor) -> Tensor:
         """(*, M, P) -> (K, *, M, D)."""
-        z = project(x, self.weight)
-        if self.value_bias is None:
-            return z
-        K, D = self.value_bias.shape
-        return z + self.value_bias.view(K, *[1] * (z.dim() - 2), D)
+        return apart(all_heads(x, self.weight, self.value_bias), self.K)
 
 
 class Heads(Values):
@@ -166,7 +167,7 @@ class LowRank(Values):
         return matmul(torch.cat(values, -1), self.output.flatten(0, 1))
 
     def gather(self, basis: BoundBasis, z: Members) -> Tensor:
-        return matmul(side_by_side(basis.each(stacked(z))), self.output.flatten(0, 1))
+        return product(side_by_side(basis.each(stacked(z))), self.output.flatten(0, 1).t())
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
@@ -183,6 +184,35 @@ class LowRank(Values):
         return f"dim={self.dim}" + (", bias=True" if self.bias else "")
 
 
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """S (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
+    numbers = x.numel() if x.layout == torch.strided else math.inf
+    if not isinstance(numbers, int | float) or numbers <= _SMALL:  # a symbol's is not to be looked at
+        if scale != 1 and bias is not None:
+            flat = x if x.dim() == 2 else x.reshape(x.numel() // max(1, x.shape[-1]), x.shape[-1])
+            z = torch.addmm(bias, flat, weight.t(), beta=scale, alpha=scale)
+            return z if x.dim() == 2 else z.view(*x.shape[:-1], weight.shape[0])
+        z = F.linear(x, weight, bias)
+        return z if scale == 1 else z * scale
+    weight = weight.t() if scale == 1 else weight.t() * scale  # scaled where it is small
+    z = matmul(x, weight) if x.layout == torch.strided else sparse_matmul(x, weight)
+    return z if bias is None else z + (bias if scale == 1 else bias * scale)
+
+
+def all_heads(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """All s (x W_k + b_k) in one product, side by side: (*, M, P), (K, P, D), (K, D) -> (*, M, K D)."""
+    K, P, D = weight.shape
+    flat = weight.transpose(1, 2).reshape(K * D, P)
+    return product(x, flat, None if bias is None else bias.view(K * D), scale)
+
+
+def apart(rows: Tensor, K: int) -> Tensor:
+    """(*, M, K D) -> (K, *, M, D), a view."""
+    *lead, width = rows.shape
+    rows = rows.view(*lead, K, width // K)
+    return rows.transpose(0, 1) if len(lead) == 1 else rows.movedim(-2, 0)
+
+
 def stacked(z: Members) -> Tensor:
     """(K, *, M, D); a view, where all members are the same."""
     if isinstance(z, Tensor):
@@ -192,4 +222,4 @@ def stacked(z: Members) -> Tensor:
 
 def side_by_side(z: Tensor) -> Tensor:
     """(K, *, N, D) -> (*, N, K D)."""
-    return z.movedim(0, -2).flatten(-2)
+    return (z.transpose(0, 1) if z.dim() == 3 else z.movedim(0, -2)).flatten(-2)
