@@ -26,8 +26,10 @@ class _Side(NamedTuple):
 
     def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
         """Runs of whole groups with their entries, of about as many numbers as may be held."""
-        if self.other.numel() * width <= _CHUNK:
-            yield slice(0, self.ptr.numel() - 1), slice(0, self.other.numel())
+        entries = self.other.numel()
+        if entries * width <= _CHUNK:
+            if entries:
+                yield slice(0, self.ptr.numel() - 1), slice(0, entries)
             return
         start = 0
         for first, last, end in runs(self.ptr, max(1, _CHUNK // max(1, width))):
