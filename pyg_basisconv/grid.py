@@ -157,10 +157,11 @@ def _rows(image: Tensor, axes: int) -> Tensor:
 
 def _of_image(on: OnImage, levels: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call) -> Tensor:
     """An order that takes and gives images, and what becomes of constants."""
-    y = on(call.x, layer.bias)
+    bias = layer._parameters.get("bias")
+    y = on(call.x, layer.bias if bias is None else bias)
     if levels is not None:
         y = y + layer.constants(levels).to(y.dtype).t().unflatten(-1, targets or (-1,))
-    return layer.narrowed(y)
+    return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y
 
 
 def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:

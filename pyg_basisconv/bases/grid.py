@@ -13,7 +13,7 @@ from ..cache import cached_property, kept
 from ..content import Inputs
 from ..errors import reject
 from ..explicit import members
-from ..kernels.grids import AXES, Frame, Ints, average, convolve, pointwise, spread, strip, strips
+from ..kernels.grids import AXES, Frame, Ints, average, convolution, convolve, pointwise, spread, strip, strips
 from ..portable import portable
 from ..theta import Blocks, Depthwise, Pass, Theta
 
@@ -329,6 +329,9 @@ class BoundGrid(OnImages):
         if blocks.then is not None:
             operations += 2 * self.N * blocks.then.numel()
             numbers += self.N * (g * q + blocks.then.shape[1])
+        direct = self.norm is None and blocks.then is None and window.place is None and not window.transposed
+        if direct:
+            return self.on_images(convolution(window.frame, g, lambda: theta.kernel(width)), operations, numbers)
         return self.on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
             operations,

@@ -95,6 +95,31 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, group
     return evaluate(x, weight, bias, frame.step, 0, frame.dilation, groups)
 
 
+def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """`convolve` as a function of x and the bias.
+
+    Args:
+        frame: of the window.
+        groups: of channels.
+        kernel: (Q, P / groups, taps), as it is when the function is called.
+    """
+    evaluate, taps, alone = _CONVOLVE[len(frame.kernel)], frame.kernel, frame.after is None
+    step, before, dilation = frame.step, frame.before, frame.dilation
+
+    def call(x: Tensor, bias: Tensor | None) -> Tensor:
+        weight = kernel()
+        weight = weight.reshape(*weight.shape[:2], *taps)
+        if weight.dtype != x.dtype:
+            weight = weight.to(x.dtype)
+        if bias is not None and bias.dtype != x.dtype:
+            bias = bias.to(x.dtype)
+        if alone:
+            return evaluate(x, weight, bias, step, before, dilation, groups)
+        return convolve(x, weight, bias, frame, groups)
+
+    return call
+
+
 def spread(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
     r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot step - before + j \cdot dilation`.
 

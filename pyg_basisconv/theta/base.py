@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -162,6 +162,13 @@ class Theta(nn.Module):
     def blocks(self, width: int) -> Blocks | None:
         """The matrices as blocks on their diagonals, for x of some width, where they are few numbers."""
         return None
+
+    def kernel(self, width: int) -> Tensor:
+        """(Q, P / g, K) the blocks as the vendors' convolutions take them, with the members last; where there are
+        `blocks`, and nothing follows them.
+        """
+        blocks = cast(Blocks, self.blocks(width)).weight
+        return blocks.permute(1, 3, 2, 0).flatten(0, 1)
 
     def diagonal(self, width: int) -> Tensor:
         """(K, g, P / g, Q / g) the same for products on a processor: blocks that are not too small for that."""

@@ -46,6 +46,9 @@ class Full(Theta):
     def blocks(self, width: int) -> Blocks | None:
         return Blocks(self.weight.unsqueeze(1))
 
+    def kernel(self, width: int) -> Tensor:
+        return self.weight.permute(2, 1, 0)
+
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     return a_first(x, cast(Tensor, theta.sample), bias, A)
