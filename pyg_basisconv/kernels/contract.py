@@ -3,6 +3,7 @@
 Everything here is node-major: what the K members have at a node stands side by side in its row.
 """
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -124,6 +125,11 @@ class _ThetaFirst(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
+# What `Function.apply` does besides is for transforms of `torch.func`, under which none of these is called.
+_record_a_first: Callable[..., Tensor] = super(torch.autograd.Function, _AFirst).apply  # type: ignore[misc]
+_record_theta_first: Callable[..., Tensor] = super(torch.autograd.Function, _ThetaFirst).apply  # type: ignore[misc]
+
+
 def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k (A_k^\top x) \Theta_k + b`: sparse products at width P.
 
@@ -139,12 +145,12 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
         (N, Q).
     """
     if torch.is_grad_enabled():
-        return _AFirst.apply(x, weight, bias, A)  # type: ignore[no-any-return, no-untyped-call]
+        return _record_a_first(x, weight, bias, A)
     return _a_first(x, weight, bias, A)[0]
 
 
 def theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k A_k^\top (x \Theta_k) + b`: sparse products at width Q; nothing is kept but x. See `a_first`."""
     if torch.is_grad_enabled():
-        return _ThetaFirst.apply(x, weight, bias, A)  # type: ignore[no-any-return, no-untyped-call]
+        return _record_theta_first(x, weight, bias, A)
     return _theta_first(x, weight, bias, A)
