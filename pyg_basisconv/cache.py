@@ -17,7 +17,7 @@ from .portable import faked, portable
 _T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
-_ROOM = 128 << 20  # bytes of tensors that a cache has keys of
+_ROOM = 64 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
 _LOOKS = 8  # entries that are looked at when one more comes
 _DOUBTED = ContextVar("_DOUBTED", default=False)
