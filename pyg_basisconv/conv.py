@@ -373,6 +373,11 @@ class BasisConv(MessagePassing):
         """Whether somebody else says how messages are explained, as PyG's GraphMaskExplainer does."""
         return getattr(self.explain_message, "__func__", None) is not BasisConv.explain_message
 
+    @property
+    def numbers_edges(self) -> bool:
+        """Whether hooks read messages, and with them which edges the weights of attention are of."""
+        return bool(self._message_forward_hooks)
+
     def masked(self, graph: Graph) -> Graph:
         """The graph with the masks that an explainer has set for the edges that the user gave."""
         if not self.explain or self._explained_otherwise:
