@@ -28,6 +28,7 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # torch comes first and by its exact version, so that nothing later in the list draws another build of it.
 .venv/torch: constraints.txt
@@ -49,5 +50,5 @@ lint: .venv/test
 	touch $@
 
 clean:
-	rm -rf .venv build results *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build results *.egg-info .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,12 +1,12 @@
 """From the arguments of a call to features and the family that reads them: all that is checked at the door."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from .basis import BoundBasis
+from .basis import Basis, BoundBasis
 from .content import Content, Inputs
 from .errors import reject
 from .features import check_bound, check_like, read, rows
@@ -14,11 +14,31 @@ from .graph import Graph, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
 from .program import Call
-
-if TYPE_CHECKING:
-    from .conv import BasisConv
+from .theta import Theta
 
 Reader = Callable[[Any], Tensor]  # from what the user calls x to the rows that the family reads
+
+
+class Layer(Protocol):
+    """What is read of a layer; see `BasisConv`."""
+
+    basis: Basis
+    theta: Theta
+    in_channels: int | tuple[int, int]
+    target_channels: int
+    flow: str
+    explain: Any
+    takes_pairs: bool
+    takes_sources: bool
+
+    @property
+    def numbers_edges(self) -> bool:
+        """Whether what is computed from content is to say which edges its weights are of."""
+        ...
+
+    def masked(self, graph: Graph) -> Graph:
+        """The graph with the masks of an explainer."""
+        ...
 
 
 class Binding(NamedTuple):
@@ -52,7 +72,7 @@ def both(x: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([x[0], x[1]], -2)
 
 
-def bind(layer: "BasisConv", call: Call, observed: bool = False) -> Binding:
+def bind(layer: Layer, call: Call, observed: bool = False) -> Binding:
     """Checks a call, and binds the basis to it.
 
     Args:
@@ -123,7 +143,7 @@ def bind(layer: "BasisConv", call: Call, observed: bool = False) -> Binding:
     return _with_constants(layer, bound)
 
 
-def _with_constants(layer: "BasisConv", bound: Binding) -> Binding:
+def _with_constants(layer: Layer, bound: Binding) -> Binding:
     """The same, where the parameter has constants only beside a family that says what becomes of them."""
     if layer.theta.carries and bound.family.levels is None:
         fix = "give the parameter of two layers the basis that compose gave with it"
@@ -131,7 +151,7 @@ def _with_constants(layer: "BasisConv", bound: Binding) -> Binding:
     return bound
 
 
-def bind_content(layer: "BasisConv", call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
+def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
     """Binds the basis to a graph that was checked, and to the content of a call where it is computed from that."""
     basis, x = layer.basis, call.x
     inputs = Inputs(reads(x), layer.theta)
@@ -142,7 +162,7 @@ def bind_content(layer: "BasisConv", call: Call, graph: Graph, reads: Reader, ob
     if target is not None and layer.target_channels not in (-1, target.shape[-1]):
         fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
         reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
-    E, numbered = graph.source.numel(), bool(layer._message_forward_hooks)
+    E, numbered = graph.source.numel(), layer.numbers_edges
     content = Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, numbered)
     return Binding(inputs, basis.on(layer.masked(graph.holding(content))), graph, reads)
 

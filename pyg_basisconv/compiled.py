@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,6 @@ from torch.nn.modules.dropout import _DropoutNd
 from .cache import by_value, underived
 from .errors import reject
 from .kernels.op import LIBRARY
-
-if TYPE_CHECKING:
-    from .conv import BasisConv
 
 _AUTOGRAD = (
     DispatchKey.AutogradFunctionality,
@@ -78,7 +75,7 @@ def _draws(part: nn.Module) -> bool:
     return part.training and (bool(getattr(part, "dropout", 0.0)) or isinstance(part, _DropoutNd))
 
 
-def call(layer: "BasisConv", given: dict[str, Any]) -> Tensor:
+def call(layer: Any, given: dict[str, Any]) -> Tensor:
     """The layer's result for such arguments, by the operator."""
     return results(layer, given)[0]
 

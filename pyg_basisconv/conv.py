@@ -13,22 +13,19 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
-from .basis import Basis, BoundBasis, Compaction
+from .basis import Basis, BoundBasis
 from .binding import Binding, Reader, bind, bind_content, whole
 from .content import Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
 from .graph import Graph, Size, sizes
 from .kernels.op import autocasting
-from .orders import contract
-from .plan import ORDERS, Plan, Problem, plan
-from .portable import faked, portable, settled
+from .orders import LINKED, contract, measured, planned, spreads
+from .plan import ORDERS, Plan, Problem
+from .portable import portable, settled
 from .program import Call, Program, Programs, glance
-from .sparse_input import condensed
 from .theta import Theta, default
 from .theta.base import Line
-
-_FEW_ROWS = 1 << 15
 
 
 class BasisConv(MessagePassing):
@@ -315,28 +312,17 @@ class BasisConv(MessagePassing):
         return y
 
     def _contracted(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
-        x, theta, bias, problem = inputs.x, self.theta, self.bias, chosen.problem
-        if chosen.order == "native":
-            native = family.native(theta, x.size(-1))
-            assert native is not None  # the plan refuses it otherwise
-            return native.run(inputs, bias)
+        theta, bias, problem = self.theta, self.bias, chosen.problem
         if problem.messages:
             self._alpha = family.alpha if self._message_forward_hooks else None
             family = family.map(lambda part: part.via(self._by_messages))
-        kept: tuple[Tensor, ...] = (x,)
-        if chosen.order == "a_first" and problem.cached:
-            kept = family.expansions(x)
-            y = theta.contract(kept)
-        else:
-            if chosen.order == "theta_first" and problem.cached:
-                inputs = Inputs(self._condensed(x, problem.cached), theta)
-            y = contract(chosen.chosen, family, inputs)
-            if chosen.order == "phi" and self.order == "auto" and not _finite(y):
-                # A dense product brings what is not finite to all nodes, by zeros: only what is linked may have it.
-                bound = Binding(inputs, family, None, whole)
-                return self._contracted(inputs, family, self._choose(bound, "theta_first"))
+        y, kept, biased = contract(chosen, family, inputs, bias)
+        if biased:
+            return y
+        if self.order == "auto" and spreads(chosen, y):
+            return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole), LINKED))
         if bias is None:
-            return y.clone() if any(_same_memory(y, t) for t in (x, *kept)) else y
+            return y.clone() if any(_same_memory(y, t) for t in (inputs.x, *kept)) else y
         # A result that nobody else has seen is added to in place: one array less to write.
         own = theta.makes_results and not (theta.sums and self.basis.reads_content)
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not problem.messages
@@ -346,7 +332,7 @@ class BasisConv(MessagePassing):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
-        return self._planned(self._problem(self._bind(Call(*args, **kwargs))), self.order)
+        return planned(self._problem(self._bind(Call(*args, **kwargs))), self.order)
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -372,6 +358,11 @@ class BasisConv(MessagePassing):
     def _explained_otherwise(self) -> bool:
         """Whether somebody else says how messages are explained, as PyG's GraphMaskExplainer does."""
         return getattr(self.explain_message, "__func__", None) is not BasisConv.explain_message
+
+    @property
+    def numbers_edges(self) -> bool:
+        """Whether hooks read messages, and with them which edges the weights of attention are of."""
+        return bool(self._message_forward_hooks)
 
     def masked(self, graph: Graph) -> Graph:
         """The graph with the masks that an explainer has set for the edges that the user gave."""
@@ -404,67 +395,17 @@ class BasisConv(MessagePassing):
         hooked = hooked or (self.explain and self._explained_otherwise)
         return bool(self.fuse and self.decomposed_layers == 1 and not hooked)
 
-    @staticmethod
-    def _condensed(x: Tensor, cached: bool) -> Tensor:
-        """x, or the sparse copy of it that is kept for one that does not change and is mostly zeros."""
-        copy = condensed(x) if cached and x.dim() == 2 else None
-        return x if copy is None else copy
-
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         """What a call is planned to do: the plan of sizes like its own, which is kept."""
         problem, order = self._problem(bound), self.order if order is None else order
-        return self._planned(problem.coarse if order == "auto" and not portable() else problem, order)
+        return planned(problem.coarse if order == "auto" and not portable() else problem, order)
 
     def _problem(self, bound: Binding) -> Problem:
         """The sizes of a call."""
-        x, family, grad, theta = bound.inputs.x, bound.family.matrices, torch.is_grad_enabled(), self.theta
-        weight = theta.sample
-        P, learnt, messages = x.size(-1), family.requires_grad, not self._fused
-        fixed = not (x.requires_grad or learnt or self.basis.reads_content)
+        x, family, messages = bound.inputs.x, bound.family.matrices, not self._fused
+        fixed = not (x.requires_grad or family.requires_grad or self.basis.reads_content)
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
-        features, native = self._condensed(x, cached), family.native(theta, P)
-        rows = theta.sums and weight is not None and not messages and x.layout == torch.strided and not portable()
-        H = theta.mixtures
-        mixing = None if messages or H is None else family.mixing
-        problem = Problem(
-            K=family.K,
-            M=family.M,
-            N=family.N,
-            P=P,
-            Q=theta.outputs(P),
-            B=1 if x.dim() == 2 else prod(x.shape[:-2]),
-            inner=P if theta.Q < 0 else theta.inner,
-            expand=family.work("expand"),
-            gather=family.work("combine" if theta.sums else "each"),
-            nnz=-1 if features.layout == torch.strided else features._nnz(),
-            grad_x=grad and x.requires_grad,
-            grad_theta=grad and weight is not None and weight.requires_grad,
-            grad_basis=grad and learnt,
-            itemsize=x.element_size(),
-            device="cuda" if x.is_cuda else "cpu",
-            cached=cached,
-            learns=weight is not None,
-            messages=messages,
-            native=None if native is None else native[1:5],
-            compact=self._compactions(family) if rows and (self.order == "compacted" or _many(family)) else (),
-            mixing=None if mixing is None or H is None else (H, mixing),
-            batched=bool(family.batch),
-        )
-        return problem.of_example if portable() else problem
-
-    @staticmethod
-    def _planned(problem: Problem, order: str) -> Plan:
-        if portable() and order == "compacted":
-            reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
-        chosen = plan(problem, order)
-        if portable() and order == "auto" and chosen.order == "phi":  # whose result would have to be looked at
-            chosen = plan(problem, "theta_first")
-        return chosen
-
-    @staticmethod
-    def _compactions(bound: BoundBasis) -> tuple[Compaction, ...]:
-        found = (bound.compact("target"), bound.compact("source"))
-        return tuple(one.sizes for one in found if one is not None)
+        return measured(bound.inputs, family, self.order, cached, messages)
 
     def __repr__(self) -> str:
         order = "" if self.order == "auto" else f", order={self.order!r}"
@@ -474,21 +415,9 @@ class BasisConv(MessagePassing):
         )
 
 
-def _finite(y: Tensor) -> bool:
-    """Whether all numbers are finite, where there are numbers to look at."""
-    if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return True
-    return bool(y.detach().isfinite().all())
-
-
 def _tracing() -> bool:
     """Whether torch.compile would look into what is called from here, as it does behind a break of its graph."""
     return bool(get_eval_frame_callback())
-
-
-def _many(family: BoundBasis) -> bool:
-    """Whether all rows of all members are so many that it may pay to look for those that are touched."""
-    return family.K * max(family.M, family.N) > _FEW_ROWS
 
 
 def _same_memory(y: Tensor, t: Tensor) -> bool:

@@ -5,10 +5,9 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from .basis import BoundBasis
 from .cache import kept, memo
 from .kernels import Pattern
-from .kernels.pattern import index_dtype, runs, tally
+from .kernels.pattern import index_dtype, runs
 from .portable import portable
 
 Index = Callable[[Tensor, Tensor], Tensor]
@@ -176,26 +175,3 @@ class Later(Entries):
     @property
     def weight(self) -> Tensor | None:
         return None
-
-
-def entries(bound: BoundBasis) -> Entries:
-    """Where a bound basis has edges: each edge of a single matrix, and the distinct places of a family; kept there."""
-    if bound.requires_grad:
-        with torch.inference_mode(False):
-            return _entries(bound)
-    return memo(bound.__dict__, "_entries", lambda: _entries(bound))
-
-
-def _entries(bound: BoundBasis) -> Entries:
-    if bound.K == 1:
-        written = bound.explicit
-        return Entries(written.edge_set.expand, written.weight, alive=written.edge_set.alive)
-    _, source, target, _ = bound.edges()
-    if portable():  # all places
-        place = source.long() * bound.N + target.long()
-        alive = tally(place, bound.M * bound.N) > 0
-        place = torch.arange(alive.numel(), device=place.device)
-        return Entries(Pattern(place // bound.N, place % bound.N, bound.M, bound.N), alive=alive)
-    N = max(1, bound.N)
-    place = torch.unique(source.long() * N + target.long())
-    return Entries(Pattern(place // N, place % N, bound.M, bound.N))

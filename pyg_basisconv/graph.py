@@ -2,20 +2,18 @@
 
 import math
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .cache import IdentityCache, memo
+from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
 from .kernels.pattern import extremes, index_dtype, within
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
-
-if TYPE_CHECKING:
-    from .content import Content
 
 _CPU = torch.device("cpu")
 Size = int | tuple[int | None, int | None] | None
@@ -135,7 +133,7 @@ class Graph:
         vars(graph).update(vars(self))
         return graph
 
-    def holding(self, content: "Content") -> "Graph":
+    def holding(self, content: Content) -> "Graph":
         """The same graph, with all that was derived from it, for bases that read a content."""
         graph = self._copy()
         graph.content = content

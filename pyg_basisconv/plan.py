@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from torch import SymInt
 
-from .basis import Compaction, Work
+from .costs import Compaction, Work
 from .errors import reject
 
 PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built

@@ -2,21 +2,18 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .algebra.gram import bound_basis
-from .basis import Basis, BoundBasis
+from .basis import Basis, BoundBasis, bound_basis
 from .errors import check_count, reject
 from .plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from .algebra.heads import HeadReport
 
 __all__ = ["costs", "heads", "spy"]
 
@@ -62,7 +59,15 @@ def spy(basis: Basis | BoundBasis, *args: Any, members: Iterable[int] | None = N
     return figure
 
 
-def heads(report: "HeadReport", index: int | tuple[int, ...] = 0) -> "Figure":
+class Report(Protocol):
+    """Heads of attention beside what explains them, as `explain_head` gives them."""
+
+    def matrices(self, index: int | tuple[int, ...] = 0) -> tuple[Tensor, Tensor]:
+        """The heads of one graph of the batch, and the nearest matrices, (H, M, N) each."""
+        ...
+
+
+def heads(report: Report, index: int | tuple[int, ...] = 0) -> "Figure":
     r"""A column for each attention head: its matrix, the nearest one in the span of the basis, and what is left.
 
     All have one scale of colours. Above each head is its :math:`R^2` in this graph.

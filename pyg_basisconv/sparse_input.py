@@ -5,8 +5,8 @@ from torch import Tensor
 
 from .cache import IdentityCache, constituents
 from .errors import reject
-from .explicit import Sparse
 from .kernels import Pattern
+from .sparse import Sparse
 
 # Features keep their places while their values change (dropout): the compressed forms are kept for the places.
 _PATTERNS = IdentityCache()

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..basis import Basis, BoundBasis
+from ..basis import Basis, BoundBasis, bound_basis
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
-from .gram import Gram, Places, bound_basis
+from .gram import Gram, Places
 from .operators import Operator, layer_of, of_layer, of_numbers
 from .probing import Probed
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis
+from ..basis import Basis, BoundBasis, bound_basis
 from ..cache import cached_property
 from ..errors import reject
 from ..explicit import Sparse
@@ -16,34 +16,6 @@ from ..kernels import Pattern
 
 _DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, rows are written out; numbers at a time
 _PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it
-
-
-def bound_basis(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> BoundBasis:
-    """The basis, bound; in double precision, unless a dtype is given."""
-    if isinstance(basis, BoundBasis):
-        if args or kwargs:
-            reject("basis", "a Basis, where it is to be bound", type(basis).__name__, "leave out the other arguments")
-        return basis
-    if not isinstance(basis, Basis):
-        reject("basis", "a Basis, or what basis.bind(...) gave", type(basis).__name__, "choose one from bases")
-    if basis.reads_content:
-        fix = "pass the A of y, A = layer(x, ..., return_attention=True)"
-        reject("basis", "a bound one, where it is computed from features", basis, fix)
-    edges, size, grid = (args[0] if args else kwargs.get("edge_index")), kwargs.get("size"), kwargs.get("grid")
-    if edges is None:
-        if basis.needs_edges:
-            reject("basis", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
-        if size is None and grid is None and None in basis.sized(None, None, kwargs.get("batch"), None):
-            fix = "pass size= or grid=, or a bound basis"
-            reject("size", f"the numbers of sources and targets of {basis}", None, fix)
-    if kwargs.setdefault("dtype", torch.float64) == torch.float64:
-        args, kwargs = tuple(_doubled(args)), dict(zip(kwargs, _doubled(kwargs.values()), strict=True))
-    return basis.bind(*args, **kwargs)
-
-
-def _doubled(values: Iterable[Any]) -> list[Any]:
-    """Floating point numbers in double precision."""
-    return [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]
 
 
 class Places:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from .. import plot
 from ..bases.attended import BoundAttention
 from ..bases.composed import BoundConcat
-from ..basis import Basis, BoundBasis, EdgeList
+from ..basis import Basis, BoundBasis, EdgeList, bound_basis
 from ..conv import BasisConv
 from ..convert import convert
 from ..entries import Entries
 from ..errors import reject
-from .gram import Gram, bound_basis, gram, written
+from .gram import Gram, gram, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,9 +81,7 @@ class HeadReport:
         Args:
             index: which graph of the batch.
         """
-        from ..plot import heads
-
-        return heads(self, index)
+        return plot.heads(self, index)
 
     def __str__(self) -> str:
         basis, batch = self.basis, self.attention[0].batch

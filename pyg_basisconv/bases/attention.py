@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis
-from ..cache import memo
 from ..content import Content
-from ..entries import Entries, entries
+from ..entries import Entries
 from ..errors import check_depth, check_flags, reject
 from ..explicit import Explicit
 from ..graph import Graph
@@ -20,7 +19,7 @@ from ..portable import portable
 from .adjacency import Adjacency
 from .attended import ELEMENTWISE, BoundAttention, Normalize
 from .edges import Edges
-from .masks import BoundPairs, Complete
+from .masks import Complete
 
 
 class Attention(Basis):
@@ -167,7 +166,7 @@ class Attention(Basis):
 
 def _of(bound: BoundBasis) -> Entries:
     """The entries of a mask."""
-    return memo(vars(bound), "_entries", bound.entries) if isinstance(bound, BoundPairs) else entries(bound)
+    return bound.kept_entries
 
 
 def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph) -> Score:

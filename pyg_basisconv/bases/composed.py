@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
+from ..bound import COMPOSITES
 from ..cache import cached_property, kept
 from ..errors import check_depth, reject
 from ..explicit import Explicit, TypedEdges, counted, dense, members, one_list
@@ -642,3 +643,6 @@ class Mix(Composed):
 
     def __repr__(self) -> str:
         return f"Mix({self.coefficients}, {self.parts[0]!r})"
+
+
+COMPOSITES.update({"+": Concat, "@": Product, "T": Transpose, "bound @": BoundProduct})

@@ -33,7 +33,7 @@ class BoundPairs(BoundBasis):
         """How many."""
         raise NotImplementedError
 
-    def entries(self) -> Entries:
+    def find_entries(self) -> Entries:
         """The same, for a mask."""
         sizes = self.M, self.N, self.count()
         full = self.sources == self.M

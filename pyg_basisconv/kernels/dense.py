@@ -85,3 +85,11 @@ def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
         return y
     y = y.view(*laid_out[0].shape[:-1], y.shape[-1])
     return y.movedim(0, -2) if beside else y
+
+
+def whole(blocks: Tensor) -> Tensor:
+    """Matrices of their diagonal blocks: (K, g, P / g, Q / g) -> (K, P, Q)."""
+    if blocks.shape[1] == 1:
+        return blocks.squeeze(1)
+    apart = torch.diag_embed(blocks.permute(0, 2, 3, 1))  # (K, P / g, Q / g, g, g)
+    return apart.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)

@@ -2,19 +2,32 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from ..basis import BoundBasis
 from ..errors import reject
 from ..kernels import matmul
 from ..kernels.contract import Rows
 from ..sparse_input import sparse_matmul
 
 Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
+
+
+class Family(Protocol):
+    """The matrices, as parameters see them; see `BoundBasis`."""
+
+    def combine(self, z: Members) -> Tensor:
+        """The sum of all products, of K members (*, M, Q)."""
+        ...
+
+    def each(self, z: Tensor) -> Tensor:
+        """Member by member, of (K, *, M, D)."""
+        ...
+
+
 Line = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
 
 
@@ -136,9 +149,9 @@ class Theta(nn.Module):
         r""":math:`\sum_k u_k \Theta_k` of K tensors (*, N, P), as they come -> (*, N, Q)."""
         raise NotImplementedError
 
-    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
-        """What the basis makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
-        return basis.combine(z)
+    def gather(self, family: Family, z: Members) -> Tensor:
+        """What a family makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
+        return family.combine(z)
 
     def line(self, order: str) -> "Line | None":
         """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that

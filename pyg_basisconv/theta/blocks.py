@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from ..basis import whole
 from ..cache import IdentityCache
 from ..errors import reject
 from ..kernels import matmul
+from ..kernels.dense import whole
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Members, Theta, glorot, project
 from .full import Full

@@ -6,9 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..basis import BoundBasis
 from ..errors import reject
-from .base import Blocks, Members, Theta
+from .base import Blocks, Family, Members, Theta
 from .full import Pass
 from .heads import side_by_side, stacked
 
@@ -116,8 +115,8 @@ class Split(Pass):
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         return torch.cat([u_k[..., k * self.inner : (k + 1) * self.inner] for k, u_k in enumerate(u)], -1)
 
-    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
-        return side_by_side(basis.each(stacked(z)))
+    def gather(self, family: Family, z: Members) -> Tensor:
+        return side_by_side(family.each(stacked(z)))
 
     def dense(self, width: int = -1) -> Tensor:
         group = torch.arange(self.P) // self.inner

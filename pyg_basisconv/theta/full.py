@@ -7,11 +7,10 @@ from typing import Literal, TypeGuard, cast
 import torch
 from torch import Tensor
 
-from ..basis import BoundBasis
 from ..errors import reject
 from ..kernels import a_first, matmuls, theta_first
 from ..kernels.contract import Rows
-from .base import Blocks, Line, Members, Theta, glorot, project
+from .base import Blocks, Family, Line, Members, Theta, glorot, project
 from .heads import side_by_side, stacked
 
 
@@ -133,8 +132,8 @@ class Pass(Theta):
         assert total is not None
         return total
 
-    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
-        return side_by_side(basis.each(stacked(z))) if self.beside else basis.combine(z)
+    def gather(self, family: Family, z: Members) -> Tensor:
+        return side_by_side(family.each(stacked(z))) if self.beside else family.combine(z)
 
     def dense(self, width: int = -1) -> Tensor:
         P, scales = self._at(width), torch.tensor(self.scales, dtype=torch.float64)  # Python's numbers, unrounded

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..basis import BoundBasis
 from ..errors import check_flags, reject
 from ..kernels import matmul
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Members, Theta, glorot
+from .base import Blocks, Family, Members, Theta, glorot
 
 # Products of fewer numbers take less time than an association that is faster in their gradient.
 _SMALL = 1 << 16
@@ -94,10 +93,10 @@ class Heads(Values):
         heads = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
         return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
 
-    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
+    def gather(self, family: Family, z: Members) -> Tensor:
         if self.sums:
-            return basis.combine(z) / self.K
-        return side_by_side(basis.each(stacked(z)))
+            return family.combine(z) / self.K
+        return side_by_side(family.each(stacked(z)))
 
     def dense(self, width: int = -1) -> Tensor:
         weight = self.lifted
@@ -166,8 +165,8 @@ class LowRank(Values):
         values = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
         return matmul(torch.cat(values, -1), self.output.flatten(0, 1))
 
-    def gather(self, basis: BoundBasis, z: Members) -> Tensor:
-        return product(side_by_side(basis.each(stacked(z))), self.output.flatten(0, 1).t())
+    def gather(self, family: Family, z: Members) -> Tensor:
+        return product(side_by_side(family.each(stacked(z))), self.output.flatten(0, 1).t())
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output

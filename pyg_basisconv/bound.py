@@ -1,0 +1,619 @@
+"""Bound families: what all of them can, and those whose edges are written out, which the others fall back on."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from .cache import IdentityCache, cached_property, kept, memo, underived
+from .compiled import numbered
+from .content import Inputs
+from .costs import Compaction, Direction, Side, Work
+from .edge_set import EdgeSet
+from .entries import Entries
+from .errors import reject
+from .graph import Graph
+from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, typed_matmul
+from .kernels.dense import whole
+from .kernels.pattern import tally
+from .portable import portable
+from .sparse import Evaluate, Sparse, permute
+from .theta import Theta
+
+# What `+`, `@` and `.T` make, of bases and of bound families: filled by the file where these stand, `bases.composed`.
+COMPOSITES: dict[str, Callable[..., Any]] = {}
+
+
+class EdgeList(NamedTuple):
+    """A family written out: A[type, source, target] = the sum of the weights of the edges that stand there.
+
+    type, source, target: (E,) integers; weight: (E,)
+
+    >>> from pyg_basisconv import bases
+    >>> bases.Adjacency('mean').bind(torch.tensor([[0, 1], [2, 2]])).edges().weight
+    tensor([0.5000, 0.5000])
+    """
+
+    type: Tensor
+    source: Tensor
+    target: Tensor
+    weight: Tensor
+
+
+OnImage = Callable[[Tensor, Tensor | None], Tensor]  # from an image and the bias to an image
+
+
+class Native(NamedTuple):
+    """An evaluation by a vendor's kernel, and what it costs for one entry of the batch.
+
+    run: from the features, with the parameter, and the bias to the output; operations, numbers: of the kernel, numbers
+    read and written; kernels: how many are launched; projects: whether x Theta is computed before, and is what the
+    kernel reads; of_image: the same from images (B, P, *grid) to images (B, Q, *grid), where it takes them.
+    """
+
+    run: Callable[[Inputs, Tensor | None], Tensor]
+    operations: int
+    numbers: int
+    kernels: int
+    projects: bool = False
+    of_image: OnImage | None = None
+
+
+class Compact(NamedTuple):
+    """Such an evaluation, from x (*, M, P) and the diagonal blocks of Theta, (K, g, P / g, Q / g), to (*, N, Q)."""
+
+    run: Callable[[Tensor, Tensor], Tensor]
+    sizes: Compaction
+
+
+class BoundBasis:
+    """A family of K matrices A_k, M x N, ready to be applied.
+
+    A new kind gives `edges()`; everything else follows from it, and is overridden only to be faster.
+    x may carry leading batch dimensions everywhere (written *).
+
+    >>> from pyg_basisconv import bases
+    >>> bound = bases.Powers(3, bases.Adjacency()).bind(torch.tensor([[0, 1], [1, 2]]), size=3)
+    >>> bound.K, bound.expand(torch.tensor([[1.], [0.], [0.]])).squeeze(-1)
+    (3, tensor([[1., 0., 0.],
+                [0., 1., 0.],
+                [0., 0., 1.]]))
+    >>> bound.T.combine(torch.ones(3, 3, 1)).squeeze(-1)
+    tensor([3., 2., 1.])
+    """
+
+    K: int
+    M: int
+    N: int
+    dtype: torch.dtype
+    device: torch.device
+    number: int  # see `numbered`
+    batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
+    shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
+    grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
+    _explicit: "Explicit | None" = None
+    _dense: Tensor | None = None
+    _expansions: IdentityCache | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
+        self = super().__new__(cls)
+        self.number = numbered(self)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has a number of its own, and finds anew what follows from the rest.
+        kept = {"number", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        return {name: value for name, value in underived(self).items() if name not in kept}
+
+    def edges(self) -> EdgeList:
+        """The family as typed weighted edges, in tensors that are the caller's own."""
+        raise NotImplementedError
+
+    @property
+    def explicit(self) -> "Explicit":
+        """The same family with its edges written out."""
+        if self._explicit is not None:
+            return self._explicit
+        # What comes out of inference mode is kept; what a gradient may pass through is not, whatever the mode is now.
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            written = explicit(self.K, self.M, self.N, self.edges())
+        if not self.requires_grad and not portable():
+            self._explicit = written
+        return written
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        """The K products A_k^T x, (*, N, P) each, one at a time."""
+        return self.explicit.iterate(x)
+
+    def expand(self, x: Tensor) -> Tensor:
+        r"""All products :math:`A_k^\top x`: (*, M, P) -> (K, *, N, P)."""
+        return torch.stack(list(self.iterate(x)))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        r"""The sum :math:`\sum_k A_k^\top z_k`: (K, *, M, Q) -> (*, N, Q); in a sequence, None is a zero."""
+        return self.explicit.combine(z)
+
+    def each(self, z: Tensor) -> Tensor:
+        r"""Member by member :math:`A_k^\top z_k`: (K, *, M, D) -> (K, *, N, D)."""
+        return self.explicit.each(z)
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether it is fixed, and is applied to rows by `expand_rows` and `combine_rows`; see `kernels.contract`."""
+        return False
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        """All products side by side, without a record for gradients: (M, P) -> (N, K P)."""
+        raise NotImplementedError
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        """The sum of all products, in the same way: (M, K Q) -> (N, Q)."""
+        raise NotImplementedError
+
+    @property
+    def adjoint(self) -> "BoundBasis":
+        """The same as `T`, made once."""
+        raise NotImplementedError
+
+    @property
+    def typed(self) -> "TypedEdges | None":
+        """The same family as a list of edges, where it is not much more than that."""
+        return None
+
+    @property
+    def levels(self) -> Tensor | None:
+        """(J, N) what the constants of two layers in one come to, see `bases.Composition`."""
+        return None
+
+    @property
+    def matrices(self) -> "BoundBasis":
+        """The family alone, without what comes with it, such as `levels`."""
+        return self
+
+    @property
+    def meetings(self) -> Meetings | None:
+        """Who meets whom, in a family of ones whose members let each source and target meet one other at most."""
+        return None
+
+    def compact(self, side: Side) -> Compact | None:
+        """The sum over the members and Theta on the rows where there is something, if that may pay."""
+        met = None if portable() else self.meetings
+        if met is None or not met.many or side == "source":
+            return None
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            return gather_matmul(x[..., : met.M, :], whole(weight), met)
+
+        return Compact(run, Compaction(side, Work(met.N * self.K), met.N, Work(), 1, tiled=True))
+
+    def of_all(self, side: Side) -> Compact:
+        """The same on all rows of all members."""
+        if side == "target":
+            sizes = Compaction(side, self.works["expand"], self.K * self.N, Work(), self.K)
+        else:
+            sizes = Compaction(side, Work(), self.K * self.M, self.works["combine"], self.K)
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            matrices = whole(weight).unbind(0)
+            if side == "source":
+                return self.combine([matmul(x, matrix) for matrix in matrices])
+            products = [matmul(u, matrix) for u, matrix in zip(self.iterate(x), matrices, strict=True)]
+            return products[0] if len(products) == 1 else torch.stack(products).sum(0)
+
+        return Compact(run, sizes)
+
+    @property
+    def alpha(self) -> Tensor | None:
+        """(E, K) the weights of attention by the edges of the graph, and of loops behind them, where they are known."""
+        return None
+
+    @property
+    def mixing(self) -> Work | None:
+        """What one mixture of the members costs that is written out, where they are typed edges."""
+        return None
+
+    def mixed(self, coefficients: Tensor) -> "BoundBasis":
+        r"""The H mixtures :math:`\sum_k C_{hk} A_k`, written out: (H, K) -> a family of H matrices."""
+        return self.explicit.mixed(coefficients)
+
+    @property
+    def T(self) -> "BoundBasis":
+        """The family of the transposed matrices."""
+        return self.explicit.T
+
+    def work(self, direction: Direction) -> Work:
+        """What one evaluation costs per unit of width."""
+        return self.explicit.work(direction)
+
+    @cached_property
+    def works(self) -> dict[str, Work]:
+        """The work of each direction."""
+        return {"expand": self.work("expand"), "combine": self.work("combine"), "each": self.work("each")}
+
+    @property
+    def natively(self) -> "BoundBasis | None":
+        """The same family evaluated by a vendor's kernel, where there is one for it."""
+        return None
+
+    def native(self, theta: Theta, width: int) -> Native | None:
+        """The whole of A and Theta evaluated by a vendor's kernel, where there is one for them.
+
+        Args:
+            theta: the parameter.
+            width: P.
+        """
+        fast = self.natively
+        if fast is None:
+            return None
+
+        def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
+            y = theta.gather(fast, inputs.projected)
+            return y if bias is None else y + bias.to(y.dtype)
+
+        operations, numbers, kernels = fast.kernel
+        inner = theta.inner if theta.inner > 0 else width
+        return Native(run, operations * inner, numbers * inner, kernels, projects=True)
+
+    @property
+    def kernel(self) -> tuple[int, int, int]:
+        """Of a family that is evaluated natively: operations and numbers per unit of width; kernels. See `Native`."""
+        each = self.works["each"]
+        return 2 * each.entries, 2 * each.rows, each.products
+
+    def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":
+        """The same family with `change` applied to every explicit part that it is made of."""
+        return change(self.explicit)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "BoundBasis":
+        """The same family on another device; as PyG calls it, for what is an attribute of data."""
+        return self.moved(torch.device(device))
+
+    def cpu(self) -> "BoundBasis":
+        """The same family on the CPU."""
+        return self.to("cpu")
+
+    def cuda(self, device: torch.device | str | int | None = None, non_blocking: bool = False) -> "BoundBasis":
+        """The same family on a CUDA device, the current one for None."""
+        return self.to(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
+
+    def moved(self, device: torch.device) -> "BoundBasis":
+        """The same family on another device; what a kind overrides."""
+        return self.map(lambda part: part.move(device))
+
+    @property
+    def origin(self) -> tuple[Any, Graph] | None:
+        """The basis that it is, and the graph that this was bound to, where it was made so."""
+        return _BOUND_FROM.get(self)
+
+    def masked(self, mask: Callable[[Graph], Graph]) -> "BoundBasis":
+        """The same basis, bound to the same graph with its edges masked."""
+        if self.origin is None:
+            fix = "pass the edges, or what basis.bind(edges) gave, as it is"
+            reject("edge_index", "edges that a mask can be for", f"a {type(self).__name__} made by other means", fix)
+        basis, graph = self.origin
+        return basis.build(mask(graph))
+
+    def find_entries(self) -> Entries:
+        """Where it has edges: each edge of a single matrix, and the distinct places of a family."""
+        if self.K == 1:
+            written = self.explicit
+            return Entries(written.edge_set.expand, written.weight, alive=written.edge_set.alive)
+        _, source, target, _ = self.edges()
+        if portable():  # all places
+            place = source.long() * self.N + target.long()
+            alive = tally(place, self.M * self.N) > 0
+            place = torch.arange(alive.numel(), device=place.device)
+            return Entries(Pattern(place // self.N, place % self.N, self.M, self.N), alive=alive)
+        N = max(1, self.N)
+        place = torch.unique(source.long() * N + target.long())
+        return Entries(Pattern(place // N, place % N, self.M, self.N))
+
+    @property
+    def kept_entries(self) -> Entries:
+        """The same, kept where no gradient passes through it."""
+        if self.requires_grad:
+            with torch.inference_mode(False):
+                return self.find_entries()
+        return memo(self.__dict__, "_entries", self.find_entries)
+
+    def to_coo(self) -> Tensor:
+        """The whole family as one sparse tensor, (K, M, N), coalesced."""
+        kind, source, target, weight = self.edges()
+        indices = torch.stack([kind.long(), source.long(), target.long()])
+        return torch.sparse_coo_tensor(indices, weight, (self.K, self.M, self.N), is_coalesced=False).coalesce()
+
+    def to_dense(self) -> Tensor:
+        """The whole family written out, (K, *, M, N)."""
+        dense = self.dense
+        return dense.clone() if dense is self._dense else dense  # what is kept is not for others to write to
+
+    @property
+    def dense(self) -> Tensor:
+        """The same, to be read only: kept, unless a gradient passes through it."""
+        if self._dense is not None:
+            return self._dense
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
+            dense = self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
+        if not self.requires_grad and not portable():
+            self._dense = dense
+        return dense
+
+    def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is: to be
+        read only.
+        """
+        if self._expansions is None:
+            self._expansions = IdentityCache()
+
+        def build() -> tuple[Tensor, ...]:
+            # What is kept owns its memory, or x could never die.
+            own = x.untyped_storage()._cdata
+            return tuple(u.clone() if u.untyped_storage()._cdata == own else u for u in self.iterate(x))
+
+        expansions: tuple[Tensor, ...] = self._expansions.get((x,), None, build)
+        return expansions
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient passes through the matrices."""
+        return False
+
+    def __matmul__(self, other: "BoundBasis") -> "BoundBasis":
+        """All products :math:`A'_k A''_l`, first of this family and then of another, bound to a graph of its own."""
+        return COMPOSITES["bound @"](self, other) if isinstance(other, BoundBasis) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
+
+
+_BOUND_FROM: WeakKeyDictionary[BoundBasis, tuple[Any, Graph]] = WeakKeyDictionary()
+
+
+def came_from(bound: BoundBasis, basis: Any, graph: Graph) -> None:
+    """Notes what a family was bound from. A graph knows its families, and nothing of them may know the graph."""
+    _BOUND_FROM[bound] = basis, graph
+
+
+class Explicit(BoundBasis):
+    """A family with its edges written out."""
+
+    edge_set: EdgeSet
+    weight: Tensor | None
+    evaluate: Evaluate | None
+
+    def __init__(
+        self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
+    ) -> None:
+        self.edge_set, self.evaluate, self.dtype = edge_set, evaluate, dtype
+        self.weight = None if weight is None else weight.to(dtype)
+        self.K, self.M, self.N = edge_set.K, edge_set.M, edge_set.N
+        self.device = edge_set.source.device
+        self.learns = self.requires_grad
+
+    def _sparse(self, pattern: Pattern, weight: Tensor | None) -> Sparse:
+        return Sparse(pattern, weight, self.evaluate, self.learns)
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.weight is not None and self.weight.requires_grad
+
+    @property
+    def T(self) -> "Explicit":
+        return type(self)(self.edge_set.T, self.weight, self.dtype, self.evaluate)
+
+    def map(self, change: "Callable[[Explicit], Explicit]") -> "Explicit":
+        return change(self)
+
+    def move(self, device: torch.device) -> "Explicit":
+        weight = None if self.weight is None else self.weight.to(device)
+        return type(self)(self.edge_set.move(device), weight, self.dtype, self.evaluate)
+
+    def via(self, evaluate: Evaluate) -> "Explicit":
+        """The same family whose matrices are applied by `evaluate` instead of the kernel."""
+        return type(self)(self.edge_set, self.weight, self.dtype, evaluate)
+
+
+class TypedEdges(Explicit):
+    """Each edge belongs to one matrix of the family; (E,) weights."""
+
+    @kept
+    def _expand(self) -> Sparse:
+        return self._sparse(self.edge_set.expand, self.weight)
+
+    @kept
+    def _combine(self) -> Sparse:
+        return self._expand if self.K == 1 else self._sparse(self.edge_set.combine, self.weight)
+
+    @kept
+    def _each(self) -> Sparse:
+        return self._expand if self.K == 1 else self._sparse(self.edge_set.each, self.weight)
+
+    @property
+    def takes_rows(self) -> bool:
+        return not self.learns and self.evaluate is None
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        y = self._expand.rows(x)  # (N K, P)
+        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return self._combine.rows(z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K))
+
+    @kept
+    def adjoint(self) -> "TypedEdges":
+        return self.T  # type: ignore[return-value]
+
+    @property
+    def typed(self) -> "TypedEdges":
+        return self
+
+    @kept
+    def meetings(self) -> Meetings | None:
+        return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
+
+    def compact(self, side: Side) -> Compact | None:
+        e = self.edge_set
+        if self.K == 1 or portable():
+            return None
+        tiled = super().compact(side)
+        if tiled is not None:
+            return tiled
+        source = side == "source"
+        pairs = e.T.pairs if source else e.pairs
+        edges, rows = Work(e.source.numel(), pairs.count), Work(pairs.count, pairs.count)
+        enter, leave = (rows, edges) if source else (edges, rows)
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, turned=source)
+
+        return Compact(run, Compaction(side, enter, pairs.count, leave, pairs.members))
+
+    def _by_pair(self, side: Side, order: Tensor | None) -> Tensor | None:
+        """The weights in the order of the pairs; kept where no gradient reaches them."""
+        if self.weight is None:
+            return None
+        if self.learns or order is None:
+            return permute(self.weight, order)
+        held: dict[Side, Tensor] = self.__dict__.setdefault("_held", {})
+        if side not in held:
+            with torch.inference_mode(False):
+                held[side] = self.weight.index_select(0, order)
+        return held[side]
+
+    @property
+    def mixing(self) -> Work | None:
+        return Work(self.edge_set.source.numel(), self.N, 1) if self.K > 1 else None
+
+    def mixed(self, coefficients: Tensor) -> "SharedEdges":
+        e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)
+        weight = spmm(C, None, e.typing)  # (E, H), a gather whose derivative is summed in a fixed order
+        if self.weight is not None:
+            weight = weight * self.weight.unsqueeze(1)
+        return SharedEdges(e.merged, weight, self.dtype)
+
+    def edges(self) -> EdgeList:
+        e = self.edge_set
+        weight = torch.ones(e.source.numel(), dtype=self.dtype, device=self.device)
+        kept = (e.type, e.source, e.target, weight if self.weight is None else self.weight)
+        return EdgeList(*(t.clone() for t in kept))  # whoever asks may write to them
+
+    @property
+    def explicit(self) -> "Explicit":
+        return self
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return iter(self.expand(x))
+
+    def expand(self, x: Tensor) -> Tensor:
+        y = self._expand.apply(x)  # (*, N K, P)
+        return y.unsqueeze(0) if self.K == 1 else self._apart(y)
+
+    def _apart(self, y: Tensor) -> Tensor:
+        """(*, N K, P) -> (K, *, N, P), a view."""
+        return y.unflatten(-2, (self.N, self.K)).movedim(-2, 0)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        if self.K == 1:
+            return self._expand.apply(cast(Tensor, members(z, 1)[0]))
+        z = dense(counted(z, self.K))
+        return self._combine.apply(z.movedim(0, -2).flatten(-3, -2))  # (*, M K, Q) -> (*, N, Q)
+
+    def each(self, z: Tensor) -> Tensor:
+        return self._apart(self._each.apply(z.movedim(0, -2).flatten(-3, -2)))  # (*, M K, D) -> (*, N K, D)
+
+    def work(self, direction: Direction) -> Work:
+        rows = self.N if direction == "combine" else self.K * self.N
+        return Work(self.edge_set.source.numel(), rows, 1)
+
+
+class SharedEdges(Explicit):
+    """Every edge belongs to all matrices of the family; (E, K) weights on one pattern."""
+
+    @property
+    def _matrices(self) -> list[Sparse]:
+        # Views of weights that learn are taken anew: in-place steps would cut older ones from the gradient.
+        return self._columns() if self.learns else self._fixed_columns
+
+    @kept
+    def _fixed_columns(self) -> list[Sparse]:
+        return self._columns()
+
+    def _columns(self) -> list[Sparse]:
+        assert self.weight is not None
+        return [self._sparse(self.edge_set.expand, self.weight[:, k]) for k in range(self.K)]
+
+    def __init__(
+        self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
+    ) -> None:
+        super().__init__(edge_set, weight, dtype, evaluate)
+        assert self.weight is not None
+        self.K = self.weight.shape[1]
+
+    def edges(self) -> EdgeList:
+        assert self.weight is not None
+        e, E = self.edge_set, self.edge_set.source.numel()
+        kind = torch.arange(self.K, device=self.device).repeat_interleave(E)
+        weight = torch.cat(self.weight.unbind(1))  # always a copy
+        return EdgeList(kind, e.source.repeat(self.K), e.target.repeat(self.K), weight)
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return (matrix.apply(x) for matrix in self._matrices)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        parts = [matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True) if z_k is not None]
+        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+
+    def each(self, z: Tensor) -> Tensor:
+        return torch.stack([matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True)])
+
+    def work(self, direction: Direction) -> Work:
+        return Work(self.edge_set.source.numel(), self.N, 1).times(self.K)
+
+
+def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
+    """The K members of z, as a sequence."""
+    z = counted(z, K)
+    return z.unbind(0) if isinstance(z, Tensor) else z
+
+
+def counted(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:
+    """The same, where it has K members."""
+    if len(z) != K:
+        reject("z", f"{K} members, one for each matrix", len(z), "stack them along the first axis")
+    return z
+
+
+def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
+    """(K, *, M, Q) from a sequence in which None is a zero."""
+    if isinstance(z, Tensor):
+        return z
+    like = next(z_k for z_k in z if z_k is not None)
+    return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
+
+
+def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None = None) -> TypedEdges:
+    """The bound basis of a list of edges, checked.
+
+    >>> edges = EdgeList(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1., 2.]))
+    >>> explicit(2, 2, 2, edges).expand(torch.tensor([[1.], [10.]])).squeeze(-1)
+    tensor([[ 0.,  1.],
+            [20.,  0.]])
+    """
+    kind, source, target, weight = edges
+    for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
+        if index.shape != weight.shape:
+            reject(
+                f"edges.{name}",
+                f"the shape of the weights, {tuple(weight.shape)}",
+                tuple(index.shape),
+                "one each",
+            )
+        if not portable() and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+            got = (int(index.min()), int(index.max()))
+            reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
+    return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

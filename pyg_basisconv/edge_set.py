@@ -1,0 +1,131 @@
+"""Where a family of matrices has entries, without what stands there."""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .cache import kept, underived
+from .graph import Structure, lifting
+from .kernels import Meetings, Pairs, Pattern
+from .kernels.pattern import index_dtype
+from .portable import checked, portable
+
+
+class EdgeSet:
+    """E typed places (k, m, n) in a family of K matrices, M x N, and the three matrices that evaluate it.
+
+    The family is a matrix from M to N K for expand, from M K to N for combine, and from M K to N K for each: the
+    members of a node stand together. For a single matrix these are the same.
+    """
+
+    def __init__(
+        self,
+        K: int,
+        M: int,
+        N: int,
+        type: Tensor | None,
+        source: Tensor,
+        target: Tensor,
+        pattern: Pattern | None = None,
+    ) -> None:
+        self.K, self.M, self.N = K, M, N
+        self.source, self.target = source, target
+        self._type = type
+        self.alive: Tensor | None = None  # see `Structure`
+        if K == 1 and pattern is not None:
+            self.__dict__["expand"] = pattern
+
+    def __getstate__(self) -> dict[str, Any]:
+        return underived(self)
+
+    @property
+    def type(self) -> Tensor:
+        return torch.zeros_like(self.source) if self._type is None else self._type
+
+    def _members(self, size: int, end: Tensor) -> Tensor:
+        """The member of a node at which each edge begins or ends, of K members of each node."""
+        K = self.K
+        if portable():  # what is no node, or no type, is not to be another one
+            there = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
+            return checked(torch.where(there, end * K + self.type, -1), K * size)
+        dtype = index_dtype(K * size)
+        return torch.add(self.type.to(dtype), end.to(dtype), alpha=K)
+
+    @kept
+    def expand(self) -> Pattern:
+        if self.K == 1:
+            return Pattern(self.source, self.target, self.M, self.N)
+        return Pattern(self.source, self._members(self.N, self.target), self.M, self.N * self.K)
+
+    @kept
+    def combine(self) -> Pattern:
+        if self.K == 1:
+            return self.expand
+        return Pattern(self._members(self.M, self.source), self.target, self.M * self.K, self.N)
+
+    @kept
+    def each(self) -> Pattern:
+        if self.K == 1:
+            return self.expand
+        source = self._members(self.M, self.source)
+        return Pattern(source, self._members(self.N, self.target), self.M * self.K, self.N * self.K)
+
+    @kept
+    def meetings(self) -> Meetings | None:
+        """Who meets whom, where each source and target meets one in each matrix, and most of them do."""
+        if portable():
+            return None
+        E, least, most = self.source.numel(), self.K * min(self.M, self.N), self.K * max(self.M, self.N)
+        if not most <= 4 * E <= 4 * least or not E:
+            return None
+        for size, end in ((self.N, self.target), (self.M, self.source)):
+            if int(torch.bincount(self._members(size, end)).max()) > 1:
+                return None
+        kind = self.type.long()
+        by_type = Pattern(self.source, kind * self.N + self.target, self.M, self.K * self.N)
+        ptr, source, _ = by_type.by_target
+        bounds, target = ptr[:: self.N].tolist(), by_type.row.long() % self.N
+        runs = [(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)]
+        return Meetings(runs, self.M, self.N)
+
+    @kept
+    def pairs(self) -> Pairs:
+        """The edges by the distinct pairs of type and target."""
+        return Pairs(self.type, self.source, self.target, (self.K, self.M, self.N))
+
+    @kept
+    def by_pair(self) -> Structure:
+        """The edges from pairs of type and source to pairs of type and target: distinct ones, where these are known."""
+        if portable():
+            each = self.each
+            structure = Structure(each.source, each.target, None, each.M, each.N)
+            structure.alive = self.alive
+            return structure
+        source, target = self.T.pairs, self.pairs
+        return Structure(source.place, target.place, None, source.count, target.count)
+
+    @kept
+    def merged(self) -> "EdgeSet":
+        """The edges without their types, as entries of one matrix."""
+        return EdgeSet(1, self.M, self.N, None, self.source, self.target)
+
+    @kept
+    def typing(self) -> Pattern:
+        """The type of each edge, as a matrix from K types to E edges."""
+        return lifting(self.type, self.K)
+
+    @kept
+    def T(self) -> "EdgeSet":
+        """The places turned round; what expands here combines there."""
+        turned = EdgeSet(self.K, self.N, self.M, self._type, self.target, self.source)
+        turned.alive = self.alive
+        for mine, theirs in (("expand", "combine"), ("combine", "expand"), ("each", "each")):
+            if mine in self.__dict__:
+                turned.__dict__[theirs] = self.__dict__[mine].T
+        return turned
+
+    def move(self, device: torch.device) -> "EdgeSet":
+        kind = None if self._type is None else self._type.to(device)
+        return EdgeSet(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
