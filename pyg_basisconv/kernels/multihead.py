@@ -5,12 +5,14 @@ node by node and entry by entry, (G, c W): a gathered row then holds what all he
 before. Entries stand by target throughout.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..portable import portable
+from ..cache import memo
+from ..portable import faked, portable
 from .op import autocasting, derivative
 from .op import wide as wide_dtype
 from .pattern import End, Pattern
@@ -21,6 +23,7 @@ from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
 # none.
 _HELD = 1 << 20
 _BROAD = 8  # channels of a head from which on its weight is read for all of them at once
+_HEADS: dict[Hashable, Tensor] = {}
 
 
 def rows(t: Tensor) -> Tensor:
@@ -58,8 +61,17 @@ def _scale(table: Tensor, weight: Tensor) -> Tensor:
         table.view(G, c, W).mul_(weight.unsqueeze(-1))
         return table
     # Rows of so few channels are multiplied faster where the numbers stand beside each other as often as they are read.
-    column = torch.arange(c * W, device=table.device).div_(W, rounding_mode="floor")
-    return table.mul_(weight.index_select(1, column))
+    return table.mul_(weight.index_select(1, _head_of_column(c, W, table.device)))
+
+
+def _head_of_column(c: int, W: int, device: torch.device) -> Tensor:
+    """(c W,) the head that each column of rows of c heads belongs to; kept, as there are few such sizes."""
+
+    def build() -> Tensor:
+        return torch.arange(c * W, device=device).div_(W, rounding_mode="floor")
+
+    few = c <= _BROAD and not faked()
+    return memo(_HEADS, (c, W, device), build) if few else build()  # type: ignore[no-any-return]
 
 
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
