@@ -153,18 +153,23 @@ def _with_constants(layer: Layer, bound: Binding) -> Binding:
 
 def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
     """Binds the basis to a graph that was checked, and to the content of a call where it is computed from that."""
-    basis, x = layer.basis, call.x
-    inputs = Inputs(reads(x), layer.theta)
-    if not basis.reads_content:
-        return Binding(inputs, basis.on(layer.masked(graph)), graph, reads)
-    square = graph.M == graph.N and not basis.pools
+    basis, inputs = layer.basis, Inputs(reads(call.x), layer.theta)
+    read = graph
+    if basis.reads_content:
+        read = graph.holding(content_of(layer, call, graph, inputs, observed))
+    return Binding(inputs, basis.on(layer.masked(read)), graph, reads)
+
+
+def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed: bool = False) -> Content:
+    """What the weights of a call are computed from."""
+    x = call.x
+    square = graph.M == graph.N and not layer.basis.pools
     target = x[1] if isinstance(x, tuple | list) else inputs.x if square else None
     if target is not None and layer.target_channels not in (-1, target.shape[-1]):
         fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
         reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
     E, numbered = graph.source.numel(), layer.numbers_edges
-    content = Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, numbered)
-    return Binding(inputs, basis.on(layer.masked(graph.holding(content))), graph, reads)
+    return Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, numbered)
 
 
 def _alone(call: Call) -> None:

@@ -14,7 +14,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
 from .basis import Basis, BoundBasis
-from .binding import Binding, Reader, bind, bind_content, whole
+from .binding import Binding, Reader, bind, bind_content, content_of, whole
 from .content import Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
@@ -188,25 +188,37 @@ class BasisConv(MessagePassing):
 
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
-        if observed or torch.compiler.is_compiling() or _tracing():
+        if torch.compiler.is_compiling() or _tracing():
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
-        key = glance(self, call)
+        key = self._key(call, observed)
         if key is None:
-            return self.evaluate(*call)
+            return self.evaluate(*call, observed=observed)
         program = self._programs.find(key, call)
-        return self._first(key, call) if program is None else program(self, call)
+        return self._first(key, call, observed) if program is None else program(self, call)
+
+    def _key(self, call: Call, observed: bool) -> Hashable | None:
+        """What tells a call from others, or None where no program may be kept of it."""
+        if not observed:
+            return glance(self, call)
+        computed = self.basis.reads_content and not (call.image or isinstance(call.edge_index, BoundBasis))
+        seen = glance(self, call) if computed else None
+        return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
 
     @settled
-    def _first(self, key: Hashable, call: Call) -> Tensor:
+    def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that is like none before."""
-        bound = self._bind(call)
+        bound = self._bind(call, observed)
         chosen = self._choose(bound)
-        program = self._program(call, bound, chosen)
-        if glance(self, call) == key:  # nobody has written to what was read meanwhile
+        if observed and bound.graph is not None:
+            program: Program = partial(_observed, bound.graph, bound.reads, chosen)
+        else:
+            program = self._program(call, bound, chosen)
+        if self._key(call, observed) == key:  # nobody has written to what was read meanwhile
             self._programs.keep(key, call, program)
-        return self._evaluate(call, bound, chosen)
+        y = self._evaluate(call, bound, chosen)
+        return (y, bound.family.matrices) if observed else y
 
     @property
     def watched(self) -> bool:
@@ -447,5 +459,13 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
 
 def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
     """Any order, on a family that is computed from the content of the call."""
-    bound = bind_content(layer, call, graph, reads)
-    return layer._in_order(bound.inputs, bound.family, chosen)
+    inputs = Inputs(reads(call.x), layer.theta)
+    content = content_of(layer, call, graph, inputs)
+    # Nobody asks what basis it is, and of which graph: `Basis.on` would note it.
+    return layer._in_order(inputs, layer.basis.build(graph.holding(content)), chosen)
+
+
+def _observed(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Any:
+    """The same, with the family."""
+    bound = bind_content(layer, call, graph, reads, observed=True)
+    return layer._in_order(bound.inputs, bound.family, chosen), bound.family.matrices

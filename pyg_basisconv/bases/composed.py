@@ -240,6 +240,21 @@ class BoundProduct(BoundBasis):
         z = self.first.each(z).transpose(0, 1)  # (K'', K', *, N', D)
         return self.second.each(z).transpose(0, 1).flatten(0, 1)
 
+    @kept
+    def takes_rows(self) -> bool:
+        # Where both factors are several, the members of the transposed family stand in another order.
+        return 1 in (self.first.K, self.second.K) and self.first.takes_rows and self.second.takes_rows
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        return self.second.expand_rows(self.first.expand_rows(x))
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return self.second.combine_rows(self.first.combine_rows(z))
+
+    @kept
+    def adjoint(self) -> BoundBasis:
+        return BoundProduct(self.second.adjoint, self.first.adjoint)
+
     def edges(self) -> EdgeList:
         refuse("basis", "a product that is applied, and not written out", self)
         # The products of all members at once: one matrix with rows (k, m), times one with columns (l, n).

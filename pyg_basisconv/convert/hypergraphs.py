@@ -10,12 +10,14 @@ from torch_geometric.nn import HypergraphConv
 from ..bases.adjacency import power, single, sums
 from ..bases.composed import BoundProduct
 from ..basis import Basis, BoundBasis
+from ..binding import Binding
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
-from ..graph import Graph
+from ..graph import Graph, sizes
 from ..mechanisms import Additive
 from ..plan import Plan
+from ..program import Call
 from ..theta import Heads
 from .attention import attention_conv, fill, heads_of, own, started
 from .build import basis_conv, only_sum
@@ -75,12 +77,12 @@ class Hypergraph(BasisConv):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
         """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = super().forward(**self._incident(*args, **kwargs))
+        y: Tensor = self._run(self._incident(*args, **kwargs), False)
         return y
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
         """The plan of a call; takes what the PyG layer takes."""
-        return super().plan(**self._incident(*args, **kwargs))
+        return super().plan(*self._incident(*args, **kwargs))
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         return super().likeness({"x": given["x"]}, unknown)  # the targets are the nodes again
@@ -92,10 +94,15 @@ class Hypergraph(BasisConv):
         hyperedge_weight: Tensor | None = None,
         hyperedge_attr: Tensor | None = None,
         num_edges: int | None = None,
-    ) -> dict[str, Any]:
-        weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
-        size = (x.shape[-2], hyperedges(hyperedge_index) if num_edges is None else num_edges)
-        return {"x": x, "edge_index": hyperedge_index, "edge_weight": weight, "size": size}
+    ) -> Call:
+        return Call(x, hyperedge_index, hyperedge_weight, size=None if num_edges is None else (None, num_edges))
+
+    def _bind(self, call: Call, observed: bool = False) -> Binding:
+        """Counts the hyperedges where their number is not given, and gives each incidence its hyperedge's weight."""
+        incidence, N = call.edge_index, sizes(call.size)[1]
+        weight = of_incidences(incidence, call.edge_weight, call.x.dtype)
+        size = (call.x.shape[-2], hyperedges(incidence) if N is None else N)
+        return super()._bind(call._replace(edge_weight=weight, size=size), observed)
 
 
 class AttendedHypergraph(Whole):

@@ -5,12 +5,14 @@ node by node and entry by entry, (G, c W): a gathered row then holds what all he
 before. Entries stand by target throughout.
 """
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..portable import portable
+from ..cache import memo
+from ..portable import faked, portable
 from .op import autocasting, derivative
 from .op import wide as wide_dtype
 from .pattern import End, Pattern
@@ -20,6 +22,8 @@ from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
 # Numbers of gathered rows that are held; where there are more, the heads are taken one by one, by a kernel that holds
 # none.
 _HELD = 1 << 20
+_BROAD = 8  # channels of a head from which on its weight is read for all of them at once
+_HEADS: dict[Hashable, Tensor] = {}
 
 
 def rows(t: Tensor) -> Tensor:
@@ -47,6 +51,29 @@ def consecutive(table: Tensor, ptr: Tensor) -> Tensor:
     return bags(table, torch.arange(table.shape[0], dtype=ptr.dtype, device=ptr.device), ptr)
 
 
+def _scale(table: Tensor, weight: Tensor) -> Tensor:
+    """The rows, (G, c W), times the numbers of each head, (G, c); in place."""
+    G, c = weight.shape
+    W = table.shape[1] // c
+    if W == 1:
+        return table.mul_(weight)
+    if W >= _BROAD:
+        table.view(G, c, W).mul_(weight.unsqueeze(-1))
+        return table
+    # Rows of so few channels are multiplied faster where the numbers stand beside each other as often as they are read.
+    return table.mul_(weight.index_select(1, _head_of_column(c, W, table.device)))
+
+
+def _head_of_column(c: int, W: int, device: torch.device) -> Tensor:
+    """(c W,) the head that each column of rows of c heads belongs to; kept, as there are few such sizes."""
+
+    def build() -> Tensor:
+        return torch.arange(c * W, device=device).div_(W, rounding_mode="floor")
+
+    few = c <= _BROAD and not faked()
+    return memo(_HEADS, (c, W, device), build) if few else build()  # type: ignore[no-any-return]
+
+
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
     """The sums of gathered rows, (R, c W), under weights of each head, (E, c): (G, c W)."""
     E, c = weight.shape
@@ -55,9 +82,7 @@ def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> 
     if E * table.shape[1] > _HELD:
         each = zip(_unbind(table, c), weight.unbind(1), strict=True)
         return torch.cat([spmm_raw(z, w.contiguous(), None, [ptr, index]) for z, w in each], 1)
-    found = table.index_select(0, index)
-    found.view(E, c, found.shape[1] // c).mul_(weight.unsqueeze(-1))
-    return consecutive(found, ptr)
+    return consecutive(_scale(table.index_select(0, index), weight), ptr)
 
 
 def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Tensor:
