@@ -23,7 +23,7 @@ from .kernels.op import autocasting
 from .orders import contract
 from .plan import ORDERS, Plan, Problem, plan
 from .portable import faked, portable, settled
-from .program import Call, Program, Programs, glance
+from .program import Call, Program, Programs, glance, witness
 from .sparse_input import condensed
 from .theta import Theta, default
 from .theta.base import Line
@@ -204,11 +204,12 @@ class BasisConv(MessagePassing):
     @settled
     def _first(self, key: Hashable, call: Call) -> Tensor:
         """The result of a call that is like none before."""
+        numbers = witness(call)
         bound = self._bind(call)
         chosen = self._choose(bound)
         program = self._program(call, bound, chosen)
         if glance(self, call) == key:  # nobody has written to what was read meanwhile
-            self._programs.keep(key, call, program)
+            self._programs.keep(key, call, program, numbers)
         return self._evaluate(call, bound, chosen)
 
     @property

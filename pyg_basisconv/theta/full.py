@@ -38,7 +38,8 @@ class Full(Theta):
         return matmuls(u, self.weight)
 
     def line(self, order: str) -> Line | None:
-        return _LINES.get(order)
+        own = type(self).project is Full.project and type(self).contract is Full.contract
+        return _LINES.get(order) if own else None  # a subclass may make something else of its weight
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
