@@ -172,10 +172,6 @@ class _ThetaFirst(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
-def _like(bias: Tensor | None, x: Tensor) -> Tensor | None:
-    return bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
-
-
 def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k (A_k^\top x) \Theta_k + b`: sparse products at width P.
 
@@ -190,7 +186,7 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     Returns:
         (N, Q).
     """
-    bias = _like(bias, x)
+    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
     if torch.is_grad_enabled():
         return _AFirst.apply(x, weight, bias, A)  # type: ignore[no-any-return, no-untyped-call]
     return _a_first(x, weight, bias, A)[0]
@@ -198,7 +194,7 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
 
 def theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k A_k^\top (x \Theta_k) + b`: sparse products at width Q; nothing is kept but x. See `a_first`."""
-    bias = _like(bias, x)
+    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
     if torch.is_grad_enabled():
         return _ThetaFirst.apply(x, weight, bias, A)  # type: ignore[no-any-return, no-untyped-call]
     return _theta_first(x, weight, bias, A)

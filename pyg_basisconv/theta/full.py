@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeGuard, cast
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -49,11 +49,11 @@ class Full(Theta):
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, cast(Tensor, theta.sample), bias, A)
+    return a_first(x, theta.weight, bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, cast(Tensor, theta.sample), bias, A)
+    return theta_first(x, theta.weight, bias, A)
 
 
 _LINES: dict[str, Line] = {"a_first": _a_first, "theta_first": _theta_first}
