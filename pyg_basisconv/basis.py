@@ -132,7 +132,7 @@ class Basis(nn.Module):
         came_from(bound, self, graph.bare)
         return bound
 
-    @property
+    @cached_property
     def keeps(self) -> bool:
         """Whether calls that are like an earlier one may take what was bound for that one, but for a content."""
         return self.reads_content or (type(self).on is Basis.on and self.key is not None)
@@ -154,7 +154,7 @@ class Basis(nn.Module):
     def unsaid(self) -> Hashable:
         """What tells it from others, beside its class and what it prints."""
         own = vars(type(self)).keys() & {"extra_repr", "__repr__"}
-        says_all = bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key"}
+        says_all = bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key", "keeps"}
         return None if says_all else self
 
     def __getstate__(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from .kernels.op import autocasting
 from .orders import LINKED, contract, measured, planned, spreads
 from .plan import ORDERS, Plan, Problem
 from .portable import portable, settled
-from .program import Call, Program, Programs, glance
+from .program import Call, Program, Programs, glance, witness
 from .theta import Theta, default
 from .theta.base import Line
 
@@ -209,6 +209,7 @@ class BasisConv(MessagePassing):
     @settled
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that is like none before."""
+        numbers = witness(call)
         bound = self._bind(call, observed)
         chosen = self._choose(bound)
         if observed and bound.graph is not None:
@@ -216,7 +217,7 @@ class BasisConv(MessagePassing):
         else:
             program = self._program(call, bound, chosen)
         if self._key(call, observed) == key:  # nobody has written to what was read meanwhile
-            self._programs.keep(key, call, program)
+            self._programs.keep(key, call, program, numbers)
         y = self._evaluate(call, bound, chosen)
         return (y, bound.family.matrices) if observed else y
 
@@ -255,7 +256,7 @@ class BasisConv(MessagePassing):
         line, given = self._line(bound, chosen), bound.graph is None
         if line is not None:
             family = bound.family.typed or bound.family
-            return partial(_along, line, None if given else family, bound.reads)
+            return partial(_along, line, None if given else family, None if bound.reads is whole else bound.reads)
         if bound.graph is not None and self.basis.reads_content:
             return partial(_on_graph, bound.graph, bound.reads, chosen)
         return partial(_with_family, None if given else bound.family, bound.reads, chosen)
@@ -444,11 +445,11 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 # The programs. Where the family is None, the call has it in the place of its edges.
 
 
-def _along(line: Line, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
-    """One step."""
+def _along(line: Line, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
+    """One step; `reads` is None where x is read as it is."""
     A = (call.edge_index.typed or call.edge_index) if family is None else family
-    bias = layer._parameters.get("bias")
-    return line(layer._modules["theta"], reads(call.x), layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
+    x, bias = call.x if reads is None else reads(call.x), layer._parameters.get("bias")
+    return line(layer._modules["theta"], x, layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

@@ -78,6 +78,8 @@ class GridConv(BasisConv):
         if not call.image:
             return super()._program(call, bound, chosen)
         on, family = self._on_images(call, bound, chosen), bound.family
+        if on is not None and bound.graph is None:
+            return _of_given
         if on is not None:
             return partial(_of_image, on, family.levels, family.grid)
         return partial(_of_rows, super()._program(call, bound, chosen), family.grid, family.N, chosen.order)
@@ -162,6 +164,15 @@ def _of_image(on: OnImage, levels: Tensor | None, targets: Ints | None, layer: B
     if levels is not None:
         y = y + layer.constants(levels).to(y.dtype).t().unflatten(-1, targets or (-1,))
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y
+
+
+def _of_given(layer: BasisConv, call: Call) -> Tensor:
+    """The same on a bound family, which the call has in the place of its edges: a program does not keep it alive."""
+    family = layer.basis.accept(call.edge_index)
+    native = family.matrices.native(layer.theta, call.x.shape[1])
+    assert native is not None  # it was chosen for a call like this one
+    assert native.of_image is not None
+    return _of_image(native.of_image, family.levels, family.grid, layer, call)
 
 
 def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:

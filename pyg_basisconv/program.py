@@ -72,8 +72,18 @@ class Programs:
             return None
         return kept.program
 
-    def keep(self, key: Hashable, call: Call, program: Program) -> None:
-        """Keeps a program; those go whose graph is gone, and then the oldest."""
+    def keep(self, key: Hashable, call: Call, program: Program, floats: Witness | None) -> None:
+        """Keeps a program, unless somebody has written to what it was made of: those go whose graph is gone, and then
+        the oldest.
+
+        Args:
+            key: of the call, see `glance`.
+            call: that it was made for.
+            program: to be kept.
+            floats: a witness of its numbers from before it was made, see `witness`.
+        """
+        if not (floats is None or floats.agrees(_floats(call))):
+            return
         kept = self._kept
         for some in list(islice(kept, _LOOKS)):  # of those that were looked at longest ago
             one = kept.pop(some, None)
@@ -82,9 +92,8 @@ class Programs:
         kept.pop(key, None)
         while len(kept) >= _LIMIT:
             kept.pop(next(iter(kept)), None)
-        floats = _floats(call)
         refs = [StorageWeakRef(part.untyped_storage()) for part in _parts(call)]
-        kept[key] = _Kept(program, refs, Witness(floats) if floats else None)
+        kept[key] = _Kept(program, refs, floats)
 
 
 # Where in a call stand the tensors that a family is bound to, what it is computed from, and plain numbers.
@@ -106,6 +115,12 @@ def _floats(call: Call) -> list[Tensor]:
     return [part for part in _parts(call) if part.is_floating_point()]
 
 
+def witness(call: Call) -> Witness | None:
+    """Of the numbers that a family is to be bound to, where there are any."""
+    floats = _floats(call)
+    return Witness(floats) if floats else None
+
+
 def glance(layer: Any, call: Call) -> Hashable | None:
     """What tells a call from others, or None where no program may be kept of it.
 
@@ -117,6 +132,8 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     theta, basis = modules["theta"], modules["basis"]
     weight = theta._parameters.get("weight")
     weight = theta.sample if weight is None else weight
+    if weight is None and basis.reads_content:  # whose parameters x is compared with, instead
+        weight = next(basis.parameters(), None)
     if (
         torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()

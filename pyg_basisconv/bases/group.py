@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ..cache import kept
 from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints
-from ..theta import Theta
+from ..theta import Blocks, Theta
 from .composed import real
 from .grid import BoundGrid, Lattice, OnImages, apply, on_grids
 from .gridded import Gridded
@@ -183,7 +183,8 @@ class BoundGroup(OnImages):
 
         def on(image: Tensor, bias: Tensor | None) -> Tensor:
             # Channels and sheets are the channels of one convolution of the plane, and its kernel the members turned.
-            kernel = blocks.weight.to(image).squeeze(1)[self._members]  # (K', S, G, P, Q)
+            now = cast(Blocks, theta.blocks(width))  # as the parameter is when this runs, which may be later
+            kernel = now.weight.to(image).squeeze(1)[self._members]  # (K', S, G, P, Q)
             kernel = kernel.permute(0, 3, 1, 4, 2).reshape(-1, 1, P * S, Q * G)
             own = None if bias is None else bias.repeat_interleave(G)
             y = apply(image.reshape(-1, P * S, *self.window.shape), kernel, own, window)

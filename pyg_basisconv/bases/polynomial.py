@@ -76,6 +76,8 @@ class Polynomial(BoundBasis):
         return x if self.K == 1 else torch.cat(rows, 1)
 
     def combine_rows(self, z: Tensor) -> Tensor:
+        if self.K == 1:
+            return z  # itself, and no view: whoever gets it may write to it
         members = z.split(z.shape[1] // self.K, 1)
         total, later = members[-1], None
         for k in reversed(range(self.K - 1)):

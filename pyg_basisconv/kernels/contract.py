@@ -4,16 +4,20 @@ Everything here is node-major: what the K members have at a node stands side by 
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .op import derivative
+from ..portable import portable
+from .op import autocasting, derivative
 
 
 class Rows(Protocol):
     """A fixed family of K matrices, M x N, applied to rows without a record for gradients."""
+
+    K: int
 
     def expand_rows(self, x: Tensor) -> Tensor:
         """(M, P) -> (N, K P)."""
@@ -21,9 +25,40 @@ class Rows(Protocol):
     def combine_rows(self, z: Tensor) -> Tensor:
         """(M, K Q) -> (N, Q)."""
 
+    def expand(self, x: Tensor) -> Tensor:
+        """(M, P) -> (K, N, P), in the portable path too."""
+
+    def combine(self, z: Tensor) -> Tensor:
+        """(K, M, Q) -> (N, Q), in the portable path too."""
+
     @property
     def adjoint(self) -> "Rows":
         """The family of the transposed matrices."""
+
+
+def _expanded(x: Tensor, A: Rows) -> Tensor:
+    """All products side by side; by operations that can be transformed, where a derivative is taken under vmap."""
+    return A.expand(x).movedim(0, 1).flatten(1) if portable() else A.expand_rows(x)
+
+
+def _combined(z: Tensor, A: Rows) -> Tensor:
+    """The sum of all products, in the same way."""
+    if not portable():
+        return A.combine_rows(z)
+    return A.combine(z.unflatten(1, (A.K, -1)).movedim(1, 0))
+
+
+def _exact(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """A derivative in the dtype of what was computed, though it may be asked for under autocast."""
+
+    @wraps(backward)
+    def in_its_dtype(ctx: Any, grad: Tensor) -> Any:
+        if not autocasting(grad.device):
+            return backward(ctx, grad)
+        with torch.autocast(grad.device.type, enabled=False):
+            return backward(ctx, grad)
+
+    return in_its_dtype
 
 
 class _Expand(torch.autograd.Function):
@@ -37,7 +72,7 @@ class _Expand(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _Combine.apply(grad.contiguous(), ctx.A.adjoint), None
+        return _combine(grad.contiguous(), ctx.A.adjoint), None
 
 
 class _Combine(torch.autograd.Function):
@@ -49,7 +84,17 @@ class _Combine(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _Expand.apply(grad.contiguous(), ctx.A.adjoint), None
+        return _expand(grad.contiguous(), ctx.A.adjoint), None
+
+
+def _expand(x: Tensor, A: Rows) -> Tensor:
+    """The products side by side, with a record for gradients."""
+    return _expanded(x, A) if portable() else _Expand.apply(x, A)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _combine(z: Tensor, A: Rows) -> Tensor:
+    """The sum of all products, with a record for gradients."""
+    return _combined(z, A) if portable() else _Combine.apply(z, A)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def side_by_side(weight: Tensor) -> Tensor:
@@ -64,12 +109,12 @@ def _grad_stacked(z: Tensor, x: Tensor, K: int) -> Tensor:
 
 
 def _plain_a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    y = _Expand.apply(x, A) @ weight.flatten(0, 1)
+    y = _expand(x, A) @ weight.flatten(0, 1)
     return y if bias is None else y + bias
 
 
 def _plain_theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    y = _Combine.apply(x @ side_by_side(weight), A)
+    y = _combine(x @ side_by_side(weight), A)
     return y if bias is None else y + bias
 
 
@@ -93,12 +138,13 @@ class _AFirst(torch.autograd.Function):
         return y
 
     @staticmethod
+    @_exact
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, u, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
             return derivative(_plain_a_first, (x, weight, bias, ctx.A), grad)
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        grad_x = ctx.A.adjoint.combine_rows(grad @ weight.flatten(0, 1).t()) if needs_x else None
+        grad_x = _combined(grad @ weight.flatten(0, 1).t(), ctx.A.adjoint) if needs_x else None
         # u^T g as (g^T u)^T: the wide one is read along its rows.
         grad_weight = (grad.t() @ u).t().view_as(weight) if needs_weight else None
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
@@ -112,6 +158,7 @@ class _ThetaFirst(torch.autograd.Function):
         return _theta_first(x, weight, bias, A)
 
     @staticmethod
+    @_exact
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
@@ -119,7 +166,7 @@ class _ThetaFirst(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = None
         if needs_x or needs_weight:
-            z = ctx.A.adjoint.expand_rows(grad.contiguous())  # (M, K Q)
+            z = _expanded(grad.contiguous(), ctx.A.adjoint)  # (M, K Q)
             grad_x = z @ side_by_side(weight).t() if needs_x else None
             grad_weight = _grad_stacked(z, x, len(weight)) if needs_weight else None
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
@@ -144,6 +191,7 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     Returns:
         (N, Q).
     """
+    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
     if torch.is_grad_enabled():
         return _record_a_first(x, weight, bias, A)
     return _a_first(x, weight, bias, A)[0]
@@ -151,6 +199,7 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
 
 def theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k A_k^\top (x \Theta_k) + b`: sparse products at width Q; nothing is kept but x. See `a_first`."""
+    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
     if torch.is_grad_enabled():
         return _record_theta_first(x, weight, bias, A)
     return _theta_first(x, weight, bias, A)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeGuard, cast
+from typing import Literal, TypeGuard
 
 import torch
 from torch import Tensor
@@ -37,7 +37,8 @@ class Full(Theta):
         return matmuls(u, self.weight)
 
     def line(self, order: str) -> Line | None:
-        return _LINES.get(order)
+        own = type(self).project is Full.project and type(self).contract is Full.contract
+        return _LINES.get(order) if own else None  # a subclass may make something else of its weight
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
@@ -50,11 +51,11 @@ class Full(Theta):
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, cast(Tensor, theta.sample), bias, A)
+    return a_first(x, theta.weight, bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, cast(Tensor, theta.sample), bias, A)
+    return theta_first(x, theta.weight, bias, A)
 
 
 _LINES: dict[str, Line] = {"a_first": _a_first, "theta_first": _theta_first}
