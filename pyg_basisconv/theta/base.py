@@ -181,6 +181,20 @@ class Theta(nn.Module):
         return self.dense(width).unsqueeze(1)
 
     @property
+    def tapped(self) -> int | None:
+        """H, where the matrices are diagonal, and H groups of channels have one number each."""
+        return None
+
+    def taps(self) -> Tensor:
+        """(K, H) these numbers."""
+        raise NotImplementedError
+
+    @property
+    def uniform(self) -> float | None:
+        """The one number that the sum of the members is multiplied by, where that is all; see `Pass`."""
+        return None
+
+    @property
     def mixtures(self) -> int | None:
         """H, where the K matrices are mixtures of H."""
         return None
