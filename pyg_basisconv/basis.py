@@ -62,6 +62,7 @@ class Basis(nn.Module):
     fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
     axes: int | None = None  # how many its grid has, where it is on one
     depth = 1  # how many are within each other, see `check_depth`
+    moves = False  # True where each matrix moves the entries of a grid by one offset
     hides = True  # False where every target meets every source
     factors: "tuple[Basis, Basis] | None" = None  # of a product
 

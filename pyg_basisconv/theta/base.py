@@ -59,6 +59,7 @@ class Theta(nn.Module):
     weight: nn.Parameter | UninitializedParameter
     fan: float = 1  # see `Basis`
     makes_results = False  # True where nobody else holds what `contract` and `gather` return
+    of_types = False  # True where its matrices may be those of types of edges, see `HeteroBasisConv`
     carried: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
     K: int
     P: int
