@@ -62,6 +62,9 @@ class Basis(nn.Module):
     fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
     axes: int | None = None  # how many its grid has, where it is on one
     depth = 1  # how many are within each other, see `check_depth`
+    moves = False  # True where each matrix moves the entries of a grid by one offset
+    hides = True  # False where every target meets every source
+    factors: "tuple[Basis, Basis] | None" = None  # of a product
 
     def __init__(self, K: int) -> None:
         super().__init__()
@@ -98,6 +101,13 @@ class Basis(nn.Module):
     def accept(self, bound: BoundBasis) -> BoundBasis:
         """A bound family that is given instead of a graph; refuses what is known to be of another basis."""
         return bound
+
+    @property
+    def numbering(self) -> "tuple[Basis, float] | None":
+        """Where its entries are edges of the graph, one each, and loops: a basis with the same entries, whose weights
+        are the graph's, and the weight of loops that the graph does not have.
+        """
+        return None
 
     def edges(self, graph: Graph) -> EdgeList:
         """The family on a graph as typed weighted edges; the tensors of the graph are kept, and to be read only."""

@@ -12,7 +12,7 @@ from .bases.polynomial import Polynomial
 from .bases.walked import BoundWalks
 from .basis import BoundBasis
 from .errors import reject
-from .explicit import EdgeSet, Explicit, SharedEdges, TypedEdges, beside
+from .explicit import EdgeSet, SharedEdges, TypedEdges, beside
 
 __all__ = ["block_diagonal"]
 
@@ -108,7 +108,7 @@ def _written(several: Sequence[BoundBasis]) -> BoundBasis:
     lists = [one.edges() for one in several]
     K = several[0].K
     kind = None if K == 1 else torch.cat([one.type.long() for one in lists])
-    ones = all((isinstance(one, Explicit) and one.weight is None) or one.meetings is not None for one in several)
+    ones = all(one.of_ones for one in several)
     weight = None if ones else torch.cat([one.weight for one in lists])
     return TypedEdges(EdgeSet(K, *_sizes(several), kind, *_ends(several, lists)), weight, several[0].dtype)
 

@@ -93,6 +93,8 @@ class BoundBasis:
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
     grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
+    written_out = False  # True where it holds its edges
+    factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
@@ -176,6 +178,20 @@ class BoundBasis:
     @property
     def meetings(self) -> Meetings | None:
         """Who meets whom, in a family of ones whose members let each source and target meet one other at most."""
+        return None
+
+    @property
+    def of_ones(self) -> bool:
+        """Whether all its edges are known to have the weight 1."""
+        return self.meetings is not None
+
+    @property
+    def stencil(self) -> Any:
+        """The same family as a `BoundGrid` of ones, where it is of offsets on a grid."""
+        return None
+
+    def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
+        """The offsets that its matrices are of, on the grid of such a family; None where they are of none."""
         return None
 
     def compact(self, side: Side) -> Compact | None:
@@ -385,6 +401,7 @@ class Explicit(BoundBasis):
     edge_set: EdgeSet
     weight: Tensor | None
     evaluate: Evaluate | None
+    written_out = True
 
     def __init__(
         self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
@@ -401,6 +418,10 @@ class Explicit(BoundBasis):
     @property
     def requires_grad(self) -> bool:
         return self.weight is not None and self.weight.requires_grad
+
+    @property
+    def of_ones(self) -> bool:
+        return self.weight is None or super().of_ones
 
     @property
     def T(self) -> "Explicit":

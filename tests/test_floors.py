@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pyg_basisconv
 from pyg_basisconv import bases, mechanisms, theta
+from pyg_basisconv.basis import Basis, BoundBasis
 from pyg_basisconv.plan import ORDERS
+from pyg_basisconv.theta import Theta
 
 ROOT = Path(pyg_basisconv.__file__).parent
 FILES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in ROOT.rglob("*.py")}
@@ -74,3 +76,29 @@ def test_the_layer_names_no_kind_of_basis_theta_or_order() -> None:
     assert not names(ROOT / "conv.py") & kinds
     assert names(ROOT / "orders.py") & kinds  # they are found where they are
     assert not {name for name in IMPORTS["pyg_basisconv.conv"] if name.split(".")[1] in ("bases", "mechanisms")}
+
+
+def kinds_below(base: type) -> set[type]:
+    return {kind for one in base.__subclasses__() for kind in {one, *kinds_below(one)}}
+
+
+def asked_elsewhere(path: Path, home: dict[str, str]) -> set[str]:
+    """The kinds that a file asks for by isinstance, and that stand in another."""
+    module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+    asked = (n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call))
+    kinds = [n.args[1] for n in asked if isinstance(n.func, ast.Name) and n.func.id in ("isinstance", "issubclass")]
+    named = {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for kind in kinds for n in ast.walk(kind)}
+    return {name for name in named if home.get(name, module) != module}
+
+
+# A conversion reads what it made itself; the rewrites of algebra/ are a table of pairs of kinds.
+ABOVE = ("algebra", "convert", "verify", "walks")
+
+
+def test_families_are_asked_by_properties_and_not_for_their_types() -> None:
+    kinds = {kind for base in (Basis, BoundBasis, Theta) for kind in kinds_below(base)}
+    home = {kind.__name__: kind.__module__ for kind in kinds if kind.__module__.startswith("pyg_basisconv.")}
+    found = {str(path.relative_to(ROOT)): asked_elsewhere(path, home) for path in FILES.values()}
+    below = {name: asked for name, asked in found.items() if asked and Path(name).parts[0] not in ABOVE}
+    assert below == {str(Path("bases", "group.py")): {"Window"}}  # at its door: a group moves the taps of a Window
+    assert found[str(Path("algebra", "polynomials.py"))]  # it is found where it is

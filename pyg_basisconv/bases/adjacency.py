@@ -92,6 +92,12 @@ class Adjacency(Basis):
         shown += [f"diagonal={self.diagonal}"] if self.diagonal else []
         return ", ".join(shown)
 
+    @property
+    def numbering(self) -> tuple[Basis, float] | None:
+        if type(self) is not Adjacency or (self.existing == "add" and self.self_loops is not False):
+            return None
+        return Adjacency(None, self.self_loops, self.existing), float(self.self_loops)
+
 
 class Degree(Basis):
     r"""The diagonal of in-degrees, :math:`A_{nn} = d_n = \sum_m W_{mn}`. K = 1.

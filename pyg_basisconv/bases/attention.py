@@ -11,14 +11,11 @@ from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_depth, check_flags, reject
-from ..explicit import Explicit
 from ..graph import Graph
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
-from .adjacency import Adjacency
 from .attended import ELEMENTWISE, BoundAttention, Normalize
-from .edges import Edges
 from .masks import Complete
 
 
@@ -122,7 +119,7 @@ class Attention(Basis):
         found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or (content.numbered and _has_edges(mask))):
+        if found.edge is None and (attributed or (content.numbered and mask.numbering is not None)):
             number_edges(found, mask, graph)
         if self.loop_attr:
             content = content.within(loop_attr=self.loop_attr)
@@ -157,7 +154,7 @@ class Attention(Basis):
 
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]
-        shown += [] if isinstance(self.mask, Complete) else [f"mask={self.mask}"]
+        shown += [f"mask={self.mask}"] if self.mask.hides else []
         shown += [] if self.normalize == "source" else [f"normalize={self.normalize!r}"]
         shown += [f"dropout={self.dropout}"] if self.dropout else []
         shown += [f"loop_attr={self.loop_attr!r}"] if self.loop_attr else []
@@ -221,7 +218,7 @@ def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
     whole.weight = whole.weight if weighted else None
     bound = [mask.build(g) for g in (whole, whole.masked(graph.mask))]
     pattern = found.pattern
-    if mask.K == 1 and isinstance(bound[0], Explicit):
+    if mask.K == 1 and bound[0].written_out:
         total, left = (part.edges().weight for part in bound)
         place = pattern.by_target.order
     else:
@@ -238,26 +235,16 @@ def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
     return left if place is None else left.index_select(0, place)
 
 
-def _has_edges(mask: Basis) -> bool:
-    """Whether the entries of a mask are edges of the graph, one each, and loops."""
-    if type(mask) is Adjacency:
-        return mask.existing != "add" or mask.self_loops is False
-    return type(mask) is Edges and mask.K == 1
-
-
 def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
     """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
-    fill = 0.0
-    if not _has_edges(mask):
+    if mask.numbering is None:
         fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
         reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
-    if isinstance(mask, Adjacency):
-        fill = float(mask.self_loops)
-        mask = Adjacency(None, mask.self_loops, mask.existing)  # has its entries in the same places
+    alike, fill = mask.numbering
     E, first = (
         graph.source.numel(),
         math.ceil(abs(fill)) + 1,
     )  # loops that the mask adds have smaller numbers than any edge
     number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
-    numbered = mask.build(Graph(graph.structure, number, torch.float64)).edges().weight
+    numbered = alike.build(Graph(graph.structure, number, torch.float64)).edges().weight
     found.number((numbered - first).round().long().clamp(min=-1), E)

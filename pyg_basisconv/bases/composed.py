@@ -17,8 +17,6 @@ from ..graph import Graph
 from ..kernels import Meetings
 from ..portable import portable, refuse
 from ..theta import Theta
-from .grid import BoundGrid
-from .identity import BoundIdentity
 
 Change = Callable[[Explicit], Explicit]
 
@@ -176,23 +174,18 @@ class BoundConcat(BoundBasis):
         return Work(sum(part.edge_set.source.numel() for part in lists), self.N, 1)
 
     @cached_property
-    def _window(self) -> BoundGrid | None:
-        """One family of the same grid, where all parts are on one, or the identity of it."""
-        grids = [part for part in self.parts if isinstance(part, BoundGrid)]
-        if not grids or not all(isinstance(part, BoundGrid | BoundIdentity) for part in self.parts):
+    def stencil(self) -> Any:
+        one = next((part.stencil for part in self.parts if part.stencil is not None), None)
+        if one is None:
             return None
-        lattice, transposed = grids[0].lattice, grids[0].transposed
-        alike = all((g.lattice, g.transposed, g.norm) == (lattice, transposed, None) for g in grids)
-        here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
-        if not alike or not (here or len(grids) == len(self.parts)):
-            return None
-        still = (0,) * len(lattice.sources)
-        offsets = [o for part in self.parts for o in (part.offsets if isinstance(part, BoundGrid) else [still])]
-        return BoundGrid(lattice, offsets, self.M, self.dtype, self.device, transposed=transposed)
+        found = [part.offsets_in(one) for part in self.parts]
+        offsets = [offset for part in found if part is not None for offset in part]
+        return None if None in found else one.with_offsets(offsets)
 
     def native(self, theta: Theta, width: int) -> Native | None:
-        window = self._window
-        return super().native(theta, width) if window is None else window.native(theta, width)
+        one = self.stencil
+        found: Native | None = super().native(theta, width) if one is None else one.native(theta, width)
+        return found
 
     @property
     def kernel(self) -> tuple[int, int, int]:
@@ -220,7 +213,7 @@ class BoundProduct(BoundBasis):
         if (first.dtype, first.device) != (second.dtype, second.device):
             got = f"{second.dtype} on {second.device}"
             reject("basis", f"a second factor of {first.dtype} on {first.device}", got, "bind both alike")
-        self.first, self.second = first, second
+        self.first, self.second = self.factors = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.shape, self.grid = first.shape, second.grid
         if second.grid is None and second.M == second.N:  # an identity, in some form
@@ -493,6 +486,11 @@ class Product(Composed):
         super().__init__(first.K * second.K, first, second)
         self.fan = first.fan * second.fan
         self.reads_target = first.reads_target and self.axes is None  # on a grid, the sources' own
+
+    @property
+    def factors(self) -> tuple[Basis, Basis]:  # type: ignore[override]
+        first, second = self.parts
+        return first, second  # type: ignore[return-value]
 
     @property
     def target_axes(self) -> int | None:

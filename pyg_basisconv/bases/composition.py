@@ -11,7 +11,7 @@ from ..cache import kept
 from ..errors import reject
 from ..explicit import Explicit
 from ..graph import Graph
-from .composed import BoundProduct, Composed, Product, check_bases, one_after_other
+from .composed import Composed, Product, check_bases, one_after_other
 
 
 class Levels(NamedTuple):
@@ -142,8 +142,9 @@ class Composition(Composed):
         family, first, second = self.parts
         together = family.on(graph)  # type: ignore[operator]
         nested = isinstance(first, Composition) or isinstance(second, Composition)
-        if isinstance(together, BoundProduct) and self._apart and not nested:
-            return BoundComposition(together, together.first, together.second, self.levels)
+        if together.factors is not None and self._apart and not nested:
+            before, behind = together.factors
+            return BoundComposition(together, before, behind, self.levels)
         if graph.grid is None and second.needs_edges and not (nested or self.levels.of_first):
             return BoundComposition(together, None, second.on(graph.behind), self.levels)  # type: ignore[operator]
         return BoundComposition(together, *one_after_other(first, second, graph), self.levels)  # type: ignore[arg-type]
@@ -153,7 +154,8 @@ class Composition(Composed):
         """Whether the family is the product of the two, and no other of as many matrices."""
         family, *layers = self.parts
         own = [part.parts[0] if isinstance(part, Composition) else part for part in layers]
-        return isinstance(family, Product) and all(a is b for a, b in zip(family.parts, own, strict=True))
+        factors = family.factors
+        return factors is not None and all(a is b for a, b in zip(factors, own, strict=True))  # type: ignore[arg-type]
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
         both = self.over(bound)
@@ -166,10 +168,10 @@ class Composition(Composed):
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
         if isinstance(bound, BoundComposition):
             return bound
-        if not isinstance(bound, BoundProduct) or not self._apart or self.parts[0].turned(bound):  # type: ignore[operator]
+        if bound.factors is None or not self._apart or self.parts[0].turned(bound):  # type: ignore[operator]
             return None
         parts: list[Any] = list(self.parts)[1:]
-        each = zip(parts, (bound.first, bound.second), strict=True)
+        each = zip(parts, bound.factors, strict=True)
         before, after = (part.over(one) if isinstance(part, Composition) else one for part, one in each)
         return None if before is None or after is None else BoundComposition(bound, before, after, self.levels)
 

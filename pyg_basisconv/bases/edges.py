@@ -46,6 +46,10 @@ class Edges(Basis):
             reject("edge_type", f"a type from 0 to {self.K - 1} for each edge", None, fix)
         return TypedEdges(typed(graph, self.K), weight, graph.dtype)
 
+    @property
+    def numbering(self) -> tuple[Basis, float] | None:
+        return (self, 0.0) if type(self) is Edges and self.K == 1 else None
+
     def extra_repr(self) -> str:
         return f"K={self.K}"
 

@@ -15,7 +15,7 @@ from ..errors import reject
 from ..explicit import members
 from ..kernels.grids import AXES, Frame, Ints, average, convolution, convolve, pointwise, spread, strip, strips
 from ..portable import portable
-from ..theta import Blocks, Depthwise, Pass, Theta
+from ..theta import Blocks, Theta
 
 Mode = Literal["zeros", "circular", "reflect", "replicate"]
 MODES = ("zeros", "circular", "reflect", "replicate")
@@ -126,6 +126,18 @@ class BoundGrid(OnImages):
         self.K, self.M, self.N = len(self.offsets), M, math.prod(lattice.targets)
         self.dtype, self.device = dtype, device
         self.shape, self.grid = lattice.sources, lattice.targets
+
+    @property
+    def stencil(self) -> "BoundGrid | None":
+        return self if self.norm is None else None
+
+    def offsets_in(self, stencil: "BoundGrid") -> list[Ints] | None:
+        alike = (self.lattice, self.transposed, self.norm) == (stencil.lattice, stencil.transposed, None)
+        return self.offsets if alike else None
+
+    def with_offsets(self, offsets: Sequence[Ints]) -> "BoundGrid":
+        """Ones on the same grids, at other offsets."""
+        return BoundGrid(self.lattice, offsets, self.M, self.dtype, self.device, transposed=self.transposed)
 
     @cached_property
     def _around(self) -> tuple[Ints, Ints]:
@@ -350,7 +362,7 @@ class BoundGrid(OnImages):
 
     def _divisor(self, theta: Theta, window: Taps) -> tuple[int | None, float] | None:
         """Of a pooling that does the same: what divides its sums, None for a mean; and what the result is scaled by."""
-        scale = theta.uniform if type(theta) is Pass else None
+        scale = theta.uniform
         if not scale or window.place is not None or window.transposed or window.frame.pools is None:
             return None
         if self.norm is not None:
@@ -364,7 +376,7 @@ class BoundGrid(OnImages):
 
     def _as_strips(self, theta: Theta, window: Taps) -> bool:
         """Whether it is a depthwise convolution of a sequence whose channels share their taps."""
-        shared = isinstance(theta, Depthwise) and theta.shared is not None and 4 * theta.shared <= theta.P
+        shared = theta.tapped is not None and 4 * theta.tapped <= theta.P
         frame, lattice = window.frame, self.lattice
         plain = len(frame.kernel) == 1 and frame.mode == "zeros" and not window.transposed and self.norm is None
         same = lattice.sources == lattice.targets == (self.M,) and frame.step == (1,)
@@ -372,7 +384,6 @@ class BoundGrid(OnImages):
         return shared and plain and same and frame.dilation == (1,) and inside
 
     def _by_strips(self, inputs: Inputs, window: Taps) -> Tensor:
-        assert isinstance(inputs.theta, Depthwise)
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
         return strips(inputs.x, _placed(taps, window), window.frame.before[0])
 

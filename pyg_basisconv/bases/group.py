@@ -286,10 +286,9 @@ class Group(Gridded):
         shape = self.shape_of(graph)
         rows = self.rows_of(graph, math.prod(shape))
         if self.window is None:
-            sheet: BoundBasis = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # one place
+            sheet: Any = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # one place
         else:
             sheet = self.window.bind(grid=shape if self.lift else shape[1:], dtype=graph.dtype).to(graph.device)
-        assert isinstance(sheet, BoundGrid)
         return BoundGroup(self.group, sheet, self._taps, self.lift, rows)
 
     def extra_repr(self) -> str:

@@ -1,7 +1,7 @@
 """The identity: every entry by itself."""
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -58,6 +58,11 @@ class BoundIdentity(BoundBasis):
     def meetings(self) -> Meetings:
         nodes = torch.arange(self.M, device=self.device)
         return Meetings([(nodes, nodes)], self.M, self.M)
+
+    def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
+        lattice = stencil.lattice
+        here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
+        return [(0,) * len(lattice.sources)] if here else None
 
     def compact(self, side: Side) -> None:
         return None  # there is something in every row

@@ -99,6 +99,7 @@ class Complete(Basis):
              [1., 1., 1.]]])
     """
 
+    hides = False
     needs_edges = False
 
     def __init__(self) -> None:

@@ -37,6 +37,8 @@ class Shifts(Gridded):
              [0., 1., 0., 0.]]])
     """
 
+    moves = True
+
     def __init__(
         self,
         shape: int | Sequence[int] | None,

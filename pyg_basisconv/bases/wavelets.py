@@ -157,7 +157,7 @@ class Wavelets(Basis):
 def lazy(operator: BoundBasis) -> BoundBasis:
     """The matrix (I + S) / 2: with a loop per node beside the edges of S, where these are written out."""
     both = BoundConcat([BoundIdentity(operator.M, operator.dtype, operator.device), operator])
-    if not isinstance(operator, Explicit):
+    if not operator.written_out:
         return BoundMix([[0.5, 0.5]], both)
     kind, source, target, weight = both.edges()
     return explicit(1, operator.M, operator.N, EdgeList(torch.zeros_like(kind), source, target, weight / 2))

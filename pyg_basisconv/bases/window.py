@@ -55,6 +55,8 @@ class Window(Gridded):
     torch.Size([5, 196, 8])
     """
 
+    moves = True
+
     def __init__(
         self,
         shape: int | Sequence[int] | None,

@@ -16,7 +16,7 @@ from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
 from ..explicit import members
 from ..features import check_features
-from ..theta import Full, Grouped, Pass, Separable, Theta
+from ..theta import Full, Pass, Theta
 from .edges import EdgeType, Part, typed_edges
 from .masks import EdgeMask, lend
 from .sums import TypedSum
@@ -86,7 +86,7 @@ class HeteroBasisConv(nn.Module):
         self.node_types, self.edge_types = _types(metadata)
         widths = _widths(in_channels, self.node_types)
         theta = Full() if theta is None else theta
-        if not isinstance(theta, Full | Grouped | Separable):
+        if not (isinstance(theta, Theta) and theta.of_types):
             reject("theta", "theta.Full(), theta.Grouped() or theta.Separable()", repr(theta), "others give no sums")
         check_flags(root_weight=root_weight, bias=bias)
         self.in_channels, self.out_channels, self.norm = in_channels, out_channels, norm

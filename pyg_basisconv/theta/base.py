@@ -59,6 +59,7 @@ class Theta(nn.Module):
     weight: nn.Parameter | UninitializedParameter
     fan: float = 1  # see `Basis`
     makes_results = False  # True where nobody else holds what `contract` and `gather` return
+    of_types = False  # True where its matrices may be those of types of edges, see `HeteroBasisConv`
     carried: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
     K: int
     P: int
@@ -186,6 +187,20 @@ class Theta(nn.Module):
     def diagonal(self, width: int) -> Tensor:
         """(K, g, P / g, Q / g) the same for products on a processor: blocks that are not too small for that."""
         return self.dense(width).unsqueeze(1)
+
+    @property
+    def tapped(self) -> int | None:
+        """H, where the matrices are diagonal, and H groups of channels have one number each."""
+        return None
+
+    def taps(self) -> Tensor:
+        """(K, H) these numbers."""
+        raise NotImplementedError
+
+    @property
+    def uniform(self) -> float | None:
+        """The one number that the sum of the members is multiplied by, where that is all; see `Pass`."""
+        return None
 
     @property
     def mixtures(self) -> int | None:

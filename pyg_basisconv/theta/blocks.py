@@ -37,6 +37,8 @@ class Grouped(Theta):
              [0, 1]]], dtype=torch.int32))
     """
 
+    of_types = True
+
     def __init__(self, groups: int) -> None:
         super().__init__()
         _check_count("groups", groups)
@@ -117,6 +119,8 @@ class Separable(Theta):
     """
 
     mix: nn.Parameter | UninitializedParameter
+
+    of_types = True
 
     def __init__(self, H: int = 1, depthwise: bool = False) -> None:
         super().__init__()

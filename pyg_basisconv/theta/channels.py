@@ -54,6 +54,10 @@ class Depthwise(Theta):
         with torch.no_grad():
             self.weight.uniform_(-(self.K**-0.5), self.K**-0.5)
 
+    @property
+    def tapped(self) -> int | None:
+        return self.shared
+
     def taps(self) -> Tensor:
         """(K, H) the weights as they are applied."""
         taps: Tensor = self.weight if self.normalize is None else self.weight.softmax(0)

@@ -23,6 +23,7 @@ class Full(Theta):
     """
 
     makes_results = True
+    of_types = True
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         return K, P, Q
@@ -115,8 +116,8 @@ class Pass(Theta):
 
     @property
     def uniform(self) -> float | None:
-        """The one number that the sum is multiplied by, where there is one."""
-        return self.scales[0] if not self.beside and len(set(self.scales)) == 1 else None
+        alike = type(self) is Pass and not self.beside and len(set(self.scales)) == 1  # what derives from it does more
+        return self.scales[0] if alike else None
 
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()

@@ -10,6 +10,7 @@ from torch_geometric.transforms import BaseTransform
 from ..bases.gridded import Gridded
 from ..bases.shifts import Shifts
 from ..bases.window import Window
+from ..basis import Basis
 from ..cache import memo, shorten
 from ..errors import reject
 
@@ -56,7 +57,7 @@ class ToGrid(BaseTransform):
     """
 
     def __init__(self, window: Window | Shifts, attr: str = "x", mask: str = "mask") -> None:
-        if not isinstance(window, Window | Shifts):
+        if not (isinstance(window, Basis) and window.moves):
             reject("window", "bases.Window or bases.Shifts", repr(window), "make one, such as Window(None, (3, 3))")
         if getattr(window, "sites", None) is not None:
             reject(
