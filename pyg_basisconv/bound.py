@@ -15,7 +15,7 @@ from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
 from .graph import Graph
-from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, typed_matmul
+from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, spmm_rows, typed_matmul
 from .kernels.dense import whole
 from .kernels.pattern import tally
 from .portable import portable
@@ -459,11 +459,12 @@ class TypedEdges(Explicit):
         return not self.learns and self.evaluate is None
 
     def expand_rows(self, x: Tensor) -> Tensor:
-        y = self._expand.rows(x)  # (N K, P)
+        y = spmm_rows(x, *self._expand.compressed)  # (N K, P)
         return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
 
     def combine_rows(self, z: Tensor) -> Tensor:
-        return self._combine.rows(z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K))
+        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
+        return spmm_rows(z, *self._combine.compressed)
 
     @kept
     def adjoint(self) -> "TypedEdges":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .cache import kept
-from .kernels import Pattern, spmm, spmm_rows
+from .kernels import Pattern, spmm
 
 # Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
 Evaluate = Callable[["Sparse", Tensor], Tensor]
@@ -44,10 +44,11 @@ class Sparse:
         y = self._apply(flat.reshape(x.shape[-2], prod(flat.shape[1:])))
         return y.reshape(self.pattern.N, *flat.shape[1:]).movedim(0, -2)  # (*, N, W)
 
-    def rows(self, x: Tensor) -> Tensor:
-        """A^T x for fixed weights, without a record for gradients: (M, W) -> (N, W)."""
-        weight = None if self.weight is None else self._by_target
-        return spmm_rows(x, weight, *self.pattern.by_target[:2])
+    @kept
+    def compressed(self) -> tuple[Tensor | None, Tensor, Tensor]:
+        """The fixed weights by target, and where they stand: what `spmm_rows` takes."""
+        ptr, index, _ = self.pattern.by_target
+        return None if self.weight is None else self._by_target, ptr, index
 
     def _apply(self, x: Tensor) -> Tensor:
         if self.weight is None:
