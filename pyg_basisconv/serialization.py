@@ -37,4 +37,7 @@ PLAIN: tuple[type, ...] = (
     *(kind for kind in _MODULES if isinstance(kind, type) and issubclass(kind, nn.Module)),
 )
 
-torch.serialization.add_safe_globals(list(PLAIN))
+# Files that were saved earlier have these under the name of the file that they stood in then.
+_MOVED = [(kind, f"pyg_basisconv.basis.{kind.__name__}") for kind in (Compaction, EdgeList, Work)]
+
+torch.serialization.add_safe_globals([*PLAIN, *_MOVED])
