@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -193,16 +192,17 @@ class IdentityCache:
 
         A storage that has died keeps its address until its weak references go.
         """
-        entries, room = self._entries, _ROOM
-        for key in list(islice(entries, _LOOKS)):
+        entries = self._entries
+        for key in list(entries)[:_LOOKS]:
             entry = entries.pop(key, None)
             if entry is not None and not entry.witness.expired:
                 entries[key] = entry
-        while len(entries) >= self._limit or (len(entries) > _NEWEST and self._nbytes() > room):
-            entries.pop(next(iter(entries)), None)
-
-    def _nbytes(self) -> int:
-        return sum(entry.witness.nbytes for entry in self._entries.values())
+        shorten(entries, self._limit - 1)
+        room = _ROOM
+        for i, (key, entry) in enumerate(reversed(list(entries.items()))):
+            room -= entry.witness.nbytes
+            if room < 0 and i >= _NEWEST:
+                entries.pop(key, None)
 
 
 @contextmanager

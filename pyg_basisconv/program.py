@@ -1,7 +1,6 @@
 """Programs: what is left to do in a call that is like an earlier one. Nothing is asked, checked or chosen again."""
 
 from collections.abc import Callable, Hashable
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +11,7 @@ from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-from .cache import Witness, constituents
+from .cache import Witness, constituents, shorten
 from .features import is_head
 from .layouts import layout
 
@@ -85,13 +84,12 @@ class Programs:
         if not (floats is None or floats.agrees(_floats(call))):
             return
         kept = self._kept
-        for some in list(islice(kept, _LOOKS)):  # of those that were looked at longest ago
+        for some in list(kept)[:_LOOKS]:  # of those that were looked at longest ago
             one = kept.pop(some, None)
             if one is not None and not any(ref.expired() for ref in one.refs):
                 kept[some] = one
         kept.pop(key, None)
-        while len(kept) >= _LIMIT:
-            kept.pop(next(iter(kept)), None)
+        shorten(kept, _LIMIT - 1)
         refs = [StorageWeakRef(part.untyped_storage()) for part in _parts(call)]
         kept[key] = _Kept(program, refs, floats)
 
