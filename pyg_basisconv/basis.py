@@ -12,7 +12,7 @@ from .cache import cached_property, underived
 from .costs import Compaction, Direction, Side, Work
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
-from .portable import settled
+from .portable import fixed_mode
 
 __all__ = [
     "Basis",
@@ -59,7 +59,9 @@ class Basis(nn.Module):
     reads_content = False  # True where the matrices are computed from the features
     pools = False  # True where the targets are the graphs of a batch
     counts_batch = False  # True where the numbers in a batch say how many targets there are
-    fan: float = 1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
+    variance_gain: float = (
+        1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
+    )
     axes: int | None = None  # how many its grid has, where it is on one
     depth = 1  # how many are within each other, see `check_depth`
     moves = False  # True where each matrix moves the entries of a grid by one offset
@@ -175,7 +177,7 @@ class Basis(nn.Module):
             raise AttributeError(f"{self} is a value, and has been bound with its {name}: make another")
         super().__setattr__(name, value)
 
-    @settled
+    @fixed_mode
     def bind(
         self,
         edge_index: Any = None,

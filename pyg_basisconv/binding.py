@@ -96,7 +96,7 @@ def bind(layer: Layer, call: Call, observed: bool = False) -> Binding:
     reads: Reader = whole if features is x else sources if features is x[0] else both
     if layer.in_channels == -1:
         layer.in_channels = theta.P  # found in this call
-    if theta.sample is None and basis.reads_content:
+    if theta.reference is None and basis.reads_content:
         own = next(basis.parameters(), None)
         if own is not None:
             check_like(features, own)

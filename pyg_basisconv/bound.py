@@ -7,7 +7,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, kept, memo, underived
+from .cache import IdentityCache, kept, memo, underived
 from .compiled import numbered
 from .content import Inputs
 from .costs import Compaction, Direction, Side, Work
@@ -208,9 +208,9 @@ class BoundBasis:
     def of_all(self, side: Side) -> Compact:
         """The same on all rows of all members."""
         if side == "target":
-            sizes = Compaction(side, self.works["expand"], self.K * self.N, Work(), self.K)
+            sizes = Compaction(side, self.work("expand"), self.K * self.N, Work(), self.K)
         else:
-            sizes = Compaction(side, Work(), self.K * self.M, self.works["combine"], self.K)
+            sizes = Compaction(side, Work(), self.K * self.M, self.work("combine"), self.K)
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             matrices = whole(weight).unbind(0)
@@ -244,11 +244,6 @@ class BoundBasis:
         """What one evaluation costs per unit of width."""
         return self.explicit.work(direction)
 
-    @cached_property
-    def works(self) -> dict[str, Work]:
-        """The work of each direction."""
-        return {"expand": self.work("expand"), "combine": self.work("combine"), "each": self.work("each")}
-
     @property
     def natively(self) -> "BoundBasis | None":
         """The same family evaluated by a vendor's kernel, where there is one for it."""
@@ -276,7 +271,7 @@ class BoundBasis:
     @property
     def kernel(self) -> tuple[int, int, int]:
         """Of a family that is evaluated natively: operations and numbers per unit of width; kernels. See `Native`."""
-        each = self.works["each"]
+        each = self.work("each")
         return 2 * each.entries, 2 * each.rows, each.products
 
     def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":

@@ -22,7 +22,7 @@ from .graph import Graph, Size, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, contract, measured, planned, spreads
 from .plan import ORDERS, Plan, Problem
-from .portable import portable, settled
+from .portable import fixed_mode, portable
 from .program import Call, Program, Programs, glance, witness
 from .theta import Theta, default
 from .theta.base import Line
@@ -112,7 +112,7 @@ class BasisConv(MessagePassing):
         self.in_channels, self.out_channels, self.target_channels = in_channels, out_channels, widths[1]
         self.basis = basis
         theta = default() if theta is None else theta
-        theta.fan = basis.fan
+        theta.variance_gain = basis.variance_gain
         self.theta = theta.build(basis.K, widths[0], out_channels)
         if basis.reads_content:
             basis.complete(*widths, self.theta.inner)
@@ -137,7 +137,7 @@ class BasisConv(MessagePassing):
         """Draws Theta, and the parameters of the basis, anew and sets the bias to zero."""
         super().reset_parameters()
         self.basis.reset_parameters()
-        if not self.open:  # or the first call draws it
+        if not self.is_lazy:  # or the first call draws it
             self.theta.reset_parameters()
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -206,7 +206,7 @@ class BasisConv(MessagePassing):
         seen = glance(self, call) if computed else None
         return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
 
-    @settled
+    @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that is like none before."""
         numbers = witness(call)
@@ -227,7 +227,7 @@ class BasisConv(MessagePassing):
         return bool(self._explain) or not self._fused
 
     @torch.compiler.disable
-    @settled
+    @fixed_mode
     def evaluate(self, x: Any, *args: Any, observed: bool = False, **given: Any) -> Any:
         """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well.
 
@@ -290,9 +290,9 @@ class BasisConv(MessagePassing):
         return y if plain else y.to(torch.get_autocast_dtype(y.device.type))
 
     @property
-    def open(self) -> bool:
+    def is_lazy(self) -> bool:
         """Whether the first call has yet to tell how wide the parameter is."""
-        return isinstance(self.theta.sample, UninitializedParameter)
+        return isinstance(self.theta.reference, UninitializedParameter)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         """The result of a call in the layout that `likeness` has."""
@@ -341,7 +341,7 @@ class BasisConv(MessagePassing):
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not problem.messages
         return y.add_(bias) if own and not portable() else y + bias.to(y.dtype)
 
-    @settled
+    @fixed_mode
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()

@@ -96,7 +96,7 @@ def check_features(x: Any, name: str, theta: Theta) -> None:
         reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
     if x.dim() < 2 or (x.layout != torch.strided and (x.dim() != 2 or x.dense_dim())):
         reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
-    weight = theta.sample
+    weight = theta.reference
     if isinstance(weight, UninitializedParameter):
         theta.complete(x.size(-1))
     if theta.P >= 0 and x.size(-1) != theta.P:

@@ -125,7 +125,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         messages: whether messages are passed as PyG does.
     """
     x, theta, grad = inputs.x, inputs.theta, torch.is_grad_enabled()
-    weight, P, H = theta.sample, x.size(-1), theta.mixtures
+    weight, P, H = theta.reference, x.size(-1), theta.mixtures
     features, native = _sparsest(x, cached), family.native(theta, P)
     rows = theta.sums and weight is not None and not messages and x.layout == torch.strided and not portable()
     mixing = None if messages or H is None else family.mixing

@@ -13,7 +13,7 @@ from .errors import reject
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_SETTLED: ContextVar[bool | None] = ContextVar("_SETTLED", default=None)  # what a call found when it began
+_MODE: ContextVar[bool | None] = ContextVar("_MODE", default=None)  # what a call found when it began
 
 
 def portable() -> bool:
@@ -24,7 +24,7 @@ def portable() -> bool:
     """
     if torch.compiler.is_dynamo_compiling():
         return _now()
-    found = _SETTLED.get()
+    found = _MODE.get()
     return _now() if found is None else found
 
 
@@ -32,16 +32,16 @@ def _now() -> bool:
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active() or exporting()
 
 
-def settled(function: Callable[P, R]) -> Callable[P, R]:
+def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
     """The function, on one path in each call: the level of forward mode is of all threads, and may change midway."""
 
     @wraps(function)
     def on_one_path(*args: P.args, **kwargs: P.kwargs) -> R:
-        token = _SETTLED.set(portable())
+        token = _MODE.set(portable())
         try:
             return function(*args, **kwargs)
         finally:
-            _SETTLED.reset(token)
+            _MODE.reset(token)
 
     return on_one_path
 

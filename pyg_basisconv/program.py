@@ -129,7 +129,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
     weight = theta._parameters.get("weight")
-    weight = theta.sample if weight is None else weight
+    weight = theta.reference if weight is None else weight
     if weight is None and basis.reads_content:  # whose parameters x is compared with, instead
         weight = next(basis.parameters(), None)
     if (

@@ -200,7 +200,7 @@ def test_bad_input_is_named(make_it, said):
 def use(bound: BoundBasis) -> Tensor:
     """Everything that is kept of a use."""
     x = draw(bound.M, 2)
-    bound.to_dense(), bound.works, bound.compact("target"), bound.compact("source"), bound.expansions(x)
+    bound.to_dense(), bound.work("expand"), bound.compact("target"), bound.compact("source"), bound.expansions(x)
     bound.T.expand(draw(bound.N, 2)), bound.explicit.to_coo(), bound.native(make(bases.Identity()).theta, 3)
     leaf = x.clone().requires_grad_()
     bound.expand(leaf).sum().backward()

@@ -21,7 +21,7 @@ from pyg_basisconv.cache import IdentityCache, cached_property, kept, memo, shor
 from pyg_basisconv.content import Content
 from pyg_basisconv.entries import Entries
 from pyg_basisconv.mechanisms.base import Mechanism, Sizes, node_score
-from pyg_basisconv.portable import portable, settled
+from pyg_basisconv.portable import fixed_mode, portable
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
 BASES = {"graph": lambda: bases.Adjacency(), "attention": lambda: bases.Attention(2, mechanisms.Dot(4))}
@@ -185,14 +185,14 @@ def test_an_export_is_of_its_own_thread() -> None:
 
 
 def test_a_call_stays_on_its_path() -> None:
-    @settled
+    @fixed_mode
     def begun() -> tuple[bool, bool, bool]:
         with forward_ad.dual_level():
-            return portable(), settled(portable)(), elsewhere(portable)[0]
+            return portable(), fixed_mode(portable)(), elsewhere(portable)[0]
 
     assert begun() == (False, False, True)
     with forward_ad.dual_level():
-        assert settled(portable)()
+        assert fixed_mode(portable)()
 
 
 def test_what_is_kept_takes_no_lock_of_others() -> None:

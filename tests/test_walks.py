@@ -626,7 +626,7 @@ def test_sorts_that_start_apart_write_no_full_rows(norm: str | None) -> None:
             y = compact.run(draw(N, 4).requires_grad_(), draw(40, 1, 4, 4).requires_grad_())
             y.sum().backward()
         assert mode.numel <= 2 * N * 4
-    assert bound.works["combine"].rows < 3 * N
+    assert bound.work("combine").rows < 3 * N
 
 
 def test_a_sort_of_other_relations_is_refused() -> None:

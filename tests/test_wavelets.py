@@ -113,11 +113,11 @@ def test_as_many_products_as_the_last_power_has(J: int, low_pass: bool):
         widths.clear()
         evaluate()
         assert widths == [3] * 2 ** (J - 1)
-        assert bound.works[kind] == bound.walk.work("combine").times(2 ** (J - 1))
+        assert bound.work(kind) == bound.walk.work("combine").times(2 ** (J - 1))
     widths.clear()
     bound.each(draw(bound.K, 6, 3))
     assert sum(widths) == 3 * (sum(2**j for j in range(J)) + low_pass * 2 ** (J - 1))
-    assert bound.works["each"].entries == bound.walk.work("combine").entries * sum(widths) // 3
+    assert bound.work("each").entries == bound.walk.work("combine").entries * sum(widths) // 3
 
 
 def test_what_is_none_is_not_walked():

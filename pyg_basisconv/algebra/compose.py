@@ -235,7 +235,7 @@ def linear_layer(module: nn.Module, name: str, images: bool, made: nn.Module | N
         reject(name, "a layer that is linear in x", f"{type(module).__name__}, which is not, or not known to be", fix)
     if any(map(hooked, module.modules())):
         reject(name, "a layer without hooks", "hooks, which see what happens inside", "remove them before")
-    if layer.open:
+    if layer.is_lazy:
         reject(name, "a layer whose width is known", "in_channels = -1", "call it once before")
     if any(getattr(part, "dropout", 0) for part in layer.theta.modules()):
         reject(name, "a parameter that drops nothing", layer.theta, "set its dropout to 0")

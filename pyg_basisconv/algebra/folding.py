@@ -314,7 +314,7 @@ def _known(module: nn.Module) -> BasisConv | None:
             return None
     if type(layer) not in _LAYERS:
         return None
-    return None if layer.open or layer.basis.reads_content or layer.explain else layer
+    return None if layer.is_lazy or layer.basis.reads_content or layer.explain else layer
 
 
 def _channels(layer: BasisConv) -> Channels | None:

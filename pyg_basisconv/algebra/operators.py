@@ -165,7 +165,7 @@ def layer_of(phi: Any) -> BasisConv | None:
 
 def weight_of(layer: BasisConv, in_channels: int | None) -> Tensor:
     """Theta written out, (K, P, Q), for a layer that may take any width."""
-    if layer.open:
+    if layer.is_lazy:
         reject("phi", "a layer whose width is known", "in_channels = -1", "call it once before")
     P = layer.theta.P if layer.theta.P >= 0 else in_channels
     if P is None:

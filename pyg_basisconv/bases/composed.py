@@ -388,7 +388,7 @@ class Composed(Basis):
         self.reads_content = any(part.reads_content for part in parts)
         self.pools = any(part.pools for part in parts)
         self.counts_batch = any(part.counts_batch for part in parts)
-        self.fan = parts[0].fan
+        self.variance_gain = parts[0].variance_gain
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
     def complete(self, source: int, target: int, inner: int) -> None:
@@ -449,8 +449,8 @@ class Concat(Composed):
         check_bases(*parts)
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
-        grids = [part.fan for part in flat if part.axes is not None]
-        self.fan = sum(grids) if grids else 1  # families of graphs side by side are drawn as each by itself
+        grids = [part.variance_gain for part in flat if part.axes is not None]
+        self.variance_gain = sum(grids) if grids else 1  # families of graphs side by side are drawn as each by itself
 
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content
@@ -484,7 +484,7 @@ class Product(Composed):
     def __init__(self, first: Basis, second: Basis) -> None:
         check_bases(first, second)
         super().__init__(first.K * second.K, first, second)
-        self.fan = first.fan * second.fan
+        self.variance_gain = first.variance_gain * second.variance_gain
         self.reads_target = first.reads_target and self.axes is None  # on a grid, the sources' own
 
     @property

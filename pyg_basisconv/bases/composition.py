@@ -124,7 +124,7 @@ class Composition(Composed):
         check_bases(first, second)
         family = Product(first, second) if family is None else family
         super().__init__(family.K, family, first, second)
-        self.levels, self.fan, self.reads_target = levels, family.fan, family.reads_target
+        self.levels, self.variance_gain, self.reads_target = levels, family.variance_gain, family.reads_target
 
     @property
     def target_axes(self) -> int | None:

@@ -26,7 +26,7 @@ class Gridded(Basis):
 
     def __init__(self, K: int, shape: int | Sequence[int] | None, axes: int) -> None:
         super().__init__(K)
-        self.axes, self.fan = axes, K
+        self.axes, self.variance_gain = axes, K
         self.shape = None if shape is None else ints(shape, "shape", axes, least=0)
 
     def targets(self, shape: tuple[int, ...]) -> tuple[int, ...]:

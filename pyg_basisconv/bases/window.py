@@ -107,7 +107,9 @@ class Window(Gridded):
         for more, step, apart in zip(self.output_padding, self.stride, self.dilation, strict=True):
             if more and more >= max(step, apart):
                 reject("output_padding", "less than stride or dilation", output_padding, "take a smaller one")
-        self.fan = max(1.0, self.K / math.prod(self.stride)) if transposed else self.K if norm is None else 1 / self.K
+        self.variance_gain = (
+            max(1.0, self.K / math.prod(self.stride)) if transposed else self.K if norm is None else 1 / self.K
+        )
         if self.shape is not None:
             self.targets(self.shape)
         self._bound = IdentityCache(8)

@@ -54,9 +54,9 @@ class Whole(nn.Module):
         return any(bool(part.explain) for part in self.modules() if isinstance(part, BasisConv))
 
     @property
-    def open(self) -> bool:
+    def is_lazy(self) -> bool:
         """Whether a part of it has yet to find its width."""
-        return any(part.open for part in self.modules() if isinstance(part, BasisConv))
+        return any(part.is_lazy for part in self.modules() if isinstance(part, BasisConv))
 
     def evaluate(self, **given: Any) -> list[Tensor]:
         """What the operator does."""

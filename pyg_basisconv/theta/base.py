@@ -57,7 +57,7 @@ class Theta(nn.Module):
     """
 
     weight: nn.Parameter | UninitializedParameter
-    fan: float = 1  # see `Basis`
+    variance_gain: float = 1  # see `Basis`
     makes_results = False  # True where nobody else holds what `contract` and `gather` return
     of_types = False  # True where its matrices may be those of types of edges, see `HeteroBasisConv`
     carried: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
@@ -96,14 +96,14 @@ class Theta(nn.Module):
         self.reset_parameters()
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        if isinstance(self.sample, UninitializedParameter):
+        if isinstance(self.reference, UninitializedParameter):
             destination[prefix + "weight"] = self.weight
         else:
             super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "weight")
-        if isinstance(self.sample, UninitializedParameter):
+        if isinstance(self.reference, UninitializedParameter):
             if isinstance(saved, UninitializedParameter):
                 return
             if saved is not None:
@@ -123,7 +123,7 @@ class Theta(nn.Module):
         raise NotImplementedError
 
     @property
-    def sample(self) -> Tensor | None:
+    def reference(self) -> Tensor | None:
         """A tensor of the dtype of the weight, where it is, learnt if it is; None where there is none."""
         weight = self._parameters.get("weight")
         return self.weight if weight is None else weight
@@ -229,9 +229,9 @@ class Theta(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
-def glorot(weight: Tensor, P: int, Q: int, fan: float = 1) -> None:
-    """Draws from the uniform distribution of Glorot and Bengio, for sums of `fan` products."""
-    bound = math.sqrt(6 / (max(1, P + Q) * fan))
+def glorot(weight: Tensor, P: int, Q: int, variance_gain: float = 1) -> None:
+    """Draws from the uniform distribution of Glorot and Bengio, for sums of `variance_gain` products."""
+    bound = math.sqrt(6 / (max(1, P + Q) * variance_gain))
     with torch.no_grad():
         weight.uniform_(-bound, bound)
 

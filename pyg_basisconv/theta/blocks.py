@@ -61,7 +61,7 @@ class Grouped(Theta):
         return weight.shape[1] * weight.shape[2]
 
     def reset_parameters(self) -> None:
-        glorot(self.weight, self.weight.shape[-2], self.weight.shape[-1], self.fan)
+        glorot(self.weight, self.weight.shape[-2], self.weight.shape[-1], self.variance_gain)
 
     def project(self, x: Tensor) -> Members:
         K, (*rows, _) = self.K, x.shape
@@ -148,7 +148,7 @@ class Separable(Theta):
     def reset_parameters(self) -> None:
         # A sum over H of products of independent numbers has H times the product of their variances: with 1/H for the
         # coefficients, 3/H being the square of their bound, each Theta_k has the variance of the W_h.
-        glorot(self.weight, self.P, self.Q, self.fan)
+        glorot(self.weight, self.P, self.Q, self.variance_gain)
         bound = math.sqrt(3 / self.H)
         with torch.no_grad():
             self.mix.uniform_(-bound, bound)

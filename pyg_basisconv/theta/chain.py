@@ -47,7 +47,7 @@ class Chain(Full):
         super().__init__()
         self.first, self.second = first, second
         self.register_parameter("shift", shift)
-        self._rows, like = mixtures, self.sample
+        self._rows, like = mixtures, self.reference
         device = torch.device("cpu") if like is None else like.device
         rows = None if mixtures is None else torch.tensor(mixtures, dtype=torch.float64, device=device)
         self.register_buffer("mixing", rows, persistent=False)
@@ -80,14 +80,14 @@ class Chain(Full):
             nn.init.zeros_(self.shift)
 
     @property
-    def sample(self) -> Tensor | None:
+    def reference(self) -> Tensor | None:
         parameters = list(self.parameters())
         return next((p for p in parameters if p.requires_grad), parameters[0] if parameters else None)
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """(K, P, Q) the products, or their mixtures."""
-        with _precisely(self.sample):
+        with _precisely(self.reference):
             found = _products(self._matrices(self.first, self.P), self._matrices(self.second, self.between))
             return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
 
@@ -104,7 +104,7 @@ class Chain(Full):
 
     def _weight_for(self, x: Tensor) -> Tensor:
         """The products; of parameters without numbers, in the dtype of x, and where it is."""
-        return self.weight if self.sample is not None else self.weight.to(x)
+        return self.weight if self.reference is not None else self.weight.to(x)
 
     @property
     def carries(self) -> bool:
@@ -115,7 +115,7 @@ class Chain(Full):
         """(J, Q) what the constants of `bases.Composition` are multiplied by, or None where there are none."""
         if not self.carries:
             return None
-        with _precisely(self.sample):
+        with _precisely(self.reference):
             own = self._within(self.second, self.between)
             before = [] if self.shift is None else [self.shift.unsqueeze(0)]
             before += self._within(self.first, self.P)
@@ -136,7 +136,7 @@ class Chain(Full):
         return rows + [self._dense(theta, width)[:, width]] if theta.lifts else rows
 
     def _dense(self, theta: Theta, width: int) -> Tensor:
-        like, dense = self.sample, theta.dense(width)
+        like, dense = self.reference, theta.dense(width)
         return dense.double() if like is None else dense.to(like)
 
     def extra_repr(self) -> str:
