@@ -23,7 +23,6 @@ from torch.nn.utils import parametrize, prune
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch_geometric import EdgeIndex
 from torch_geometric.explain import Explainer, GNNExplainer
-from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 import pyg_basisconv
 from pyg_basisconv import BasisConv, GridConv, bases, graph, mechanisms, theta
@@ -173,23 +172,20 @@ LAYOUTS: dict[str, Callable[[Tensor], Any]] = {
     "COO, not coalesced": lambda a: torch.sparse_coo_tensor(a.indices().clone(), a.values().clone(), a.shape),
     "CSR": lambda a: a.to_sparse_csr(),
     "CSC": lambda a: a.to_sparse_csc(),
-    "SparseTensor": lambda a: SparseTensor.from_torch_sparse_coo_tensor(a),
 }
 INDICES: dict[str, Callable[[Any], Tensor]] = {
     "COO": lambda a: a._indices()[1],
     "COO, not coalesced": lambda a: a._indices()[1],
     "CSR": lambda a: a.col_indices(),
     "CSC": lambda a: a.row_indices(),
-    "SparseTensor": lambda a: a.storage.col(),
 }
 VALUES: dict[str, Callable[[Any], Tensor]] = {
     **dict.fromkeys(["COO", "CSR", "CSC"], lambda a: a.values()),
     "COO, not coalesced": lambda a: a._values(),
-    "SparseTensor": lambda a: a.storage.value(),
 }
 
 
-@pytest.mark.parametrize("kind", [kind for kind in LAYOUTS if kind != "SparseTensor" or WITH_TORCH_SPARSE])
+@pytest.mark.parametrize("kind", LAYOUTS)
 def test_edges_in_other_layouts(kind: str) -> None:
     some = torch.sparse_coo_tensor(edges(), positive(), (N, N)).coalesce()
     conv, x, plain = make("adjacency"), draw(N, P), edges()
