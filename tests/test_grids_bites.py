@@ -410,7 +410,7 @@ KERNELS: dict[str, Callable[[Callable], Callable]] = {
 }
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -> None:
+def evaluate_by(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -> None:
     """Has convolutions evaluated by `apply`, those too that go to torch's kernel by a shorter way."""
     from pyg_basisconv.bases import grid
 
@@ -425,10 +425,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -> None
     monkeypatch.setattr(grid, "convolution", convolution)
 
 
-def test_what_spoils_them_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_spoils_kernels_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyg_basisconv.bases import grid
 
-    spoil(monkeypatch, grid.apply)
+    evaluate_by(monkeypatch, grid.apply)
     for c in (SAMPLES["conv2d-groups"], SQUARE):
         check_against_torch(c, paths=("native",))
 
@@ -439,7 +439,7 @@ def test_wrong_kernels_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     c = SAMPLES["conv2d-groups"] if name == "groups" else SQUARE
     check_against_torch(c, paths=("native",))
-    spoil(monkeypatch, KERNELS[name](grid.apply))
+    evaluate_by(monkeypatch, KERNELS[name](grid.apply))
     with pytest.raises(AssertionError):
         check_against_torch(c, paths=("native",))
 
@@ -455,7 +455,7 @@ def test_wrong_frames_fail(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
         changed = {"before": (before[0] + 1, *before[1:]), "dilation": (dilation[0] + 1, *dilation[1:])}[field]
         return apply(image, weight, bias, window._replace(frame=replace(window.frame, **{field: changed})))
 
-    spoil(monkeypatch, wrong)
+    evaluate_by(monkeypatch, wrong)
     with pytest.raises(AssertionError):
         check_against_torch(SQUARE, paths=("native",))
 
