@@ -148,34 +148,24 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         key += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
     else:
         return None
-    key += (call.image, theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
+    key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
     key.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
     if torch._C._is_any_autocast_enabled():
         key += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-    for i in _STRUCTURE:
-        t = call[i]
+    for i, t in enumerate(call[1:], 1):
         if t is None:
-            key.append(None)
-        elif type(t) is Tensor and t.layout is torch.strided:
-            if t.requires_grad or t.is_nested or t.is_inference():
-                return None
-            version = None if t.is_floating_point() else t._version
-            key.append((t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype, version))
+            continue
+        if i in _STRUCTURE:
+            seen = _seen(t, i == 1)
+        elif i in _CONTENT:
+            seen = _form(t) if _plain(t) else None
+        elif i in _NUMBERS:
+            seen = _numbers(t)
         else:
-            seen = _seen(t) if i == 1 else t if type(t) in (int, float) else None
-            if seen is None:
-                return None
-            key.append(seen)
-    for i in _CONTENT:
-        content: Any = call[i]
-        if content is not None and not _plain(content):
+            seen = t
+        if seen is None:
             return None
-        key.append(None if content is None else _form(content))
-    for i in _NUMBERS:
-        n = call[i]
-        if not (n is None or type(n) is int or (isinstance(n, tuple | list) and all(map(_is_size, n)))):
-            return None
-        key.append(tuple(n) if isinstance(n, list) else n)
+        key.append((i, seen))
     return tuple(key)
 
 
@@ -187,11 +177,27 @@ def _form(t: Tensor) -> Hashable:
     return t.shape, t.dtype, t.layout, t.device, t.requires_grad
 
 
-def _is_size(n: Any) -> bool:
-    return n is None or type(n) is int
+def _numbers(n: Any) -> Hashable | None:
+    """What a glance sees of a size, or of the shape of a grid."""
+    if type(n) is int:
+        return n
+    fits = isinstance(n, tuple | list) and all(one is None or type(one) is int for one in n)
+    return tuple(n) if fits else None
 
 
-def _seen(edges: Any) -> Hashable | None:
+def _seen(t: Any, edges: bool) -> Hashable | None:
+    """What a glance sees of what a family is bound to: a tensor of integers or floats, a number, or `edges`."""
+    if type(t) is Tensor and t.layout is torch.strided:
+        if t.requires_grad or t.is_nested or t.is_inference():
+            return None
+        version = None if t.is_floating_point() else t._version
+        return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype, version
+    if edges:
+        return _seen_edges(t)
+    return t if type(t) in (int, float) else None
+
+
+def _seen_edges(edges: Any) -> Hashable | None:
     """What a glance sees of edges that are no plain dense tensor: in another layout, or a bound family."""
     if hasattr(edges, "number"):  # of a bound family, as no other has it
         return None if edges.requires_grad else edges.number

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -46,6 +47,19 @@ class Call:
         """The call of a layer, read from its `forward`."""
         names = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         return cls(type(layer).__name__, names, layer.flow, values, merge)
+
+    @cached_property
+    def _is_ours(self) -> bool:
+        """Whether the arguments are in the order of BasisConv's own, and are taken as they are."""
+        return self.names == Arguments._fields[: len(self.names)] and self.flow == "source_to_target"
+
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Those of BasisConv; see `read`."""
+        if self._is_ours and not kwargs and 2 <= len(args) <= len(self.names):
+            edges = args[1]
+            if type(edges) is Tensor and edges.layout is torch.strided:
+                return Arguments(*args)
+        return Arguments(**self.read(args, kwargs))
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, with x and edge_index as BasisConv takes them."""
@@ -134,7 +148,7 @@ class Converted(BasisConv):
         return super()._choose(bound, self.messages if messages else order)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        call = Arguments(**self.call.read(args, kwargs))
+        call = self.call.arguments(args, kwargs)
         if self.others:
             other = self._other(call.edge_index, call.edge_weight)
             if other in self.others:

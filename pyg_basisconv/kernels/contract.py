@@ -4,14 +4,13 @@ Everything here is node-major: what the K members have at a node stands side by 
 """
 
 from collections.abc import Callable
-from functools import wraps
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..portable import portable
-from .op import autocasting, derivative
+from .op import derivative
 
 
 class Rows(Protocol):
@@ -48,53 +47,37 @@ def _combined(z: Tensor, A: Rows) -> Tensor:
     return A.combine(z.unflatten(1, (A.K, -1)).movedim(1, 0))
 
 
-def _exact(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A derivative in the dtype of what was computed, though it may be asked for under autocast."""
-
-    @wraps(backward)
-    def in_its_dtype(ctx: Any, grad: Tensor) -> Any:
-        if not autocasting(grad.device):
-            return backward(ctx, grad)
-        with torch.autocast(grad.device.type, enabled=False):
-            return backward(ctx, grad)
-
-    return in_its_dtype
-
-
-class _Expand(torch.autograd.Function):
-    """A family applied to x; its derivative is the sum over the transposed family, and so on."""
+class _Applied(torch.autograd.Function):
+    """A family applied to rows, one way; its derivative is the transposed family applied the other way, and so on."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, A: Rows) -> Tensor:
-        ctx.A = A
-        y = A.expand_rows(x)
-        return x.clone() if y is x else y
+    def forward(ctx: Any, rows: Tensor, A: Rows, expands: bool) -> Tensor:
+        ctx.A, ctx.expands = A, expands
+        y = A.expand_rows(rows) if expands else A.combine_rows(rows)
+        return rows.clone() if y is rows else y
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _combine(grad.contiguous(), ctx.A.adjoint), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        applied = _combine if ctx.expands else _expand
+        return applied(grad.contiguous(), ctx.A.adjoint), None, None
 
 
-class _Combine(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, A: Rows) -> Tensor:
-        ctx.A = A
-        y = A.combine_rows(z)
-        return z.clone() if y is z else y
+# What `Function.apply` does besides is for transforms of `torch.func`, under which it is not called.
+_record_applied: Callable[..., Tensor] = super(torch.autograd.Function, _Applied).apply  # type: ignore[misc]
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _expand(grad.contiguous(), ctx.A.adjoint), None
+
+def _recorded(rows: Tensor) -> bool:
+    return rows.requires_grad and torch.is_grad_enabled() and not portable()
 
 
 def _expand(x: Tensor, A: Rows) -> Tensor:
     """The products side by side, with a record for gradients."""
-    return _expanded(x, A) if portable() else _Expand.apply(x, A)  # type: ignore[no-any-return, no-untyped-call]
+    return _record_applied(x, A, True) if _recorded(x) else _expanded(x, A)
 
 
 def _combine(z: Tensor, A: Rows) -> Tensor:
     """The sum of all products, with a record for gradients."""
-    return _combined(z, A) if portable() else _Combine.apply(z, A)  # type: ignore[no-any-return, no-untyped-call]
+    return _record_applied(z, A, False) if _recorded(z) else _combined(z, A)
 
 
 def side_by_side(weight: Tensor) -> Tensor:
@@ -108,46 +91,14 @@ def _grad_stacked(z: Tensor, x: Tensor, K: int) -> Tensor:
     return (z.t() @ x).view(K, z.shape[1] // K, x.shape[1]).transpose(1, 2)
 
 
-def _plain_a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    y = _expand(x, A) @ weight.flatten(0, 1)
-    return y if bias is None else y + bias
-
-
 def _plain_theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     y = _combine(x @ side_by_side(weight), A)
     return y if bias is None else y + bias
 
 
-def _a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> tuple[Tensor, Tensor]:
-    """The result, and the expansions, (N, K P)."""
-    u, flat = A.expand_rows(x), weight.flatten(0, 1)  # (N, K P), (K P, Q)
-    return u @ flat if bias is None else torch.addmm(bias, u, flat), u
-
-
 def _theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     y = A.combine_rows(x @ side_by_side(weight))  # of its own: at most the projected rows themselves
     return y if bias is None else y.add_(bias)
-
-
-class _AFirst(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-        y, u = _a_first(x, weight, bias, A)
-        ctx.save_for_backward(x, u, weight, bias)
-        ctx.A = A
-        return y
-
-    @staticmethod
-    @_exact
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, u, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return derivative(_plain_a_first, (x, weight, bias, ctx.A), grad)
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        grad_x = _combined(grad @ weight.flatten(0, 1).t(), ctx.A.adjoint) if needs_x else None
-        # u^T g as (g^T u)^T: the wide one is read along its rows.
-        grad_weight = (grad.t() @ u).t().view_as(weight) if needs_weight else None
-        return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
 class _ThetaFirst(torch.autograd.Function):
@@ -158,7 +109,6 @@ class _ThetaFirst(torch.autograd.Function):
         return _theta_first(x, weight, bias, A)
 
     @staticmethod
-    @_exact
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
@@ -172,8 +122,6 @@ class _ThetaFirst(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
-# What `Function.apply` does besides is for transforms of `torch.func`, under which none of these is called.
-_record_a_first: Callable[..., Tensor] = super(torch.autograd.Function, _AFirst).apply  # type: ignore[misc]
 _record_theta_first: Callable[..., Tensor] = super(torch.autograd.Function, _ThetaFirst).apply  # type: ignore[misc]
 
 
@@ -191,10 +139,10 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     Returns:
         (N, Q).
     """
-    bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
-    if torch.is_grad_enabled():
-        return _record_a_first(x, weight, bias, A)
-    return _a_first(x, weight, bias, A)[0]
+    u, flat = _expand(x, A), weight.flatten(0, 1)  # (N, K P), (K P, Q)
+    if bias is None:
+        return u @ flat
+    return torch.addmm(bias if bias.dtype == x.dtype else bias.to(x.dtype), u, flat)
 
 
 def theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
