@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .bases.composed import BoundConcat, BoundMix, BoundProduct
 from .bases.identity import BoundIdentity
-from .bases.polynomial import Polynomial
+from .bases.polynomial import BoundPolynomial
 from .bases.walked import BoundWalks
 from .basis import BoundBasis
 from .errors import reject
@@ -44,7 +44,7 @@ def block_diagonal(bounds: Sequence[BoundBasis]) -> BoundBasis:
     >>> batch = next(iter(DataLoader(graphs, batch_size=2)))
     >>> A = block_diagonal(batch.bound)
     >>> A
-    Polynomial(K=3, M=8, N=8, dtype=torch.float32)
+    BoundPolynomial(K=3, M=8, N=8, dtype=torch.float32)
     >>> BasisConv(8, 4, chebyshev)(batch.x, A).shape
     torch.Size([8, 4])
     """
@@ -78,8 +78,8 @@ def _concat(several: Sequence[BoundConcat]) -> BoundBasis:
     return BoundConcat([_joined(parts) for parts in zip(*(one.parts for one in several), strict=True)])
 
 
-def _polynomial(several: Sequence[Polynomial]) -> BoundBasis:
-    return Polynomial(_joined([one.operator for one in several]), several[0].K, several[0].a, several[0].c)
+def _polynomial(several: Sequence[BoundPolynomial]) -> BoundBasis:
+    return BoundPolynomial(_joined([one.operator for one in several]), several[0].K, several[0].a, several[0].c)
 
 
 def _product(several: Sequence[BoundProduct]) -> BoundBasis:
@@ -129,7 +129,7 @@ def _ends(several: Sequence[BoundBasis], edges: Sequence[Any]) -> tuple[Tensor, 
 _KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], BoundBasis]]] = [
     (BoundIdentity, lambda _: None, _identity),
     (BoundConcat, lambda one: tuple(part.K for part in one.parts), _concat),
-    (Polynomial, lambda one: (one.K, one.a, one.c), _polynomial),
+    (BoundPolynomial, lambda one: (one.K, one.a, one.c), _polynomial),
     (BoundProduct, lambda one: (one.first.K, one.second.K), _product),
     (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _mix),
     (BoundWalks, lambda one: one.likeness, _walks),

@@ -13,7 +13,7 @@ from torch_geometric.data import HeteroData
 
 from pyg_basisconv.bases import Walks
 from pyg_basisconv.walks import Sort, Vocabulary, parse
-from pyg_basisconv.walks.counting import Instances, Steps
+from pyg_basisconv.walks.counting import Instances, StepMatrices
 
 ABC = ["a", "b", "c"]
 A, B, C = ((0, False),), ((1, False),), ((2, False),)
@@ -340,7 +340,7 @@ def joined(some: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> list[t
 def test_counts_are_those_of_walks(facts: list[tuple[int, int, int]], sort: str) -> None:
     found = walks(sort, facts)
     table = np.array(facts, dtype=np.int64).reshape(-1, 3)
-    instances = Instances(parse(sort, ABC), Steps(table[:, ::2].T, table[:, 1], 5))
+    instances = Instances(parse(sort, ABC), StepMatrices(table[:, ::2].T, table[:, 1], 5))
     assert instances.count == len(found)
     assert instances.starts.tolist() == [sum(w[0] == n for w in found) for n in range(5)]
     assert instances.ends.tolist() == [sum(w[-1] == n for w in found) for n in range(5)]
@@ -368,29 +368,29 @@ def test_matrices_are_those_of_walks(facts: list[tuple[int, int, int]], sort: st
 
 def test_a_bound_where_counting_pairs_is_dear() -> None:
     edge_index = np.array(list(itertools.product(range(6), range(6)))).T
-    instances = Instances(parse("a.a", ["a"]), Steps(edge_index, np.zeros(36, dtype=np.int64), 6))
+    instances = Instances(parse("a.a", ["a"]), StepMatrices(edge_index, np.zeros(36, dtype=np.int64), 6))
     assert instances.count == 216
     steps, end = (6 + 36 + 36) + (6 + 36 + 36 * 6), 6 + 36
     assert instances.pairs(steps + end) == instances.pairs(steps) == (36, True)
     assert instances.pairs(steps - 1) == (36, False), "starts times ends, which is less than 216 walks"
-    once = Instances(parse("a", ["a"]), Steps(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 6))
+    once = Instances(parse("a", ["a"]), StepMatrices(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 6))
     assert once.pairs(0) == (3, False), "walks, which are less than 3 starts times 3 ends"
 
 
 def test_sequences_share_beginnings_and_ends() -> None:
-    empty = Steps(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 3)
+    empty = StepMatrices(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 3)
     for sort, states in (("(a|b.c){9}", 9 * 2 + 1), ("a{1,140}", 141), ("a.(b.b|c.c).a", 6), ("(a.b|c.b)", 3)):
         assert len(Instances(parse(sort, ABC), empty).states) == states
 
 
 def test_what_does_not_change_is_kept_once() -> None:
-    circle = Steps(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 3)
+    circle = StepMatrices(np.array([[0, 1, 2], [1, 2, 0]]), np.zeros(3, dtype=np.int64), 3)
     for sort in ("a{10000}", "a{4999}.b.a{5000}"):
         assert len(set(map(id, Instances(parse(sort, ABC), circle).onward))) <= 2
 
 
 def test_steps_along_no_edges_are_counted() -> None:
-    empty = Steps(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 100)
+    empty = StepMatrices(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 100)
     assert Instances(parse("a{50}", ABC), empty).pairs(50 * 100) == (0, True)
     assert Instances(parse("a{50}", ABC), empty).pairs(50 * 100 - 1) == (0, False)
 
@@ -398,7 +398,7 @@ def test_steps_along_no_edges_are_counted() -> None:
 def test_samples_are_drawn_evenly() -> None:
     """Two walks by the one first step, one by the other: all three as often."""
     edge_index, types = np.array([[0, 0, 1, 1, 2], [1, 2, 3, 4, 3]]), np.array([0, 0, 1, 1, 1])
-    instances = Instances(parse("a.b", ABC), Steps(edge_index, types, 5))
+    instances = Instances(parse("a.b", ABC), StepMatrices(edge_index, types, 5))
     random = np.random.default_rng(0)
     drawn = [tuple(instances.samples(1, random)[0]) for _ in range(3000)]
     assert set(drawn) == {(0, 1, 3), (0, 1, 4), (0, 2, 3)}
@@ -407,13 +407,13 @@ def test_samples_are_drawn_evenly() -> None:
 
 def test_counts_beyond_floating_point() -> None:
     edge_index = np.array(list(itertools.product(range(6), range(6)))).T
-    instances = Instances(parse("a{1000}", ["a"]), Steps(edge_index, np.zeros(36, dtype=np.int64), 6))
+    instances = Instances(parse("a{1000}", ["a"]), StepMatrices(edge_index, np.zeros(36, dtype=np.int64), 6))
     assert instances.count == np.inf
     assert instances.samples(3, np.random.default_rng(0)) == []
 
 
 def test_no_edges() -> None:
-    empty = Steps(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 3)
+    empty = StepMatrices(np.empty((2, 0), dtype=np.int64), np.empty(0, dtype=np.int64), 3)
     assert Instances(parse("a.b", ABC), empty).count == 0
     assert Instances(parse("a{0,1}", ABC), empty).starts.tolist() == [1, 1, 1]
     assert Instances(parse("a{0,1}", ABC), empty).pairs(10) == (3, True)

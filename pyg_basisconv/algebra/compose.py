@@ -13,7 +13,7 @@ from ..bases.composition import Levels
 from ..basis import Basis
 from ..conv import BasisConv
 from ..convert import convert, grids
-from ..convert.layers import Call, Converted
+from ..convert.layers import Converted, Signature
 from ..errors import check_flags, reject
 from ..grid import GridConv
 from ..plan import MACHINES, Plan, Problem, Tally
@@ -24,7 +24,7 @@ from .joined import Joined, Rows
 from .joining import join
 
 _OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
-LAYERS = (BasisConv, GridConv, Converted, grids.Converted, grids.Transposed)  # others may do more
+LAYERS = (BasisConv, GridConv, Converted, grids.ConvertedGrid, grids.Transposed)  # others may do more
 
 
 def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> BasisConv:
@@ -262,7 +262,7 @@ def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
     return channels.layer(images).to(like.device, like.dtype).train(module.training)
 
 
-def _read_alike(one: BasisConv, then: BasisConv) -> tuple[Call | None, dict[str, tuple[Basis, Basis]]]:
+def _read_alike(one: BasisConv, then: BasisConv) -> tuple[Signature | None, dict[str, tuple[Basis, Basis]]]:
     """The call of converted layers, and their bases for graphs that they read in another way, by the kind of these."""
     converted = [layer for layer in (one, then) if isinstance(layer, Converted)]
     if not converted:

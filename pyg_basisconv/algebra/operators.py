@@ -85,7 +85,7 @@ class Dense(Numbers):
         return self.values[:, channels.start : channels.stop].double()
 
 
-class Sparse(Numbers):
+class SparseNumbers(Numbers):
     """One of which some are: sparse in m and n, and maybe in p, or in p and q."""
 
     def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
@@ -114,7 +114,7 @@ class Sparse(Numbers):
         return found.index_put(tuple(index), values.double())
 
 
-class Layer(Operator):
+class LayerOperator(Operator):
     r"""A layer: its basis, bound, and its parameter.
 
     Of its P Q pairs of channels no more are asked for than the layer has matrices, as orthonormal mixtures: what is
@@ -195,7 +195,7 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
 
 def of_layer(
     layer: BasisConv, bound: BoundBasis, places: Places, in_channels: int | None, own: BoundBasis | None
-) -> Layer:
+) -> LayerOperator:
     """A layer as an operator from the sources of a bound basis to its targets."""
     weight = weight_of(layer, in_channels)
     if not isinstance(own, BoundBasis | None):
@@ -208,11 +208,11 @@ def of_layer(
         reject("phi_basis", f"{weight.shape[0]} matrices, as {layer.basis}", found.K, "bind the basis of the layer")
     if weight.device != places.place.device:
         reject("phi", f"a layer on {places.place.device}, as the basis", weight.device, "move one to the other")
-    return Layer(found, weight, places)
+    return LayerOperator(found, weight, places)
 
 
 def of_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> Numbers:
     """Numbers as an operator."""
     if phi.layout == torch.strided:
         return Dense(phi, places, sizes)
-    return Sparse(phi if phi.layout == torch.sparse_coo else phi.to_sparse(), places, sizes)
+    return SparseNumbers(phi if phi.layout == torch.sparse_coo else phi.to_sparse(), places, sizes)

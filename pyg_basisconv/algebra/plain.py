@@ -30,12 +30,12 @@ def plain(layer: BasisConv) -> nn.Module:
     if type(layer) is BasisConv and type(basis) is Identity and type(theta) is Full:
         with torch.device("meta"):
             made = nn.Linear(theta.P, theta.Q, bias=False), theta.weight[0].t()
-    elif isinstance(layer, grids.Converted) and type(basis) is Window:
+    elif isinstance(layer, grids.ConvertedGrid) and type(basis) is Window:
         made = _convolution(basis, theta)
     if made is None:
         return layer
     new, weight = made
-    form = layer.memory_format if isinstance(layer, grids.Converted) else None
+    form = layer.memory_format if isinstance(layer, grids.ConvertedGrid) else None
     weight = weight.detach().contiguous(memory_format=form or torch.contiguous_format)
     new.weight, new.bias = nn.Parameter(weight, theta.weight.requires_grad), layer.bias
     return new.train(layer.training)

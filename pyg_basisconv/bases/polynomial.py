@@ -15,7 +15,7 @@ from ..portable import portable, refuse
 from .adjacency import Adjacency, Laplacian, single
 
 
-class Polynomial(BoundBasis):
+class BoundPolynomial(BoundBasis):
     r"""The polynomials :math:`p_0 = I, p_1 = S, p_{k+1} = a \, S \, p_k + c \, p_{k-1}` of a square matrix S.
 
     a = 1, c = 0 gives the powers and a = 2, c = -1 the Chebyshev polynomials. `expand` runs the recurrence forward at
@@ -88,8 +88,8 @@ class Polynomial(BoundBasis):
         return total
 
     @kept
-    def adjoint(self) -> "Polynomial":
-        return Polynomial(self.operator.adjoint, self.K, self.a, self.c)
+    def adjoint(self) -> "BoundPolynomial":
+        return BoundPolynomial(self.operator.adjoint, self.K, self.a, self.c)
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
@@ -116,18 +116,18 @@ class Polynomial(BoundBasis):
         return self.operator.requires_grad
 
     @property
-    def T(self) -> "Polynomial":
-        return Polynomial(self.operator.T, self.K, self.a, self.c)
+    def T(self) -> "BoundPolynomial":
+        return BoundPolynomial(self.operator.T, self.K, self.a, self.c)
 
     def work(self, direction: Direction) -> Work:
         steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
         return self.operator.work("combine").times(steps)
 
-    def map(self, change: Callable[[Explicit], Explicit]) -> "Polynomial":
-        return Polynomial(self.operator.map(change), self.K, self.a, self.c)
+    def map(self, change: Callable[[Explicit], Explicit]) -> "BoundPolynomial":
+        return BoundPolynomial(self.operator.map(change), self.K, self.a, self.c)
 
-    def moved(self, device: torch.device) -> "Polynomial":
-        return Polynomial(self.operator.moved(device), self.K, self.a, self.c)
+    def moved(self, device: torch.device) -> "BoundPolynomial":
+        return BoundPolynomial(self.operator.moved(device), self.K, self.a, self.c)
 
 
 def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Powers(Basis):
                 (operator.M, operator.N),
                 "use a square graph",
             )
-        return Polynomial(operator, self.K, 1.0, 0.0)
+        return BoundPolynomial(operator, self.K, 1.0, 0.0)
 
     def extra_repr(self) -> str:
         return f"K={self.K}, operator={self.operator}"
@@ -258,7 +258,7 @@ class Chebyshev(Basis):
         plain = weight.numel() - graph.N
         scaled = 2 * weight / scale
         scaled = torch.cat([scaled[:plain], scaled[plain:] - 1])  # the loops stand last
-        return Polynomial(single(structure, scaled, graph.dtype), self.K, 2.0, -1.0)
+        return BoundPolynomial(single(structure, scaled, graph.dtype), self.K, 2.0, -1.0)
 
     def _lambda_max(self, graph: Graph, source: Tensor, weight: Tensor) -> Tensor:
         given = self.lambda_max if graph.lambda_max is None else graph.lambda_max

@@ -13,7 +13,7 @@ from ..kernels.grids import Ints
 from .grid import Lattice
 
 
-class Places(NamedTuple):
+class Sites(NamedTuple):
     """The sites on both sides, and for each member of the family which of them meet.
 
     sources, targets: (M, r), (N, r) positions; source_batch, target_batch: (M,), (N,) the sample of each.
@@ -32,8 +32,8 @@ class Places(NamedTuple):
         return alike and all(torch.equal(mine, t) for mine, t in pairs)
 
     @property
-    def T(self) -> "Places":
-        return Places(self.targets, self.target_batch, self.sources, self.source_batch, self.meetings.T)
+    def T(self) -> "Sites":
+        return Sites(self.targets, self.target_batch, self.sources, self.source_batch, self.meetings.T)
 
 
 class BoundSites(BoundBasis):
@@ -45,7 +45,7 @@ class BoundSites(BoundBasis):
         space: the shape of the grid that they are in.
     """
 
-    def __init__(self, places: Places, space: Ints, M: int, dtype: torch.dtype) -> None:
+    def __init__(self, places: Sites, space: Ints, M: int, dtype: torch.dtype) -> None:
         self.places, self.space = places, space
         self.K, self.M, self.N = len(places.meetings.runs), M, places.targets.shape[0]
         self.dtype, self.device = dtype, places.sources.device
@@ -86,10 +86,10 @@ class BoundSites(BoundBasis):
         sources, targets = places.sources.to(device), places.targets.to(device)
         of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
         met = places.meetings.to(device)
-        return BoundSites(Places(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
+        return BoundSites(Sites(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
 
 
-def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Places:
+def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Sites:
     """Finds which sites meet at each offset; makes the targets where they are not the sources.
 
     Args:
@@ -134,7 +134,7 @@ def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[In
         pairs[offset] = order[source], found
     runs = [pairs[offset] for offset in offsets]
     targets = (sites, batch) if same else _positions(known, lattice.targets)
-    return Places(sites, batch, *targets, Meetings(runs, M, targets[0].shape[0]))
+    return Sites(sites, batch, *targets, Meetings(runs, M, targets[0].shape[0]))
 
 
 def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:

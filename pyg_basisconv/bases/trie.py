@@ -16,9 +16,9 @@ from ..graph import gather
 from ..kernels.pattern import index_dtype
 
 Key = tuple[Hashable, bool]  # which factor, and whether it is turned round
-Chain = tuple[Key, ...]
+Path = tuple[Key, ...]
 Change = Callable[[Explicit], Explicit]
-_Branch = tuple[int, int, list[tuple[int, Chain]]]  # a node, its depth, and the chains that go on from it
+_Branch = tuple[int, int, list[tuple[int, Path]]]  # a node, its depth, and the chains that go on from it
 
 
 class Factor(NamedTuple):
@@ -41,7 +41,7 @@ class Leaf(NamedTuple):
     rows: Tensor | None
 
 
-class Part(NamedTuple):
+class Restricted(NamedTuple):
     """A factor on the rows that are reached before it.
 
     matrix: from these to those that it reaches; T: transposed; rows: (n,) which it reaches; starts: behind the root,
@@ -58,10 +58,10 @@ class Part(NamedTuple):
         """How many places of the matrix there are."""
         return self.matrix.edge_set.source.numel()
 
-    def map(self, change: Change, device: torch.device) -> "Part":
+    def map(self, change: Change, device: torch.device) -> "Restricted":
         """The same with other matrices."""
         starts = None if self.starts is None else self.starts.to(device)
-        return Part(change(self.matrix), change(self.T), self.rows.to(device), starts)
+        return Restricted(change(self.matrix), change(self.T), self.rows.to(device), starts)
 
 
 class Node:
@@ -69,7 +69,7 @@ class Node:
     chain ends here; children: how many nodes go on from here.
     """
 
-    def __init__(self, parent: int, part: Part) -> None:
+    def __init__(self, parent: int, part: Restricted) -> None:
         self.parent, self.part = parent, part
         self.members: list[int] = []
         self.children = 0
@@ -92,7 +92,7 @@ class Trie:
 
     def __init__(
         self,
-        chains: Sequence[Sequence[Chain]],
+        chains: Sequence[Sequence[Path]],
         factor: Callable[[Key], Factor],
         M: int,
         dtype: torch.dtype,
@@ -100,7 +100,7 @@ class Trie:
         merge: float = math.inf,
     ) -> None:
         self.M, self.dtype, self.device = M, dtype, device
-        factor, parts = cache(factor), dict[tuple[Key, int | None], Part]()
+        factor, parts = cache(factor), dict[tuple[Key, int | None], Restricted]()
         self.nodes: list[Node] = []  # parents before children, and what ends below a node before its next sibling
         self.at_root: list[int] = []
         # Parents are numbered from 1 on, the root is 0.
@@ -146,9 +146,9 @@ class Trie:
             if node.parent:
                 self.nodes[node.parent - 1].children += 1
 
-    def _branch(self, index: int, depth: int, group: list[tuple[int, Chain]], todo: "list[_Branch]") -> None:
+    def _branch(self, index: int, depth: int, group: list[tuple[int, Path]], todo: "list[_Branch]") -> None:
         """What goes on from a node, by the next key; what ends stays with it."""
-        branches: dict[Key, list[tuple[int, Chain]]] = {}
+        branches: dict[Key, list[tuple[int, Path]]] = {}
         ends = self.nodes[index - 1].members if index else self.at_root
         for member, chain in group:
             if len(chain) > depth:
@@ -164,8 +164,8 @@ class Trie:
         key: Key,
         before: Node | None,
         factor: Callable[[Key], Factor],
-        parts: dict[tuple[Key, int | None], Part],
-    ) -> Part:
+        parts: dict[tuple[Key, int | None], Restricted],
+    ) -> Restricted:
         """One factor more. From the same rows it is the same, and in long chains they soon are."""
         rows = None if before is None else before.part.rows
         place = key, None if rows is None else id(rows)
@@ -176,7 +176,7 @@ class Trie:
             parts[place] = part._replace(rows=alike)
         return parts[place]
 
-    def _restricted(self, factor: Factor, rows: Tensor | None) -> Part:
+    def _restricted(self, factor: Factor, rows: Tensor | None) -> Restricted:
         """A factor on some rows, and on those that it reaches from there."""
         source, target, weight = factor
         M = self.M
@@ -364,14 +364,14 @@ def _bound(first: Tensor, second: Tensor) -> float:
     return min(float(into @ out), float(row.unique().numel()) * float(column.unique().numel()))
 
 
-def _walks(first: Part, second: Part) -> float:
+def _walks(first: Restricted, second: Restricted) -> float:
     """How many pairs of an edge of the first and an edge of the second meet: the entries of their product at most."""
     a, b = first.matrix.edge_set, second.matrix.edge_set
     into = torch.bincount(a.target, minlength=a.N).double()
     return float(into @ torch.bincount(b.source, minlength=a.N).double())
 
 
-def _merged(first: Part, second: Part) -> Part:
+def _merged(first: Restricted, second: Restricted) -> Restricted:
     """Both factors as one matrix."""
     product = torch.sparse.mm(_coo(first.matrix), _coo(second.matrix)).coalesce()
     (source, target), values = product.indices(), product.values().clone()  # of its own, and not of a sparse tensor
@@ -386,9 +386,9 @@ def _part(
     rows: Tensor,
     starts: Tensor | None,
     dtype: torch.dtype,
-) -> Part:
+) -> Restricted:
     """A matrix from M rows to some."""
     narrow = index_dtype(M, rows.numel())
     ends = source.to(narrow, copy=True), target.to(narrow, copy=True)
     matrix = TypedEdges(EdgeSet(1, M, rows.numel(), None, *ends), weight, dtype)
-    return Part(matrix, matrix.T, rows, starts)
+    return Restricted(matrix, matrix.T, rows, starts)

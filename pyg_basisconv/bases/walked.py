@@ -19,7 +19,7 @@ from ..walks import Step
 from .adjacency import power, root
 from .edges import count_types
 from .relations import Norm, normalised
-from .trie import Chain, Change, Factor, Key, Leaf, Trie
+from .trie import Change, Factor, Key, Leaf, Path, Trie
 
 _ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
 _MOST = 1e15  # walks: with more, or fewer than one in so many, float32 has no room for the numbers and their inverses
@@ -132,7 +132,7 @@ class _Chains(NamedTuple):
     which all is computed.
     """
 
-    chains: Sequence[Sequence[Chain]]
+    chains: Sequence[Sequence[Path]]
     others: Mapping[Hashable, Factor]
     wide: torch.dtype
 
@@ -157,7 +157,7 @@ class BoundWalks(BoundBasis):
 
     def __init__(
         self,
-        sorts: Sequence[Sequence[Chain]],
+        sorts: Sequence[Sequence[Path]],
         steps: Steps,
         texts: Sequence[str],
         limit: int,
@@ -447,7 +447,7 @@ def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dty
     return Factor(nodes, nodes, gather(scale(total), nodes).to(dtype))
 
 
-def _turned(chains: Sequence[Sequence[Chain]]) -> list[list[Chain]]:
+def _turned(chains: Sequence[Sequence[Path]]) -> list[list[Path]]:
     """The chains from their ends, with their factors turned round."""
     return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
 

@@ -16,7 +16,7 @@ from ..kernels.grids import Ints, pooling_targets
 from ..portable import portable, refuse
 from .grid import BoundGrid, Lattice, Mode, Norm, check_mode, ints
 from .gridded import Gridded
-from .sites import BoundSites, Places, find
+from .sites import BoundSites, Sites, find
 
 
 class Window(Gridded):
@@ -113,7 +113,7 @@ class Window(Gridded):
         if self.shape is not None:
             self.targets(self.shape)
         self._bound = IdentityCache(8)
-        self._found: Places | None = None  # the last ones: a graph asks with a copy of what the call asked with
+        self._found: Sites | None = None  # the last ones: a graph asks with a copy of what the call asked with
         if sites is not None:
             self._check_sites(sites)
         self.counts_batch = sites is not None
@@ -250,7 +250,7 @@ class Window(Gridded):
         )
         return bound
 
-    def _places(self, batch: Tensor | None) -> Places:
+    def _places(self, batch: Tensor | None) -> Sites:
         """Which sites meet, found once for the same ones."""
         assert self.sites is not None
         assert self.shape is not None
@@ -258,7 +258,7 @@ class Window(Gridded):
         if not isinstance(batch, Tensor | None):
             reject("batch", "a tensor", type(batch).__name__, "convert it with torch.as_tensor")
 
-        def search() -> Places:
+        def search() -> Sites:
             if torch.compiler.is_exporting():
                 refuse("basis", "a window of a whole grid", self)
             self._check_sites(sites)  # again, where they have changed
@@ -268,7 +268,7 @@ class Window(Gridded):
                 self._found = self._found if portable() else found
             return found
 
-        places: Places = self._bound.get((sites, batch), None, search)
+        places: Sites = self._bound.get((sites, batch), None, search)
         return places
 
     def __getstate__(self) -> dict[str, object]:

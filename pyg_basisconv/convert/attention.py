@@ -20,7 +20,7 @@ from ..mechanisms import Mechanism
 from ..theta import Theta
 from .build import mean
 from .ends import Ends, by_edge, read_ends, returned, targets
-from .layers import Call, pair, reset
+from .layers import Signature, pair, reset
 from .registry import Left
 from .whole import Whole, check_forms
 
@@ -56,7 +56,7 @@ class Attending(Whole):
         blind: int | None = None,
     ) -> None:
         super().__init__()
-        self.call = Call.of(layer)
+        self.call = Signature.of(layer)
         self.conv, self.values, self.root = conv, values, root
         self.loops, self.edge_dim, self.blind, self.average = loops, edge_dim or 0, blind, mean(layer)
 

@@ -13,7 +13,7 @@ from ..bases import Adjacency
 from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Pass, Theta
-from .layers import Call, Converted
+from .layers import Converted, Signature
 from .registry import Left
 
 
@@ -23,7 +23,7 @@ def basis_conv(
     basis: Basis,
     bias: nn.Parameter | None = None,
     *,
-    call: Call | None = None,
+    call: Signature | None = None,
     theta: Theta | None = None,
     heads: int = 1,
     kind: type[BasisConv] = BasisConv,

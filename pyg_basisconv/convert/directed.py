@@ -13,7 +13,7 @@ from ..conv import BasisConv
 from ..theta import Full
 from .attention import fill, matrix
 from .build import agree, basis_conv, mean, plain
-from .layers import Call, Parts, pair, reset
+from .layers import Parts, Signature, pair, reset
 from .registry import Left, rebuild, rule
 
 _TURNED = IdentityCache()
@@ -30,7 +30,7 @@ class Signed(nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.call = Call(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
+        self.call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
         self.pos, self.neg = (
             self._side(layer, *linears)
             for linears in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))
@@ -60,7 +60,7 @@ class Balanced(nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.call = Call(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
+        self.call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
         F, A = layer.in_channels, plain(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for neighbour, root in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r)):

@@ -19,7 +19,7 @@ from .attention import own
 from .registry import Left, rule
 
 
-class Converted(GridConv):
+class ConvertedGrid(GridConv):
     """A `GridConv` that takes the call of the layer of torch that it replaces."""
 
     basis: Window
@@ -41,7 +41,7 @@ class Converted(GridConv):
         return y
 
 
-class Transposed(Converted):
+class Transposed(ConvertedGrid):
     """A `GridConv` that takes the call of a `torch.nn.ConvTranspose2d`, or one with another number of axes."""
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # type: ignore[override]
@@ -72,7 +72,7 @@ class Transposed(Converted):
         return _spreading(window.kernel_size, window.stride, window.padding, window.dilation, more)
 
 
-class Unfolded(Converted):
+class Unfolded(ConvertedGrid):
     """A `GridConv` that takes the call of a `torch.nn.Unfold`, and gives what that gives: the grid in one axis."""
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
@@ -97,7 +97,7 @@ def convolution(layer: Any) -> nn.Module:
     stride, dilation = axes(layer.stride, n), axes(layer.dilation, n)
     window = Window(None, size, stride, padding, dilation, layer.padding_mode)
     Q, P = kernel.shape[0], kernel.shape[1] * g
-    return filled(Converted, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
+    return filled(ConvertedGrid, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
 
 
 @rule(nn.ConvTranspose1d)
@@ -130,7 +130,7 @@ def pooling(layer: Any) -> nn.Module:
             divisor, norm = 1, "padded" if layer.count_include_pad else "mean"
     stride, padding = axes(layer.stride or kernel, n), axes(layer.padding, n)
     window = Window(None, kernel, stride, padding, ceil_mode=layer.ceil_mode, norm=norm)
-    return without_parameters(Converted, window, Pass(scale=1 / divisor))
+    return without_parameters(ConvertedGrid, window, Pass(scale=1 / divisor))
 
 
 @rule(nn.Unfold)
@@ -168,7 +168,7 @@ def taps_of(kernel: Tensor, groups: int) -> Tensor:
     return kernel.detach().clone().flatten(2).unflatten(0, (groups, -1))
 
 
-def filled(kind: type[Converted], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
+def filled(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
     """A layer with these blocks of channels, (K, g, P / g, Q / g), and the bias of another; the parameter is a view."""
     g = blocks.shape[1]
     theta: Theta = Full() if g == 1 else Depthwise() if g == P == Q else Grouped(g)
@@ -182,6 +182,6 @@ def filled(kind: type[Converted], P: int, Q: int, window: Window, blocks: Tensor
     return new
 
 
-def without_parameters(kind: type[Converted], window: Window, theta: Pass) -> nn.Module:
+def without_parameters(kind: type[ConvertedGrid], window: Window, theta: Pass) -> nn.Module:
     """A layer that learns nothing, of any width."""
     return kind(-1, -1, window, theta, bias=False)

@@ -18,13 +18,13 @@ from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph
 from ..plan import Plan
-from ..program import Call as Arguments
+from ..program import Call
 
 _COALESCED = IdentityCache()
 
 
 @dataclass(frozen=True)
-class Call:
+class Signature:
     """How a PyG layer is called.
 
     Args:
@@ -43,7 +43,7 @@ class Call:
     merge: bool = False
 
     @classmethod
-    def of(cls, layer: Any, values: str = "keep", merge: bool = False) -> "Call":
+    def of(cls, layer: Any, values: str = "keep", merge: bool = False) -> "Signature":
         """The call of a layer, read from its `forward`."""
         names = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         return cls(type(layer).__name__, names, layer.flow, values, merge)
@@ -51,15 +51,15 @@ class Call:
     @cached_property
     def _is_ours(self) -> bool:
         """Whether the arguments are in the order of BasisConv's own, and are taken as they are."""
-        return self.names == Arguments._fields[: len(self.names)] and self.flow == "source_to_target"
+        return self.names == Call._fields[: len(self.names)] and self.flow == "source_to_target"
 
-    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Those of BasisConv; see `read`."""
         if self._is_ours and not kwargs and 2 <= len(args) <= len(self.names):
             edges = args[1]
             if type(edges) is Tensor and edges.layout is torch.strided:
-                return Arguments(*args)
-        return Arguments(**self.read(args, kwargs))
+                return Call(*args)
+        return Call(**self.read(args, kwargs))
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments by name, with x and edge_index as BasisConv takes them."""
@@ -128,7 +128,7 @@ class Converted(BasisConv):
     """
 
     def __init__(
-        self, call: Call, *args: Any, others: dict[str, Basis] | None = None, messages: str = "auto", **kwargs: Any
+        self, call: Signature, *args: Any, others: dict[str, Basis] | None = None, messages: str = "auto", **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
         self.call, self.messages = call, messages
@@ -147,7 +147,7 @@ class Converted(BasisConv):
         messages = not self._fused and self.order == "auto"
         return super()._choose(bound, self.messages if messages else order)
 
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = self.call.arguments(args, kwargs)
         if self.others:
             other = self._other(call.edge_index, call.edge_weight)
@@ -181,7 +181,7 @@ class Parts(nn.Module):
 
     def __init__(
         self,
-        call: Call,
+        call: Signature,
         conv: BasisConv,
         root: BasisConv | None = None,
         before: nn.Module | None = None,

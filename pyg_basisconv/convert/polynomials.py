@@ -12,7 +12,7 @@ from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Heads
 from .build import basis_conv, mean, only_sum, plain
-from .layers import Call
+from .layers import Signature
 from .registry import rule
 
 
@@ -135,5 +135,5 @@ def _mixture(layer: Any, coefficients: list[float]) -> BasisConv:
     return basis_conv(layer, [layer.lin], bias=layer.lin.bias, call=_call(layer), cached=layer.cached, **kinds)
 
 
-def _call(layer: Any) -> Call:
-    return Call.of(layer, merge=mean(layer))
+def _call(layer: Any) -> Signature:
+    return Signature.of(layer, merge=mean(layer))

@@ -19,7 +19,7 @@ from ..theta import Pass, Split
 from .attention import fill, matrix, own, some_left, started, weigh
 from .build import only_sum
 from .ends import by_edge, read_ends, returned
-from .layers import Call, reset
+from .layers import Signature, reset
 from .registry import rule
 from .whole import Whole, check_forms, joined
 
@@ -85,7 +85,7 @@ class Relational(Whole):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.call = Call.of(layer)
+        self.call = Signature.of(layer)
         H, D, K = layer.heads, layer.heads * layer.out_channels, layer.heads * layer.dim
         self.relations, self.heads, self.concat, self.mod = layer.num_relations, H, layer.concat, layer.mod
         self.dim = layer.dim

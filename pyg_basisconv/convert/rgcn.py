@@ -21,7 +21,7 @@ from .attention import fill, own
 from .build import mean
 from .directed import free_conv
 from .ends import read_ends
-from .layers import Call, Converted, pair, reset
+from .layers import Converted, Signature, pair, reset
 from .registry import rule
 
 _READ = IdentityCache()
@@ -61,7 +61,9 @@ class Related(Converted):
         basis = Relations(R, "mean" if mean(layer) else None, self_loop=within)
         kept = {"flow": layer.flow, "decomposed_layers": layer.decomposed_layers}
         with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-            super().__init__(Call.of(layer), layer.in_channels_l, layer.out_channels, basis, theta, bias=False, **kept)
+            super().__init__(
+                Signature.of(layer), layer.in_channels_l, layer.out_channels, basis, theta, bias=False, **kept
+            )
         fill(self.theta, **weights)
         apart = root is not None and not within
         self.root = free_conv(layer, Identity(), root.unsqueeze(0), root) if apart else None

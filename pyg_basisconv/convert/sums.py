@@ -13,13 +13,13 @@ from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import agree, basis_conv, mean, only_sum, plain
-from .layers import Beside, Call, Normalize, Parts, one, pair, reset
+from .layers import Beside, Normalize, Parts, Signature, one, pair, reset
 from .registry import Left, rule
 
 
 def rooted(
     layer: Any,
-    call: Call,
+    call: Signature,
     basis: Basis,
     neighbour: Linear,
     root: Linear | None,
@@ -41,7 +41,7 @@ def rooted(
 @rule(GraphConv)
 def graph(layer: Any) -> nn.Module:
     """The sum or mean of the weighted neighbours, and the root."""
-    return rooted(layer, Call.of(layer, merge=mean(layer)), plain(layer), layer.lin_rel, layer.lin_root)
+    return rooted(layer, Signature.of(layer, merge=mean(layer)), plain(layer), layer.lin_rel, layer.lin_root)
 
 
 @rule(SAGEConv)
@@ -49,7 +49,7 @@ def sage(layer: Any) -> nn.Module:
     """The same, unweighted; optionally a non-linear projection before and a normalisation after."""
     if layer.project and layer.flow == "target_to_source":
         raise Left("project=True with flow='target_to_source', where PyG leaves the projection out")
-    call, basis = Call.of(layer, values="drop", merge=mean(layer)), plain(layer)
+    call, basis = Signature.of(layer, values="drop", merge=mean(layer)), plain(layer)
     root = layer.lin_r if layer.root_weight else None
     before = nn.Sequential(deepcopy(layer.lin), nn.ReLU()) if layer.project else None
     return rooted(layer, call, basis, layer.lin_l, root, before, Normalize() if layer.normalize else None)
@@ -60,7 +60,7 @@ def cluster(layer: Any) -> BasisConv:
     """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow."""
     only_sum(layer)
     A = EnhancedMean(layer.diag_lambda, layer.add_self_loops, outgoing=layer.flow == "target_to_source")
-    call = Call.of(layer, values="reject", merge=True)
+    call = Signature.of(layer, values="reject", merge=True)
     return basis_conv(layer, [layer.lin_out, layer.lin_root], A + Identity(), layer.lin_out.bias, call=call)
 
 
@@ -103,7 +103,7 @@ class EnhancedMean(Basis):
 @rule(SimpleConv)
 def simple(layer: Any) -> nn.Module:
     """Sum or mean without a parameter, alone, or added to the node itself, or beside it."""
-    call, A = Call.of(layer, merge=mean(layer)), plain(layer)
+    call, A = Signature.of(layer, merge=mean(layer)), plain(layer)
     if layer.combine_root == "cat":
         return Parts(call, basis_conv(layer, [], A), after=Beside())
     if layer.combine_root == "sum":

@@ -17,7 +17,7 @@ from ..errors import check_count, check_flags, reject
 from ..explicit import members
 from ..features import check_features
 from ..theta import Full, Pass, Theta
-from .edges import EdgeType, Part, typed_edges
+from .edges import EdgeType, TypeEdges, typed_edges
 from .masks import EdgeMask, lend
 from .sums import TypedSum
 
@@ -149,7 +149,7 @@ class HeteroBasisConv(nn.Module):
         sizes = self._check(x_dict, edge_index_dict, weights)
         present = [edge_type for edge_type in self.edge_types if edge_type in edge_index_dict]
         targets = {t: sizes[t] for t in dict.fromkeys(edge_type[2] for edge_type in present)}
-        parts = {t: Part.of(t, edge_index_dict[t], weights.get(t), sizes[t[0]], targets) for t in present}
+        parts = {t: TypeEdges.of(t, edge_index_dict[t], weights.get(t), sizes[t[0]], targets) for t in present}
         terms = self._terms(x_dict, parts, sum(targets.values()))
         result: dict[str, Tensor] = {}
         if terms:
@@ -163,11 +163,11 @@ class HeteroBasisConv(nn.Module):
                 result[t] = result[t] + bias.to(result[t].dtype)
         return {t: result[t] for t in self.node_types if t in result}
 
-    def _terms(self, x_dict: Mapping[str, Tensor], parts: Mapping[EdgeType, Part], N: int) -> list[Tensor]:
+    def _terms(self, x_dict: Mapping[str, Tensor], parts: Mapping[EdgeType, TypeEdges], N: int) -> list[Tensor]:
         """What the edges give, (*, N, Q): of all types that are summed together, and of those that are many."""
         terms: list[Tensor] = []
         products: list[Tensor] = []  # x_s Theta_r of each of these:
-        together: list[Part] = []
+        together: list[TypeEdges] = []
         M = 0
         for s, starting in self.starting.items():
             some = [(number, parts[t]) for number, t in enumerate(starting) if t in parts]
@@ -186,7 +186,7 @@ class HeteroBasisConv(nn.Module):
             terms.append(self._applied(self.sum, z, together, N))
         return terms
 
-    def _applied(self, conv: BasisConv, x: Tensor, parts: list[Part], N: int) -> Tensor:
+    def _applied(self, conv: BasisConv, x: Tensor, parts: list[TypeEdges], N: int) -> Tensor:
         """An operator, on the edges of several types."""
         if not torch.compiler.is_compiling():
             lend([self.masks[part.name] for part in parts], parts, conv)

@@ -18,7 +18,7 @@ _TYPED = IdentityCache()
 _WEIGHTS = IdentityCache()
 
 
-class Part(NamedTuple):
+class TypeEdges(NamedTuple):
     """The edges of one type.
 
     weight: (E,), or None for ones. rows, columns: where the sources and the targets stand. number: of the type.
@@ -34,7 +34,7 @@ class Part(NamedTuple):
     @classmethod
     def of(
         cls, name: EdgeType, edge_index: Any, edge_weight: Tensor | None, M: int, targets: Mapping[str, int]
-    ) -> "Part":
+    ) -> "TypeEdges":
         """Reads what the user gave, in any of PyG's layouts.
 
         Args:
@@ -80,7 +80,7 @@ class Part(NamedTuple):
         return self.edges.ends()
 
 
-def typed_edges(parts: Sequence[Part]) -> tuple[Tensor, Tensor | None, Tensor]:
+def typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor | None, Tensor]:
     """The edges of all parts, (2, E), their weights, (E,), where there are any, and their types, (E,).
 
     They are kept for as long as the tensors from which they came.

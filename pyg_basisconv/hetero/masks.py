@@ -8,7 +8,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from ..conv import BasisConv
 from ..errors import reject
-from .edges import Part
+from .edges import TypeEdges
 
 
 class EdgeMask(MessagePassing):
@@ -33,7 +33,7 @@ class EdgeMask(MessagePassing):
         """There is nothing to compile."""
 
 
-def lend(masks: Sequence[EdgeMask], parts: Sequence[Part], conv: BasisConv) -> None:
+def lend(masks: Sequence[EdgeMask], parts: Sequence[TypeEdges], conv: BasisConv) -> None:
     """Gives a layer the masks of all edges, in their order, or takes those of an earlier call from it."""
     if any(mask.explain for mask in masks):
         counts = [part.ends[0].numel() for part in parts]

@@ -17,7 +17,7 @@ from .products import _sddmm, _spmm, plain_sddmm, plain_spmm
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Some consecutive pairs, and the edges into them.
 
     members: those of the pairs, each with its first row and the one behind its last. at: the target of each pair.
@@ -64,7 +64,7 @@ class Pairs:
         self.ptr = torch.cat([count.new_zeros(1), count.cumsum(0)]).to(self.index.dtype)
         self.at = distinct % max(1, N)
         self.runs = [run.tolist() for run in (distinct // max(1, N)).unique_consecutive(return_counts=True)]
-        self._pieces: dict[int, list[Piece]] = {}
+        self._pieces: dict[int, list[Chunk]] = {}
 
     @property
     def count(self) -> int:
@@ -83,7 +83,7 @@ class Pairs:
         place = pair.repeat_interleave(self.ptr.diff(), output_size=self.index.numel())
         return place if self.order is None else torch.empty_like(place).index_copy_(0, self.order, place)
 
-    def pieces(self, width: int) -> list[Piece]:
+    def pieces(self, width: int) -> list[Chunk]:
         """All pairs, a few at a time, for rows of some width."""
         numbers = _NUMBERS.get(self.at.device.type, _NUMBERS["cpu"])
         size = max(64, numbers >> max(0, width - 1).bit_length())
@@ -92,7 +92,7 @@ class Pairs:
                 self._pieces[size] = list(self._cut(size))
         return self._pieces[size]
 
-    def _cut(self, size: int) -> Iterator[Piece]:
+    def _cut(self, size: int) -> Iterator[Chunk]:
         members, counts = self.runs
         ends = list(accumulate(counts))
         first = 0
@@ -115,7 +115,7 @@ class Pairs:
             sources, place = torch.unique(index, return_inverse=True)
             row = torch.repeat_interleave(rows, ptr.diff(), output_size=b - a)
             by_source = compress(place.to(ptr.dtype), row, sources.numel())
-            yield Piece(
+            yield Chunk(
                 members=mine,
                 at=at,
                 entries=slice(a, b),
@@ -135,29 +135,29 @@ class _Call(NamedTuple):
     weight: Tensor | None
     batch: int
 
-    def pieces(self, weight: Tensor) -> list[Piece]:
+    def pieces(self, weight: Tensor) -> list[Chunk]:
         _, blocks, *block = weight.shape
         return self.pairs.pieces(self.batch * blocks * max(block))
 
-    def reach(self, x: Tensor, piece: Piece) -> Tensor:
+    def reach(self, x: Tensor, piece: Chunk) -> Tensor:
         """A_k^T x at the pairs: (M, B W) -> (t B, W)."""
         weight = None if self.weight is None else self.weight[piece.entries].to(x.dtype)
         return self._apart(_spmm(x, weight, None, piece.enter))
 
-    def read(self, z: Tensor, piece: Piece) -> Tensor:
+    def read(self, z: Tensor, piece: Chunk) -> Tensor:
         """What stands at the targets: (N, B W) -> (t B, W)."""
         return self._apart(z.index_select(0, piece.at))
 
     def _apart(self, rows: Tensor) -> Tensor:
         return rows.view(-1, rows.shape[1] // self.batch)
 
-    def leave(self, v: Tensor, piece: Piece, total: Tensor) -> None:
+    def leave(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
         """Adds rows (t B, W) to their targets in total, (N, B W)."""
         v = v.view(piece.at.numel(), total.shape[1])
         v = v if piece.leave is None else _spmm(v, None, None, piece.leave)
         total.index_add_(0, piece.targets, v.to(total.dtype))
 
-    def spread(self, v: Tensor, piece: Piece, total: Tensor) -> None:
+    def spread(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
         """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W)."""
         weight = None
         if self.weight is not None:
@@ -167,12 +167,12 @@ class _Call(NamedTuple):
         v = _spmm(v, None if weight is None else weight.to(v.dtype), None, piece.spread)
         total.index_add_(0, piece.sources, v.to(total.dtype))
 
-    def slopes(self, x: Tensor, v: Tensor, piece: Piece) -> Tensor:
+    def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
         """The derivatives by the weights, of rows v that stand at the pairs: those of x, (M, B W), and v, (t B, W)."""
         return _sddmm(x, v.view(piece.at.numel(), x.shape[1]), piece.enter)
 
 
-def _multiply(rows: Tensor, weight: Tensor, piece: Piece, batch: int) -> Tensor:
+def _multiply(rows: Tensor, weight: Tensor, piece: Chunk, batch: int) -> Tensor:
     """Each member's rows with its matrix of blocks: (t B, g P), (K, g, P, Q) -> (t B, g Q)."""
     _, blocks, P, Q = weight.shape
     out = rows.new_empty(rows.shape[0], blocks * Q)
@@ -183,7 +183,7 @@ def _multiply(rows: Tensor, weight: Tensor, piece: Piece, batch: int) -> Tensor:
     return out
 
 
-def _outer(rows: Tensor, others: Tensor, piece: Piece, batch: int, total: Tensor) -> None:
+def _outer(rows: Tensor, others: Tensor, piece: Chunk, batch: int, total: Tensor) -> None:
     """Adds the inner products of each member's rows to its blocks: (t B, g P), (t B, g Q), (K, g, P, Q)."""
     _, _, P, Q = total.shape
     for k, a, b in piece.members:

@@ -74,7 +74,7 @@ class Meetings:
             yield first, last, rows.view(last - first, K * W)
 
 
-class _Products(torch.autograd.Function):
+class _TiledProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
         ctx.save_for_backward(x, weight)
@@ -90,12 +90,12 @@ class _Products(torch.autograd.Function):
         turned = ctx.meetings.T
         if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
             return (*_both(x, weight, grad, turned), None)
-        grad_x = _Products.apply(grad, weight.transpose(1, 2), turned) if ctx.needs_input_grad[0] else None
-        grad_weight = _Outer.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
+        grad_x = _TiledProducts.apply(grad, weight.transpose(1, 2), turned) if ctx.needs_input_grad[0] else None
+        grad_weight = _TiledOuter.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
         return grad_x, grad_weight, None
 
 
-class _Outer(torch.autograd.Function):
+class _TiledOuter(torch.autograd.Function):
     """The derivative by the weights: for each member, the inner products of the rows that meet."""
 
     @staticmethod
@@ -111,8 +111,8 @@ class _Outer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, y = ctx.saved_tensors
-        grad_x = _Products.apply(y, grad.transpose(1, 2), ctx.meetings.T) if ctx.needs_input_grad[0] else None
-        grad_y = _Products.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
+        grad_x = _TiledProducts.apply(y, grad.transpose(1, 2), ctx.meetings.T) if ctx.needs_input_grad[0] else None
+        grad_y = _TiledProducts.apply(x, grad, ctx.meetings) if ctx.needs_input_grad[1] else None
         return grad_x, grad_y, None
 
 
@@ -154,7 +154,7 @@ def gather_matmul(x: Tensor, weight: Tensor, meetings: Meetings) -> Tensor:
             y = y.index_add(-2, target, x.index_select(-2, source) @ matrix)
         return y
     if x.dim() == 2:
-        y = _Products.apply(x.contiguous(), weight, meetings)
+        y = _TiledProducts.apply(x.contiguous(), weight, meetings)
         return y
     flat = x.reshape(x.shape[:-2].numel(), *x.shape[-2:])
     y = torch.stack([gather_matmul(x_b, weight, meetings) for x_b in flat]) if len(flat) else x.new_zeros(0)

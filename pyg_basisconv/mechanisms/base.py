@@ -232,7 +232,7 @@ def draw(parameter: Tensor) -> None:
         glorot(parameter, parameter.shape[-2] if parameter.dim() > 2 else 1, parameter.shape[-1])
 
 
-class Composed(Mechanism):
+class Combination(Mechanism):
     """A mechanism made of others."""
 
     def __init__(self, *parts: Mechanism) -> None:
@@ -253,7 +253,7 @@ class Composed(Mechanism):
         return [part.score(content, entries) for part in self.parts]  # type: ignore[operator]
 
 
-class Sum(Composed):
+class Sum(Combination):
     """`a + b`."""
 
     def score(self, content: Content, entries: Entries) -> Score:
@@ -264,7 +264,7 @@ class Sum(Composed):
         return " + ".join(map(repr, self.parts))
 
 
-class Times(Composed):
+class Times(Combination):
     """`a * b`, entry by entry."""
 
     def score(self, content: Content, entries: Entries) -> Score:
@@ -275,7 +275,7 @@ class Times(Composed):
         return " * ".join(f"({part!r})" if isinstance(part, Sum) else repr(part) for part in self.parts)
 
 
-class Scaled(Composed):
+class Scaled(Combination):
     """`2.5 * a`."""
 
     def __init__(self, part: Mechanism, factor: float) -> None:
@@ -290,7 +290,7 @@ class Scaled(Composed):
         return f"({part!r}) * {self.factor}" if isinstance(part, Sum) else f"{part!r} * {self.factor}"
 
 
-class Then(Composed):
+class Then(Combination):
     """`a.then(activation)`."""
 
     def __init__(self, part: Mechanism, activation: Callable[[Tensor], Tensor]) -> None:

@@ -15,7 +15,7 @@ from ..kernels.attend import Side
 from ..kernels.pairs import spread
 from ..theta.heads import all_heads, product
 from .base import (
-    Composed,
+    Combination,
     Mechanism,
     Score,
     Sizes,
@@ -232,7 +232,7 @@ class MLP(Mechanism):
         return ", ".join(shown + ([f"edge_dim={self.edge_dim}"] if self.edge_dim else []))
 
 
-class Perceptron(Composed):
+class Perceptron(Combination):
     r"""A hidden layer over scores, :math:`\sum_d \alpha'_{kd} \, act(\sum_i \alpha_{kid} s_i + (z_{mn} W_k)_d)`.
 
     With one inner product and features of edges this is the mixed attention of MatNet (Kwon et al., arXiv:2106.11113).

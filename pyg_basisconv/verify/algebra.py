@@ -132,7 +132,7 @@ def with_statistics(model: Any) -> Any:
     return model.eval()
 
 
-class Steps(nn.Module):
+class GraphSequential(nn.Module):
     """Layers one after the other, of which those that pass messages read the graph."""
 
     def __init__(self, *steps: nn.Module) -> None:
@@ -159,10 +159,12 @@ FOLDED: dict[str, Callable[[], Any]] = {
         nn.Conv2d(Q, Q, 3, groups=Q),
         nn.BatchNorm2d(Q, affine=False),
     ),
-    "convolutions": lambda: Steps(
+    "convolutions": lambda: GraphSequential(
         nn.Linear(P, P), pyg.GCNConv(P, H), pyg.BatchNorm(H), nn.ReLU(), pyg.TAGConv(H, Q), nn.Linear(Q, Q)
     ),
-    "chain": lambda: Steps(*(BasisConv(*widths, bases.Powers(2)) for widths in ((P, WIDE), (WIDE, WIDE), (WIDE, Q)))),
+    "chain": lambda: GraphSequential(
+        *(BasisConv(*widths, bases.Powers(2)) for widths in ((P, WIDE), (WIDE, WIDE), (WIDE, Q)))
+    ),
 }
 
 

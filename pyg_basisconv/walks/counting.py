@@ -14,7 +14,7 @@ from .grammar import Sort, Step
 Vector = NDArray[np.float64]
 
 
-class Steps:
+class StepMatrices:
     """The matrices of steps, (N, N), made when they are asked for.
 
     Args:
@@ -91,7 +91,7 @@ class Instances:
         steps: the matrices of the graph.
     """
 
-    def __init__(self, sort: Sort, steps: Steps) -> None:
+    def __init__(self, sort: Sort, steps: StepMatrices) -> None:
         self.steps, self.N = steps, steps.N
         self.states = states_of(sort.sequences)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import reject
 from .syntax import LONGEST, Reader
-from .tree import Chain, Choice, Name, Node, Repeat, join, written
+from .tree import Choice, Concatenation, Name, Node, Repetition, join, written
 from .vocabulary import IDS, Vocabulary
 from .wording import brief, shown
 
@@ -80,7 +80,7 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
         tree = Reader(sort, words).read()
         source = sort
     elif isinstance(sort, Sequence) and len(sort):
-        tree = join(Chain, [_item(item, at, words) for at, item in enumerate(sort, 1)])
+        tree = join(Concatenation, [_item(item, at, words) for at, item in enumerate(sort, 1)])
         source = written(tree, words)
     else:
         reject("sorts", "a sort as a string or a list of its steps", shown(sort), "write 'relation.relation'")
@@ -118,11 +118,11 @@ def _sequences(node: Node, source: str) -> list[tuple[Located, ...]]:
     match node:
         case Name(id, inverse, column):
             return [((((id, inverse),), column),)]
-        case Chain(parts):
+        case Concatenation(parts):
             return _product((_sequences(p, source) for p in parts), source)
         case Choice(parts):
             return _sum([_sequences(p, source) for p in parts], source)
-        case Repeat(part, least, most, _):
+        case Repetition(part, least, most, _):
             return _powers(_sequences(part, source), least, most, source)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..bases import Walks
 from .config import Knowledge
-from .counting import Instances, Steps
+from .counting import Instances, StepMatrices
 from .grammar import Sort
 from .wording import printed
 
@@ -34,11 +34,11 @@ def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
     }
 
 
-def _steps(knowledge: Knowledge) -> Steps:
-    return Steps(knowledge.edge_index.numpy(), knowledge.edge_type.numpy(), knowledge.num_nodes)
+def _steps(knowledge: Knowledge) -> StepMatrices:
+    return StepMatrices(knowledge.edge_index.numpy(), knowledge.edge_type.numpy(), knowledge.num_nodes)
 
 
-def _sort(knowledge: Knowledge, name: str, sort: Sort, steps: Steps) -> dict[str, Any]:
+def _sort(knowledge: Knowledge, name: str, sort: Sort, steps: StepMatrices) -> dict[str, Any]:
     N, walks = knowledge.num_nodes, Instances(sort, steps)
     pairs, exact = walks.pairs(WORK)
     cost, least = _cost(knowledge, sort, steps)
@@ -60,7 +60,7 @@ def _sort(knowledge: Knowledge, name: str, sort: Sort, steps: Steps) -> dict[str
     }
 
 
-def _cost(knowledge: Knowledge, sort: Sort, steps: Steps) -> tuple[int, bool]:
+def _cost(knowledge: Knowledge, sort: Sort, steps: StepMatrices) -> tuple[int, bool]:
     """Multiply-adds per channel of the cheaper direction, and whether that is exact.
 
     Where it would take long to find out what sequences share, it is what they cost if they shared nothing.

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from ..errors import DEPTH, reject
-from .tree import Chain, Choice, Name, Node, Repeat, join, plain, turned
+from .tree import Choice, Concatenation, Name, Node, Repetition, join, plain, turned
 from .vocabulary import Vocabulary
 from .wording import brief
 
@@ -106,7 +106,7 @@ class Reader:
         parts = [self._repeat()]
         while self._take("."):
             parts.append(self._repeat())
-        return join(Chain, parts)
+        return join(Concatenation, parts)
 
     def _repeat(self) -> Node:
         part = self._part()
@@ -123,7 +123,7 @@ class Reader:
             self.fail("{n} or {m,n} with n >= 1, m <= n", times, brace.column, fix)
         if self._now.text == "{" and not self._now.is_name:
             self.fail("one repeat", "a second", self._now.column, "put the first into parentheses")
-        return part if least == most == 1 else Repeat(part, least, most, brace.column)
+        return part if least == most == 1 else Repetition(part, least, most, brace.column)
 
     def _number(self) -> int:
         token = self._now

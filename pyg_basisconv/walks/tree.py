@@ -16,7 +16,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Concatenation:
     """One part after the other."""
 
     parts: tuple["Node", ...]
@@ -30,7 +30,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Repeat:
+class Repetition:
     """A part `least` to `most` times."""
 
     part: "Node"
@@ -39,13 +39,15 @@ class Repeat:
     column: int
 
 
-Node = Name | Chain | Choice | Repeat
+Node = Name | Concatenation | Choice | Repetition
 
 
-def join(kind: type[Chain] | type[Choice], parts: list[Node]) -> Node:
+def join(kind: type[Concatenation] | type[Choice], parts: list[Node]) -> Node:
     """A chain or a choice; of one part, that part; those inside one of the same kind are opened."""
     flat = [
-        p for part in parts for p in (part.parts if isinstance(part, Chain | Choice) and type(part) is kind else [part])
+        p
+        for part in parts
+        for p in (part.parts if isinstance(part, Concatenation | Choice) and type(part) is kind else [part])
     ]
     return flat[0] if len(flat) == 1 else kind(tuple(flat))
 
@@ -55,12 +57,12 @@ def turned(node: Node) -> Node:
     match node:
         case Name(id, inverse, column):
             return Name(id, not inverse, column)
-        case Chain(parts):
-            return Chain(tuple(turned(p) for p in reversed(parts)))
+        case Concatenation(parts):
+            return Concatenation(tuple(turned(p) for p in reversed(parts)))
         case Choice(parts):
             return Choice(tuple(turned(p) for p in parts))
-        case Repeat(part, least, most, column):
-            return Repeat(turned(part), least, most, column)
+        case Repetition(part, least, most, column):
+            return Repetition(turned(part), least, most, column)
 
 
 def written(node: Node, vocabulary: Vocabulary) -> str:
@@ -68,14 +70,14 @@ def written(node: Node, vocabulary: Vocabulary) -> str:
     match node:
         case Name(id, inverse, _):
             return "^" * inverse + quoted(vocabulary.shown(id))
-        case Chain(parts):
+        case Concatenation(parts):
             return ".".join(written(p, vocabulary) for p in parts)
         case Choice(parts):
             return "(" + "|".join(written(p, vocabulary) for p in parts) + ")"
-        case Repeat(part, least, most, _):
+        case Repetition(part, least, most, _):
             times = str(least) if least == most else f"{least},{most}"
             text = written(part, vocabulary)
-            return (f"({text})" if isinstance(part, Chain | Repeat) else text) + "{" + times + "}"
+            return (f"({text})" if isinstance(part, Concatenation | Repetition) else text) + "{" + times + "}"
 
 
 def quoted(name: str) -> str:
