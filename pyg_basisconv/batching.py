@@ -12,7 +12,7 @@ from .bases.polynomial import BoundPolynomial
 from .bases.walked import BoundWalks
 from .basis import BoundBasis
 from .errors import reject
-from .explicit import EdgeSet, SharedEdges, TypedEdges, beside
+from .explicit import EdgeSet, SharedEdges, TypedEdges, disjoint
 
 __all__ = ["block_diagonal"]
 
@@ -95,7 +95,7 @@ def _identity(several: Sequence[BoundIdentity]) -> BoundBasis:
 
 
 def _walks(several: Sequence[BoundWalks]) -> BoundBasis:
-    return several[0].beside(*several[1:])
+    return several[0].union(*several[1:])
 
 
 def _shared(several: Sequence[SharedEdges]) -> BoundBasis:
@@ -121,8 +121,8 @@ def _sizes(several: Iterable[BoundBasis]) -> tuple[int, int]:
 
 def _ends(several: Sequence[BoundBasis], edges: Sequence[Any]) -> tuple[Tensor, Tensor]:
     """The sources and the targets of edges, (E,) each."""
-    source = beside([one.source for one in edges], [one.M for one in several])
-    return source, beside([one.target for one in edges], [one.N for one in several])
+    source = disjoint([one.source for one in edges], [one.M for one in several])
+    return source, disjoint([one.target for one in edges], [one.N for one in several])
 
 
 # Of each kind with a structure to keep: in what those are alike that can be joined, and how they are.

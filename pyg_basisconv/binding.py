@@ -145,7 +145,7 @@ def bind(layer: Layer, call: Call, observed: bool = False) -> Binding:
 
 def _with_constants(layer: Layer, bound: Binding) -> Binding:
     """The same, where the parameter has constants only beside a family that says what becomes of them."""
-    if layer.theta.carries and bound.family.levels is None:
+    if layer.theta.has_constants and bound.family.constant_weights is None:
         fix = "give the parameter of two layers the basis that compose gave with it"
         reject("theta", f"one without constants, for {layer.basis}", layer.theta, fix)
     return bound

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .cache import IdentityCache, kept, memo, underived
-from .compiled import numbered
+from .compiled import serial_number
 from .content import Inputs
 from .costs import Compaction, Direction, Side, Work
 from .edge_set import EdgeSet
@@ -89,7 +89,7 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
-    number: int  # see `numbered`
+    serial: int  # see `serial_number`
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
     grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
@@ -101,7 +101,7 @@ class BoundBasis:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
         self = super().__new__(cls)
-        self.number = numbered(self)
+        self.serial = serial_number(self)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -166,13 +166,13 @@ class BoundBasis:
         return None
 
     @property
-    def levels(self) -> Tensor | None:
+    def constant_weights(self) -> Tensor | None:
         """(J, N) what the constants of two layers in one come to, see `bases.Composition`."""
         return None
 
     @property
     def matrices(self) -> "BoundBasis":
-        """The family alone, without what comes with it, such as `levels`."""
+        """The family alone, without what comes with it, such as `constant_weights`."""
         return self
 
     @property
@@ -528,9 +528,9 @@ class TypedEdges(Explicit):
 
     def expand(self, x: Tensor) -> Tensor:
         y = self._expand.apply(x)  # (*, N K, P)
-        return y.unsqueeze(0) if self.K == 1 else self._apart(y)
+        return y.unsqueeze(0) if self.K == 1 else self._members(y)
 
-    def _apart(self, y: Tensor) -> Tensor:
+    def _members(self, y: Tensor) -> Tensor:
         """(*, N K, P) -> (K, *, N, P), a view."""
         return y.unflatten(-2, (self.N, self.K)).movedim(-2, 0)
 
@@ -541,7 +541,7 @@ class TypedEdges(Explicit):
         return self._combine.apply(z.movedim(0, -2).flatten(-3, -2))  # (*, M K, Q) -> (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
-        return self._apart(self._each.apply(z.movedim(0, -2).flatten(-3, -2)))  # (*, M K, D) -> (*, N K, D)
+        return self._members(self._each.apply(z.movedim(0, -2).flatten(-3, -2)))  # (*, M K, D) -> (*, N K, D)
 
     def work(self, direction: Direction) -> Work:
         rows = self.N if direction == "combine" else self.K * self.N

@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
     os.register_at_fork(after_in_child=_forked)
 
 
-def numbered(thing: Any) -> int:
+def serial_number(thing: Any) -> int:
     """A number by which an operator can name a layer, or a bound basis, for as long as it lives."""
     number = next(_COUNT)
     _NUMBERED[number] = thing
@@ -84,7 +84,7 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
     """All that a layer returns for such arguments, by the operator; torch.compile sees this function of a layer.
 
     Args:
-        layer: to be called: a `BasisConv`, or what has the same `evaluate`, `laid_out`, `likeness` and `number`.
+        layer: to be called: a `BasisConv`, or what has the same `evaluate`, `laid_out`, `likeness` and `serial`.
         given: the arguments of its `evaluate` by name; what is None is left out.
     """
     tensors: list[Tensor] = []
@@ -119,8 +119,8 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
         elif name == "lambda_max" and isinstance(value, float | int):
             tensors.append(torch.scalar_tensor(value, dtype=torch.float64))
             names.append("number")
-        elif name == "edge_index" and hasattr(value, "number"):
-            bound = value.number
+        elif name == "edge_index" and hasattr(value, "serial"):
+            bound = value.serial
             onto = (value.N,) if value.grid is None else value.grid
             numbers.extend(onto)
             lengths.append(f"onto:{len(onto)}")
@@ -137,7 +137,7 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
     grad = torch.is_grad_enabled()
     wanted = [grad and t.requires_grad for t in tensors]
     about = ",".join(names), ",".join(lengths), numbers, bound, wanted, autocast
-    found: list[Tensor] = torch.ops.basisconv.layer(tensors, layer.number, *about)[0]
+    found: list[Tensor] = torch.ops.basisconv.layer(tensors, layer.serial, *about)[0]
     return found
 
 

@@ -24,7 +24,7 @@ class Inputs:
 
     def __init__(self, x: Tensor, theta: Theta) -> None:
         self.x, self.theta = x, theta
-        self.levels: Tensor | None = None  # (J, N) of a `bases.Composition`
+        self.constant_weights: Tensor | None = None  # (J, N) of a `bases.Composition`
 
     @cached_property
     def projected(self) -> Members:

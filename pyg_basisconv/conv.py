@@ -120,16 +120,16 @@ class BasisConv(MessagePassing):
         self._alpha: Tensor | None = None
         self.fuse = True  # False takes the message passing path, as in PyG
         self.register_parameter("bias", nn.Parameter(torch.zeros(out_channels)) if bias else None)
-        self.number = compiled.numbered(self)
+        self.serial = compiled.serial_number(self)
         self._programs = Programs()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.number = compiled.numbered(self)
+        self.serial = compiled.serial_number(self)
 
     def _replicate_for_data_parallel(self) -> "BasisConv":
         replica: BasisConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
-        replica.number = compiled.numbered(replica)
+        replica.serial = compiled.serial_number(replica)
         replica._programs = Programs()  # it is there for one call, and so are they
         return replica
 
@@ -271,17 +271,17 @@ class BasisConv(MessagePassing):
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
         """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
         y = self._contracted(inputs, family.matrices, chosen)
-        if family.levels is not None:
-            y = y + self.constants(family.levels).to(y.dtype)
+        if family.constant_weights is not None:
+            y = y + self.constant_part(family.constant_weights).to(y.dtype)
         return self.narrowed(y)
 
-    def constants(self, levels: Tensor) -> Tensor:
-        """(N, Q) what becomes of the constants of a `bases.Composition`, whose levels are (J, N)."""
-        carried = self.theta.carried
-        if carried is None or len(carried) != len(levels):
-            got = None if carried is None else len(carried)
-            reject("theta", f"{len(levels)} constants, for {self.basis}", got, "make the layer by compose")
-        return levels.t().to(carried.dtype) @ carried
+    def constant_part(self, constant_weights: Tensor) -> Tensor:
+        """(N, Q) what becomes of the constants of a `bases.Composition`, whose constant_weights are (J, N)."""
+        constants = self.theta.constant_values
+        if constants is None or len(constants) != len(constant_weights):
+            got = None if constants is None else len(constants)
+            reject("theta", f"{len(constant_weights)} constants, for {self.basis}", got, "make the layer by compose")
+        return constant_weights.t().to(constants.dtype) @ constants
 
     @staticmethod
     def narrowed(y: Tensor) -> Tensor:

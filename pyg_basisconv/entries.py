@@ -120,7 +120,7 @@ class Entries:
         some = at >= 0
         return own, Pattern(edge[there][some], at[some], self.edges, self.E)
 
-    def number(self, edge: Tensor, edges: int) -> None:
+    def number_edges(self, edge: Tensor, edges: int) -> None:
         """Learns the edges that its entries are, (E,) in the pattern's own order, -1 for none, of so many."""
         order = self.pattern.by_target.order
         self.edge, self.edges = edge if order is None else edge.index_select(0, order), edges

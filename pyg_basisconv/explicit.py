@@ -17,9 +17,9 @@ __all__ = [
     "SharedEdges",
     "Sparse",
     "TypedEdges",
-    "beside",
     "counted",
     "dense",
+    "disjoint",
     "explicit",
     "members",
     "one_list",
@@ -47,10 +47,10 @@ def _ones(part: Explicit) -> Tensor:
     return torch.ones(part.edge_set.source.numel(), dtype=part.dtype, device=part.device)
 
 
-def beside(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+def disjoint(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Numbers in several ranges of some sizes, as numbers in one range.
 
-    >>> beside([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])
+    >>> disjoint([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])
     tensor([0, 2, 4], dtype=torch.int32)
     """
     first = accumulate(sizes, initial=0)

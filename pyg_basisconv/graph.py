@@ -196,7 +196,7 @@ class Graph:
         return graph if self.content is None else graph.holding(self.content)
 
     @property
-    def behind(self) -> "Graph":
+    def from_intermediate(self) -> "Graph":
         """The same graph, whose sources are what another family gave: each has a row, which is its target's own."""
         if self.target_row == 0:
             return self
@@ -206,7 +206,7 @@ class Graph:
             graph.target_row, graph._memo = 0, {}
             return graph
 
-        return self.memo("behind", build)  # type: ignore[no-any-return]
+        return self.memo("from_intermediate", build)  # type: ignore[no-any-return]
 
     @property
     def source(self) -> Tensor:
@@ -373,11 +373,11 @@ class Graph:
         M, N = edges.shape[0] if M is None else M, edges.shape[1] if N is None else N
         _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
         # Beside numbers that come and go, the same edges keep what was derived from them alone.
-        apart = not (edge_weight is batch is None and isinstance(lambda_max, int | float | None))
+        varying = not (edge_weight is batch is None and isinstance(lambda_max, int | float | None))
         args = (edge_type, M, N, device, sources)
         structure = (
             _STRUCTURES.get((*edges.indices, edge_type), (edges.form, *args[1:]), lambda: _structure(ends, *args))
-            if apart
+            if varying
             else _structure(ends, *args)
         )
         # What is kept owns its memory: the caller's tensors may die, or change.

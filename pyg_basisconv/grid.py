@@ -81,7 +81,7 @@ class GridConv(BasisConv):
         if on is not None and bound.graph is None:
             return _of_given
         if on is not None:
-            return partial(_of_image, on, family.levels, family.grid)
+            return partial(_of_image, on, family.constant_weights, family.grid)
         return partial(_of_rows, super()._program(call, bound, chosen), family.grid, family.N, chosen.order)
 
     def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Tensor:
@@ -89,7 +89,7 @@ class GridConv(BasisConv):
             return super()._evaluate(call, bound, chosen)
         on, family = self._on_images(call, bound, chosen), bound.family
         if on is not None:
-            return _of_image(on, family.levels, family.grid, self, call)
+            return _of_image(on, family.constant_weights, family.grid, self, call)
         return self._as_image(super()._evaluate(call, bound, chosen), call.x, family.grid, family.N, chosen.order)
 
     def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
@@ -157,12 +157,14 @@ def _rows(image: Tensor, axes: int) -> Tensor:
     return image.flatten(-axes).transpose(-1, -2)
 
 
-def _of_image(on: OnImage, levels: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call) -> Tensor:
+def _of_image(
+    on: OnImage, constant_weights: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call
+) -> Tensor:
     """An order that takes and gives images, and what becomes of constants."""
     bias = layer._parameters.get("bias")
     y = on(call.x, layer.bias if bias is None else bias)
-    if levels is not None:
-        y = y + layer.constants(levels).to(y.dtype).t().unflatten(-1, targets or (-1,))
+    if constant_weights is not None:
+        y = y + layer.constant_part(constant_weights).to(y.dtype).t().unflatten(-1, targets or (-1,))
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y
 
 
@@ -172,7 +174,7 @@ def _of_given(layer: BasisConv, call: Call) -> Tensor:
     native = family.matrices.native(layer.theta, call.x.shape[1])
     assert native is not None  # it was chosen for a call like this one
     assert native.of_image is not None
-    return _of_image(native.of_image, family.levels, family.grid, layer, call)
+    return _of_image(native.of_image, family.constant_weights, family.grid, layer, call)
 
 
 def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:

@@ -199,8 +199,8 @@ def _seen(t: Any, edges: bool) -> Hashable | None:
 
 def _seen_edges(edges: Any) -> Hashable | None:
     """What a glance sees of edges that are no plain dense tensor: in another layout, or a bound family."""
-    if hasattr(edges, "number"):  # of a bound family, as no other has it
-        return None if edges.requires_grad else edges.number
+    if hasattr(edges, "serial"):  # of a bound family, as no other has it
+        return None if edges.requires_grad else edges.serial
     if not (type(edges) in (EdgeIndex, SparseTensor) or (isinstance(edges, Tensor) and edges.layout in _SPARSE)):
         return None
     held = layout(edges)

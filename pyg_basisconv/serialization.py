@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from . import bases, mechanisms, theta
-from .bases.composition import Levels
+from .bases.composition import Constants
 from .basis import Compaction, EdgeList, Work
 from .cache import IdentityCache
 from .plan import Estimate, Plan, Problem
@@ -28,7 +28,7 @@ from .walks.config import Knowledge
 __all__ = ["PLAIN"]
 
 _PARTS = (Compaction, Estimate, IdentityCache, Problem, Work, mechanisms.Sizes, UninitializedParameter, nn.ModuleList)
-_VALUES = (EdgeList, Knowledge, Levels, Plan, Sort, Vocabulary, bases.FiniteGroup)
+_VALUES = (EdgeList, Knowledge, Constants, Plan, Sort, Vocabulary, bases.FiniteGroup)
 _MODULES = [getattr(module, name) for module in (bases, mechanisms, theta) for name in module.__all__]
 
 PLAIN: tuple[type, ...] = (

@@ -357,7 +357,7 @@ def test_sparse_layouts_and_open_layers_are_left_uncompiled():
 def test_copies_are_layers_of_their_own(how):
     conv = contract.make(bases.Adjacency())
     twin = copy.deepcopy(conv) if how == "deepcopy" else pickle.loads(pickle.dumps(conv))
-    assert twin.number != conv.number
+    assert twin.serial != conv.serial
     x, edges = contract.draw(6, 3), wired(6)["edge_index"]
     with torch.no_grad():
         for p in twin.parameters():
@@ -415,9 +415,9 @@ def test_what_no_operator_returns_is_left_uncompiled():
 
 def test_another_process_has_other_numbers():
     """Compiled code is kept on disk, by what its graph says of a layer: that is the number."""
-    script = "from pyg_basisconv import BasisConv, bases; print(BasisConv(1, 1, bases.Identity()).number)"
+    script = "from pyg_basisconv import BasisConv, bases; print(BasisConv(1, 1, bases.Identity()).serial)"
     number = int(subprocess.check_output([sys.executable, "-c", script], text=True))
-    assert abs(number - contract.make(bases.Identity()).number) > 1 << 20
+    assert abs(number - contract.make(bases.Identity()).serial) > 1 << 20
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -725,7 +725,7 @@ def test_the_checks_bite() -> None:
     (a, A), (b, B) = FAMILIES["Powers(3)"], FAMILIES["Diffusion(2)"]
     first, second = pair(a(), b())
     turned, plain, shifted = (compose(first, second) for _ in range(3))
-    turned.basis = bases.Composition(first.basis, second.basis, turned.basis.levels, second.basis @ first.basis)
+    turned.basis = bases.Composition(first.basis, second.basis, turned.basis.constants, second.basis @ first.basis)
     plain.basis = first.basis @ second.basis
     shifted.theta.shift = nn.Parameter(2 * first.bias)
     for wrong in (turned, plain, shifted):

@@ -101,8 +101,8 @@ def test_the_constants_of_two_layers_may_be_written_to() -> None:
     edges, x = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 3]]), contract.draw(4, 3)
     bound = both.basis.bind(edges, size=4, dtype=DOUBLE)
     before = both(x, bound).detach()
-    assert bound.levels.any()
-    spoil(bound.levels)
+    assert bound.constant_weights.any()
+    spoil(bound.constant_weights)
     assert torch.equal(both(x, bound), before)
 
 

@@ -266,8 +266,8 @@ def test_numbers_are_of_one_process() -> None:
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
-        os.write(write, str(bases.Identity().bind(size=1).number).encode())
+        os.write(write, str(bases.Identity().bind(size=1).serial).encode())
         os._exit(0)
     os.waitpid(process, 0)
-    theirs, ours = int(os.read(read, 99)), bases.Identity().bind(size=1).number
+    theirs, ours = int(os.read(read, 99)), bases.Identity().bind(size=1).serial
     assert abs(theirs - ours) > 1000

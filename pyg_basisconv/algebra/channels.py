@@ -55,7 +55,7 @@ class Written(Full):
         constants: (J, Q).
 
     >>> import torch
-    >>> Written(torch.ones(1, 4)).build(2, 3, 4).carried
+    >>> Written(torch.ones(1, 4)).build(2, 3, 4).constant_values
     Parameter containing:
     tensor([[1., 1., 1., 1.]], requires_grad=True)
     """
@@ -65,13 +65,13 @@ class Written(Full):
         self.constants = nn.Parameter(constants)
 
     @property
-    def carried(self) -> Tensor | None:  # type: ignore[override]
+    def constant_values(self) -> Tensor | None:  # type: ignore[override]
         return self.constants
 
 
-def full(weight: Tensor, carried: Tensor | None = None) -> Full:
-    """Matrices (K, P, Q) as a parameter; carried: of it, (J, Q)."""
-    new = Full() if carried is None else Written(carried.detach().clone())
+def full(weight: Tensor, constants: Tensor | None = None) -> Full:
+    """Matrices (K, P, Q) as a parameter; constants: of it, (J, Q)."""
+    new = Full() if constants is None else Written(constants.detach().clone())
     new.K, new.P, new.Q = weight.shape
     new.weight = nn.Parameter(weight.detach().clone())
     return new

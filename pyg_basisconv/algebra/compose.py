@@ -9,7 +9,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn import BatchNorm
 
 from ..bases import Composition
-from ..bases.composition import Levels
+from ..bases.composition import Constants
 from ..basis import Basis
 from ..conv import BasisConv
 from ..convert import convert, grids
@@ -67,12 +67,12 @@ def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> Bas
     if same_graph and one.basis.needs_edges and then.basis.counts_batch:
         fix = "pass same_graph=False, and bind each basis"
         reject("second", "as many targets as the first layer, on one graph", then.basis, fix)
-    levels = Levels(one.bias is not None, one.theta.lifts, then.theta.lifts)
-    constants = any(levels) or one.theta.carries or then.theta.carries
+    constants = Constants(one.bias is not None, one.theta.lifts, then.theta.lifts)
+    any_constants = any(constants) or one.theta.has_constants or then.theta.has_constants
 
     def joined(first: Basis, second: Basis) -> Joined:
         found = join(first, second) if same_graph else Joined(_family(first) @ _family(second))
-        return found._replace(basis=Composition(first, second, levels, found.basis)) if constants else found
+        return found._replace(basis=Composition(first, second, constants, found.basis)) if any_constants else found
 
     both = joined(one.basis, then.basis)
     theta = _chained(one, then, both.mixtures)
@@ -288,7 +288,7 @@ def _family(basis: Basis) -> Basis:
 def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:
     """The parameter of both; a plain sum of two plain sums."""
     first, second = one.theta, then.theta
-    if not type(first) is type(second) is Pass or first.beside or second.beside or one.bias is not None:
+    if not type(first) is type(second) is Pass or first.concatenates or second.concatenates or one.bias is not None:
         return Chain(first, second, mixtures, one.bias)
     scales = [s * t for s, t in product(first.scales, second.scales)]
     mixed = scales if mixtures is None else [sum(c * s for c, s in zip(row, scales, strict=True)) for row in mixtures]

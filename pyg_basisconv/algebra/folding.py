@@ -355,5 +355,5 @@ def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Channe
 
 
 def _numbers(theta: Theta) -> int:
-    carried = 0 if theta.carried is None else theta.carried.numel()
-    return sum(p.numel() for p in theta.parameters()) - carried
+    constants = 0 if theta.constant_values is None else theta.constant_values.numel()
+    return sum(p.numel() for p in theta.parameters()) - constants

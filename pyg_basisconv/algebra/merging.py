@@ -35,7 +35,7 @@ def written(theta: Theta, width: int = -1) -> Full:
     """The matrices of a parameter as free ones; `width` is P, where any is taken."""
     if theta.lifts:
         raise Left("its values have biases")
-    return full(theta.dense(width), theta.carried)
+    return full(theta.dense(width), theta.constant_values)
 
 
 def followed(theta: Theta, matrix: Tensor) -> Theta:
@@ -71,7 +71,7 @@ def followed(theta: Theta, matrix: Tensor) -> Theta:
     if diagonal and _diagonals(theta, matrix) is not None:
         return depthwise(_diagonals(theta, matrix) * matrix)  # type: ignore[operator]
     free = written(theta, matrix.shape[0] // theta.outputs(1) if theta.P < 0 else theta.P).to(matrix)
-    return full(times(free.weight), None if free.carried is None else times(free.carried))
+    return full(times(free.weight), None if free.constant_values is None else times(free.constant_values))
 
 
 def preceded(theta: Theta, matrix: Tensor) -> Theta:
@@ -98,7 +98,7 @@ def preceded(theta: Theta, matrix: Tensor) -> Theta:
     if diagonal and _diagonals(theta, matrix) is not None:
         return depthwise(_diagonals(theta, matrix) * matrix)  # type: ignore[operator]
     free = written(theta, matrix.shape[-1]).to(matrix)
-    return full(times(free.weight), free.carried)
+    return full(times(free.weight), free.constant_values)
 
 
 def after(layer: BasisConv, channels: Channels) -> BasisConv:
@@ -182,6 +182,6 @@ def _diagonals(theta: Theta, like: Tensor) -> Tensor | None:
     """(K, P) the diagonals of diagonal matrices."""
     if isinstance(theta, Depthwise):
         return theta.diagonals()
-    if type(theta) is Pass and not theta.beside:
+    if type(theta) is Pass and not theta.concatenates:
         return like.new_tensor(theta.scales).unsqueeze(1).expand(-1, like.shape[0])
     return None

@@ -247,4 +247,4 @@ def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
     )  # loops that the mask adds have smaller numbers than any edge
     number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
     numbered = alike.build(Graph(graph.structure, number, torch.float64)).edges().weight
-    found.number((numbered - first).round().long().clamp(min=-1), E)
+    found.number_edges((numbered - first).round().long().clamp(min=-1), E)

@@ -557,7 +557,7 @@ def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBas
     """Two families, bound: the first from the sources, and the second from where the first one ends."""
     between = first.sized(graph.M, None, graph.batch, graph.grid)[1]
     start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
-    before, behind = first.on(start), graph.behind
+    before, behind = first.on(start), graph.from_intermediate
     if second.needs_edges:
         return before, second.on(behind if before.grid is None else behind.over(before.grid))
     return before, second.on(behind.between(before.N, graph.N, before.grid or graph.grid))

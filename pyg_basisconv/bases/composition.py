@@ -14,7 +14,7 @@ from ..graph import Graph
 from .composed import Composed, Product, check_bases, one_after_other
 
 
-class Levels(NamedTuple):
+class Constants(NamedTuple):
     """Where two layers, one after the other, have constants.
 
     shift: whether the first has a bias; of_first, of_second: whether their values have biases, see `theta.LowRank`.
@@ -32,11 +32,11 @@ class BoundComposition(BoundBasis):
         family: of the two layers.
         first: that of the first layer; None where it has no constants but its bias.
         second: that of the second.
-        levels: which constants there are, see `Composition`.
+        constants: which constants there are, see `Composition`.
     """
 
-    def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, levels: Levels) -> None:
-        self.family, self.first, self.second, self._levels = family, first, second, levels
+    def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, constants: Constants) -> None:
+        self.family, self.first, self.second, self._constants = family, first, second, constants
         self.K, self.M, self.N = family.K, family.M, family.N
         self.dtype, self.device, self.shape, self.grid = family.dtype, family.device, family.shape, family.grid
 
@@ -45,7 +45,7 @@ class BoundComposition(BoundBasis):
         return self.family
 
     @property
-    def levels(self) -> Tensor:
+    def constant_weights(self) -> Tensor:
         """(J, N) what each constant comes to."""
         return self._numbers() if self.requires_grad else self._fixed.clone()  # type: ignore[no-any-return]
 
@@ -54,12 +54,12 @@ class BoundComposition(BoundBasis):
         return self._numbers()
 
     def _numbers(self) -> Tensor:
-        levels = self._levels
-        entering = _within(self.first, levels.of_first, self.second.M, self)  # (J, N')
-        if levels.shift:
+        constants = self._constants
+        entering = _within(self.first, constants.of_first, self.second.M, self)  # (J, N')
+        if constants.shift:
             entering = torch.cat([entering.new_ones(1, self.second.M), entering])
         through = self.second.expand(entering.t())  # (K'', N, J)
-        own = _within(self.second, levels.of_second, self.N, self)
+        own = _within(self.second, constants.of_second, self.N, self)
         return torch.cat([own, through.permute(2, 0, 1).flatten(0, 1)])
 
     def edges(self) -> EdgeList:
@@ -90,12 +90,12 @@ class BoundComposition(BoundBasis):
 
     def moved(self, device: torch.device) -> "BoundComposition":
         first = None if self.first is None else self.first.moved(device)
-        return BoundComposition(self.family.moved(device), first, self.second.moved(device), self._levels)
+        return BoundComposition(self.family.moved(device), first, self.second.moved(device), self._constants)
 
 
 def _within(bound: BoundBasis | None, values: bool, N: int, like: BoundBasis) -> Tensor:
     """(J, N) what the constants within one of the layers come to."""
-    rows = [bound.levels] if isinstance(bound, BoundComposition) else []
+    rows = [bound.constant_weights] if isinstance(bound, BoundComposition) else []
     if values and bound is not None:
         ones = torch.ones(bound.M, 1, dtype=bound.dtype, device=bound.device)
         rows.append(bound.expand(ones).squeeze(-1))
@@ -111,20 +111,20 @@ class Composition(Composed):
     Args:
         first: that of the first layer, from the sources.
         second: that of the second layer.
-        levels: where there are constants.
+        constants: where there are constants.
         family: of all products :math:`A'_k A''_l`, or one that they are mixtures of; `first @ second` where None.
 
     >>> from pyg_basisconv import bases
-    >>> both = Composition(bases.Adjacency(), bases.Adjacency(), Levels(shift=True))
-    >>> both.bind(torch.tensor([[0, 1], [1, 2]]), size=3).levels
+    >>> both = Composition(bases.Adjacency(), bases.Adjacency(), Constants(shift=True))
+    >>> both.bind(torch.tensor([[0, 1], [1, 2]]), size=3).constant_weights
     tensor([[0., 1., 1.]])
     """
 
-    def __init__(self, first: Basis, second: Basis, levels: Levels, family: Basis | None = None) -> None:
+    def __init__(self, first: Basis, second: Basis, constants: Constants, family: Basis | None = None) -> None:
         check_bases(first, second)
         family = Product(first, second) if family is None else family
         super().__init__(family.K, family, first, second)
-        self.levels, self.variance_gain, self.reads_target = levels, family.variance_gain, family.reads_target
+        self.constants, self.variance_gain, self.reads_target = constants, family.variance_gain, family.reads_target
 
     @property
     def target_axes(self) -> int | None:
@@ -142,15 +142,15 @@ class Composition(Composed):
         family, first, second = self.parts
         together = family.on(graph)  # type: ignore[operator]
         nested = isinstance(first, Composition) or isinstance(second, Composition)
-        if together.factors is not None and self._apart and not nested:
+        if together.factors is not None and self._is_product and not nested:
             before, behind = together.factors
-            return BoundComposition(together, before, behind, self.levels)
-        if graph.grid is None and second.needs_edges and not (nested or self.levels.of_first):
-            return BoundComposition(together, None, second.on(graph.behind), self.levels)  # type: ignore[operator]
-        return BoundComposition(together, *one_after_other(first, second, graph), self.levels)  # type: ignore[arg-type]
+            return BoundComposition(together, before, behind, self.constants)
+        if graph.grid is None and second.needs_edges and not (nested or self.constants.of_first):
+            return BoundComposition(together, None, second.on(graph.from_intermediate), self.constants)  # type: ignore[operator]
+        return BoundComposition(together, *one_after_other(first, second, graph), self.constants)  # type: ignore[arg-type]
 
     @property
-    def _apart(self) -> bool:
+    def _is_product(self) -> bool:
         """Whether the family is the product of the two, and no other of as many matrices."""
         family, *layers = self.parts
         own = [part.parts[0] if isinstance(part, Composition) else part for part in layers]
@@ -168,18 +168,18 @@ class Composition(Composed):
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
         if isinstance(bound, BoundComposition):
             return bound
-        if bound.factors is None or not self._apart or self.parts[0].turned(bound):  # type: ignore[operator]
+        if bound.factors is None or not self._is_product or self.parts[0].turned(bound):  # type: ignore[operator]
             return None
         parts: list[Any] = list(self.parts)[1:]
         each = zip(parts, bound.factors, strict=True)
         before, after = (part.over(one) if isinstance(part, Composition) else one for part, one in each)
-        return None if before is None or after is None else BoundComposition(bound, before, after, self.levels)
+        return None if before is None or after is None else BoundComposition(bound, before, after, self.constants)
 
     def __repr__(self) -> str:
         family, first, second = self.parts
-        how = "" if self._apart else f", family={family!r}"
+        how = "" if self._is_product else f", family={family!r}"
         return f"Composition({first!r}, {second!r}{how})"
 
     @property
-    def unsaid(self) -> Levels:
-        return self.levels
+    def unsaid(self) -> Constants:
+        return self.constants

@@ -13,7 +13,18 @@ from ..cache import cached_property, kept
 from ..content import Inputs
 from ..errors import reject
 from ..explicit import members
-from ..kernels.grids import AXES, Frame, Ints, average, convolution, convolve, pointwise, spread, strip, strips
+from ..kernels.grids import (
+    AXES,
+    Frame,
+    Ints,
+    average,
+    convolution,
+    convolve,
+    convolve_transposed,
+    pointwise,
+    strip,
+    strips,
+)
 from ..portable import portable
 from ..theta import Blocks, Theta
 
@@ -394,7 +405,7 @@ def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> T
     g, p, q = weight.shape[1:]
     if window.transposed:
         kernel = weight.permute(1, 2, 3, 0).reshape(g * p, q, *window.frame.kernel)
-        return spread(image, kernel, _cast(bias, image), window.frame, g)
+        return convolve_transposed(image, kernel, _cast(bias, image), window.frame, g)
     kernel = weight.permute(1, 3, 2, 0).reshape(g * q, p, *window.frame.kernel)
     return convolve(image, kernel, _cast(bias, image), window.frame, g)
 

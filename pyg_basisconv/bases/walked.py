@@ -11,7 +11,7 @@ from torch import Tensor
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
 from ..cache import cached_property
 from ..errors import reject
-from ..explicit import EdgeSet, beside, members
+from ..explicit import EdgeSet, disjoint, members
 from ..graph import Graph, gather
 from ..kernels import matmul
 from ..portable import portable, refuse
@@ -78,13 +78,13 @@ class Steps:
         steps.weight = None if self.weight is None else self.weight.to(device)
         return steps
 
-    def beside(self, *others: "Steps") -> "Steps":
+    def union(self, *others: "Steps") -> "Steps":
         """The same on the disjoint union of their graphs, of one device and dtype."""
         several = self, *others
         steps, sizes = copy(self), [one.M for one in several]
         steps.M = sum(sizes)
-        steps.source = beside([one.source for one in several], sizes)
-        steps.target = beside([one.target for one in several], sizes)
+        steps.source = disjoint([one.source for one in several], sizes)
+        steps.target = disjoint([one.target for one in several], sizes)
         if any(one.weight is not None for one in several):
             ones = [torch.ones(one.source.numel(), dtype=one.wide, device=one.device) for one in several]
             steps.weight = torch.cat([w if s.weight is None else s.weight for s, w in zip(several, ones, strict=True)])
@@ -423,9 +423,9 @@ class BoundWalks(BoundBasis):
         sorts = tuple(map(tuple, self.sorts))
         return sorts, self.norm, self.binary, self.turned, self.steps.norm
 
-    def beside(self, *others: "BoundWalks") -> "BoundWalks":
+    def union(self, *others: "BoundWalks") -> "BoundWalks":
         """The same walks on the disjoint union of their graphs."""
-        steps = self.steps.beside(*(other.steps for other in others))
+        steps = self.steps.union(*(other.steps for other in others))
         return self._but(steps=steps, limit=self.limit + sum(other.limit for other in others))
 
     def _moved(self, change: Change, device: torch.device) -> "BoundWalks":

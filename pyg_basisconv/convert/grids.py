@@ -14,6 +14,7 @@ from ..basis import BoundBasis
 from ..errors import reject
 from ..grid import GridConv, last_format
 from ..kernels.grids import Ints
+from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
 from .attention import own
 from .registry import Left, rule
@@ -29,7 +30,7 @@ class ConvertedGrid(GridConv):
     def forward(self, input: Tensor, bound: BoundBasis | None = None) -> Tensor:  # type: ignore[override]
         r"""Applies the layer to images (B, P, \*grid) or (P, \*grid); with another basis, bound."""
         if self.memory_format is None or torch._C._are_functorch_transforms_active():
-            return self._images(input, bound)
+            return self._run(Call(input, bound, image=True), False)  # type: ignore[no-any-return]
         single = input.dim() == len(self.basis.kernel_size) + 1
         image = (input.unsqueeze(0) if single else input).contiguous(memory_format=self.memory_format)
         y = self._images(image.squeeze(0) if single else image, bound)
@@ -37,7 +38,7 @@ class ConvertedGrid(GridConv):
         return y.contiguous(memory_format=self.memory_format) if image.shape[1] == 1 and not single else y
 
     def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
-        y: Tensor = super().forward(image) if bound is None else super().forward(image, edge_index=bound)
+        y: Tensor = self._run(Call(image, bound, image=True), False)
         return y
 
 

@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,6 +40,7 @@ class Signature:
     flow: str = "source_to_target"
     values: str = "keep"
     merge: bool = False
+    _same: bool = field(init=False, repr=False)
 
     @classmethod
     def of(cls, layer: Any, values: str = "keep", merge: bool = False) -> "Signature":
@@ -48,14 +48,14 @@ class Signature:
         names = tuple(inspect.signature(type(layer).forward).parameters)[1:]
         return cls(type(layer).__name__, names, layer.flow, values, merge)
 
-    @cached_property
-    def _is_ours(self) -> bool:
-        """Whether the arguments are in the order of BasisConv's own, and are taken as they are."""
-        return self.names == Call._fields[: len(self.names)] and self.flow == "source_to_target"
+    def __post_init__(self) -> None:
+        # Arguments in the order of BasisConv's own are taken as they are.
+        same = self.names == Call._fields[: len(self.names)] and self.flow == "source_to_target"
+        object.__setattr__(self, "_same", same)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Those of BasisConv; see `read`."""
-        if self._is_ours and not kwargs and 2 <= len(args) <= len(self.names):
+        if self._same and not kwargs and 2 <= len(args) <= len(self.names):
             edges = args[1]
             if type(edges) is Tensor and edges.layout is torch.strided:
                 return Call(*args)

@@ -25,16 +25,16 @@ class Whole(nn.Module):
     where `given` are its arguments by name. The operator then calls this very `forward`, in eager mode.
     """
 
-    number: int  # see `compiled.numbered`
+    serial: int  # see `compiled.serial_number`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Whole":
         self = super().__new__(cls)
-        vars(self)["number"] = compiled.numbered(self)
+        vars(self)["serial"] = compiled.serial_number(self)
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.number = compiled.numbered(self)  # a copy is a layer of its own
+        self.serial = compiled.serial_number(self)  # a copy is a layer of its own
 
     def operates(self, given: dict[str, Any]) -> bool:
         """Whether torch.compile is tracing, and the operator can stand for a call with these arguments."""

@@ -172,14 +172,14 @@ class HeteroBasisConv(nn.Module):
         for s, starting in self.starting.items():
             some = [(number, parts[t]) for number, t in enumerate(starting) if t in parts]
             if some and len(starting) > _MANY:
-                own = [part._replace(number=number) for number, part in some]
+                own = [part._replace(kind=number) for number, part in some]
                 terms.append(self._applied(self.convs[s], x_dict[s], own, N))
             elif some:
                 theta = self.convs[s].theta
                 projected = members(theta.project(x_dict[s]), theta.K)
                 for number, part in some:
                     products.append(cast(Tensor, projected[number]))
-                    together.append(part._replace(number=len(together), rows=(M, part.rows[1])))
+                    together.append(part._replace(kind=len(together), rows=(M, part.rows[1])))
                     M += part.rows[1]
         if together:
             z = torch.cat(products, -2) if len(products) > 1 else products[0]

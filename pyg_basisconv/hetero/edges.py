@@ -21,7 +21,7 @@ _WEIGHTS = IdentityCache()
 class TypeEdges(NamedTuple):
     """The edges of one type.
 
-    weight: (E,), or None for ones. rows, columns: where the sources and the targets stand. number: of the type.
+    weight: (E,), or None for ones. rows, columns: where sources and targets stand. kind: the number of the type.
     """
 
     name: EdgeType
@@ -29,7 +29,7 @@ class TypeEdges(NamedTuple):
     weight: Tensor | None
     rows: Rows
     columns: Rows
-    number: int = 0
+    kind: int = 0
 
     @classmethod
     def of(
@@ -86,7 +86,7 @@ def typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor | None, Tens
     They are kept for as long as the tensors from which they came.
     """
     names = "\n".join(str(part.name) for part in parts)
-    places = [n for part in parts for n in (part.number, *part.rows, *part.columns)]
+    places = [n for part in parts for n in (part.kind, *part.rows, *part.columns)]
     tensors = tuple(t for part in parts for t in part.edges.indices)
     forms = tuple(part.edges.form for part in parts)
 

@@ -66,18 +66,14 @@ class _Applied(torch.autograd.Function):
 _record_applied: Callable[..., Tensor] = super(torch.autograd.Function, _Applied).apply  # type: ignore[misc]
 
 
-def _recorded(rows: Tensor) -> bool:
-    return rows.requires_grad and torch.is_grad_enabled() and not portable()
-
-
 def _expand(x: Tensor, A: Rows) -> Tensor:
     """The products side by side, with a record for gradients."""
-    return _record_applied(x, A, True) if _recorded(x) else _expanded(x, A)
+    return _expanded(x, A) if portable() else _record_applied(x, A, True)
 
 
 def _combine(z: Tensor, A: Rows) -> Tensor:
     """The sum of all products, with a record for gradients."""
-    return _record_applied(z, A, False) if _recorded(z) else _combined(z, A)
+    return _combined(z, A) if portable() else _record_applied(z, A, False)
 
 
 def side_by_side(weight: Tensor) -> Tensor:
@@ -139,7 +135,9 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     Returns:
         (N, Q).
     """
-    u, flat = _expand(x, A), weight.flatten(0, 1)  # (N, K P), (K P, Q)
+    learns = x.requires_grad and torch.is_grad_enabled()
+    u = _record_applied(x, A, True) if learns else A.expand_rows(x)  # (N, K P)
+    flat = weight.flatten(0, 1)  # (K P, Q)
     if bias is None:
         return u @ flat
     return torch.addmm(bias if bias.dtype == x.dtype else bias.to(x.dtype), u, flat)

@@ -23,7 +23,7 @@ class Chunk(NamedTuple):
     members: those of the pairs, each with its first row and the one behind its last. at: the target of each pair.
     entries: the edges; enter: [ptr, index], their sources by pair.
     targets: those of the pairs, once each; leave: [ptr, index], the pairs by target, None where each has one.
-    sources: those of the edges, once each; spread: [ptr, index], the pairs by source; order: the edges by source.
+    sources: those of the edges, once each; back: [ptr, index], the pairs by source; order: the edges by source.
     """
 
     members: list[tuple[int, int, int]]
@@ -33,7 +33,7 @@ class Chunk(NamedTuple):
     targets: Tensor
     leave: list[Tensor] | None
     sources: Tensor
-    spread: list[Tensor]
+    back: list[Tensor]
     order: Tensor | None
 
 
@@ -123,7 +123,7 @@ class Pairs:
                 targets=at if alone else targets,
                 leave=None if alone else [by_target.ptr, by_target.other],
                 sources=sources.long(),
-                spread=[by_source.ptr, by_source.other],
+                back=[by_source.ptr, by_source.other],
                 order=by_source.order,
             )
 
@@ -142,13 +142,13 @@ class _Call(NamedTuple):
     def reach(self, x: Tensor, piece: Chunk) -> Tensor:
         """A_k^T x at the pairs: (M, B W) -> (t B, W)."""
         weight = None if self.weight is None else self.weight[piece.entries].to(x.dtype)
-        return self._apart(_spmm(x, weight, None, piece.enter))
+        return self._batched(_spmm(x, weight, None, piece.enter))
 
     def read(self, z: Tensor, piece: Chunk) -> Tensor:
         """What stands at the targets: (N, B W) -> (t B, W)."""
-        return self._apart(z.index_select(0, piece.at))
+        return self._batched(z.index_select(0, piece.at))
 
-    def _apart(self, rows: Tensor) -> Tensor:
+    def _batched(self, rows: Tensor) -> Tensor:
         return rows.view(-1, rows.shape[1] // self.batch)
 
     def leave(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
@@ -157,14 +157,14 @@ class _Call(NamedTuple):
         v = v if piece.leave is None else _spmm(v, None, None, piece.leave)
         total.index_add_(0, piece.targets, v.to(total.dtype))
 
-    def spread(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
+    def scatter(self, v: Tensor, piece: Chunk, total: Tensor) -> None:
         """Adds A_k of rows (t B, W) at the pairs to the sources in total, (M, B W)."""
         weight = None
         if self.weight is not None:
             weight = self.weight[piece.entries]
             weight = weight if piece.order is None else weight.index_select(0, piece.order)
         v = v.view(piece.at.numel(), total.shape[1])
-        v = _spmm(v, None if weight is None else weight.to(v.dtype), None, piece.spread)
+        v = _spmm(v, None if weight is None else weight.to(v.dtype), None, piece.back)
         total.index_add_(0, piece.sources, v.to(total.dtype))
 
     def slopes(self, x: Tensor, v: Tensor, piece: Chunk) -> Tensor:
@@ -253,7 +253,7 @@ class _Spread(torch.autograd.Function):
         call = _Call(pairs, edge, batch)
         total = _zeros(z, pairs.sizes[1], batch, weight.shape[1] * weight.shape[3])
         for piece in call.pieces(weight):
-            call.spread(_multiply(call.read(z, piece), weight, piece, batch), piece, total)
+            call.scatter(_multiply(call.read(z, piece), weight, piece, batch), piece, total)
         return total.to(z.dtype)
 
     @staticmethod

@@ -11,7 +11,7 @@ from ..cache import cached_property
 
 AXES = (1, 2, 3)  # the numbers of axes that torch has kernels for
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_SPREAD: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+_TRANSPOSED: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 Ints = tuple[int, ...]
 
@@ -21,8 +21,9 @@ class Frame:
     """Where the taps of a regular window meet a grid, one number for each axis.
 
     sources, targets: the shapes of both grids; kernel: how many taps; before: how far the first tap of the first target
-    lies before the grid (for `spread`, how far the first source lies behind the first target); step: from one target
-    (or source) to the next; dilation: from one tap to the next; mode: zeros, or a mode of F.pad, beyond the grid.
+    lies before the grid (for `convolve_transposed`, how far the first source lies behind the first target); step: from
+    one target (or source) to the next; dilation: from one tap to the next; mode: zeros, or a mode of F.pad, beyond the
+    grid.
     """
 
     sources: Ints
@@ -120,7 +121,7 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
     return call
 
 
-def spread(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
+def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
     r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot step - before + j \cdot dilation`.
 
     Args:
@@ -135,10 +136,10 @@ def spread(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups:
 
     >>> import torch
     >>> frame = Frame(sources=(2,), targets=(4,), kernel=(2,), before=(0,), step=(2,), dilation=(1,))
-    >>> spread(torch.tensor([[[1., 2.]]]), torch.tensor([[[10., 1.]]]), None, frame)
+    >>> convolve_transposed(torch.tensor([[[1., 2.]]]), torch.tensor([[[10., 1.]]]), None, frame)
     tensor([[[10.,  1., 20.,  2.]]])
     """
-    evaluate, before = _SPREAD[len(frame.kernel)], frame.before
+    evaluate, before = _TRANSPOSED[len(frame.kernel)], frame.before
     if frame.more is not None:
         return evaluate(x, weight, bias, frame.step, before, frame.more, groups, frame.dilation)
     y = evaluate(x, weight, None, frame.step, 0, 0, groups, frame.dilation)

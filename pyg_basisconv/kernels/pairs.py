@@ -66,7 +66,7 @@ class _Hidden(torch.autograd.Function):
         ctx.activation, ctx.pattern, ctx.heads = activation, pattern, heads
         side = _by_target(pattern)
         like = next(t for t in (source, target, edge) if t is not None)
-        last, parts = None if out is None else spread(out).t(), []
+        last, parts = None if out is None else block_diagonal(out).t(), []
         for _, e in side.chunks(_width(heads, edge, out)):
             v = activation(_inner(side, e, target, source, edge, weight))
             found = _by_rows(v, cast(Tensor, edge)[e], heads) if last is None else (last @ v.t()).t()
@@ -80,7 +80,7 @@ class _Hidden(torch.autograd.Function):
         if torch.is_grad_enabled() or portable():
             return derivative(_plain, (source, target, edge, weight, out, activation, pattern, H), grad)
         needs, width = ctx.needs_input_grad, _width(H, edge, out)
-        last = None if out is None else spread(out)
+        last = None if out is None else block_diagonal(out)
         d_source, d_target, d_edge, d_weight, d_last = (
             torch.zeros_like(t) if t is not None and needed else None
             for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
@@ -157,7 +157,7 @@ def _back(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | 
     return (d.unsqueeze(-1) * edge[entries].unsqueeze(1)).flatten(1)
 
 
-def spread(out: Tensor) -> Tensor:
+def block_diagonal(out: Tensor) -> Tensor:
     """(H, D) -> (H D, H): the product with it sums each head's own columns."""
     H, D = out.shape
     return torch.diag_embed(out.t(), dim1=0, dim2=2).view(H * D, H)

@@ -12,7 +12,7 @@ from ..entries import Entries
 from ..errors import check_flags, reject
 from ..kernels import hidden, inner
 from ..theta.base import project
-from ..theta.heads import all_heads, apart
+from ..theta.heads import all_heads, split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
 from .edges import edge_rows
 
@@ -144,8 +144,8 @@ class Dot(Mechanism):
             key, query = content.projected, content.projected_target * scale
         else:
             H, bias = self.key.shape[0], self.has_bias
-            key = apart(all_heads(content.x, self.key, self.key_bias if bias else None), H)
-            query = apart(all_heads(content.of_target, self.query, self.query_bias if bias else None, scale), H)
+            key = split_heads(all_heads(content.x, self.key, self.key_bias if bias else None), H)
+            query = split_heads(all_heads(content.of_target, self.query, self.query_bias if bias else None, scale), H)
         score = inner_score(
             *(t if t.shape[1:-2] == content.batch else copies(t, content, len(t)) for t in (key, query))
         )

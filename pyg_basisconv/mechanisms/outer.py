@@ -12,7 +12,7 @@ from ..entries import Entries
 from ..errors import check_flags, reject
 from ..kernels import hidden
 from ..kernels.attend import Side
-from ..kernels.pairs import spread
+from ..kernels.pairs import block_diagonal
 from ..theta.heads import all_heads, product
 from .base import (
     Combination,
@@ -93,11 +93,11 @@ class Additive(Mechanism):
                 found = content.projected_rows @ both
                 source, target = found.narrow(-1, 0, H), found.narrow(-1, H, H)
             else:
-                source = content.projected_rows @ spread(self.source)
+                source = content.projected_rows @ block_diagonal(self.source)
                 if self.target_kind == "shared":
-                    target = content.projected_target_rows @ spread(self.target)
+                    target = content.projected_target_rows @ block_diagonal(self.target)
                 elif self.target_kind == "own":
-                    target = all_heads(content.of_target, self.weight) @ spread(self.target)
+                    target = all_heads(content.of_target, self.weight) @ block_diagonal(self.target)
             source = source + self.bias if self.has_bias else source
         else:
             source = product(content.x, self.source, self.bias if self.has_bias else None)

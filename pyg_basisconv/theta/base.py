@@ -60,7 +60,7 @@ class Theta(nn.Module):
     variance_gain: float = 1  # see `Basis`
     makes_results = False  # True where nobody else holds what `contract` and `gather` return
     of_types = False  # True where its matrices may be those of types of edges, see `HeteroBasisConv`
-    carried: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
+    constant_values: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
     K: int
     P: int
     Q: int
@@ -129,9 +129,9 @@ class Theta(nn.Module):
         return self.weight if weight is None else weight
 
     @property
-    def carries(self) -> bool:
-        """Whether it has what constants are multiplied by, `carried`."""
-        return self.carried is not None
+    def has_constants(self) -> bool:
+        """Whether it has what constants are multiplied by, `constant_values`."""
+        return self.constant_values is not None
 
     @property
     def lifts(self) -> bool:

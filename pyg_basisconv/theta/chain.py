@@ -107,13 +107,13 @@ class Chain(Full):
         return self.weight if self.reference is not None else self.weight.to(x)
 
     @property
-    def carries(self) -> bool:
-        return self.shift is not None or any(part.carries or part.lifts for part in (self.first, self.second))
+    def has_constants(self) -> bool:
+        return self.shift is not None or any(part.has_constants or part.lifts for part in (self.first, self.second))
 
     @property
-    def carried(self) -> Tensor | None:  # type: ignore[override]
+    def constant_values(self) -> Tensor | None:  # type: ignore[override]
         """(J, Q) what the constants of `bases.Composition` are multiplied by, or None where there are none."""
-        if not self.carries:
+        if not self.has_constants:
             return None
         with _precisely(self.reference):
             own = self._within(self.second, self.between)
@@ -131,8 +131,8 @@ class Chain(Full):
 
     def _within(self, theta: Theta, width: int) -> list[Tensor]:
         """What one of both has for constants: what it carries, (J, Q), and the biases of its values, (K, Q)."""
-        carried = theta.carried  # computed, maybe
-        rows = [] if carried is None else [carried]
+        constants = theta.constant_values  # computed, maybe
+        rows = [] if constants is None else [constants]
         return rows + [self._dense(theta, width)[:, width]] if theta.lifts else rows
 
     def _dense(self, theta: Theta, width: int) -> Tensor:

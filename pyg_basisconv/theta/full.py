@@ -96,13 +96,13 @@ class Pass(Theta):
         self.K, self.P, self.Q = K, P, Q
         right = self.outputs(P) if P > 0 else -1
         if right != Q:
-            fix = "the members stand side by side" if self.beside else "or use theta.Full"
+            fix = "the members stand side by side" if self.concatenates else "or use theta.Full"
             reject("out_channels", f"{right}, under {self} with in_channels = {P}", Q, fix)
         self.register_parameter("weight", None)
         return self
 
     @property
-    def beside(self) -> bool:
+    def concatenates(self) -> bool:
         """Whether the members stand side by side."""
         return self.combine == "concat"
 
@@ -116,7 +116,8 @@ class Pass(Theta):
 
     @property
     def uniform(self) -> float | None:
-        alike = type(self) is Pass and not self.beside and len(set(self.scales)) == 1  # what derives from it does more
+        # What derives from it does more.
+        alike = type(self) is Pass and not self.concatenates and len(set(self.scales)) == 1
         return self.scales[0] if alike else None
 
     def project(self, x: Tensor) -> Members:
@@ -126,7 +127,7 @@ class Pass(Theta):
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         pairs = zip(u, self.scales, strict=True)
-        if self.beside:
+        if self.concatenates:
             return torch.cat([_times(u_k, scale) for u_k, scale in pairs], -1)
         total: Tensor | None = None
         for u_k, scale in pairs:
@@ -135,17 +136,17 @@ class Pass(Theta):
         return total
 
     def gather(self, family: Family, z: Members) -> Tensor:
-        return side_by_side(family.each(stacked(z))) if self.beside else family.combine(z)
+        return side_by_side(family.each(stacked(z))) if self.concatenates else family.combine(z)
 
     def dense(self, width: int = -1) -> Tensor:
         P, scales = self._at(width), torch.tensor(self.scales, dtype=torch.float64)  # Python's numbers, unrounded
         eye = torch.eye(P, dtype=torch.float64)
-        if self.beside:
+        if self.concatenates:
             return torch.kron(scales.diag(), eye).unflatten(0, (self.K, P))
         return eye * scales.view(-1, 1, 1)
 
     def blocks(self, width: int) -> Blocks | None:
-        if self.beside:
+        if self.concatenates:
             return None
         return Blocks(
             torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._at(width), 1, 1)
@@ -157,11 +158,11 @@ class Pass(Theta):
         return width if self.P < 0 else self.P
 
     def outputs(self, P: int) -> int:
-        return self.K * P if self.beside else P
+        return self.K * P if self.concatenates else P
 
     @property
     def sums(self) -> bool:
-        return not self.beside
+        return not self.concatenates
 
     @property
     def inner(self) -> int:
@@ -169,7 +170,7 @@ class Pass(Theta):
 
     def extra_repr(self) -> str:
         shown = [] if self.scale == 1.0 else [f"scale={self.scale}"]
-        shown += [f"combine={self.combine!r}"] if self.beside else []
+        shown += [f"combine={self.combine!r}"] if self.concatenates else []
         return ", ".join(shown)
 
 

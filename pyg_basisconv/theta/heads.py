@@ -56,7 +56,7 @@ class Values(Theta):
 
     def values(self, x: Tensor) -> Tensor:
         """(*, M, P) -> (K, *, M, D)."""
-        return apart(all_heads(x, self.weight, self.value_bias), self.K)
+        return split_heads(all_heads(x, self.weight, self.value_bias), self.K)
 
 
 class Heads(Values):
@@ -205,7 +205,7 @@ def all_heads(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: floa
     return product(x, flat, None if bias is None else bias.view(K * D), scale)
 
 
-def apart(rows: Tensor, K: int) -> Tensor:
+def split_heads(rows: Tensor, K: int) -> Tensor:
     """(*, M, K D) -> (K, *, M, D), a view."""
     *lead, width = rows.shape
     rows = rows.view(*lead, K, width // K)
