@@ -1,6 +1,7 @@
 """BasisConv: the formula."""
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, Optional
@@ -255,8 +256,7 @@ class BasisConv(MessagePassing):
         """What is left to do in calls like this one."""
         line, given = self._line(bound, chosen), bound.graph is None
         if line is not None:
-            family = bound.family.typed or bound.family
-            return partial(_along, line, None if given else family, None if bound.reads is whole else bound.reads)
+            return partial(_along, line, None if given else bound.family, None if bound.reads is whole else bound.reads)
         if bound.graph is not None and self.basis.reads_content:
             return partial(_on_graph, bound.graph, bound.reads, chosen)
         return partial(_with_family, None if given else bound.family, bound.reads, chosen)
@@ -265,7 +265,7 @@ class BasisConv(MessagePassing):
         """The result of a call that is bound and planned."""
         line = self._line(bound, chosen)
         if line is not None:
-            return line(self.theta, bound.inputs.x, self.bias, bound.family.typed or bound.family)
+            return line(self.theta, bound.inputs.x, self.bias, bound.family)
         return self._in_order(bound.inputs, bound.family, chosen)
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
@@ -345,7 +345,9 @@ class BasisConv(MessagePassing):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
-        return planned(self._problem(self._bind(Call(*args, **kwargs))), self.order)
+        bound = self._bind(Call(*args, **kwargs))
+        taken = self._choose(bound)  # for sizes like these
+        return replace(planned(self._problem(bound), self.order), order=taken.order, why=taken.why)
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045
@@ -447,7 +449,7 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 
 def _along(line: Line, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
     """One step; `reads` is None where x is read as it is."""
-    A = (call.edge_index.typed or call.edge_index) if family is None else family
+    A = call.edge_index if family is None else family
     x, bias = call.x if reads is None else reads(call.x), layer._parameters.get("bias")
     return line(layer._modules["theta"], x, layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
 
