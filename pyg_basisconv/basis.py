@@ -106,8 +106,8 @@ class Basis(nn.Module):
 
     @property
     def numbering(self) -> "tuple[Basis, float] | None":
-        """Where its entries are edges of the graph, one each, and loops: a basis with the same entries, whose weights
-        are the graph's, and the weight of loops that the graph does not have.
+        """For bases with one entry for each edge, and loops: the same basis without its norm, and the weight of the loops
+        that it adds. It tells which edge an entry is, see `bases.attention.number_edges`.
         """
         return None
 

@@ -162,7 +162,7 @@ class BoundBasis:
 
     @property
     def typed(self) -> "TypedEdges | None":
-        """The same family as a list of edges, where it is not much more than that."""
+        """The family as one list of typed edges, where writing it out costs little; None for others."""
         return None
 
     @property
@@ -177,7 +177,10 @@ class BoundBasis:
 
     @property
     def meetings(self) -> Meetings | None:
-        """Who meets whom, in a family of ones whose members let each source and target meet one other at most."""
+        """The pairs (m, n) at which there is a 1, for matrices of zeros and ones with at most one 1 in each row and column.
+
+        None for any other family.
+        """
         return None
 
     @property

@@ -15,7 +15,7 @@ from .portable import faked, portable
 
 _T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
-_LASTING = 8  # how much is kept that depends on no tensor, which nothing else would make leave
+_LASTING = 8  # results kept that depend on no tensor: only this limit ever drops them
 _ROOM = 64 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
 _LOOKS = 8  # entries that are looked at when one more comes
@@ -33,7 +33,7 @@ class cached_property(functools.cached_property[_T]):
 
 
 def lasting(build: Callable[[], _T]) -> _T:
-    """What `build()` gives, in tensors that later calls can use: one that is made in inference mode never learns."""
+    """What `build()` gives, made outside of inference mode: tensors made inside of it could not be trained with later."""
     if not torch.is_inference_mode_enabled():
         return build()
     with torch.inference_mode(False):

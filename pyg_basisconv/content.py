@@ -46,9 +46,10 @@ class Content:
         valid: (*, M) False for sources that are not there.
         observed: whether the weights are asked for, and have to be those that were applied.
         edges: E.
-        numbered: whether the edges are asked for whose weights these are.
+        numbered: whether a caller wants to know which edge each weight is of.
         loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
-        members: of the parameter, those that this basis meets; None in products and mixtures, where none is its own.
+        members: the slice of Theta's members that belongs to this basis; None inside of a product or a mixture, whose
+            members are not Theta's.
     """
 
     def __init__(

@@ -66,8 +66,8 @@ class BasisConv(MessagePassing):
     BasisConv(8, 4, Chebyshev(K=3), Full())
     """
 
-    takes_pairs = True  # False where it does what two layers do, one after the other
-    takes_sources = True  # False where such a layer reads the targets' own features, which (x, None) has none of
+    takes_pairs = True  # False for two layers in one, which refuse (x_src, x_dst)
+    takes_sources = True  # False where the first of two reads the targets' own features, and (x, None) is refused
 
     def __init__(
         self,

@@ -140,7 +140,7 @@ class Graph:
         return graph
 
     def masked(self, mask: Tensor | None) -> "Graph":
-        """The same graph, where each use of an edge is multiplied by its mask, after all is normalised; None: by one.
+        """The same graph, with the normalised weight of each edge multiplied by its mask; None removes the mask.
 
         Args:
             mask: (E,) numbers.

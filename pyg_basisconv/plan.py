@@ -69,7 +69,7 @@ class Problem(NamedTuple):
     messages: bool = False  # True where PyG's message passing is to do it
     native: tuple[int, int, int, bool] | None = None  # what a vendor's kernel costs, see `basis.Native`
     compact: tuple[Compaction, ...] = ()  # what an evaluation on the rows that each member touches costs
-    mixing: tuple[int, Work] | None = None  # H, of which the K matrices of Theta are mixtures, and a mixture of the A_k
+    mixing: tuple[int, Work] | None = None  # H and what one mixture of the A_k costs, for theta.Separable
     batched: bool = False  # True where each graph of the batch has matrices of its own
 
     @property

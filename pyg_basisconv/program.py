@@ -1,4 +1,7 @@
-"""Programs: what is left to do in a call that is like an earlier one. Nothing is asked, checked or chosen again."""
+"""Programs: what is left to do in a call that is like an earlier one. The graph, the plan and the order stay chosen.
+
+What a layer keeps, and how it knows a call again, is here; the programs themselves stand at the end of conv.py and grid.py.
+"""
 
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -72,8 +75,9 @@ class Programs:
         return kept.program
 
     def keep(self, key: Hashable, call: Call, program: Program, floats: Witness | None) -> None:
-        """Keeps a program, unless somebody has written to what it was made of: those go whose graph is gone, and then
-        the oldest.
+        """Keeps a program, unless somebody has written to what it was made of.
+
+        To make room, programs of graphs that are gone are dropped first, and then the oldest.
 
         Args:
             key: of the call, see `glance`.

@@ -124,7 +124,7 @@ class Theta(nn.Module):
 
     @property
     def reference(self) -> Tensor | None:
-        """A tensor of the dtype of the weight, where it is, learnt if it is; None where there is none."""
+        """A parameter to read dtype, device and requires_grad from; None if there is none."""
         weight = self._parameters.get("weight")
         return self.weight if weight is None else weight
 
