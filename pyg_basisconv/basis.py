@@ -106,7 +106,7 @@ class Basis(nn.Module):
 
     @property
     def numbering(self) -> "tuple[Basis, float] | None":
-        """For bases with one entry for each edge, and loops: the same basis without its norm, and the weight of the loops
+        """For bases with one entry for each edge, and loops: the same basis without its norm, and the weight of loops
         that it adds. It tells which edge an entry is, see `bases.attention.number_edges`.
         """
         return None

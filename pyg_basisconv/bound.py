@@ -177,7 +177,7 @@ class BoundBasis:
 
     @property
     def meetings(self) -> Meetings | None:
-        """The pairs (m, n) at which there is a 1, for matrices of zeros and ones with at most one 1 in each row and column.
+        """The pairs (m, n) with a 1, for matrices of zeros and ones with at most one 1 in each row and column.
 
         None for any other family.
         """

@@ -33,7 +33,7 @@ class cached_property(functools.cached_property[_T]):
 
 
 def lasting(build: Callable[[], _T]) -> _T:
-    """What `build()` gives, made outside of inference mode: tensors made inside of it could not be trained with later."""
+    """What `build()` gives, made outside of inference mode: tensors made in it could not be trained with later."""
     if not torch.is_inference_mode_enabled():
         return build()
     with torch.inference_mode(False):

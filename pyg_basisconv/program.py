@@ -1,6 +1,6 @@
 """Programs: what is left to do in a call that is like an earlier one. The graph, the plan and the order stay chosen.
 
-What a layer keeps, and how it knows a call again, is here; the programs themselves stand at the end of conv.py and grid.py.
+What a layer keeps, and how it knows a call again, is here; the programs themselves end conv.py and grid.py.
 """
 
 from collections.abc import Callable, Hashable
