@@ -24,7 +24,6 @@ class Inputs:
 
     def __init__(self, x: Tensor, theta: Theta) -> None:
         self.x, self.theta = x, theta
-        self.constant_weights: Tensor | None = None  # (J, N) of a `bases.Composition`
 
     @cached_property
     def projected(self) -> Members:

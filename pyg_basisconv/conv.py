@@ -273,6 +273,8 @@ class BasisConv(MessagePassing):
         y = self._contracted(inputs, family.matrices, chosen)
         if family.constant_weights is not None:
             y = y + self.constant_part(family.constant_weights).to(y.dtype)
+        if y._base is not None and not (torch.is_grad_enabled() or portable()):
+            y = y.detach()  # a view that was made without gradients may not be written to with them
         return self.narrowed(y)
 
     def constant_part(self, constant_weights: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .basis import Basis, BoundBasis, OnImage
+from .basis import BoundBasis, OnImage
 from .binding import Binding
 from .conv import BasisConv
 from .errors import reject
@@ -16,7 +16,6 @@ from .kernels.grids import Ints
 from .layouts import check_form
 from .plan import Plan
 from .program import Call, Program
-from .theta import Theta
 
 
 class GridConv(BasisConv):
@@ -47,18 +46,6 @@ class GridConv(BasisConv):
     >>> layer(torch.randn(5, 3, 32, 28)).shape
     torch.Size([5, 8, 16, 14])
     """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        basis: Basis,
-        theta: Theta | None = None,
-        order: str = "auto",
-        bias: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(in_channels, out_channels, basis, theta, order, bias, **kwargs)
 
     def forward(self, image: Tensor, *, return_attention: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""

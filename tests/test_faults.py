@@ -106,6 +106,23 @@ def test_the_constants_of_two_layers_may_be_written_to() -> None:
     assert torch.equal(both(x, bound), before)
 
 
+@pytest.mark.parametrize("kind", contract.THETAS)
+@pytest.mark.parametrize("order", contract.ORDERS)
+def test_a_result_that_was_made_without_gradients_may_be_written_to_with_them(order: str, kind: str) -> None:
+    """As in `with torch.no_grad(): y = conv(x, edge_index)`, and then `y *= parameter`."""
+    conv = contract.make(bases.Identity() + bases.Adjacency("mean"), kind, order, bias=False)
+    x, edges, scale = contract.draw(4, conv.in_channels), edges_of(4), torch.nn.Parameter(torch.ones(1, dtype=DOUBLE))
+    for _ in range(2):
+        with torch.no_grad():
+            y = conv(x, edges)
+        expected = y.clone()
+        y *= scale
+        y.sum().backward()
+        assert torch.equal(y, expected)
+        assert scale.grad == expected.sum()
+        scale.grad = None
+
+
 # Layers that torch.compile takes whole are taken whole when they are converted, whatever they return.
 
 
