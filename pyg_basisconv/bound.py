@@ -535,16 +535,20 @@ class TypedEdges(Explicit):
 
     def _members(self, y: Tensor) -> Tensor:
         """(*, N K, P) -> (K, *, N, P), a view."""
-        return y.unflatten(-2, (self.N, self.K)).movedim(-2, 0)
+        return y.view(*y.shape[:-2], self.N, self.K, y.shape[-1]).movedim(-2, 0)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         if self.K == 1:
             return self._expand.apply(cast(Tensor, members(z, 1)[0]))
         z = dense(counted(z, self.K))
-        return self._combine.apply(z.movedim(0, -2).flatten(-3, -2))  # (*, M K, Q) -> (*, N, Q)
+        return self._combine.apply(self._by_node(z))  # (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
-        return self._members(self._each.apply(z.movedim(0, -2).flatten(-3, -2)))  # (*, M K, D) -> (*, N K, D)
+        return self._members(self._each.apply(self._by_node(z)))  # (K, *, N, D)
+
+    def _by_node(self, z: Tensor) -> Tensor:
+        """(K, *, M, D) -> (*, M K, D)"""
+        return z.movedim(0, -2).reshape(*z.shape[1:-2], self.M * self.K, z.shape[-1])
 
     def work(self, direction: Direction) -> Work:
         rows = self.N if direction == "combine" else self.K * self.N

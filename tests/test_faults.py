@@ -123,6 +123,30 @@ def test_a_result_that_was_made_without_gradients_may_be_written_to_with_them(or
         scale.grad = None
 
 
+FAMILIES = {
+    "adjacency": lambda: bases.Adjacency("mean"),
+    "powers": lambda: bases.Powers(3),
+    "beside a root": lambda: bases.Identity() + bases.Adjacency(),
+    "attention": lambda: bases.Attention(2, mechanisms.Dot(3), bases.Adjacency()),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("order", contract.ORDERS)
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
+def test_several_gradients_at_once(dtype: torch.dtype, order: str, family: str) -> None:
+    """As `torch.autograd.grad(is_grads_batched=True)` takes them, by a vmap that is no transform of torch.func."""
+    conv = contract.make(FAMILIES[family](), path=order, dtype=dtype)
+    x = contract.draw(4, 3, dtype=dtype).requires_grad_()
+    leaves = [x, *conv.parameters()]
+    y = conv(x, edges_of(4))
+    down = contract.draw(3, *y.shape, seed=1, dtype=dtype)
+    found = torch.autograd.grad(y, leaves, down, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(y, leaves, d, retain_graph=True) for d in down]
+    for mine, *theirs in zip(found, *one_by_one, strict=True):
+        contract.close(mine, torch.stack(theirs), 1e-5 if dtype == torch.float32 else 1e-10)
+
+
 # Layers that torch.compile takes whole are taken whole when they are converted, whatever they return.
 
 

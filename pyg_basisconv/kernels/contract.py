@@ -37,14 +37,14 @@ class Rows(Protocol):
 
 def _expanded(x: Tensor, A: Rows) -> Tensor:
     """All products side by side; by operations that can be transformed, where a derivative is taken under vmap."""
-    return A.expand(x).movedim(0, 1).flatten(1) if portable() else A.expand_rows(x)
+    return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1]) if portable() else A.expand_rows(x)
 
 
 def _combined(z: Tensor, A: Rows) -> Tensor:
     """The sum of all products, in the same way."""
     if not portable():
         return A.combine_rows(z)
-    return A.combine(z.unflatten(1, (A.K, -1)).movedim(1, 0))
+    return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
 
 
 class _Applied(torch.autograd.Function):
