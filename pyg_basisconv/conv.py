@@ -53,6 +53,14 @@ class BasisConv(MessagePassing):
           `(x_src, x_dst)` of (\*, M, P) and (\*, N, P), where x_dst may be None
         - y: (\*, N, Q)
 
+    Orders, all with the same result:
+        - a_first: the :math:`A_k^\top x` at width P, and then Theta; for narrow inputs
+        - theta_first: the :math:`x \Theta_k` first, and then A at width Q; for narrow outputs, and sparse x
+        - phi: the operator :math:`\sum_k A_k \otimes \Theta_k` is built once; for small graphs and large batches
+        - native: torch's own kernel for convolutions of grids, and for attention over all pairs
+        - compacted: only the rows that a type of edges touches are multiplied; for many types
+        - mixed: the A_k are mixed as `theta.Separable` says before they are applied
+
     Raises:
         ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
 
