@@ -91,8 +91,8 @@ class BoundBasis:
     device: torch.device
     serial: int  # see `serial_number`
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
-    shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
-    grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
+    source_grid: tuple[int, ...] | None = None  # the shape of the grid that the sources are, where they are one
+    target_grid: tuple[int, ...] | None = None  # the same of the targets
     written_out = False  # True where it holds its edges
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
     _explicit: "Explicit | None" = None

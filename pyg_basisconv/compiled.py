@@ -121,7 +121,7 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
             names.append("number")
         elif name == "edge_index" and hasattr(value, "serial"):
             bound = value.serial
-            onto = (value.N,) if value.grid is None else value.grid
+            onto = (value.N,) if value.target_grid is None else value.target_grid
             numbers.extend(onto)
             lengths.append(f"onto:{len(onto)}")
         else:

@@ -56,7 +56,7 @@ class GridConv(BasisConv):
             return super()._bind(call, observed)
         flat, grid = self._flat(call)
         bound = super()._bind(flat, observed)
-        shape = bound.family.shape
+        shape = bound.family.source_grid
         if shape not in (None, grid):
             reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")
         return bound
@@ -68,21 +68,23 @@ class GridConv(BasisConv):
         if on is not None and bound.graph is None:
             return _of_given
         if on is not None:
-            return partial(_of_image, on, family.constant_weights, family.grid)
-        return partial(_of_rows, super()._program(call, bound, chosen), family.grid, family.N, chosen.order)
+            return partial(_of_image, on, family.constant_weights, family.target_grid)
+        return partial(_of_rows, super()._program(call, bound, chosen), family.target_grid, family.N, chosen.order)
 
     def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Tensor:
         if not call.image:
             return super()._evaluate(call, bound, chosen)
         on, family = self._on_images(call, bound, chosen), bound.family
         if on is not None:
-            return _of_image(on, family.constant_weights, family.grid, self, call)
-        return self._as_image(super()._evaluate(call, bound, chosen), call.x, family.grid, family.N, chosen.order)
+            return _of_image(on, family.constant_weights, family.target_grid, self, call)
+        return self._as_image(
+            super()._evaluate(call, bound, chosen), call.x, family.target_grid, family.N, chosen.order
+        )
 
     def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
         """The chosen order, where it takes and gives images."""
         family, image = bound.family.matrices, call.x
-        if chosen.order != "native" or family.shape is None or image.dim() != len(family.shape) + 2:
+        if chosen.order != "native" or family.source_grid is None or image.dim() != len(family.source_grid) + 2:
             return None
         native = family.native(self.theta, bound.inputs.x.shape[-1])
         return None if native is None else native.of_image
@@ -161,7 +163,7 @@ def _of_given(layer: BasisConv, call: Call) -> Tensor:
     native = family.matrices.native(layer.theta, call.x.shape[1])
     assert native is not None  # it was chosen for a call like this one
     assert native.of_image is not None
-    return _of_image(native.of_image, family.constant_weights, family.grid, layer, call)
+    return _of_image(native.of_image, family.constant_weights, family.target_grid, layer, call)
 
 
 def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:

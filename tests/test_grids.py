@@ -109,7 +109,7 @@ def check_matrices(c: Config, basis: Basis | None = None) -> None:
     close(y, call_torch(layer, x), what="the oracle")
     window = c.window(c.shape) if basis is None else basis
     bound = window.bind(dtype=DOUBLE)
-    assert (bound.K, bound.M, bound.N, tuple(bound.grid)) == (*A.shape, c.grid)
+    assert (bound.K, bound.M, bound.N, tuple(bound.target_grid)) == (*A.shape, c.grid)
     check_bound(bound, A)
 
 
@@ -358,7 +358,7 @@ def test_grid_of_no_place(shape: Position, mode: str) -> None:
         bases.Shifts(shape, [(0, 0), (0, 1)], padding_mode=mode if shape == (0, 3) else "zeros"),
     ):
         bound = basis.bind(dtype=DOUBLE)
-        assert (bound.M, bound.N, tuple(bound.grid)) == (0, 0, shape)
+        assert (bound.M, bound.N, tuple(bound.target_grid)) == (0, 0, shape)
         check_bound(bound, torch.zeros(bound.K, 0, 0, dtype=DOUBLE))
     conv = fill(GridConv(2, 3, bases.Window(None, (3, 3), padding=1, padding_mode=mode)))
     for path in PATHS[2:]:
@@ -447,7 +447,7 @@ def test_shifts(name: str, mode: str) -> None:
 def check_shifts(shape: Position, offsets: list, mode: str, basis: Basis) -> None:
     A = grids.shifts(shape, offsets, mode)
     bound = basis.bind(dtype=DOUBLE)
-    assert tuple(bound.grid) == shape
+    assert tuple(bound.target_grid) == shape
     check_bound(bound, A)
     # One vendor's window may have them all as taps, or they are too far apart.
     check_layer(GridConv(3, 2, basis), A, shape, shape, [p for p in PATHS if p != "native"])

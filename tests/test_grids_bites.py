@@ -49,7 +49,7 @@ class Wrong(Basis):
 
     def changed(self, bound: BoundBasis) -> BoundBasis:
         wrong = explicit(bound.K, bound.M, bound.N, self.change(bound.edges()), bound.dtype)
-        wrong.grid = bound.grid
+        wrong.target_grid = bound.target_grid
         for name in ("sites", "site_batch", "space"):
             if hasattr(bound, name):
                 setattr(wrong, name, getattr(bound, name))
@@ -64,7 +64,7 @@ class Halved(Wrong):
 
     def changed(self, bound: BoundBasis) -> BoundBasis:
         half = HalfGradient(bound)
-        half.grid = bound.grid
+        half.target_grid = bound.target_grid
         return half
 
 

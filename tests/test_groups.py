@@ -108,7 +108,7 @@ def test_on_the_group(name: str) -> None:
     for basis in (bases.Group(table), bases.Group(torch.tensor(table)), bases.Group(bases.FiniteGroup(table))):
         bound = basis.bind(dtype=DOUBLE)
         assert (bound.K, bound.M, bound.N) == (G, G, G)
-        assert tuple(bound.grid) == (G,)
+        assert tuple(bound.target_grid) == (G,)
     check_bound(bound, A)
     check_layer(GridConv(3, 2, basis), A, (G,), (G,), ORDERS)
     conv = fill(BasisConv(3, 2, basis))
@@ -195,7 +195,7 @@ def check_images(
         basis = bases.Group(name, bases.Window(None, kernel, **arguments), lift=lift)
     bound = basis.bind(grid=over, dtype=DOUBLE)
     assert A.shape == (bound.K, bound.M, bound.N)
-    assert tuple(bound.grid) == to
+    assert tuple(bound.target_grid) == to
     check_layer(GridConv(2, 3, basis), A, over, to, paths)
 
 

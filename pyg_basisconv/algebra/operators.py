@@ -181,7 +181,7 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
     if basis.reads_content:
         fix = "pass phi_basis=A of y, A = layer(x, ..., return_attention=True)"
         reject("phi", "a layer whose basis does not depend on x", f"{basis}, computed from it", fix)
-    grid = bound.shape if (basis.axes or 0) > 1 else None
+    grid = bound.source_grid if (basis.axes or 0) > 1 else None
     if bound.origin is not None:
         graph = bound.origin[1]
         graph = graph.T if basis.needs_edges and layer.flow == "target_to_source" else graph

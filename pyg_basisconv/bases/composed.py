@@ -37,8 +37,8 @@ class BoundConcat(BoundBasis):
                     "add families of one size",
                 )
         self.K = sum(part.K for part in self.parts)
-        self.shape = next((part.shape for part in self.parts if part.shape is not None), None)
-        self.grid = next((part.grid for part in self.parts if part.grid is not None), None)
+        self.source_grid = next((part.source_grid for part in self.parts if part.source_grid is not None), None)
+        self.target_grid = next((part.target_grid for part in self.parts if part.target_grid is not None), None)
         self.batch = max((part.batch for part in self.parts), key=len)
 
     def _split(
@@ -215,9 +215,9 @@ class BoundProduct(BoundBasis):
             reject("basis", f"a second factor of {first.dtype} on {first.device}", got, "bind both alike")
         self.first, self.second = self.factors = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
-        self.shape, self.grid = first.shape, second.grid
-        if second.grid is None and second.M == second.N:  # an identity, in some form
-            self.grid = first.grid
+        self.source_grid, self.target_grid = first.source_grid, second.target_grid
+        if second.target_grid is None and second.M == second.N:  # an identity, in some form
+            self.target_grid = first.target_grid
         self.dtype, self.device = first.dtype, first.device
         self.batch = max(first.batch, second.batch, key=len)
 
@@ -306,7 +306,7 @@ class BoundMix(BoundBasis):
         self.family = family
         self.coefficients = [list(row) for row in coefficients]
         self.K, self.M, self.N = len(self.coefficients), family.M, family.N
-        self.shape, self.grid = family.shape, family.grid
+        self.source_grid, self.target_grid = family.source_grid, family.target_grid
         self.dtype, self.device, self.batch = family.dtype, family.device, family.batch
 
     def _matrix(self) -> Tensor:
@@ -559,8 +559,8 @@ def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBas
     start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
     before, behind = first.on(start), graph.from_intermediate
     if second.needs_edges:
-        return before, second.on(behind if before.grid is None else behind.over(before.grid))
-    return before, second.on(behind.between(before.N, graph.N, before.grid or graph.grid))
+        return before, second.on(behind if before.target_grid is None else behind.over(before.target_grid))
+    return before, second.on(behind.between(before.N, graph.N, before.target_grid or graph.grid))
 
 
 class Transpose(Composed):

@@ -38,7 +38,8 @@ class BoundComposition(BoundBasis):
     def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, constants: Constants) -> None:
         self.family, self.first, self.second, self._constants = family, first, second, constants
         self.K, self.M, self.N = family.K, family.M, family.N
-        self.dtype, self.device, self.shape, self.grid = family.dtype, family.device, family.shape, family.grid
+        self.dtype, self.device = family.dtype, family.device
+        self.source_grid, self.target_grid = family.source_grid, family.target_grid
 
     @property
     def matrices(self) -> BoundBasis:

@@ -78,19 +78,15 @@ class Taps(NamedTuple):
 
 
 class OnImages(BoundBasis):
-    """A family whose sources are the first rows of x, a grid.
+    """A family whose sources are the first rows of x, a grid."""
 
-    Attributes:
-        shape: of the sources' grid.
-    """
-
-    shape: Ints
-    grid: Ints
+    source_grid: Ints
+    target_grid: Ints
 
     @cached_property
     def sources(self) -> int:
         """How many rows of x are sources."""
-        return math.prod(self.shape)
+        return math.prod(self.source_grid)
 
     def on_images(self, on: Callable[[Tensor, Tensor | None], Tensor], operations: int, numbers: int) -> Native:
         """An evaluation that takes and gives images, (B, P, *shape) -> (B, Q, *grid)."""
@@ -98,7 +94,7 @@ class OnImages(BoundBasis):
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
             x = inputs.x[..., : self.sources, :]
             batch = x.shape[:-2]
-            image = x.transpose(-1, -2).unflatten(-1, self.shape)
+            image = x.transpose(-1, -2).unflatten(-1, self.source_grid)
             image = image if len(batch) == 1 else image.reshape(math.prod(batch), *image.shape[len(batch) :])
             y = on(image, bias).flatten(2).transpose(1, 2)  # (B, N, Q)
             return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
@@ -136,7 +132,7 @@ class BoundGrid(OnImages):
         self.transposed = transposed
         self.K, self.M, self.N = len(self.offsets), M, math.prod(lattice.targets)
         self.dtype, self.device = dtype, device
-        self.shape, self.grid = lattice.sources, lattice.targets
+        self.source_grid, self.target_grid = lattice.sources, lattice.targets
 
     @property
     def stencil(self) -> "BoundGrid | None":
@@ -281,7 +277,7 @@ class BoundGrid(OnImages):
     @property
     def T(self) -> BoundBasis:
         if self.sources < self.M or self.lattice.mode != "zeros" or self.norm is not None:
-            return on_grids(self.explicit.T, self.grid, self.shape)
+            return on_grids(self.explicit.T, self.target_grid, self.source_grid)
         offsets = [tuple(-o for o in offset) for offset in self.offsets]
         return BoundGrid(self.lattice.T, offsets, self.N, self.dtype, self.device, transposed=not self.transposed)
 
@@ -437,7 +433,7 @@ def _added(y: Tensor, bias: Tensor | None) -> Tensor:
 
 def on_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:
     """A family whose sources and targets are grids."""
-    bound.shape, bound.grid = shape, grid
+    bound.source_grid, bound.target_grid = shape, grid
     return bound
 
 

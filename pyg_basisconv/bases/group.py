@@ -135,8 +135,8 @@ class BoundGroup(OnImages):
         G = group.order
         self.K, self.M, self.N = window.K * (1 if lift else G), M, window.N * G
         self.dtype, self.device = window.dtype, window.device
-        self.shape = window.shape if lift else (G, *window.shape)
-        self.grid = (G, *window.grid)
+        self.source_grid = window.source_grid if lift else (G, *window.source_grid)
+        self.target_grid = (G, *window.target_grid)
 
     def edges(self) -> EdgeList:
         tap, source, target, weight = self.window.edges()
@@ -151,7 +151,7 @@ class BoundGroup(OnImages):
 
     @property
     def T(self) -> BoundBasis:
-        return on_grids(self.explicit.T, self.grid, self.shape)
+        return on_grids(self.explicit.T, self.target_grid, self.source_grid)
 
     def work(self, direction: Direction) -> Work:
         G = self.group.order
@@ -187,7 +187,7 @@ class BoundGroup(OnImages):
             kernel = now.weight.to(image).squeeze(1)[self._members]  # (K', S, G, P, Q)
             kernel = kernel.permute(0, 3, 1, 4, 2).reshape(-1, 1, P * S, Q * G)
             own = None if bias is None else bias.repeat_interleave(G)
-            y = apply(image.reshape(-1, P * S, *self.window.shape), kernel, own, window)
+            y = apply(image.reshape(-1, P * S, *self.window.source_grid), kernel, own, window)
             return y.unflatten(1, (Q, G))
 
         operations = 2 * window.taps * self.window.N * P * S * Q * G

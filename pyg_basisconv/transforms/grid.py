@@ -132,9 +132,9 @@ _Grid = tuple[Tensor, Tensor, Tensor, Tensor | None]  # positions, ends, types a
 
 def _grid(window: Gridded, shape: tuple[int, ...], device: torch.device) -> _Grid:
     bound = window.bind(grid=shape, dtype=torch.float64)
-    if bound.grid != shape:
+    if bound.target_grid != shape:
         fix = "pad it, such as padding='same' with stride 1"
-        reject("window", f"as many targets as sources on the grid {shape}", f"{bound.grid} targets", fix)
+        reject("window", f"as many targets as sources on the grid {shape}", f"{bound.target_grid} targets", fix)
     kind, source, target, weight = (part.to(device) for part in bound.edges())
     pos = torch.stack(torch.meshgrid(*(torch.arange(n, device=device) for n in shape), indexing="ij"), -1)
     weights = None if getattr(window, "norm", None) is None else weight
