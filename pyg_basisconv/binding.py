@@ -125,12 +125,10 @@ def bind(layer: Layer, call: Call, observed: bool = False) -> Binding:
         sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
         grid=shape,
     )
-    if not basis.reads_edges:
-        unread = ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid")
-        for name in unread:
-            value = getattr(call, name)
-            if value is not None:
-                reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
+    for name in ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid"):
+        value = getattr(call, name)
+        if value is not None and not basis.reads_edges:
+            reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
     bound = bind_content(layer, call, graph, reads, observed)
     family = bound.family
     if features.shape[-2] != family.M:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, kept, memo, underived
+from .cache import IdentityCache, cached_property, kept, memo, underived
 from .compiled import numbered
 from .content import Inputs
 from .costs import Compaction, Direction, Side, Work
@@ -89,7 +88,6 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
-    number: int  # see `numbered`
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     shape: tuple[int, ...] | None = None  # of the sources, where they are a grid
     grid: tuple[int, ...] | None = None  # of the targets, where they are a grid
@@ -98,15 +96,16 @@ class BoundBasis:
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
+    origin: tuple[Any, Graph] | None = None  # the basis that it is, and the graph it was bound to, where it was made so
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
-        self = super().__new__(cls)
-        self.number = numbered(self)
-        return self
+    @cached_property
+    def number(self) -> int:
+        """Tells it from all others, see `numbered`."""
+        return numbered(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"number", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        kept = {"origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:
@@ -294,11 +293,6 @@ class BoundBasis:
         """The same family on another device; what a kind overrides."""
         return self.map(lambda part: part.move(device))
 
-    @property
-    def origin(self) -> tuple[Any, Graph] | None:
-        """The basis that it is, and the graph that this was bound to, where it was made so."""
-        return _BOUND_FROM.get(self)
-
     def masked(self, mask: Callable[[Graph], Graph]) -> "BoundBasis":
         """The same basis, bound to the same graph with its edges masked."""
         if self.origin is None:
@@ -382,14 +376,6 @@ class BoundBasis:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
 
 
-_BOUND_FROM: WeakKeyDictionary[BoundBasis, tuple[Any, Graph]] = WeakKeyDictionary()
-
-
-def came_from(bound: BoundBasis, basis: Any, graph: Graph) -> None:
-    """Notes what a family was bound from. A graph knows its families, and nothing of them may know the graph."""
-    _BOUND_FROM[bound] = basis, graph
-
-
 class Explicit(BoundBasis):
     """A family with its edges written out."""
 
@@ -463,7 +449,11 @@ class TypedEdges(Explicit):
 
     @kept
     def adjoint(self) -> "TypedEdges":
-        return self.T  # type: ignore[return-value]
+        turned = self.T
+        for mine, theirs in (("_expand", "_combine"), ("_combine", "_expand")):
+            if mine in self.__dict__:
+                turned.__dict__[theirs] = self.__dict__[mine].T
+        return turned  # type: ignore[return-value]
 
     @property
     def typed(self) -> "TypedEdges":

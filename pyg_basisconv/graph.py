@@ -11,7 +11,7 @@ from .cache import IdentityCache, memo
 from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
-from .kernels.pattern import extremes, index_dtype, within
+from .kernels.pattern import copied, extremes, index_dtype, within
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
 
@@ -117,7 +117,8 @@ class Graph:
         self.content: Content | None = None
         self.mask: Tensor | None = None
         self.kind = ""  # of the layout that it was read from, see `Layout`
-        self.learns = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
+        self.learns = weight is not None and weight.requires_grad
+        self.learns |= isinstance(lambda_max, Tensor) and lambda_max.requires_grad
         self._memo: dict[Hashable, Any] = {}
 
     @property
@@ -127,6 +128,10 @@ class Graph:
     @property
     def N(self) -> int:
         return self.structure.N
+
+    @property
+    def E(self) -> int:
+        return self.structure.source.numel()
 
     def _copy(self) -> "Graph":
         graph = object.__new__(type(self))
@@ -321,7 +326,8 @@ class Graph:
             ("batch", batch),
             ("lambda_max", eigen),
         ):
-            check_form(name, t)
+            if t is not None:
+                check_form(name, t)
         number = None if eigen is not None else lambda_max
 
         def build() -> Graph:
@@ -394,6 +400,8 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     >>> sizes(3), sizes([3, None])
     ((3, 3), (3, None))
     """
+    if size is None:
+        return None, None
     pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     for n in pair:
         if n is not None and (not isinstance(n, int | torch.SymInt) or n < 0):
@@ -546,5 +554,5 @@ def _structure(
         sizes = [max(sizes)] * 2
     sizes[0] = sizes[0] if M is None else M  # behind the sources may stand rows that no edge reads
     dtype = index_dtype(*sizes)
-    source, target = source.to(dtype, copy=True), target.to(dtype, copy=True)
+    source, target = copied(source, dtype), copied(target, dtype)
     return Structure(source, target, None if edge_type is None else edge_type.clone(), sizes[0], sizes[1])

@@ -12,7 +12,7 @@ from ..errors import reject
 from ..explicit import EdgeSet, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
-from ..kernels.pattern import positions
+from ..kernels.pattern import over_degrees, positions, with_nodes
 from ..portable import portable
 from .identity import target_diagonal
 
@@ -220,16 +220,18 @@ def _split(graph: Graph) -> _Split:
 
     def build() -> _Split:
         is_loop = s.source == s.target
-        nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
         if portable():
+            nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
             loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
             loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
             return _Split(None, None, s, loops, is_loop)
         plain, loop = None, positions(is_loop)
         if loop.numel():
             plain = positions(~is_loop)
-        source, target = _select(s.source, plain), _select(s.target, plain)
-        loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
+        loops = Structure(with_nodes(s.source, plain, s.N), with_nodes(s.target, plain, s.N), None, s.M, s.N)
+        if plain is None:
+            return _Split(plain, loop, s, loops)
+        source, target = loops.source[: plain.numel()], loops.target[: plain.numel()]
         return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
 
     split: _Split = s.memo("split", build)
@@ -256,6 +258,10 @@ def normalise(
 ) -> Tensor:
     """(E,) the weights of the edges, normalised; or other numbers of the edges, by what normalises these."""
     s, scaled = structure, weight if masked is None else masked
+    if norm == "sym" and s.M != s.N:
+        reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
+    if scaled is None and not portable() and s.source.device.type == "cpu":
+        return over_degrees(s.source, s.target, (s.M, s.N), norm, dtype)
     if weight is not None:
         dtype = weight.dtype
     if norm == "mean":
@@ -264,8 +270,6 @@ def normalise(
     if norm == "rw":
         factor = s.at_source(power(sums(s.pattern.T, weight, dtype), -1.0))
         return factor if scaled is None else scaled * factor
-    if s.M != s.N:
-        reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
     degree = sums(s.pattern, weight, dtype)
     inverse = power(degree, -0.5) if weight is None else root(degree)  # numbers of edges are never negative
     at_source = s.at_source(inverse)
