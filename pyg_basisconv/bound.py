@@ -16,6 +16,7 @@ from .errors import reject
 from .graph import Graph
 from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, spmm_rows, typed_matmul
 from .kernels.dense import whole
+from .kernels.lists import List, Matrix, columns, compressed, transposed, weights
 from .kernels.pattern import tally
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
@@ -449,11 +450,7 @@ class TypedEdges(Explicit):
 
     @kept
     def adjoint(self) -> "TypedEdges":
-        turned = self.T
-        for mine, theirs in (("_expand", "_combine"), ("_combine", "_expand")):
-            if mine in self.__dict__:
-                turned.__dict__[theirs] = self.__dict__[mine].T
-        return turned  # type: ignore[return-value]
+        return self.T  # type: ignore[return-value]
 
     @property
     def typed(self) -> "TypedEdges":
@@ -494,7 +491,7 @@ class TypedEdges(Explicit):
 
     @property
     def mixing(self) -> Work | None:
-        return Work(self.edge_set.source.numel(), self.N, 1) if self.K > 1 else None
+        return Work(self.E, self.N, 1) if self.K > 1 else None
 
     def mixed(self, coefficients: Tensor) -> "SharedEdges":
         e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)
@@ -533,9 +530,82 @@ class TypedEdges(Explicit):
     def each(self, z: Tensor) -> Tensor:
         return self._apart(self._each.apply(z.movedim(0, -2).flatten(-3, -2)))  # (*, M K, D) -> (*, N K, D)
 
+    @property
+    def E(self) -> int:
+        """How many edges there are."""
+        return self.edge_set.source.numel()
+
     def work(self, direction: Direction) -> Work:
         rows = self.N if direction == "combine" else self.K * self.N
-        return Work(self.edge_set.source.numel(), rows, 1)
+        return Work(self.E, rows, 1)
+
+
+class ListedEdges(TypedEdges):
+    """The same on the CPU, fixed, of lists of edges: written out as an `EdgeSet` only where that is asked for.
+
+    So a graph that is new in every step is bound in a few operations.
+    """
+
+    learns = requires_grad = False
+    evaluate = None
+    takes_rows = True
+    device = torch.device("cpu")
+
+    def __init__(self, K: int, M: int, N: int, lists: Sequence[List], dtype: torch.dtype) -> None:
+        self.K, self.M, self.N, self.lists, self.dtype = K, M, N, lists, dtype
+
+    @kept
+    def edge_set(self) -> EdgeSet:
+        kind, source, target = columns(self.lists)
+        return EdgeSet(self.K, self.M, self.N, None if self.K == 1 else kind, source, target)
+
+    @kept
+    def weight(self) -> Tensor | None:
+        return weights(self.lists, self.dtype)
+
+    @kept
+    def _into(self) -> Matrix:
+        """From M sources to the K members of N targets."""
+        return compressed(self.lists, self.K, (self.M, self.N), "target", self.dtype)
+
+    @kept
+    def _from(self) -> Matrix:
+        """From the K members of M sources to N targets."""
+        return self._into if self.K == 1 else compressed(self.lists, self.K, (self.M, self.N), "source", self.dtype)
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        y = spmm_rows(x, *self._into)  # (N K, P)
+        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
+        return spmm_rows(z, *self._from)
+
+    @property
+    def T(self) -> "ListedEdges":
+        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
+
+    @kept
+    def adjoint(self) -> "ListedEdges":
+        turned, K = self.T, self.K
+        for mine, theirs, size in (("_into", "_from", self.M), ("_from", "_into", self.M * K)):
+            if mine in self.__dict__:
+                turned.__dict__[mine if K == 1 else theirs] = transposed(self.__dict__[mine], size)
+        return turned
+
+    @property
+    def _written(self) -> TypedEdges:
+        return TypedEdges(self.edge_set, self.weight, self.dtype)
+
+    def move(self, device: torch.device) -> Explicit:
+        return self._written.move(device)
+
+    def via(self, evaluate: Evaluate) -> Explicit:
+        return self._written.via(evaluate)
+
+    @property
+    def E(self) -> int:
+        return sum(e.source.size for e in self.lists)
 
 
 class SharedEdges(Explicit):

@@ -11,6 +11,7 @@ from .cache import IdentityCache, memo
 from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
+from .kernels.lists import List, lists_of
 from .kernels.pattern import copied, extremes, index_dtype, within
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
@@ -132,6 +133,15 @@ class Graph:
     @property
     def E(self) -> int:
         return self.structure.source.numel()
+
+    @property
+    def list(self) -> List | None:
+        """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
+        s = self.structure
+        ones = self.weight is None and self.mask is None and s.source.device.type == "cpu" and not portable()
+        if not ones or not lists_of(self.dtype, max(s.M, s.N)):
+            return None
+        return List(0, s.source.numpy(), s.target.numpy(), None)
 
     def _copy(self) -> "Graph":
         graph = object.__new__(type(self))

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .cache import kept
 from .kernels import Pattern, spmm
-from .kernels.pattern import transposed
 
 # Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
 Evaluate = Callable[["Sparse", Tensor], Tensor]
@@ -50,15 +49,6 @@ class Sparse:
         """The fixed weights by target, and where they stand: what `spmm_rows` takes."""
         ptr, index, _ = self.pattern.by_target
         return None if self.weight is None else self._by_target, ptr, index
-
-    @property
-    def T(self) -> "Sparse":
-        """The transposed matrix; where this one is compressed, the other is made of it, and nothing grouped anew."""
-        turned = Sparse(self.pattern.T, self.weight, self.evaluate, self.learns)
-        found = transposed(*self.compressed, self.pattern.M) if "compressed" in self.__dict__ else None
-        if found is not None:
-            turned.__dict__["compressed"] = found
-        return turned
 
     def _apply(self, x: Tensor) -> Tensor:
         if self.weight is None:

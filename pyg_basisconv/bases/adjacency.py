@@ -9,10 +9,11 @@ from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
 from ..errors import reject
-from ..explicit import EdgeSet, TypedEdges
+from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
-from ..kernels.pattern import over_degrees, positions, with_nodes
+from ..kernels.lists import List, looped, over_degrees
+from ..kernels.pattern import positions
 from ..portable import portable
 from .identity import target_diagonal
 
@@ -67,6 +68,9 @@ class Adjacency(Basis):
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
     def build(self, graph: Graph) -> BoundBasis:
+        edges = None if self.diagonal or self.self_loops not in (False, 1) or self.existing == "add" else graph.list
+        if edges is not None:
+            return self._listed(graph, edges)
         structure, weight = self._weights(graph)
         masked = weight if graph.mask is None else self._weights(graph.thinned)[1]
         if self.norm is not None:
@@ -78,6 +82,17 @@ class Adjacency(Basis):
             weight = _ones(structure, graph.wide) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return single(structure, weight, graph.dtype)
+
+    def _listed(self, graph: Graph, edges: List) -> BoundBasis:
+        """The same of edges and loops of weight 1."""
+        if self.self_loops:
+            check_square(graph, "for self loops", "use a basis without self loops")
+            edges = looped(edges, graph.N)
+        if self.norm == "sym":
+            check_square(graph, "for norm='sym'", "use norm='mean'")
+        if self.norm is not None:
+            edges = edges._replace(weight=over_degrees(edges, (graph.M, graph.N), self.norm, graph.dtype))
+        return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
 
     def _weights(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The edges and loops, and their weights, None for ones."""
@@ -167,6 +182,12 @@ class Laplacian(Basis):
         return "" if self.norm is None else f"norm={self.norm!r}"
 
 
+def check_square(graph: Graph, why: str, fix: str) -> None:
+    """Rejects a graph between different sources and targets."""
+    if graph.M != graph.N:
+        reject("graph", f"as many sources as targets, {why}", (graph.M, graph.N), fix)
+
+
 def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
     s = structure
@@ -210,28 +231,20 @@ class _Split(NamedTuple):
 
 def _split(graph: Graph) -> _Split:
     s = graph.structure
-    if s.M != s.N:
-        reject(
-            "graph",
-            "as many sources as targets, for self loops",
-            (s.M, s.N),
-            "use a basis without self loops",
-        )
+    check_square(graph, "for self loops", "use a basis without self loops")
 
     def build() -> _Split:
         is_loop = s.source == s.target
+        nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
         if portable():
-            nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
             loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
             loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
             return _Split(None, None, s, loops, is_loop)
         plain, loop = None, positions(is_loop)
         if loop.numel():
             plain = positions(~is_loop)
-        loops = Structure(with_nodes(s.source, plain, s.N), with_nodes(s.target, plain, s.N), None, s.M, s.N)
-        if plain is None:
-            return _Split(plain, loop, s, loops)
-        source, target = loops.source[: plain.numel()], loops.target[: plain.numel()]
+        source, target = _select(s.source, plain), _select(s.target, plain)
+        loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
         return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
 
     split: _Split = s.memo("split", build)
@@ -258,10 +271,6 @@ def normalise(
 ) -> Tensor:
     """(E,) the weights of the edges, normalised; or other numbers of the edges, by what normalises these."""
     s, scaled = structure, weight if masked is None else masked
-    if norm == "sym" and s.M != s.N:
-        reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
-    if scaled is None and not portable() and s.source.device.type == "cpu":
-        return over_degrees(s.source, s.target, (s.M, s.N), norm, dtype)
     if weight is not None:
         dtype = weight.dtype
     if norm == "mean":
@@ -270,6 +279,8 @@ def normalise(
     if norm == "rw":
         factor = s.at_source(power(sums(s.pattern.T, weight, dtype), -1.0))
         return factor if scaled is None else scaled * factor
+    if s.M != s.N:
+        reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
     degree = sums(s.pattern, weight, dtype)
     inverse = power(degree, -0.5) if weight is None else root(degree)  # numbers of edges are never negative
     at_source = s.at_source(inverse)

@@ -5,22 +5,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array, csr_array
+from scipy.sparse import coo_array
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache import kept, memo, shorten, underived
 from ..errors import reject
 from ..portable import portable
-
-try:  # scipy's own loop; the public way to it makes a matrix, which costs more than the loop does on a small graph
-    from scipy.sparse._sparsetools import coo_tocsr, csr_tocsc
-except ImportError:  # a scipy that keeps it elsewhere
-    coo_tocsr = csr_tocsc = None
+from .lists import coo_tocsr
 
 _INT32_MAX = 2**31 - 1
 _UNSIGNED = {torch.int32: np.uint32, torch.int64: np.uint64}
-_NUMPY = {torch.int32: np.int32, torch.int64: np.int64, torch.float32: np.float32, torch.float64: np.float64}
+_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 _COPIES = 4  # how many numbers of copies of a pattern are kept
 
 
@@ -65,19 +61,6 @@ def positions(mask: Tensor) -> Tensor:
     return mask.nonzero().squeeze(1)
 
 
-def with_nodes(index: Tensor, some: Tensor | None, N: int) -> Tensor:
-    """Indices, all or those at some positions, and behind them 0 .. N - 1.
-
-    >>> with_nodes(torch.tensor([4, 5, 6]), torch.tensor([0, 2]), 3)
-    tensor([4, 6, 0, 1, 2])
-    """
-    if index.device.type == "cpu":
-        numbers = index.numpy() if some is None else index.numpy().take(some.numpy())
-        return torch.from_numpy(np.concatenate((numbers, np.arange(N, dtype=numbers.dtype))))
-    index = index if some is None else index.index_select(0, some)
-    return torch.cat([index, torch.arange(N, dtype=index.dtype, device=index.device)])
-
-
 def extremes(index: Tensor) -> tuple[int, int]:
     """The least and the greatest of some integers.
 
@@ -110,31 +93,6 @@ def copied(index: Tensor, dtype: torch.dtype) -> Tensor:
     if index.device.type == "cpu":
         return torch.from_numpy(index.numpy().astype(_NUMPY[dtype]))
     return index.to(dtype, copy=True)
-
-
-def over_degrees(source: Tensor, target: Tensor, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Tensor:
-    """(E,) the weights of edges of weight 1 on the CPU, over the degrees of their ends.
-
-    Args:
-        source: (E,) indices below M.
-        target: (E,) indices below N.
-        sizes: (M, N).
-        norm: 'mean', over the number of edges into the target; 'rw', over that of the edges out of the source; 'sym',
-            over the square root of those into the source and into the target, zero where a source has none.
-        dtype: float32 or float64.
-
-    >>> over_degrees(torch.tensor([0, 1, 2]), torch.tensor([2, 2, 1]), (3, 3), "mean", torch.float32)
-    tensor([0.5000, 0.5000, 1.0000])
-    """
-    M, N = sizes
-    if norm == "rw":
-        target, N = source, M
-    at = target.numpy()
-    count = np.bincount(at, minlength=N).astype(_NUMPY[dtype])
-    if norm != "sym":
-        return torch.from_numpy((1 / np.maximum(count, 1)).take(at))
-    factor = (count > 0) / np.sqrt(np.maximum(count, 1))
-    return torch.from_numpy(factor.take(source.numpy()) * factor.take(at))
 
 
 def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
@@ -199,35 +157,6 @@ def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
         ptr, index, order = np.empty(num_groups + 1, dtype), np.empty(E, dtype), np.empty(E, dtype)
         coo_tocsr(num_groups, E, E, rows, columns, place, ptr, index, order)
     return Compressed(torch.from_numpy(ptr), torch.from_numpy(index), torch.from_numpy(order))
-
-
-def transposed(
-    weight: Tensor | None, ptr: Tensor, index: Tensor, M: int
-) -> tuple[Tensor | None, Tensor, Tensor] | None:
-    """The transpose of a compressed M x N matrix, by counting; None where that is not to be had.
-
-    Args:
-        weight: (E,) or None for ones.
-        ptr: (N + 1,) where each target's entries begin.
-        index: (E,) their sources.
-        M: how many sources there are.
-
-    >>> transposed(torch.tensor([3., 5.]), torch.tensor([0, 2]), torch.tensor([1, 0]), 2)
-    (tensor([5., 3.]), tensor([0, 1, 2]), tensor([0, 0]))
-    """
-    if portable() or index.device.type != "cpu" or not (weight is None or weight.dtype in _NUMPY):
-        return None
-    if not within(index, M):  # it writes where it is told
-        reject("index", f"integers from 0 to {M - 1}", extremes(index), "correct the edges")
-    N, starts, columns = ptr.numel() - 1, ptr.numpy(), index.numpy()
-    values = np.empty(columns.size, np.bool_) if weight is None else weight.numpy()
-    if csr_tocsc is None:
-        turned = csr_array((values, columns, starts), shape=(N, M)).tocsc()
-        t_ptr, t_index, t_values = (a.astype(b.dtype) for a, b in zip((turned.indptr, turned.indices, turned.data), (starts, columns, values), strict=True))
-    else:
-        t_ptr, t_index, t_values = np.empty(M + 1, starts.dtype), np.empty_like(columns), np.empty_like(values)
-        csr_tocsc(N, M, starts, columns, values, t_ptr, t_index, t_values)
-    return None if weight is None else torch.from_numpy(t_values), torch.from_numpy(t_ptr), torch.from_numpy(t_index)
 
 
 def _repeat(index: Tensor, count: int, step: int, dtype: torch.dtype) -> Tensor:
