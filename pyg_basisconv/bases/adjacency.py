@@ -12,7 +12,7 @@ from ..errors import reject
 from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
-from ..kernels.lists import List, looped, over_degrees
+from ..kernels.lists import List, laplacian, looped, over_degrees, plain
 from ..kernels.pattern import positions
 from ..portable import portable
 from .identity import target_diagonal
@@ -87,7 +87,7 @@ class Adjacency(Basis):
         """The same of edges and loops of weight 1."""
         if self.self_loops:
             check_square(graph, "for self loops", "use a basis without self loops")
-            edges = looped(edges, graph.N)
+            edges = looped(plain(edges), graph.N)
         if self.norm == "sym":
             check_square(graph, "for norm='sym'", "use norm='mean'")
         if self.norm is not None:
@@ -161,20 +161,31 @@ class Laplacian(Basis):
         """The edges, the N loops last, and their weights."""
         split = _split(graph)
         w = split.without_loops(graph.weights)
-        plain = split.loopless
-        degree = sums(plain.pattern.T, w, graph.wide)
+        loopless = split.loopless
+        degree = sums(loopless.pattern.T, w, graph.wide)
         if graph.mask is not None:
             w = _select(graph.thinned.weights, split.plain)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
             inverse = root(degree)
-            w = plain.at_source(inverse) * w * plain.at_target(inverse)
+            w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
-            w = plain.at_source(power(degree, -1.0)) * w
+            w = loopless.at_source(power(degree, -1.0)) * w
         return split.loops, torch.cat([-w, torch.ones_like(degree)])
 
+    def listed(self, graph: Graph) -> List | None:
+        """The same, where all edges are ones on the CPU."""
+        edges = graph.list
+        if edges is None:
+            return None
+        check_square(graph, "for self loops", "use a basis without self loops")
+        return laplacian(edges, graph.N, self.norm, graph.dtype)
+
     def build(self, graph: Graph) -> BoundBasis:
+        edges = self.listed(graph)
+        if edges is not None:
+            return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
         structure, weight = self.weights(graph)
         return single(structure, weight, graph.dtype)
 

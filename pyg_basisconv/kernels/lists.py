@@ -17,6 +17,7 @@ except ImportError:  # a scipy that keeps them elsewhere
 Array = np.ndarray[Any, Any]
 Matrix = tuple[Tensor | None, Tensor, Tensor]  # its weights, None for ones, ptr and index: what `spmm_rows` takes
 _LIMIT = 2**31 - 1
+_OUT = {"sym": "sym", "rw": "mean"}  # norms that count the edges into a target, for edges that are turned round
 _FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -46,14 +47,19 @@ def lists_of(dtype: torch.dtype, size: int) -> bool:
     return coo_tocsr is not None and dtype in _FLOATS and size <= _LIMIT
 
 
-def looped(edges: List, N: int) -> List:
-    """The edges without loops, and behind them one for each node."""
-    source, target = edges.source, edges.target
-    plain = (source != target).nonzero()[0]
-    if plain.size < source.size:
-        source, target = source.take(plain), target.take(plain)
-    nodes = np.arange(N, dtype=source.dtype)
-    return List(edges.kind, np.concatenate((source, nodes)), np.concatenate((target, nodes)), None)
+def plain(edges: List) -> List:
+    """The edges without loops; they have no weights."""
+    some = (edges.source != edges.target).nonzero()[0]
+    if some.size == edges.source.size:
+        return edges
+    return List(edges.kind, edges.source.take(some), edges.target.take(some), None)
+
+
+def looped(edges: List, N: int, weight: Array | None = None) -> List:
+    """The edges, which are no loops, and behind them one for each node, with the weights of all."""
+    nodes = np.arange(N, dtype=edges.source.dtype)
+    ends = (np.concatenate((end, nodes)) for end in (edges.source, edges.target))
+    return List(edges.kind, *ends, weight)
 
 
 def over_degrees(edges: List, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
@@ -63,20 +69,63 @@ def over_degrees(edges: List, sizes: tuple[int, int], norm: str, dtype: torch.dt
         edges: of one matrix.
         sizes: (M, N).
         norm: 'mean', over the number of edges into the target; 'rw', over that of the edges out of the source; 'sym',
-            over the square roots of those into the source and into the target, zero where a source has none.
+            over the square roots of those into the source and into the target, zero where a source has none; 'ends',
+            of those out of the source and into the target.
         dtype: of the weights.
 
     >>> over_degrees(List(0, np.array([0, 1, 2]), np.array([2, 2, 1]), None), (3, 3), "mean", torch.float32)
     array([0.5, 0.5, 1. ], dtype=float32)
     """
-    at, size = (edges.source, sizes[0]) if norm == "rw" else (edges.target, sizes[1])
-    count = np.bincount(at, minlength=size).astype(_FLOATS[dtype])
+    source, target = edges.source, edges.target
+    if norm == "ends":
+        out, into = _degrees(source, sizes[0], dtype), _degrees(target, sizes[1], dtype)
+        return 1 / np.sqrt(out.take(source) * into.take(target))  # type: ignore[no-any-return]
+    at, size = (source, sizes[0]) if norm == "rw" else (target, sizes[1])
+    count = _degrees(at, size, dtype)
     some = np.maximum(count, 1)
     if norm != "sym":
         weight: Array = (1 / some).take(at)
         return weight
     factor = np.minimum(count, 1) / np.sqrt(some)
-    return factor.take(edges.source) * factor.take(at)  # type: ignore[no-any-return]
+    return factor.take(source) * factor.take(target)  # type: ignore[no-any-return]
+
+
+def typed(edges: List, kind: Array, K: int, inverse: bool) -> List:
+    """The edges, each of one of K matrices; and, behind them, turned round and of one of K more."""
+    edges = edges._replace(kind=kind.astype(edges.source.dtype))
+    if not inverse:
+        return edges
+    pairs = zip(edges.behind(0)[:3], edges.T.behind(K)[:3], strict=True)
+    return List(*map(np.concatenate, pairs), None)  # type: ignore[arg-type]
+
+
+def within_kinds(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
+    """`over_degrees`, where each of K kinds is counted for itself."""
+    members = List(0, _member(edges.source, edges.kind, K), _member(edges.target, edges.kind, K), None)
+    return over_degrees(members, (sizes[0] * K, sizes[1] * K), norm, dtype)
+
+
+def laplacian(edges: List, N: int, norm: str | None, dtype: torch.dtype) -> List:
+    """The Laplacian of edges of weight 1, D - A, I - D^-1/2 A D^-1/2 or I - D^-1 A, with the loops last."""
+    edges = plain(edges)
+    if norm is None:
+        own, between = _degrees(edges.source, N, dtype), np.ones(edges.source.size, _FLOATS[dtype])
+    else:
+        own, between = np.ones(N, _FLOATS[dtype]), over_degrees(edges.T, (N, N), _OUT[norm], dtype)
+    return looped(edges, N, np.concatenate((-between, own)))
+
+
+def scaled(L: List, N: int) -> List:
+    """2 L / lambda - I, for twice the largest entry of L as lambda, which bounds its eigenvalues; 1 for L = 0."""
+    assert L.weight is not None
+    scale = 2 * L.weight.max() if L.weight.size else 0
+    weight = 2 * L.weight / (scale or 1)
+    weight[L.weight.size - N :] -= 1  # of the loops
+    return L._replace(weight=weight)
+
+
+def _degrees(ends: Array, size: int, dtype: torch.dtype) -> Array:
+    return np.bincount(ends, minlength=size).astype(_FLOATS[dtype])
 
 
 def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: str, dtype: torch.dtype) -> Matrix:
