@@ -424,6 +424,8 @@ class Explicit(BoundBasis):
 class TypedEdges(Explicit):
     """Each edge belongs to one matrix of the family; (E,) weights."""
 
+    lists: Sequence[List] = ()  # its edges in numpy, where it was made of these
+
     @kept
     def _expand(self) -> Sparse:
         return self._sparse(self.edge_set.expand, self.weight)

@@ -161,8 +161,17 @@ class IdentityCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, tensors: tuple[Tensor | None, ...], extra: Hashable, build: Callable[[], Any]) -> Any:
-        """What `build()` gave when last called for these very tensors and `extra`, or gives now."""
+    def get(
+        self,
+        tensors: tuple[Tensor | None, ...],
+        extra: Hashable,
+        build: Callable[[], Any],
+        seen: Witness | None = None,
+    ) -> Any:
+        """What `build()` gave when last called for these very tensors and `extra`, or gives now.
+
+        seen: a witness of the tensors from before the call, where there is one.
+        """
         if portable() or torch.compiler.is_compiling() or faked():
             return build()
         parts: list[Tensor] = []
@@ -183,7 +192,7 @@ class IdentityCache:
         if entry is not None and entry.witness.agrees(parts):
             return entry.value
         self._sweep(sum([t.nbytes for t in parts]))
-        witness, value = lasting(lambda: (Witness(parts), build()))
+        witness, value = lasting(lambda: (Witness(parts) if seen is None else seen, build()))
         if witness.agrees(parts):  # nobody has written to them meanwhile
             self._entries.pop(place, None)
             self._entries[place] = _Entry(witness, value)

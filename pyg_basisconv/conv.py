@@ -15,7 +15,7 @@ from torch_geometric.nn.conv import MessagePassing
 from . import compiled
 from .basis import Basis, BoundBasis
 from .binding import Binding, Reader, bind, bind_content, content_of, whole
-from .cache import shorten
+from .cache import Witness, shorten
 from .content import Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
@@ -27,6 +27,7 @@ from .portable import fixed_mode, portable
 from .program import PLANS, Call, Program, Programs, glance, witness
 from .theta import Theta, default
 from .theta.base import Line
+
 
 class BasisConv(MessagePassing):
     r"""Convolution on any structure: :math:`y = \sum_k A_k^\top x \, \Theta_k + b`.
@@ -210,7 +211,7 @@ class BasisConv(MessagePassing):
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that is like none before."""
         seen = witness(call)
-        bound = self._bind(call, observed)
+        bound = self._bind(call, observed, seen)
         chosen = self._choose_alike(bound)
         if observed and bound.graph is not None:
             program: Program = partial(_observed, bound.graph, bound.reads, chosen)
@@ -238,9 +239,9 @@ class BasisConv(MessagePassing):
         y = self._evaluate(call, bound, self._choose(bound))
         return (y, bound.family.matrices) if observed else y
 
-    def _bind(self, call: Call, observed: bool = False) -> Binding:
+    def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Checks a call, and binds the basis to it."""
-        return bind(self, call, observed)
+        return bind(self, call, observed, seen)
 
     def _line(self, bound: Binding, chosen: Plan) -> Line | None:
         """The chosen order as one step, where the parameter and the family have it."""

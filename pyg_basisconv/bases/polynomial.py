@@ -252,7 +252,9 @@ class Chebyshev(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         edges = self.laplacian.listed(graph) if self.lambda_max is graph.lambda_max is None else None
         if edges is not None:
-            return Polynomial(ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N)], graph.dtype), self.K, 2.0, -1.0)
+            return Polynomial(
+                ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N)], graph.dtype), self.K, 2.0, -1.0
+            )
         structure, weight = self.laplacian.weights(graph.masked(None))
         scale = self._lambda_max(graph.masked(None), structure.source, weight)
         if graph.mask is not None:

@@ -204,7 +204,17 @@ def _member(end: Array, kind: "int | Array", K: int) -> Array:
     return member
 
 
+def below(index: Array, size: int) -> bool:
+    """Whether all integers, of 4 or 8 bytes, are numbers of `size` places: of a negative one the unsigned is large.
+
+    >>> below(np.array([0, 2]), 3), below(np.array([0, -1]), 3)
+    (True, False)
+    """
+    unsigned = index.view(np.uint32 if index.itemsize == 4 else np.uint64)
+    return not index.size or int(np.maximum.reduce(unsigned)) < size
+
+
 def _check(index: Array, size: int) -> None:
-    """Whether all are numbers of `size` places: scipy writes where it is told. Of a negative one the unsigned is large."""
-    if index.size and int(np.maximum.reduce(index.view(np.uint32 if index.itemsize == 4 else np.uint64))) >= size:
+    """Checks where scipy is told to write, which it does not."""
+    if not below(index, size):
         reject("index", f"integers from 0 to {size - 1}", (int(index.min()), int(index.max())), "correct the edges")

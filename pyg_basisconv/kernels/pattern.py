@@ -12,11 +12,9 @@ from torch.nn import functional as F
 from ..cache import kept, memo, shorten, underived
 from ..errors import reject
 from ..portable import portable
-from .lists import coo_tocsr
+from .lists import below, coo_tocsr
 
 _INT32_MAX = 2**31 - 1
-_UNSIGNED = {torch.int32: np.uint32, torch.int64: np.uint64}
-_NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
 _COPIES = 4  # how many numbers of copies of a pattern are kept
 
 
@@ -82,17 +80,10 @@ def within(index: Tensor, size: int) -> bool:
     """
     if not index.numel():
         return True
-    if index.device.type == "cpu" and index.dtype in _UNSIGNED:  # of a negative one the unsigned one is large
-        return int(np.maximum.reduce(index.numpy().view(_UNSIGNED[index.dtype]))) < size
+    if index.device.type == "cpu" and index.dtype in (torch.int32, torch.int64):
+        return below(index.numpy(), size)
     low, high = extremes(index)
     return low >= 0 and high < size
-
-
-def copied(index: Tensor, dtype: torch.dtype) -> Tensor:
-    """Integers in another dtype, in memory of their own."""
-    if index.device.type == "cpu":
-        return torch.from_numpy(index.numpy().astype(_NUMPY[dtype]))
-    return index.to(dtype, copy=True)
 
 
 def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
