@@ -82,9 +82,9 @@ def underived(thing: object) -> dict[str, Any]:
 class Witness:
     """Tells whether some tensors still hold what they held.
 
-    Integers are known by their storage, their shape and version. Numbers of a model are compared with a copy: fused optimisers,
-    `torch.distributed` and `.data` write to them without raising the version. The comparison reads them once, a
-    microsecond for some hundred numbers and about as long as a copy of them where there are millions.
+    Integers are known by their storage, shape and version. Numbers of a model are compared with a copy: fused
+    optimisers, `torch.distributed` and `.data` write to them without raising the version. The comparison reads them
+    once, a microsecond for some hundred numbers and about as long as a copy of them where there are millions.
 
     >>> t = torch.ones(3)
     >>> witness = Witness([t])
@@ -207,8 +207,8 @@ class IdentityCache:
         return found
 
     def _sweep(self, nbytes: int) -> None:
-        """Makes room for one more, of so many bytes: of the entries that were looked at longest ago, those whose tensors
-        are gone leave, down to the first that is alive.
+        """Makes room for one more, of so many bytes: of the entries that were looked at longest ago, those leave whose
+        tensors are gone, down to the first that is alive.
 
         A storage that has died keeps its address until its weak references go.
         """

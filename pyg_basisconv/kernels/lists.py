@@ -9,6 +9,8 @@ from torch import Tensor
 
 from ..errors import reject
 
+__all__ = ["Array", "List", "Matrix", "coo_tocsr"]
+
 try:  # scipy's own loops; the public way to them makes a matrix, which costs more than they do on a small graph
     from scipy.sparse._sparsetools import coo_tocsr, csr_tocsc
 except ImportError:  # a scipy that keeps them elsewhere
@@ -58,8 +60,7 @@ def plain(edges: List) -> List:
 def looped(edges: List, N: int, weight: Array | None = None) -> List:
     """The edges, which are no loops, and behind them one for each node, with the weights of all."""
     nodes = np.arange(N, dtype=edges.source.dtype)
-    ends = (np.concatenate((end, nodes)) for end in (edges.source, edges.target))
-    return List(edges.kind, *ends, weight)
+    return List(edges.kind, np.concatenate((edges.source, nodes)), np.concatenate((edges.target, nodes)), weight)
 
 
 def over_degrees(edges: List, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
@@ -95,8 +96,9 @@ def typed(edges: List, kind: Array, K: int, inverse: bool) -> List:
     edges = edges._replace(kind=kind.astype(edges.source.dtype))
     if not inverse:
         return edges
-    pairs = zip(edges.behind(0)[:3], edges.T.behind(K)[:3], strict=True)
-    return List(*map(np.concatenate, pairs), None)  # type: ignore[arg-type]
+    turned = edges.T.behind(K)
+    kind, source, target = (np.concatenate(pair) for pair in zip(edges[:3], turned[:3], strict=True))
+    return List(kind, source, target, None)
 
 
 def within_kinds(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
@@ -167,7 +169,7 @@ def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
 
 
 def _weights(lists: Sequence[List], dtype: torch.dtype) -> Array | None:
-    if all([e.weight is None for e in lists]):
+    if all(e.weight is None for e in lists):
         return None
     return _joined([np.ones(e.source.size, _FLOATS[dtype]) if e.weight is None else e.weight for e in lists])
 
