@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .bound import COMPOSITES, BoundBasis, Compact, EdgeList, Native, OnImage, came_from, explicit
+from .bound import COMPOSITES, BoundBasis, Compact, EdgeList, Native, OnImage, explicit
 from .cache import cached_property, underived
 from .costs import Compaction, Direction, Side, Work
 from .errors import reject
@@ -141,7 +141,7 @@ class Basis(nn.Module):
 
     def _made(self, graph: Graph) -> BoundBasis:
         bound = self.build(graph)
-        came_from(bound, self, graph.bare)
+        bound.origin = self, graph.bare  # a graph knows its families, and none of them knows the graph
         return bound
 
     @cached_property

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .basis import Basis, BoundBasis
+from .cache import Witness
 from .content import Content, Inputs
 from .errors import reject
 from .features import check_bound, check_like, read, rows
@@ -72,13 +73,14 @@ def both(x: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([x[0], x[1]], -2)
 
 
-def bind(layer: Layer, call: Call, observed: bool = False) -> Binding:
+def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
     """Checks a call, and binds the basis to it.
 
     Args:
         layer: whose call it is.
         call: its arguments.
         observed: whether weights that are computed from content are to be looked at.
+        seen: a witness of the tensors that the basis is bound to, where there is one.
 
     Raises:
         ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
@@ -124,13 +126,12 @@ def bind(layer: Layer, call: Call, observed: bool = False) -> Binding:
         target_row=target_row,
         sources=x[0].shape[-2] if isinstance(x, tuple | list) else None,
         grid=shape,
+        seen=seen,
     )
-    if not basis.reads_edges:
-        unread = ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid")
-        for name in unread:
-            value = getattr(call, name)
-            if value is not None:
-                reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
+    for name in ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid"):
+        value = getattr(call, name)
+        if value is not None and not basis.reads_edges:
+            reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
     bound = bind_content(layer, call, graph, reads, observed)
     family = bound.family
     if features.shape[-2] != family.M:

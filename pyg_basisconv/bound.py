@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, kept, memo, underived
+from .cache import IdentityCache, cached_property, kept, memo, underived
 from .compiled import serial_number
 from .content import Inputs
 from .costs import Compaction, Direction, Side, Work
@@ -17,6 +16,7 @@ from .errors import reject
 from .graph import Graph
 from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, spmm_rows, typed_matmul
 from .kernels.dense import whole
+from .kernels.lists import List, Matrix, columns, compressed, transposed, weights
 from .kernels.pattern import tally
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
@@ -89,7 +89,6 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
-    serial: int  # see `serial_number`
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     source_grid: tuple[int, ...] | None = None  # the shape of the grid that the sources are, where they are one
     target_grid: tuple[int, ...] | None = None  # the same of the targets
@@ -98,15 +97,16 @@ class BoundBasis:
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
     _expansions: IdentityCache | None = None
+    origin: tuple[Any, Graph] | None = None  # the basis that it is, and the graph it was bound to, where it was made so
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
-        self = super().__new__(cls)
-        self.serial = serial_number(self)
-        return self
+    @cached_property
+    def serial(self) -> int:
+        """Tells it from all others, see `serial_number`."""
+        return serial_number(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"number", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        kept = {"origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:
@@ -297,11 +297,6 @@ class BoundBasis:
         """The same family on another device; what a kind overrides."""
         return self.map(lambda part: part.move(device))
 
-    @property
-    def origin(self) -> tuple[Any, Graph] | None:
-        """The basis that it is, and the graph that this was bound to, where it was made so."""
-        return _BOUND_FROM.get(self)
-
     def masked(self, mask: Callable[[Graph], Graph]) -> "BoundBasis":
         """The same basis, bound to the same graph with its edges masked."""
         if self.origin is None:
@@ -385,14 +380,6 @@ class BoundBasis:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
 
 
-_BOUND_FROM: WeakKeyDictionary[BoundBasis, tuple[Any, Graph]] = WeakKeyDictionary()
-
-
-def came_from(bound: BoundBasis, basis: Any, graph: Graph) -> None:
-    """Notes what a family was bound from. A graph knows its families, and nothing of them may know the graph."""
-    _BOUND_FROM[bound] = basis, graph
-
-
 class Explicit(BoundBasis):
     """A family with its edges written out."""
 
@@ -439,6 +426,8 @@ class Explicit(BoundBasis):
 
 class TypedEdges(Explicit):
     """Each edge belongs to one matrix of the family; (E,) weights."""
+
+    lists: Sequence[List] = ()  # its edges in numpy, where it was made of these
 
     @kept
     def _expand(self) -> Sparse:
@@ -507,7 +496,7 @@ class TypedEdges(Explicit):
 
     @property
     def mixing(self) -> Work | None:
-        return Work(self.edge_set.source.numel(), self.N, 1) if self.K > 1 else None
+        return Work(self.E, self.N, 1) if self.K > 1 else None
 
     def mixed(self, coefficients: Tensor) -> "SharedEdges":
         e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)
@@ -550,9 +539,82 @@ class TypedEdges(Explicit):
         """(K, *, M, D) -> (*, M K, D)"""
         return z.movedim(0, -2).reshape(*z.shape[1:-2], self.M * self.K, z.shape[-1])
 
+    @property
+    def E(self) -> int:
+        """How many edges there are."""
+        return self.edge_set.source.numel()
+
     def work(self, direction: Direction) -> Work:
         rows = self.N if direction == "combine" else self.K * self.N
-        return Work(self.edge_set.source.numel(), rows, 1)
+        return Work(self.E, rows, 1)
+
+
+class ListedEdges(TypedEdges):
+    """The same on the CPU, fixed, of lists of edges: written out as an `EdgeSet` only where that is asked for.
+
+    So a graph that is new in every step is bound in a few operations.
+    """
+
+    learns = requires_grad = False
+    evaluate = None
+    takes_rows = True
+    device = torch.device("cpu")
+
+    def __init__(self, K: int, M: int, N: int, lists: Sequence[List], dtype: torch.dtype) -> None:
+        self.K, self.M, self.N, self.lists, self.dtype = K, M, N, lists, dtype
+
+    @kept
+    def edge_set(self) -> EdgeSet:
+        kind, source, target = columns(self.lists)
+        return EdgeSet(self.K, self.M, self.N, None if self.K == 1 else kind, source, target)
+
+    @kept
+    def weight(self) -> Tensor | None:
+        return weights(self.lists, self.dtype)
+
+    @kept
+    def _into(self) -> Matrix:
+        """From M sources to the K members of N targets."""
+        return compressed(self.lists, self.K, (self.M, self.N), "target", self.dtype)
+
+    @kept
+    def _from(self) -> Matrix:
+        """From the K members of M sources to N targets."""
+        return self._into if self.K == 1 else compressed(self.lists, self.K, (self.M, self.N), "source", self.dtype)
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        y = spmm_rows(x, *self._into)  # (N K, P)
+        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
+        return spmm_rows(z, *self._from)
+
+    @property
+    def T(self) -> "ListedEdges":
+        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
+
+    @kept
+    def adjoint(self) -> "ListedEdges":
+        turned, K = self.T, self.K
+        for mine, theirs, size in (("_into", "_from", self.M), ("_from", "_into", self.M * K)):
+            if mine in self.__dict__:
+                turned.__dict__[mine if K == 1 else theirs] = transposed(self.__dict__[mine], size)
+        return turned
+
+    @property
+    def _written(self) -> TypedEdges:
+        return TypedEdges(self.edge_set, self.weight, self.dtype)
+
+    def move(self, device: torch.device) -> Explicit:
+        return self._written.move(device)
+
+    def via(self, evaluate: Evaluate) -> Explicit:
+        return self._written.via(evaluate)
+
+    @property
+    def E(self) -> int:
+        return sum(e.source.size for e in self.lists)
 
 
 class SharedEdges(Explicit):

@@ -18,7 +18,7 @@ _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # results kept that depend on no tensor: only this limit ever drops them
 _ROOM = 64 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
-_LOOKS = 8  # entries that are looked at when one more comes
+_LOOKS = 8  # entries that are looked at at most when one more comes
 _DOUBTED = ContextVar("_DOUBTED", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
@@ -82,9 +82,9 @@ def underived(thing: object) -> dict[str, Any]:
 class Witness:
     """Tells whether some tensors still hold what they held.
 
-    Integers are known by their storage and version. Numbers of a model are compared with a copy: fused optimisers,
-    `torch.distributed` and `.data` write to them without raising the version. The comparison reads them once, a
-    microsecond for some hundred numbers and about as long as a copy of them where there are millions.
+    Integers are known by their storage, shape and version. Numbers of a model are compared with a copy: fused
+    optimisers, `torch.distributed` and `.data` write to them without raising the version. The comparison reads them
+    once, a microsecond for some hundred numbers and about as long as a copy of them where there are millions.
 
     >>> t = torch.ones(3)
     >>> witness = Witness([t])
@@ -93,19 +93,29 @@ class Witness:
     False
     """
 
-    __slots__ = ("_copies", "_refs", "_versions", "nbytes")
+    __slots__ = ("_copies", "_refs", "_versions", "compares", "nbytes")
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
-        self._versions = [_version(t) for t in parts]
-        self._refs = [StorageWeakRef(t.untyped_storage()) for t in parts]
         doubted = _DOUBTED.get()
-        self._copies = [t.detach().clone() if doubted or t.is_floating_point() else None for t in parts]
-        self.nbytes = sum([t.nbytes for t in parts])
+        self.nbytes, self.compares = 0, False  # whether it compares numbers
+        self._versions: list[Hashable] = []
+        self._refs: list[StorageWeakRef] = []
+        self._copies: list[Tensor | None] = []
+        for t in parts:
+            compared = doubted or t.is_floating_point()
+            self._versions.append(_version(t))
+            self._refs.append(StorageWeakRef(t.untyped_storage()))
+            self._copies.append(t.detach().clone() if compared else None)
+            self.nbytes += t.nbytes
+            self.compares |= compared
 
     @property
     def expired(self) -> bool:
         """Whether one of them is gone."""
-        return any(ref.expired() for ref in self._refs)
+        for ref in self._refs:  # noqa: SIM110 - a generator takes longer
+            if ref.expired():
+                return True
+        return False
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:
         """Whether these, which stand where those of before stood, hold the same numbers."""
@@ -115,8 +125,8 @@ class Witness:
         return True
 
 
-def _version(t: Tensor) -> int:
-    return -1 if t.is_floating_point() else t._version
+def _version(t: Tensor) -> Hashable:
+    return t.untyped_storage()._cdata, t.shape, None if t.is_floating_point() else t._version
 
 
 class _Entry(NamedTuple):
@@ -151,8 +161,17 @@ class IdentityCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, tensors: tuple[Tensor | None, ...], extra: Hashable, build: Callable[[], Any]) -> Any:
-        """What `build()` gave when last called for these very tensors and `extra`, or gives now."""
+    def get(
+        self,
+        tensors: tuple[Tensor | None, ...],
+        extra: Hashable,
+        build: Callable[[], Any],
+        seen: Witness | None = None,
+    ) -> Any:
+        """What `build()` gave when last called for these very tensors and `extra`, or gives now.
+
+        seen: a witness of the tensors from before the call, where there is one.
+        """
         if portable() or torch.compiler.is_compiling() or faked():
             return build()
         parts: list[Tensor] = []
@@ -172,8 +191,8 @@ class IdentityCache:
         entry = self._entries.get(place)
         if entry is not None and entry.witness.agrees(parts):
             return entry.value
-        self._sweep()
-        witness, value = lasting(lambda: (Witness(parts), build()))
+        self._sweep(sum([t.nbytes for t in parts]))
+        witness, value = lasting(lambda: (Witness(parts) if seen is None else seen, build()))
         if witness.agrees(parts):  # nobody has written to them meanwhile
             self._entries.pop(place, None)
             self._entries[place] = _Entry(witness, value)
@@ -187,8 +206,9 @@ class IdentityCache:
         shorten(self._lasting, _LASTING)
         return found
 
-    def _sweep(self) -> None:
-        """Makes room for one more: of the entries that were looked at longest ago, those whose tensors are gone leave.
+    def _sweep(self, nbytes: int) -> None:
+        """Makes room for one more, of so many bytes: of the entries that were looked at longest ago, those leave whose
+        tensors are gone, down to the first that is alive.
 
         A storage that has died keeps its address until its weak references go.
         """
@@ -197,7 +217,10 @@ class IdentityCache:
             entry = entries.pop(key, None)
             if entry is not None and not entry.witness.expired:
                 entries[key] = entry
+                break
         shorten(entries, self._limit - 1)
+        if nbytes * self._limit <= _ROOM:  # of such as many fit as there may be: the others were counted as they came
+            return
         room = _ROOM
         for i, (key, entry) in enumerate(reversed(list(entries.items()))):
             room -= entry.witness.nbytes

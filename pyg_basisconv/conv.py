@@ -16,15 +16,16 @@ from torch_geometric.nn.conv import MessagePassing
 from . import compiled
 from .basis import Basis, BoundBasis
 from .binding import Binding, Reader, bind, bind_content, content_of, whole
+from .cache import Witness, shorten
 from .content import Inputs
 from .errors import check_flags, reject
 from .explicit import Sparse
 from .graph import Graph, Size, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, contract, measured, planned, spreads
-from .plan import ORDERS, Plan, Problem
+from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
 from .portable import fixed_mode, portable
-from .program import Call, Program, Programs, glance, witness
+from .program import PLANS, Call, Program, Programs, glance, witness
 from .theta import Theta, default
 from .theta.base import Line
 
@@ -218,15 +219,14 @@ class BasisConv(MessagePassing):
     @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that is like none before."""
-        numbers = witness(call)
-        bound = self._bind(call, observed)
-        chosen = self._choose(bound)
+        seen = witness(call)
+        bound = self._bind(call, observed, seen)
+        chosen = self._choose_alike(bound)
         if observed and bound.graph is not None:
             program: Program = partial(_observed, bound.graph, bound.reads, chosen)
         else:
             program = self._program(call, bound, chosen)
-        if self._key(call, observed) == key:  # nobody has written to what was read meanwhile
-            self._programs.keep(key, call, program, numbers)
+        self._programs.keep(key, call, program, seen)
         y = self._evaluate(call, bound, chosen)
         return (y, bound.family.matrices) if observed else y
 
@@ -248,9 +248,9 @@ class BasisConv(MessagePassing):
         y = self._evaluate(call, bound, self._choose(bound))
         return (y, bound.family.matrices) if observed else y
 
-    def _bind(self, call: Call, observed: bool = False) -> Binding:
+    def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Checks a call, and binds the basis to it."""
-        return bind(self, call, observed)
+        return bind(self, call, observed, seen)
 
     def _line(self, bound: Binding, chosen: Plan) -> Line | None:
         """The chosen order as one step, where the parameter and the family have it."""
@@ -424,6 +424,28 @@ class BasisConv(MessagePassing):
         """What a call is planned to do: the plan of sizes like its own, which is kept."""
         problem, order = self._problem(bound), self.order if order is None else order
         return planned(problem.coarse if order == "auto" and not portable() else problem, order)
+
+    def _choose_alike(self, bound: Binding) -> Plan:
+        """The same, looked up where a graph of about this size was met in a call of this form, and no hooks are there.
+
+        Only orders are taken over that are possible for every graph.
+        """
+        if bound.graph is None:
+            return self._choose(bound)
+        x, weight, reference = bound.inputs.x, bound.graph.weight, self.theta.reference
+        form = (
+            (self.basis, self.theta, self.order, self.cached, x.dtype, x.layout, x.device, x.requires_grad),
+            (torch.is_grad_enabled(), reference is not None and reference.requires_grad, x.shape[:-2], x.shape[-1]),
+            (weight is None or weight.dim(), *map(rounded, (bound.family.M, bound.family.N, bound.graph.E))),
+        )
+        plans = self._programs.plans
+        chosen = plans.get(form)
+        if chosen is None:
+            chosen = self._choose(bound)
+            if chosen.order in ALWAYS and not chosen.problem.cached:
+                plans[form] = chosen
+                shorten(plans, PLANS)
+        return chosen
 
     def _problem(self, bound: Binding) -> Problem:
         """The sizes of a call."""

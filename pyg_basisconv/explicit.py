@@ -6,14 +6,16 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from .bound import Explicit, SharedEdges, TypedEdges, counted, dense, explicit, members
+from .bound import Explicit, ListedEdges, SharedEdges, TypedEdges, counted, dense, explicit, members
 from .edge_set import EdgeSet
+from .kernels.lists import lists_of
 from .kernels.pattern import index_dtype
 from .sparse import Sparse
 
 __all__ = [
     "EdgeSet",
     "Explicit",
+    "ListedEdges",
     "SharedEdges",
     "Sparse",
     "TypedEdges",
@@ -28,8 +30,12 @@ __all__ = [
 
 def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
     """Families of the same M and N, one after the other, as one list of edges."""
-    first, K, sets = parts[0], sum(part.K for part in parts), [part.edge_set for part in parts]
+    first, K = parts[0], sum(part.K for part in parts)
     starts = accumulate((part.K for part in parts), initial=0)
+    if all(part.lists for part in parts) and lists_of(first.dtype, K * max(first.M, first.N)):
+        lists = [e.behind(start) for part, start in zip(parts, starts, strict=False) for e in part.lists]
+        return ListedEdges(K, first.M, first.N, lists, first.dtype)
+    sets = [part.edge_set for part in parts]
     kinds = [
         torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
         if e.K == 1

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, memo
+from .cache import IdentityCache, Witness, cached_property, memo
 from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
+from .kernels.lists import Array, List, below, lists_of
 from .kernels.pattern import extremes, index_dtype, within
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
@@ -27,12 +29,38 @@ class Structure:
     Attributes:
         alive: (E,) which edges are there at all, where some are without a weight instead of left out: in the portable
             path. None for all.
+        arrays: the sources and targets in numpy, where it was made of these; None otherwise.
     """
+
+    arrays: tuple[Array, Array] | None = None
 
     def __init__(self, source: Tensor, target: Tensor, type: Tensor | None, M: int, N: int) -> None:
         self.source, self.target, self.type, self.M, self.N = source, target, type, M, N
         self.alive: Tensor | None = None
         self._memo: dict[Hashable, Any] = {}
+
+    @classmethod
+    def of_arrays(cls, arrays: tuple[Array, Array], type: Tensor | None, M: int, N: int) -> "Structure":
+        """The same of edges on the CPU, whose tensors are made when they are asked for."""
+        structure = object.__new__(cls)
+        structure.arrays, structure.type, structure.M, structure.N = arrays, type, M, N
+        structure.alive, structure._memo = None, {}
+        return structure
+
+    @cached_property
+    def source(self) -> Tensor:
+        """(E,) where each edge comes from."""
+        return torch.from_numpy(cast(tuple[Array, Array], self.arrays)[0])
+
+    @cached_property
+    def target(self) -> Tensor:
+        """(E,) where each edge goes."""
+        return torch.from_numpy(cast(tuple[Array, Array], self.arrays)[1])
+
+    @property
+    def E(self) -> int:
+        """How many edges there are."""
+        return self.source.numel() if self.arrays is None else self.arrays[0].size
 
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when first asked for under `key`."""
@@ -117,8 +145,10 @@ class Graph:
         self.content: Content | None = None
         self.mask: Tensor | None = None
         self.kind = ""  # of the layout that it was read from, see `Layout`
-        self.learns = any(isinstance(t, Tensor) and t.requires_grad for t in (weight, lambda_max))
+        self.learns = weight is not None and weight.requires_grad
+        self.learns |= isinstance(lambda_max, Tensor) and lambda_max.requires_grad
         self._memo: dict[Hashable, Any] = {}
+        self._bare: Graph | None = None
 
     @property
     def M(self) -> int:
@@ -128,9 +158,24 @@ class Graph:
     def N(self) -> int:
         return self.structure.N
 
+    @property
+    def E(self) -> int:
+        """How many edges there are."""
+        return self.structure.E
+
+    @property
+    def list(self) -> List | None:
+        """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
+        s = self.structure
+        ones = self.weight is None and self.mask is None and s.arrays is not None
+        if s.arrays is None or not ones or portable() or not lists_of(self.dtype, max(s.M, s.N)):
+            return None
+        return List(0, *s.arrays, None)
+
     def _copy(self) -> "Graph":
         graph = object.__new__(type(self))
         vars(graph).update(vars(self))
+        graph._bare = None
         return graph
 
     def holding(self, content: Content) -> "Graph":
@@ -151,10 +196,12 @@ class Graph:
 
     @property
     def bare(self) -> "Graph":
-        """The same graph, without what was derived from it."""
-        graph = self._copy()
-        graph._memo = {}
-        return graph
+        """The same graph, without what was derived from it; made once."""
+        if self._bare is None:
+            graph = self._copy()
+            graph._memo = {}
+            self._bare = graph
+        return self._bare
 
     def thin(self, weight: Tensor | None) -> Tensor | None:
         """(E,) or (E, K) numbers of the edges, None for ones, times the mask."""
@@ -165,8 +212,8 @@ class Graph:
     @property
     def thinned(self) -> "Graph":
         """The same graph, with the mask in its weights."""
-        graph = self.masked(None).bare
-        graph.weight = self.thin(self.weight)
+        graph = self.masked(None)
+        graph.weight, graph._memo = self.thin(self.weight), {}
         graph.learns = True  # nothing that follows from a mask is kept
         return graph
 
@@ -226,7 +273,7 @@ class Graph:
     @property
     def device(self) -> torch.device:
         """Where the edges are."""
-        return self.structure.source.device
+        return self.structure.source.device if self.structure.arrays is None else _CPU
 
     @property
     def wide(self) -> torch.dtype:
@@ -286,6 +333,7 @@ class Graph:
         target_row: int | None = 0,
         sources: int | None = None,
         grid: tuple[int, ...] | None = None,
+        seen: Witness | None = None,
     ) -> "Graph":
         """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
 
@@ -304,6 +352,7 @@ class Graph:
             target_row: see the class.
             sources: see the class.
             grid: see the class.
+            seen: a witness of the tensors from before the call, where there is one; in the order of the arguments.
 
         Raises:
             ValueError: whatever does not fit, with what was expected, what came, and the fix.
@@ -321,7 +370,8 @@ class Graph:
             ("batch", batch),
             ("lambda_max", eigen),
         ):
-            check_form(name, t)
+            if t is not None:
+                check_form(name, t)
         number = None if eigen is not None else lambda_max
 
         def build() -> Graph:
@@ -331,9 +381,10 @@ class Graph:
             return graph
 
         graph: Graph = _GRAPHS.get(
-            (*edges.tensors, edge_type, edge_weight, batch, eigen),
+            (*edges.tensors, edge_weight, edge_type, batch, eigen),
             (edges.form, size, dtype, device, number, target_row, sources, grid),
             build,
+            seen,
         )
         return graph
 
@@ -394,6 +445,8 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     >>> sizes(3), sizes([3, None])
     ((3, 3), (3, None))
     """
+    if size is None:
+        return None, None
     pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     for n in pair:
         if n is not None and (not isinstance(n, int | torch.SymInt) or n < 0):
@@ -525,11 +578,13 @@ def _structure(
             reject("size", "(M, N), where indices are not looked at", (M, N), "pass size=(M, N)")
         source = checked(source.long(), M if sources is None else sources)
         return Structure(source, checked(target.long(), N), edge_type, M, N)
-    sizes = []
-    for name, end, count in (("source", source, M if sources is None else sources), ("target", target, N)):
-        if end.is_meta:
-            reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
-        if count is None or not within(end, count):
+    if source.is_meta:
+        reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
+    sizes, given = [], (source.numpy(), target.numpy()) if source.device.type == "cpu" else None
+    for i, (name, end, count) in enumerate(
+        (("source", source, M if sources is None else sources), ("target", target, N))
+    ):
+        if count is None or not (within(end, count) if given is None else below(given[i], count)):
             low, high = extremes(end) if end.numel() else (0, -1)
             if low < 0:
                 reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
@@ -546,5 +601,9 @@ def _structure(
         sizes = [max(sizes)] * 2
     sizes[0] = sizes[0] if M is None else M  # behind the sources may stand rows that no edge reads
     dtype = index_dtype(*sizes)
-    source, target = source.to(dtype, copy=True), target.to(dtype, copy=True)
-    return Structure(source, target, None if edge_type is None else edge_type.clone(), sizes[0], sizes[1])
+    edge_type = None if edge_type is None else edge_type.clone()
+    if given is not None:
+        narrow = np.int32 if dtype == torch.int32 else np.int64
+        arrays = given[0].astype(narrow), given[1].astype(narrow)
+        return Structure.of_arrays(arrays, edge_type, sizes[0], sizes[1])
+    return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), edge_type, sizes[0], sizes[1])

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .basis import BoundBasis, OnImage
 from .binding import Binding
+from .cache import Witness
 from .conv import BasisConv
 from .errors import reject
 from .kernels.grids import Ints
@@ -51,11 +52,11 @@ class GridConv(BasisConv):
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
         return self._run(Call(image, image=True, **kwargs), return_attention)
 
-    def _bind(self, call: Call, observed: bool = False) -> Binding:
+    def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         if not call.image:
-            return super()._bind(call, observed)
+            return super()._bind(call, observed, seen)
         flat, grid = self._flat(call)
-        bound = super()._bind(flat, observed)
+        bound = super()._bind(flat, observed, seen)
         shape = bound.family.source_grid
         if shape not in (None, grid):
             reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")

@@ -73,9 +73,9 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     ((2, 2), (tensor([1]), tensor([0])))
     """
     turned = flow != "source_to_target"
-    check_form("edge_index", edge_index, sparse=True)
     if edge_index is None:
         return Layout(None, (), (), None, (None, None), None)
+    check_form("edge_index", edge_index, sparse=True)
     if isinstance(edge_index, EdgeIndex):
         plain, shape = edge_index.as_tensor(), edge_index.sparse_size()
         shape = shape[::-1] if turned else shape
@@ -114,7 +114,7 @@ def _rows(edge_index: Tensor, turned: bool) -> Ends:
             tuple(edge_index.shape),
             "transpose it if it is (E, 2)",
         )
-    first, second = edge_index
+    first, second = edge_index[0], edge_index[1]
     return (second, first) if turned else (first, second)
 
 

@@ -76,9 +76,9 @@ class Problem(NamedTuple):
     def coarse(self) -> "Problem":
         """The same with sizes rounded up to three binary digits: what is planned for batches that differ a little."""
         return self._replace(
-            M=_rounded(self.M),
-            N=_rounded(self.N),
-            nnz=_rounded(self.nnz),
+            M=rounded(self.M),
+            N=rounded(self.N),
+            nnz=rounded(self.nnz),
             expand=_coarse(self.expand),
             gather=_coarse(self.gather),
         )
@@ -90,13 +90,13 @@ class Problem(NamedTuple):
 
 
 def _coarse(work: Work) -> Work:
-    return Work(_rounded(work.entries), _rounded(work.rows), work.products, _rounded(work.numbers))
+    return Work(rounded(work.entries), rounded(work.rows), work.products, rounded(work.numbers))
 
 
-def _rounded(n: int) -> int:
+def rounded(n: int) -> int:
     """A number of at least its size, with three binary digits and zeros behind them.
 
-    >>> [_rounded(n) for n in (-1, 7, 9, 1000)]
+    >>> [rounded(n) for n in (-1, 7, 9, 1000)]
     [-1, 7, 10, 1024]
     """
     zeros = max(0, n.bit_length() - 3)
@@ -395,6 +395,8 @@ ORDERS = {
     "compacted": compacted,
     "mixed": mixed,
 }
+
+ALWAYS = ("a_first", "theta_first")  # those that no graph makes impossible, where they are possible for one
 
 
 def _refuse(order: str, reason: str) -> Estimate:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
@@ -21,7 +20,8 @@ from .layouts import layout
 _PLAIN = (Tensor, Parameter)
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _LIMIT = 8  # programs that a layer keeps
-_LOOKS = 8  # those that are looked at when one more comes
+PLANS = 32  # plans that it keeps
+_LOOKS = 8  # those that are looked at at most when one more comes
 
 
 class Call(NamedTuple):
@@ -46,8 +46,7 @@ Program = Callable[[Any, Call], Tensor]  # of the layer and a call
 
 class _Kept(NamedTuple):
     program: Program
-    refs: list[StorageWeakRef]  # of the integers: while they are there, no other storage has their address
-    floats: Witness | None
+    witness: Witness  # while its tensors are there, no other storage has their address
 
 
 class Programs:
@@ -60,6 +59,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
+        self.plans: dict[Hashable, Any] = {}  # of calls of some form, for graphs that are new
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
         return Programs, ()  # a copy makes its own
@@ -70,11 +70,11 @@ class Programs:
     def find(self, key: Hashable, call: Call) -> Program | None:
         """The program of an earlier call that was like this one."""
         kept = self._kept.get(key)
-        if kept is None or not (kept.floats is None or kept.floats.agrees(_floats(call))):
+        if kept is None or (kept.witness.compares and not kept.witness.agrees(_parts(call))):
             return None
         return kept.program
 
-    def keep(self, key: Hashable, call: Call, program: Program, floats: Witness | None) -> None:
+    def keep(self, key: Hashable, call: Call, program: Program, seen: Witness) -> None:
         """Keeps a program, unless somebody has written to what it was made of.
 
         To make room, programs of graphs that are gone are dropped first, and then the oldest.
@@ -83,19 +83,19 @@ class Programs:
             key: of the call, see `glance`.
             call: that it was made for.
             program: to be kept.
-            floats: a witness of its numbers from before it was made, see `witness`.
+            seen: a witness of its tensors from before it was made, see `witness`.
         """
-        if not (floats is None or floats.agrees(_floats(call))):
+        if not seen.agrees(_parts(call)):
             return
         kept = self._kept
         for some in list(kept)[:_LOOKS]:  # of those that were looked at longest ago
             one = kept.pop(some, None)
-            if one is not None and not any(ref.expired() for ref in one.refs):
+            if one is not None and not one.witness.expired:
                 kept[some] = one
+                break
         kept.pop(key, None)
         shorten(kept, _LIMIT - 1)
-        refs = [StorageWeakRef(part.untyped_storage()) for part in _parts(call)]
-        kept[key] = _Kept(program, refs, floats)
+        kept[key] = _Kept(program, seen)
 
 
 # Where in a call stand the tensors that a family is bound to, what it is computed from, and plain numbers.
@@ -107,20 +107,17 @@ def _parts(call: Call) -> list[Tensor]:
     found: list[Tensor] = []
     for i in _STRUCTURE:
         t = call[i]
-        if isinstance(t, Tensor) or type(t) is SparseTensor:
+        if type(t) is Tensor and t.layout is torch.strided:
+            found.append(t)
+        elif isinstance(t, Tensor) or type(t) is SparseTensor:
             held = (t,) if type(t) is Tensor else layout(t).tensors
             found += [part for one in held if one is not None for part in constituents(one)]
     return found
 
 
-def _floats(call: Call) -> list[Tensor]:
-    return [part for part in _parts(call) if part.is_floating_point()]
-
-
-def witness(call: Call) -> Witness | None:
-    """Of the numbers that a family is to be bound to, where there are any."""
-    floats = _floats(call)
-    return Witness(floats) if floats else None
+def witness(call: Call) -> Witness:
+    """Of the tensors that a family is to be bound to."""
+    return Witness(_parts(call))
 
 
 def glance(layer: Any, call: Call) -> Hashable | None:

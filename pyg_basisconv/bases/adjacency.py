@@ -9,9 +9,10 @@ from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
 from ..errors import reject
-from ..explicit import EdgeSet, TypedEdges
+from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
+from ..kernels.lists import List, laplacian, looped, over_degrees, plain
 from ..kernels.pattern import positions
 from ..portable import portable
 from .identity import target_diagonal
@@ -67,6 +68,9 @@ class Adjacency(Basis):
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
     def build(self, graph: Graph) -> BoundBasis:
+        edges = None if self.diagonal or self.self_loops not in (False, 1) or self.existing == "add" else graph.list
+        if edges is not None:
+            return self._listed(graph, edges)
         structure, weight = self._weights(graph)
         masked = weight if graph.mask is None else self._weights(graph.thinned)[1]
         if self.norm is not None:
@@ -78,6 +82,17 @@ class Adjacency(Basis):
             weight = _ones(structure, graph.wide) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return single(structure, weight, graph.dtype)
+
+    def _listed(self, graph: Graph, edges: List) -> BoundBasis:
+        """The same of edges and loops of weight 1."""
+        if self.self_loops:
+            check_square(graph, "for self loops", "use a basis without self loops")
+            edges = looped(plain(edges), graph.N)
+        if self.norm == "sym":
+            check_square(graph, "for norm='sym'", "use norm='mean'")
+        if self.norm is not None:
+            edges = edges._replace(weight=over_degrees(edges, (graph.M, graph.N), self.norm, graph.dtype))
+        return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
 
     def _weights(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The edges and loops, and their weights, None for ones."""
@@ -146,25 +161,42 @@ class Laplacian(Basis):
         """The edges, the N loops last, and their weights."""
         split = _split(graph)
         w = split.without_loops(graph.weights)
-        plain = split.loopless
-        degree = sums(plain.pattern.T, w, graph.wide)
+        loopless = split.loopless
+        degree = sums(loopless.pattern.T, w, graph.wide)
         if graph.mask is not None:
             w = _select(graph.thinned.weights, split.plain)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
             inverse = root(degree)
-            w = plain.at_source(inverse) * w * plain.at_target(inverse)
+            w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
-            w = plain.at_source(power(degree, -1.0)) * w
+            w = loopless.at_source(power(degree, -1.0)) * w
         return split.loops, torch.cat([-w, torch.ones_like(degree)])
 
+    def listed(self, graph: Graph) -> List | None:
+        """The same, where all edges are ones on the CPU."""
+        edges = graph.list
+        if edges is None:
+            return None
+        check_square(graph, "for self loops", "use a basis without self loops")
+        return laplacian(edges, graph.N, self.norm, graph.dtype)
+
     def build(self, graph: Graph) -> BoundBasis:
+        edges = self.listed(graph)
+        if edges is not None:
+            return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
         structure, weight = self.weights(graph)
         return single(structure, weight, graph.dtype)
 
     def extra_repr(self) -> str:
         return "" if self.norm is None else f"norm={self.norm!r}"
+
+
+def check_square(graph: Graph, why: str, fix: str) -> None:
+    """Rejects a graph between different sources and targets."""
+    if graph.M != graph.N:
+        reject("graph", f"as many sources as targets, {why}", (graph.M, graph.N), fix)
 
 
 def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
@@ -210,13 +242,7 @@ class _Split(NamedTuple):
 
 def _split(graph: Graph) -> _Split:
     s = graph.structure
-    if s.M != s.N:
-        reject(
-            "graph",
-            "as many sources as targets, for self loops",
-            (s.M, s.N),
-            "use a basis without self loops",
-        )
+    check_square(graph, "for self loops", "use a basis without self loops")
 
     def build() -> _Split:
         is_loop = s.source == s.target

@@ -4,6 +4,7 @@ from ..basis import Basis, BoundBasis
 from ..errors import reject
 from ..explicit import EdgeSet, SharedEdges, TypedEdges
 from ..graph import Graph, Structure
+from ..kernels.pattern import extremes
 from ..portable import portable
 
 
@@ -72,7 +73,7 @@ def count_types(structure: Structure, most: int | None) -> int:
     kind = structure.type
     if kind is None or portable() or not kind.numel():
         return 0
-    low, high = structure.memo("types", lambda: (int(kind.min()), int(kind.max())))
+    low, high = structure.memo("types", lambda: extremes(kind))
     if low < 0 or (most is not None and high >= most):
         fix = "correct the types" if low < 0 else f"there are at least {high + 1} types"
         reject("edge_type", "types from 0 " + ("on" if most is None else f"to {most - 1}"), (low, high), fix)

@@ -3,16 +3,19 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Side, Work
 from ..cache import kept
 from ..errors import reject
-from ..explicit import EdgeSet, TypedEdges, explicit, members
+from ..explicit import EdgeSet, ListedEdges, TypedEdges, explicit, members
 from ..graph import Graph
 from ..kernels import Meetings
+from ..kernels.lists import List, lists_of
 from ..kernels.pattern import index_dtype
+from ..portable import portable
 
 
 class BoundIdentity(BoundBasis):
@@ -51,6 +54,9 @@ class BoundIdentity(BoundBasis):
 
     @kept
     def typed(self) -> TypedEdges:
+        if self.device.type == "cpu" and lists_of(self.dtype, self.M) and not portable():
+            places = np.arange(self.M, dtype=np.int32)
+            return ListedEdges(1, self.M, self.M, [List(0, places, places, None)], self.dtype)
         nodes = torch.arange(self.M, dtype=index_dtype(self.M), device=self.device)
         return TypedEdges(EdgeSet(1, self.M, self.M, None, nodes, nodes), None, self.dtype)
 

@@ -9,8 +9,9 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..cache import kept
 from ..errors import check_depth, reject
-from ..explicit import Explicit, members
+from ..explicit import Explicit, ListedEdges, members
 from ..graph import Graph
+from ..kernels.lists import scaled
 from ..portable import portable, refuse
 from .adjacency import Adjacency, Laplacian, single
 
@@ -249,6 +250,11 @@ class Chebyshev(Basis):
         self.lambda_max = lambda_max
 
     def build(self, graph: Graph) -> BoundBasis:
+        edges = self.laplacian.listed(graph) if self.lambda_max is graph.lambda_max is None else None
+        if edges is not None:
+            return BoundPolynomial(
+                ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N)], graph.dtype), self.K, 2.0, -1.0
+            )
         structure, weight = self.laplacian.weights(graph.masked(None))
         scale = self._lambda_max(graph.masked(None), structure.source, weight)
         if graph.mask is not None:
@@ -256,9 +262,9 @@ class Chebyshev(Basis):
         # A graph without edges may have L = 0, and no scale.
         scale = torch.where(scale == 0, 1, scale)
         plain = weight.numel() - graph.N
-        scaled = 2 * weight / scale
-        scaled = torch.cat([scaled[:plain], scaled[plain:] - 1])  # the loops stand last
-        return BoundPolynomial(single(structure, scaled, graph.dtype), self.K, 2.0, -1.0)
+        weight = 2 * weight / scale
+        weight = torch.cat([weight[:plain], weight[plain:] - 1])  # the loops stand last
+        return BoundPolynomial(single(structure, weight, graph.dtype), self.K, 2.0, -1.0)
 
     def _lambda_max(self, graph: Graph, source: Tensor, weight: Tensor) -> Tensor:
         given = self.lambda_max if graph.lambda_max is None else graph.lambda_max

@@ -8,16 +8,20 @@ from torch_geometric.data import HeteroData
 
 from ..basis import Basis, BoundBasis
 from ..errors import reject
-from ..explicit import EdgeSet, TypedEdges
+from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph
+from ..kernels import lists
+from ..kernels.lists import lists_of, within_kinds
 from ..walks import Vocabulary
 from .adjacency import normalise, root, sums
 from .composed import BoundConcat
-from .edges import typed
+from .edges import count_types, typed
 from .identity import Identity
 
 NORMS = (None, "mean", "row", "sym")
 Norm = Literal["mean", "row", "sym"] | None
+_OVER = {"mean": "mean", "row": "rw", "sym": "ends"}  # what `over_degrees` calls them
+_FEW = 1 << 16
 
 
 class Relations(Basis):
@@ -88,19 +92,38 @@ class Relations(Basis):
         R, s = self.num_relations, graph.structure
         if s.type is None and R > 1:
             reject("edge_type", f"a relation from 0 to {R - 1} for each edge", None, "pass edge_type")
+        if self.inverse and graph.sources != graph.N:
+            fix = "use inverse=False on a bipartite graph"
+            reject("graph", "as many sources as targets, for inverse relations", (graph.sources, graph.N), fix)
+        family = self._listed(graph)
+        if family is None:
+            family = self._typed(graph)
+        return BoundConcat([family, Identity().on(graph)]) if self.self_loop else family
+
+    def _listed(self, graph: Graph) -> TypedEdges | None:
+        """The family of edges of weight 1 on the CPU, where relations have not many more nodes than there are edges."""
+        R, s, edges = self.num_relations, graph.structure, graph.list
+        members = R * max(s.M, s.N)
+        if edges is None or s.type is None or not lists_of(graph.dtype, 2 * members) or members > _FEW + 4 * graph.E:
+            return None
+        count_types(s, R)
+        K = R * (1 + self.inverse)
+        edges = lists.typed(edges, s.type.numpy(), R, self.inverse)
+        if self.norm is not None:
+            edges = edges._replace(weight=within_kinds(edges, K, (s.M, s.N), _OVER[self.norm], graph.dtype))
+        return ListedEdges(K, s.M, s.N, [edges], graph.dtype)
+
+    def _typed(self, graph: Graph) -> TypedEdges:
+        R, s = self.num_relations, graph.structure
         edges, weight, mask = typed(graph, R), None if graph.weight is None else graph.weights, graph.mask
         if self.inverse:
-            if graph.sources != graph.N:
-                fix = "use inverse=False on a bipartite graph"
-                reject("graph", "as many sources as targets, for inverse relations", (graph.sources, graph.N), fix)
             edges = s.memo(("both ways", R), lambda: _both_ways(edges))
             weight = None if weight is None else torch.cat([weight, weight])
             mask = None if mask is None else torch.cat([mask, mask])
         weight = normalised(edges, weight, self.norm, graph.wide)
         if mask is not None:
             weight = mask if weight is None else weight * mask
-        family = TypedEdges(edges, weight, graph.dtype)
-        return BoundConcat([family, Identity().on(graph)]) if self.self_loop else family
+        return TypedEdges(edges, weight, graph.dtype)
 
     def extra_repr(self) -> str:
         shown = [str(self.num_relations)] + ([] if self.norm is None else [f"norm={self.norm!r}"])

@@ -11,7 +11,7 @@ from ..bases.adjacency import power, single, sums
 from ..bases.composed import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..binding import Binding
-from ..cache import IdentityCache
+from ..cache import IdentityCache, Witness
 from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph, sizes
@@ -97,12 +97,12 @@ class Hypergraph(BasisConv):
     ) -> Call:
         return Call(x, hyperedge_index, hyperedge_weight, size=None if num_edges is None else (None, num_edges))
 
-    def _bind(self, call: Call, observed: bool = False) -> Binding:
+    def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Counts the hyperedges where their number is not given, and gives each incidence its hyperedge's weight."""
         incidence, N = call.edge_index, sizes(call.size)[1]
         weight = of_incidences(incidence, call.edge_weight, call.x.dtype)
         size = (call.x.shape[-2], hyperedges(incidence) if N is None else N)
-        return super()._bind(call._replace(edge_weight=weight, size=size), observed)
+        return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # of other tensors than were seen
 
 
 class AttendedHypergraph(Whole):

@@ -12,14 +12,9 @@ from torch.nn import functional as F
 from ..cache import kept, memo, shorten, underived
 from ..errors import reject
 from ..portable import portable
-
-try:  # scipy's own loop; the public way to it makes a matrix, which costs more than the loop does on a small graph
-    from scipy.sparse._sparsetools import coo_tocsr
-except ImportError:  # a scipy that keeps it elsewhere
-    coo_tocsr = None
+from .lists import below, coo_tocsr
 
 _INT32_MAX = 2**31 - 1
-_UNSIGNED = {torch.int32: np.uint32, torch.int64: np.uint64}
 _COPIES = 4  # how many numbers of copies of a pattern are kept
 
 
@@ -85,8 +80,8 @@ def within(index: Tensor, size: int) -> bool:
     """
     if not index.numel():
         return True
-    if index.device.type == "cpu" and index.dtype in _UNSIGNED:  # of a negative one the unsigned one is large
-        return int(index.numpy().view(_UNSIGNED[index.dtype]).max()) < size
+    if index.device.type == "cpu" and index.dtype in (torch.int32, torch.int64):
+        return below(index.numpy(), size)
     low, high = extremes(index)
     return low >= 0 and high < size
 

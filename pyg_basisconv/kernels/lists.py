@@ -1,0 +1,222 @@
+"""Lists of entries on the CPU, in numpy: a graph that is new is bound by a few of these, and each of them counts."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import reject
+
+__all__ = ["Array", "List", "Matrix", "coo_tocsr"]
+
+try:  # scipy's own loops; the public way to them makes a matrix, which costs more than they do on a small graph
+    from scipy.sparse._sparsetools import coo_tocsr, csr_tocsc
+except ImportError:  # a scipy that keeps them elsewhere
+    coo_tocsr = csr_tocsc = None
+
+Array = np.ndarray[Any, Any]
+Matrix = tuple[Tensor | None, Tensor, Tensor]  # its weights, None for ones, ptr and index: what `spmm_rows` takes
+_LIMIT = 2**31 - 1
+_OUT = {"sym": "sym", "rw": "mean"}  # norms that count the edges into a target, for edges that are turned round
+_FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class List(NamedTuple):
+    """Entries (source, target) of one matrix of a family, or of several.
+
+    kind: the matrix, or (E,) that of each entry; source, target: (E,); weight: (E,) or None for ones.
+    """
+
+    kind: "int | Array"
+    source: Array
+    target: Array
+    weight: Array | None
+
+    @property
+    def T(self) -> "List":
+        """The entries turned round."""
+        return List(self.kind, self.target, self.source, self.weight)
+
+    def behind(self, members: int) -> "List":
+        """The same, behind so many other matrices."""
+        return self._replace(kind=self.kind + members) if members else self
+
+
+def lists_of(dtype: torch.dtype, size: int) -> bool:
+    """Whether weights of a dtype, and indices up to some size, can stand in lists."""
+    return coo_tocsr is not None and dtype in _FLOATS and size <= _LIMIT
+
+
+def plain(edges: List) -> List:
+    """The edges without loops; they have no weights."""
+    some = (edges.source != edges.target).nonzero()[0]
+    if some.size == edges.source.size:
+        return edges
+    return List(edges.kind, edges.source.take(some), edges.target.take(some), None)
+
+
+def looped(edges: List, N: int, weight: Array | None = None) -> List:
+    """The edges, which are no loops, and behind them one for each node, with the weights of all."""
+    nodes = np.arange(N, dtype=edges.source.dtype)
+    return List(edges.kind, np.concatenate((edges.source, nodes)), np.concatenate((edges.target, nodes)), weight)
+
+
+def over_degrees(edges: List, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
+    """(E,) the weights of edges of weight 1, over the degrees of their ends.
+
+    Args:
+        edges: of one matrix.
+        sizes: (M, N).
+        norm: 'mean', over the number of edges into the target; 'rw', over that of the edges out of the source; 'sym',
+            over the square roots of those into the source and into the target, zero where a source has none; 'ends',
+            of those out of the source and into the target.
+        dtype: of the weights.
+
+    >>> over_degrees(List(0, np.array([0, 1, 2]), np.array([2, 2, 1]), None), (3, 3), "mean", torch.float32)
+    array([0.5, 0.5, 1. ], dtype=float32)
+    """
+    source, target = edges.source, edges.target
+    if norm == "ends":
+        out, into = _degrees(source, sizes[0], dtype), _degrees(target, sizes[1], dtype)
+        return 1 / np.sqrt(out.take(source) * into.take(target))  # type: ignore[no-any-return]
+    at, size = (source, sizes[0]) if norm == "rw" else (target, sizes[1])
+    count = _degrees(at, size, dtype)
+    some = np.maximum(count, 1)
+    if norm != "sym":
+        weight: Array = (1 / some).take(at)
+        return weight
+    factor = np.minimum(count, 1) / np.sqrt(some)
+    return factor.take(source) * factor.take(target)  # type: ignore[no-any-return]
+
+
+def typed(edges: List, kind: Array, K: int, inverse: bool) -> List:
+    """The edges, each of one of K matrices; and, behind them, turned round and of one of K more."""
+    edges = edges._replace(kind=kind.astype(edges.source.dtype))
+    if not inverse:
+        return edges
+    turned = edges.T.behind(K)
+    kind, source, target = (np.concatenate(pair) for pair in zip(edges[:3], turned[:3], strict=True))
+    return List(kind, source, target, None)
+
+
+def within_kinds(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
+    """`over_degrees`, where each of K kinds is counted for itself."""
+    members = List(0, _member(edges.source, edges.kind, K), _member(edges.target, edges.kind, K), None)
+    return over_degrees(members, (sizes[0] * K, sizes[1] * K), norm, dtype)
+
+
+def laplacian(edges: List, N: int, norm: str | None, dtype: torch.dtype) -> List:
+    """The Laplacian of edges of weight 1, D - A, I - D^-1/2 A D^-1/2 or I - D^-1 A, with the loops last."""
+    edges = plain(edges)
+    if norm is None:
+        own, between = _degrees(edges.source, N, dtype), np.ones(edges.source.size, _FLOATS[dtype])
+    else:
+        own, between = np.ones(N, _FLOATS[dtype]), over_degrees(edges.T, (N, N), _OUT[norm], dtype)
+    return looped(edges, N, np.concatenate((-between, own)))
+
+
+def scaled(L: List, N: int) -> List:
+    """2 L / lambda - I, for twice the largest entry of L as lambda, which bounds its eigenvalues; 1 for L = 0."""
+    assert L.weight is not None
+    scale = 2 * L.weight.max() if L.weight.size else 0
+    weight = 2 * L.weight / (scale or 1)
+    weight[L.weight.size - N :] -= 1  # of the loops
+    return L._replace(weight=weight)
+
+
+def _degrees(ends: Array, size: int, dtype: torch.dtype) -> Array:
+    return np.bincount(ends, minlength=size).astype(_FLOATS[dtype])
+
+
+def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: str, dtype: torch.dtype) -> Matrix:
+    """A family of K matrices as one, grouped by target.
+
+    Args:
+        lists: the entries.
+        K: how many matrices.
+        sizes: (M, N).
+        members: the end whose K members stand apart: 'target', for a matrix from M to N K, or 'source', for one from
+            M K to N.
+        dtype: of the weights.
+    """
+    (M, N), at_target = sizes, members == "target"
+    group = _joined([_member(e.target, e.kind, K) if at_target else e.target for e in lists])
+    other = _joined([e.source if at_target else _member(e.source, e.kind, K) for e in lists])
+    weight = _weights(lists, dtype)
+    groups = N * K if at_target else N
+    _check(group, groups)
+    ptr, index = np.empty(groups + 1, group.dtype), np.empty_like(other)
+    values = np.empty(group.size, np.bool_) if weight is None else weight
+    grouped = np.empty_like(values)
+    coo_tocsr(groups, M if at_target else M * K, group.size, group, other, values, ptr, index, grouped)
+    return _matrix(weight, grouped, ptr, index)
+
+
+def columns(lists: Sequence[List]) -> tuple[Tensor, Tensor, Tensor]:
+    """(E,) the kind, source and target of all entries, list by list."""
+    kinds = [np.full(e.source.size, e.kind, np.int32) if isinstance(e.kind, int) else e.kind for e in lists]
+    found = (kinds, [e.source for e in lists], [e.target for e in lists])
+    kind, source, target = (torch.from_numpy(_joined(column)) for column in found)
+    return kind, source, target
+
+
+def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:
+    """(E,) the weights in this order, None for ones."""
+    weight = _weights(lists, dtype)
+    return None if weight is None else torch.from_numpy(weight)
+
+
+def _weights(lists: Sequence[List], dtype: torch.dtype) -> Array | None:
+    if all(e.weight is None for e in lists):
+        return None
+    return _joined([np.ones(e.source.size, _FLOATS[dtype]) if e.weight is None else e.weight for e in lists])
+
+
+def transposed(matrix: Matrix, M: int) -> Matrix:
+    """The transpose of a matrix from M sources, by counting.
+
+    >>> transposed((torch.tensor([3., 5.]), torch.tensor([0, 2]), torch.tensor([1, 0])), 2)
+    (tensor([5., 3.]), tensor([0, 1, 2]), tensor([0, 0]))
+    """
+    weight, *at = matrix
+    ptr, index = (t.numpy() for t in at)
+    _check(index, M)
+    values = np.empty(index.size, np.bool_) if weight is None else weight.numpy()
+    t_ptr, t_index, t_values = np.empty(M + 1, ptr.dtype), np.empty_like(index), np.empty_like(values)
+    csr_tocsc(ptr.size - 1, M, ptr, index, values, t_ptr, t_index, t_values)
+    return _matrix(weight, t_values, t_ptr, t_index)
+
+
+def _matrix(weight: Any, values: Array, ptr: Array, index: Array) -> Matrix:
+    return None if weight is None else torch.from_numpy(values), torch.from_numpy(ptr), torch.from_numpy(index)
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _member(end: Array, kind: "int | Array", K: int) -> Array:
+    """The member of a node at which each entry begins or ends: the K members of a node stand together."""
+    if K == 1:
+        return end
+    member = end * K
+    member += kind  # in place, and so in the dtype of the ends
+    return member
+
+
+def below(index: Array, size: int) -> bool:
+    """Whether all integers, of 4 or 8 bytes, are numbers of `size` places: of a negative one the unsigned is large.
+
+    >>> below(np.array([0, 2]), 3), below(np.array([0, -1]), 3)
+    (True, False)
+    """
+    unsigned = index.view(np.uint32 if index.itemsize == 4 else np.uint64)
+    return not index.size or int(np.maximum.reduce(unsigned)) < size
+
+
+def _check(index: Array, size: int) -> None:
+    """Checks where scipy is told to write, which it does not."""
+    if not below(index, size):
+        reject("index", f"integers from 0 to {size - 1}", (int(index.min()), int(index.max())), "correct the edges")

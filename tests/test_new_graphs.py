@@ -1,0 +1,208 @@
+"""A graph that is new in every step: bound by lists in numpy, planned by the form of its call, and never another's."""
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from contract import DOUBLE, close, draw
+from torch import Tensor
+
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.bound import ListedEdges
+from pyg_basisconv.cache import Witness
+from pyg_basisconv.graph import Graph
+from pyg_basisconv.kernels import lists
+from pyg_basisconv.kernels.lists import List
+
+N, E, P, Q, R = 9, 30, 4, 3, 3
+NORMS = (None, "sym", "mean", "rw")
+LISTED: dict[str, Callable[[], bases.Basis]] = {
+    **{f"adjacency {norm}": lambda norm=norm: bases.Adjacency(norm) for norm in NORMS},
+    **{f"loops {norm}": lambda norm=norm: bases.Adjacency(norm, True) for norm in NORMS},
+    **{f"laplacian {norm}": lambda norm=norm: bases.Laplacian(norm) for norm in (None, "sym", "rw")},
+    **{f"chebyshev {norm}": lambda norm=norm: bases.Chebyshev(3, norm) for norm in (None, "sym", "rw")},
+    "root": lambda: bases.Adjacency("mean") + bases.Identity(),
+    "three": lambda: bases.Identity() + bases.Adjacency("rw") + bases.Adjacency("sym", True, "replace"),
+    **{
+        f"relations {norm} {inverse} {loop}": lambda o=(norm, inverse, loop): bases.Relations(R, *o)
+        for norm in (None, "mean", "row", "sym")
+        for inverse in (False, True)
+        for loop in (False, True)
+    },
+}
+every_family = pytest.mark.parametrize("kind", LISTED)
+
+
+def edges(seed: int, n: int = N, count: int = E) -> Tensor:
+    return torch.randint(n, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def types(basis: bases.Basis, count: int = E) -> Tensor | None:
+    return torch.arange(count) % R if isinstance(basis, bases.Relations) else None
+
+
+def by_messages(conv: BasisConv, x: Tensor, edge_index: Tensor, kind: Tensor | None = None) -> Tensor:
+    """What a layer makes of it that has seen nothing, by PyG's message passing."""
+    new = copy.deepcopy(conv)
+    new.fuse, new.order = False, "auto"
+    return new(x, edge_index.clone(), None, kind)
+
+
+@every_family
+@pytest.mark.parametrize(("n", "count"), [(N, E), (5, 0), (1, 2), (40, 60)])
+def test_lists_are_the_family(kind: str, n: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same matrices as by the operations of torch, that weights and other devices need, in all that is applied."""
+    basis, e = LISTED[kind](), edges(1, n, count)
+    made = basis.bind(e, edge_type=types(basis, count), size=n, dtype=DOUBLE)
+    assert any(isinstance(part, ListedEdges) for part in (made, made.typed, getattr(made, "operator", None)))
+    monkeypatch.setattr(Graph, "list", None)
+    plain = basis.bind(e.clone(), edge_type=types(basis, count), size=n, dtype=DOUBLE)
+    assert not isinstance(plain.typed, ListedEdges) or kind == "identity"
+    close(made.to_dense(), plain.to_coo().to_dense())
+    close(made.to_coo().to_dense(), plain.to_coo().to_dense())
+    close(made.T.to_dense(), plain.T.to_dense())
+    x, z = draw(n, P), draw(n, made.K * Q, seed=2)
+    A = made.to_dense()
+    turned = made.adjoint  # before and after it is applied itself, which gives its transpose another start
+    for rows, matrices in ((made, A), (made.adjoint, A.transpose(1, 2)), (turned, A.transpose(1, 2))):
+        expected = torch.einsum("kmn,mp->nkp", matrices, x).flatten(1)
+        close(rows.expand_rows(x), expected)
+        expected = torch.einsum("kmn,mkq->nq", matrices, z.unflatten(1, (made.K, Q)))
+        close(rows.combine_rows(z), expected)
+
+
+@every_family
+def test_a_new_graph_in_every_step(kind: str) -> None:
+    """Graphs of one form, and with them all gradients, one after the other and again."""
+    conv = BasisConv(P, Q, LISTED[kind]()).double()
+    graphs = [edges(seed) for seed in range(3)]
+    for i in (0, 1, 0, 2, 1):
+        x = draw(N, P, seed=i).requires_grad_()
+        leaves = (x, conv.weight, conv.bias)
+        first, second = (conv(x, graphs[i].clone(), None, types(conv.basis)) for _ in range(2))
+        close(first, by_messages(conv, x, graphs[i], types(conv.basis)))
+        g = draw(*first.shape, seed=7)
+        gradients = [torch.autograd.grad((y * g).sum(), leaves) for y in (first, second, _dense(conv, x, graphs[i]))]
+        for a, b, c in zip(*gradients, strict=True):
+            assert torch.equal(a, b)
+            close(a, c)
+
+
+def _dense(conv: BasisConv, x: Tensor, edge_index: Tensor) -> Tensor:
+    """The formula, by dense matrices."""
+    A = conv.basis.bind(edge_index.clone(), edge_type=types(conv.basis), size=N, dtype=DOUBLE).to_coo().to_dense()
+    return torch.einsum("kmn,mp,kpq->nq", A, x, conv.theta.dense()) + conv.bias
+
+
+def test_a_wrong_graph_of_a_known_form_is_refused() -> None:
+    """Whatever was looked up by form, each graph's own numbers are looked at."""
+    conv, x, good = BasisConv(P, Q, bases.Relations(R, "mean")).double(), draw(N, P), edges(0)
+    kind = torch.arange(E) % R
+    conv(x, good, None, kind)
+    for at, wrong in ((0, N), (1, N), (0, -1), (1, -1)):
+        bad = good.clone()
+        bad[at, 7] = wrong
+        with pytest.raises(ValueError, match=r"^edge_index: expected .* indices .*, got -?\d+; "):
+            conv(x, bad, None, kind)
+    for wrong in (R, -1):
+        other = kind.clone()
+        other[3] = wrong
+        with pytest.raises(ValueError, match=r"^edge_type: expected types from 0 .*, got .*; "):
+            conv(x, good.clone(), None, other)
+    with pytest.raises(ValueError, match=r"^edge_type: expected one type per edge"):
+        conv(x, good.clone(), None, kind[:-1])
+    with pytest.raises(ValueError, match=r"^x: expected dtype torch\.float64"):
+        conv(x.float(), good.clone(), None, kind)
+    close(conv(x, good.clone(), None, kind), by_messages(conv, x, good, kind))
+
+
+def test_options_that_change_between_graphs_of_one_form() -> None:
+    conv, x = BasisConv(P, Q, bases.Identity() + bases.Adjacency("rw")).double(), draw(N, P)
+    changes: list[Callable[[], object]] = [
+        lambda: setattr(conv, "order", "theta_first"),
+        lambda: setattr(conv, "order", "phi"),
+        lambda: setattr(conv, "flow", "target_to_source"),
+        lambda: setattr(conv, "basis", bases.Adjacency("mean") + bases.Identity()),
+        lambda: setattr(conv, "theta", theta.Separable(1).build(2, P, Q).double()),
+        lambda: setattr(conv, "cached", True),
+        lambda: conv.float(),
+        lambda: setattr(conv, "order", "auto"),
+        lambda: setattr(conv, "fuse", False),
+    ]
+    for seed, change in enumerate(changes):
+        conv(x, edges(seed))
+        change()
+        x = x.to(conv.bias.dtype)
+        torch.testing.assert_close(conv(x, edges(seed + 50)), by_messages(conv, x, edges(seed + 50)))
+
+
+def test_plans_are_looked_up_by_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for graphs of about one size; anew where something is different that a plan reads."""
+    conv, n = BasisConv(P, Q, bases.Adjacency("sym", True)).double(), 200  # so many that no operator is built
+    chosen = []
+    choose = BasisConv._choose
+    monkeypatch.setattr(BasisConv, "_choose", lambda self, *a: chosen.append(1) or choose(self, *a))
+    calls = draw(n, P), draw(n, P).requires_grad_(), draw(3 * n, P), draw(2, n, P)
+    for i, x in enumerate(calls, start=1):
+        for seed in range(4):
+            conv(x, edges(seed, n, 800 + seed))
+        assert len(chosen) == i
+    conv.order = "theta_first"
+    conv(x, edges(6, n))
+    assert len(chosen) == i + 1
+
+
+def test_an_order_that_a_graph_may_lack_is_planned_for_each() -> None:
+    """Compaction and operators follow from what a graph is like: their plans are not taken over."""
+    conv, x = BasisConv(P, Q, bases.Relations(R), order="compacted").double(), draw(N, P)
+    kind = torch.arange(E) % R
+    for seed in range(3):
+        close(conv(x, edges(seed), None, kind), by_messages(conv, x, edges(seed), kind))
+    assert not conv._programs.plans
+
+
+def test_plans_are_few() -> None:
+    conv = BasisConv(P, Q, bases.Adjacency())
+    for n in range(4, 90):
+        conv(torch.randn(n, P), edges(n, n))
+    assert len(conv._programs.plans) <= 32
+    assert not copy.deepcopy(conv)._programs.plans
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_scipy_writes_nowhere_else(wrong: int) -> None:
+    source, target = np.array([0, 1, 2], np.int32), np.array([0, wrong, 1], np.int32)
+    with pytest.raises(ValueError, match=r"^index: expected integers from 0 to 2"):
+        lists.compressed([List(0, source, target, None)], 1, (3, 3), "target", torch.float32)
+    with pytest.raises(ValueError, match=r"^index: expected integers from 0 to 2"):
+        lists.transposed((None, torch.tensor([0, 1, 2, 3]), torch.tensor([0, wrong, 1])), 3)
+
+
+@pytest.mark.parametrize("kind", ["root", "chebyshev sym", "relations mean True True"])
+def test_without_the_loops_of_scipy(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scipy that keeps them elsewhere: all is bound by public means."""
+    basis, e = LISTED[kind](), edges(0)
+    listed = basis.bind(e, edge_type=types(basis), size=N, dtype=DOUBLE).to_dense()
+    monkeypatch.setattr(lists, "coo_tocsr", None)
+    bound = basis.bind(e.clone(), edge_type=types(basis), size=N, dtype=DOUBLE)
+    assert not isinstance(bound.typed, ListedEdges)
+    close(bound.to_dense(), listed)
+
+
+def test_half_precision_is_bound_by_torch() -> None:
+    bound = bases.Adjacency("mean").bind(edges(0), size=N, dtype=torch.bfloat16)
+    assert not isinstance(bound, ListedEdges)
+    assert bound.expand_rows(torch.ones(N, 2, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_a_witness_sees_other_memory_and_another_shape() -> None:
+    t = edges(0)
+    witness = Witness([t])
+    assert witness.agrees([t])
+    assert not witness.compares
+    assert not witness.agrees([t.clone()])
+    assert not witness.agrees([t[:, :7]])
+    t += 1
+    assert not witness.agrees([t])
