@@ -59,15 +59,17 @@ def _numbers(count: int, like: Tensor) -> Tensor:
     def build() -> Tensor:
         return torch.arange(count, dtype=like.dtype, device=like.device)
 
-    return _constant(("numbers", count, like.dtype, like.device), build) if count <= _SMALL else build()
+    return _constant("numbers", count, like, build) if count <= _SMALL else build()
 
 
-def _constant(key: Hashable, build: Callable[[], Tensor]) -> Tensor:
-    """A small tensor that depends on sizes alone; the last ones are kept."""
-    if faked():
+def _constant(name: str, size: Hashable, like: Tensor, build: Callable[[], Tensor]) -> Tensor:
+    """A small tensor that depends on a size alone; the last ones are kept, of tensors that have numbers."""
+    if type(like) is not Tensor:
         return build()
-    found: Tensor = memo(_CONSTANTS, key, build)
-    if len(_CONSTANTS) > _LASTING:
+    key = name, size, like.dtype, like.device
+    found = _CONSTANTS.get(key)
+    if found is None:
+        found = build() if faked() else memo(_CONSTANTS, key, build)
         shorten(_CONSTANTS, _LASTING)
     return found
 
@@ -82,16 +84,16 @@ def scale(table: Tensor, weight: Tensor) -> Tensor:
         table.view(G, c, W).mul_(weight.unsqueeze(-1))
         return table
     # Rows of so few channels are multiplied faster where the numbers stand beside each other as often as they are read.
-    return table.mul_(weight.index_select(1, _head_of_column(c, W, table.device)))
+    return table.mul_(weight.index_select(1, _head_of_column(c, W, table)))
 
 
-def _head_of_column(c: int, W: int, device: torch.device) -> Tensor:
+def _head_of_column(c: int, W: int, like: Tensor) -> Tensor:
     """(c W,) the head that each column of rows of c heads belongs to."""
 
     def build() -> Tensor:
-        return torch.arange(c * W, device=device).div_(W, rounding_mode="floor")
+        return torch.arange(c * W, device=like.device).div_(W, rounding_mode="floor")
 
-    return _constant(("heads", c, W, device), build)
+    return _constant("heads", (c, W), like, build)
 
 
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
@@ -128,14 +130,14 @@ def sum_channels(table: Tensor, c: int) -> Tensor:
         return table
     if autocasting(table.device):  # which would round the product below
         return table.view(G, c, W).sum(-1)
-    ones = _constant(("ones", W, table.dtype, table.device), lambda: table.new_ones(W))
+    ones = _constant("ones", W, table, lambda: table.new_ones(W))
     return table.view(G * c, W).mv(ones).view(G, c)
 
 
 def block_columns(vectors: Tensor) -> Tensor:
     """(*, c, D) -> (*, c D, c): the product with it is the inner product of each head's own columns."""
     *lead, c, D = vectors.shape
-    eye = _constant(("eye", c, vectors.dtype, vectors.device), lambda: torch.eye(c).to(vectors).unsqueeze(1))
+    eye = _constant("eye", c, vectors, lambda: torch.eye(c).to(vectors).unsqueeze(1))
     return (vectors.unsqueeze(-1) * eye).view(*lead, c * D, c)
 
 

@@ -41,7 +41,7 @@ class Scoring(Protocol):
     It may read the rows that are summed, too: z, (M, c W).
     """
 
-    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, Tensor | None]:
+    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(E, c) the scores, without a record for gradients, and what `back` wants to be kept."""
         ...
 
@@ -49,7 +49,7 @@ class Scoring(Protocol):
         self,
         z: Tensor,
         tensors: Tensors,
-        kept: Tensor | None,
+        kept: Sequence[Tensor],
         grad: Tensor,
         pattern: Pattern,
         needs: Sequence[bool],
@@ -75,18 +75,18 @@ class TermScores(NamedTuple):
 
     activation: Activation | None = None
 
-    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, Tensor | None]:
+    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         *terms, out = tensors
         u = _added(terms, pattern)
         if out is not None:  # u is as long as the entries' rows, and is made again
-            return sum_channels(_of(self.activation, u) * out.reshape(-1), c), None
-        return (u, None) if self.activation is None else (self.activation(u), u)
+            return sum_channels(_of(self.activation, u) * out.reshape(-1), c), ()
+        return (u, ()) if self.activation is None else (self.activation(u), (u,))
 
     def back(
         self,
         z: Tensor,
         tensors: Tensors,
-        kept: Tensor | None,
+        kept: Sequence[Tensor],
         grad: Tensor,
         pattern: Pattern,
         needs: Sequence[bool],
@@ -98,14 +98,14 @@ class TermScores(NamedTuple):
             d, u = grad.unsqueeze(-1), _added(terms, pattern)
             d_out = (_of(self.activation, u).view(-1, *out.shape) * d).sum(0) if needs[3] else None
             grad = through(self.activation, u, (d * out).view(u.shape))
-        elif kept is not None:
-            grad = through(self.activation, kept, grad)
-        if needs[0] and needs[1] and _few(grad):
-            at_source, at_target = _to_ends(grad, pattern).split([pattern.M, pattern.N])
-        else:
-            at_source = collected(grad, pattern.in_source_order) if needs[0] else None
-            at_target = collected(grad, pattern.at_target) if needs[1] else None
-        return at_source, at_target, grad if needs[2] else None, d_out
+        elif kept:
+            grad = through(self.activation, kept[0], grad)
+        at_entry = grad if needs[2] else None
+        if needs[0] and needs[1] and grad.numel() <= HELD:
+            return *_to_ends(grad, pattern).split([pattern.M, pattern.N]), at_entry, d_out
+        at_source = collected(grad, pattern.in_source_order) if needs[0] else None
+        at_target = collected(grad, pattern.at_target) if needs[1] else None
+        return at_source, at_target, at_entry, d_out
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         *terms, out = tensors
@@ -121,59 +121,54 @@ class ProjectedScores(NamedTuple):
 
     activation: Activation | None = None
 
-    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, Tensor | None]:
-        found = torch.bmm(z.expand(2, *z.shape), _columns(tensors)).view(2 * len(z), c)
-        u = _from_ends(found, pattern)
-        return (u, None) if self.activation is None else (self.activation(u), u)
+    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
+        a, b = tensors
+        assert a is not None
+        assert b is not None
+        columns = block_columns(torch.stack([a, b]))
+        u = _from_ends(torch.bmm(z.expand(2, *z.shape), columns).view(-1, c), pattern)
+        return _of(self.activation, u), (columns, u)
 
     def back(
         self,
         z: Tensor,
         tensors: Tensors,
-        kept: Tensor | None,
+        kept: Sequence[Tensor],
         grad: Tensor,
         pattern: Pattern,
         needs: Sequence[bool],
         d_z: Tensor | None,
     ) -> Tensors:
         c = grad.shape[1]
-        grad = grad if kept is None else through(self.activation, kept, grad)
-        down = _to_ends(grad, pattern).view(2, len(z), c)
+        columns, u = kept
+        down = _to_ends(through(self.activation, u, grad), pattern).view(2, pattern.M, c)
         if d_z is not None:
-            for at, columns in zip(down, _columns(tensors), strict=True):
-                d_z.addmm_(at, columns.t())
+            for at, vectors in zip(down.unbind(0), columns.mT.unbind(0), strict=True):
+                d_z.addmm_(at, vectors)
         if not any(needs):
             return None, None
-        own = torch.bmm(z.t().expand(2, *z.t().shape), down).view(2, c, z.shape[1] // c, c)
-        d_a, d_b = own.diagonal(dim1=1, dim2=3).transpose(1, 2).contiguous()
-        return d_a, d_b
+        own = torch.bmm(z.t().expand(2, *z.t().shape), down).view(2, c, -1, c)
+        return own.diagonal(dim1=1, dim2=3).transpose(1, 2).contiguous().unbind(0)
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         terms = [(z.view(len(z), c, z.shape[1] // c) * vectors).sum(-1) for vectors in tensors if vectors is not None]
         return TermScores(self.activation).plain(z, (*terms, None, None), c, pattern)
 
 
-def _columns(vectors: Tensors) -> Tensor:
-    a, b = vectors
-    assert a is not None
-    assert b is not None
-    return block_columns(torch.stack([a, b]))
-
-
 class ProductScores(NamedTuple):
     """Inner products of what source and target say; the tensors are (M, c D) and (N, c D)."""
 
-    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, Tensor | None]:
+    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         key, query = tensors
         assert key is not None
         assert query is not None
-        return inner_products(key, query, c, pattern), None
+        return inner_products(key, query, c, pattern), ()
 
     def back(
         self,
         z: Tensor,
         tensors: Tensors,
-        kept: Tensor | None,
+        kept: Sequence[Tensor],
         grad: Tensor,
         pattern: Pattern,
         needs: Sequence[bool],
@@ -190,11 +185,6 @@ class ProductScores(NamedTuple):
         assert key is not None
         assert query is not None
         return plain_inner(heads(key, c), heads(query, c), pattern)
-
-
-def _few(table: Tensor) -> bool:
-    """Whether so many numbers of entries may be held, and once more."""
-    return table.numel() <= HELD
 
 
 def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:
@@ -273,21 +263,23 @@ class _Attention(torch.autograd.Function):
         table = _table(z)
         score, kept = scoring.score(table, tensors, c, pattern)
         y, weight, total = raw_attention(score, factor, table, normalised, pattern)
-        ctx.save_for_backward(z, factor, weight, table, total, kept, *tensors)
+        ctx.save_for_backward(z, factor, weight, table, total, *tensors, *kept)
         ctx.given = scoring, normalised, pattern, c
         return y.to(z.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, factor, weight, table, total, kept, *tensors = ctx.saved_tensors
+        z, factor, weight, table, total, *rest = ctx.saved_tensors
         scoring, _, pattern, c = ctx.given
+        needs = ctx.needs_input_grad[6:]
+        tensors, kept = rest[: len(needs)], rest[len(needs) :]
         if torch.is_grad_enabled() or portable():
             return derivative(_plain, (*ctx.given, z, factor, *tensors), grad)
         *_, needs_z, needs_factor = ctx.needs_input_grad[:6]
-        needs, few = ctx.needs_input_grad[6:], len(weight) * table.shape[1] <= HELD
+        few = weight.shape[0] * table.shape[1] <= HELD
         down = grad.to(table.dtype)
         if total is not None:
-            down = (down.reshape(len(down), c, z.shape[1] // c) / total.unsqueeze(-1)).view(down.shape)
+            down = (down.reshape(down.shape[0], c, z.shape[1] // c) / total.unsqueeze(-1)).view(down.shape)
         weighted = weight if factor is None else weight * factor
         right = down.index_select(0, pattern.row) if few else None
         if right is not None:
