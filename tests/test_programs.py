@@ -963,3 +963,63 @@ def test_a_warm_call_is_a_few_python_calls(grad: bool) -> None:
     print(dict(found))
     assert 0 < found.total() <= (17 if grad else 15)
     assert len(found) <= 6
+
+
+# Attention, of which a program takes one step from content to result.
+
+STEPS: dict[str, tuple[Callable[[], mechanisms.Mechanism], dict[str, Any]]] = {
+    "GAT": (lambda: mechanisms.Additive(projected=True).then(nn.LeakyReLU(0.2)), {}),
+    "GAT, with edges": (lambda: (mechanisms.Additive(projected=True) + mechanisms.Edge(2)).then(nn.LeakyReLU(0.2)), {}),
+    "GATv2": (lambda: mechanisms.MLP(projected=True, activation=nn.LeakyReLU(0.2)), {}),
+    "Transformer": (lambda: mechanisms.Dot(3, bias=True), {}),
+    "gates": (lambda: mechanisms.Additive(bias=True) + mechanisms.Relative(period=1), {"normalize": "sigmoid"}),
+    "sums": (lambda: mechanisms.Dot(3), {"normalize": None, "weighted": True}),
+}
+
+
+def attending(kind: str, **kwargs: Any) -> tuple[BasisConv, dict[str, Tensor]]:
+    """A layer, and what it is called with."""
+    mechanism, about = STEPS[kind]
+    basis = bases.Attention(2, mechanism(), bases.Adjacency(), **about, **kwargs)
+    given = {"edge_index": edges()} | ({"edge_attr": draw(E, 2, seed=4)} if "edges" in kind else {})
+    given |= {"edge_weight": positive()} if about.get("weighted") else {}
+    return BasisConv(P, 4, basis, theta.Heads(), order="theta_first").double(), given
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_attention_in_one_step(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, given = attending(kind)
+    built, build = [], bases.Attention.build
+    monkeypatch.setattr(bases.Attention, "build", lambda self, graph: built.append(1) or build(self, graph))
+    for seed in range(3):
+        conv(draw(N, P, seed=seed), **given)
+    assert len(built) == 1
+    monkeypatch.undo()
+    for seed in range(3):
+        same(conv, draw(N, P, seed=seed), **given)
+    for change in (lambda p: p.data.mul_(0.5), lambda p: p.requires_grad_(False)):
+        for parameter in conv.parameters():
+            change(parameter)
+        same(conv, draw(N, P), **given)
+    for part in conv.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                part._parameters[name] = nn.Parameter(2 * parameter.detach())
+    same(conv, draw(N, P), **given)
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_attention_in_one_step_drops_in_training_alone(kind: str) -> None:
+    conv, given = attending(kind, dropout=0.5)
+    x = draw(N, P)
+    for _ in range(2):
+        torch.manual_seed(0)
+        first = conv(x, **given)
+        torch.manual_seed(0)
+        close(conv(x, **given), first)
+        torch.manual_seed(1)
+        with pytest.raises(AssertionError):
+            close(conv(x, **given), first)
+        conv.eval()
+        same(conv, x, **given)
+        conv.train()

@@ -22,7 +22,7 @@ from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
 # Numbers of gathered rows that are held; where there are more, the heads are taken one by one, by a kernel that holds
 # none.
 HELD = 1 << 20
-_BROAD = 8  # channels of a head from which on its weight is read for all of them at once
+_BROAD = 16  # channels of a head from which on its weight is read for all of them at once
 _SMALL = 1 << 14  # numbers in a constant that is kept
 _LASTING = 32  # constants that are kept
 _CONSTANTS: dict[Hashable, Tensor] = {}
