@@ -253,8 +253,8 @@ class BasisConv(MessagePassing):
         return None if special else line
 
     def _straight(self, bound: Binding, chosen: Plan) -> Straight | None:
-        """The same, where the family is computed from content."""
-        special = chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
+        """The same, where the family is computed from the content of this very call."""
+        special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
         return None if special else bound.family.straight(self.theta, chosen.order)
 
     def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:

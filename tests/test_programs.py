@@ -27,6 +27,7 @@ from torch_geometric.explain import Explainer, GNNExplainer
 import pyg_basisconv
 from pyg_basisconv import BasisConv, GridConv, bases, graph, mechanisms, theta
 from pyg_basisconv.cache import IdentityCache
+from pyg_basisconv.convert.attention import weigh
 
 N, E, P, Q = 9, 30, 4, 3
 BASES: dict[str, Callable[[], bases.Basis]] = {
@@ -1023,3 +1024,15 @@ def test_attention_in_one_step_drops_in_training_alone(kind: str) -> None:
         conv.eval()
         same(conv, x, **given)
         conv.train()
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_attention_of_some_features_applied_to_others(kind: str) -> None:
+    """One step is for the features that the scores are made of."""
+    conv, given = attending(kind)
+    x, other = draw(N, P), draw(N, P, seed=7)
+    A = weigh(conv, x, x, given["edge_index"], edge_attr=given.get("edge_attr"))
+    for _ in range(2):
+        y = conv(other, A)
+        z = torch.stack([other @ weight for weight in conv.theta.weight])
+        close(y, torch.cat([*(A.to_dense().transpose(1, 2) @ z)], -1) + conv.bias)
