@@ -304,7 +304,9 @@ class BoundAttention(MemberByMember):
     @cached_property
     def is_by_rows(self) -> bool:
         """Whether members may stand side by side from beginning to end; see `straight`."""
-        special = self.batch or self.left is not None or self.normalize not in _BY_ROWS or len(self.pieces) > 1
+        special = (
+            self.batch or self.left is not None or self.normalize not in _BY_ROWS or self.K * self.entries.E > BLOCK
+        )
         return not special and _scored(self.score, self.normalize) is not None
 
     def straight(self, theta: Theta, order: str) -> Straight | None:
