@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .cache import IdentityCache, cached_property, kept, memo, underived
 from .compiled import serial_number
-from .content import Inputs
+from .content import Content, Inputs
 from .costs import Compaction, Direction, Side, Work
 from .edge_set import EdgeSet
 from .entries import Entries
@@ -59,6 +59,17 @@ class Native(NamedTuple):
     kernels: int
     projects: bool = False
     of_image: OnImage | None = None
+
+
+class Straight(NamedTuple):
+    """The whole of A and Theta of one content in one step.
+
+    run: from the inputs that the family was computed from, and the bias, to the output; again: the same for another
+    content of a basis like its own, without a look at what does not depend on content; it holds none.
+    """
+
+    run: Callable[[Inputs, Tensor | None], Tensor]
+    again: Callable[[Any, Content, Tensor | None], Tensor]
 
 
 class Compact(NamedTuple):
@@ -270,6 +281,10 @@ class BoundBasis:
         operations, numbers, kernels = fast.kernel
         inner = theta.inner if theta.inner > 0 else width
         return Native(run, operations * inner, numbers * inner, kernels, projects=True)
+
+    def straight(self, theta: Theta, order: str) -> Straight | None:
+        """An order in one step, where the family is computed from content and has it; see `Theta.line`."""
+        return None
 
     @property
     def kernel(self) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from .layouts import check_form
 from .portable import portable
 from .theta import Theta
 from .theta.base import Members
-from .theta.heads import side_by_side, stacked
+from .theta.heads import side_by_side, split_heads, stacked
 
 
 class Inputs:
@@ -28,7 +28,12 @@ class Inputs:
     @cached_property
     def projected(self) -> Members:
         """The K projected members, as the parameter makes them."""
-        return self.theta.project(self.x)
+        return split_heads(self.rows, self.theta.K) if self.theta.by_rows else self.theta.project(self.x)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The same side by side, (*, M, K D)."""
+        return self.theta.rows(self.x) if self.theta.by_rows else side_by_side(stacked(self.projected))
 
 
 _ALL = slice(None)
@@ -91,7 +96,7 @@ class Content:
     @property
     def projected_rows(self) -> Tensor:
         """The same side by side, (*, M, K D)."""
-        return side_by_side(self.projected)
+        return self.inputs.rows if self.members is _ALL else side_by_side(self.projected)
 
     @property
     def projected_target_rows(self) -> Tensor:

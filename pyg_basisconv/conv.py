@@ -16,6 +16,7 @@ from torch_geometric.nn.conv import MessagePassing
 from . import compiled
 from .basis import Basis, BoundBasis
 from .binding import Binding, Reader, bind, bind_content, content_of, whole
+from .bound import Straight
 from .cache import Witness, shorten
 from .content import Inputs
 from .errors import check_flags, reject
@@ -260,11 +261,19 @@ class BasisConv(MessagePassing):
         special = chosen.problem.messages or chosen.problem.cached or portable() or autocasting(x.device)
         return None if special else line
 
+    def _straight(self, bound: Binding, chosen: Plan) -> Straight | None:
+        """The same, where the family is computed from the content of this very call."""
+        special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
+        return None if special else bound.family.straight(self.theta, chosen.order)
+
     def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:
         """What is left to do in calls like this one."""
         line, given = self._line(bound, chosen), bound.graph is None
         if line is not None:
             return partial(_along, line, None if given else bound.family, None if bound.reads is whole else bound.reads)
+        straight = self._straight(bound, chosen)
+        if straight is not None and bound.graph is not None:
+            return partial(_on_content, bound.graph, bound.reads, straight.again)
         if bound.graph is not None and self.basis.reads_content:
             return partial(_on_graph, bound.graph, bound.reads, chosen)
         return partial(_with_family, None if given else bound.family, bound.reads, chosen)
@@ -274,6 +283,9 @@ class BasisConv(MessagePassing):
         line = self._line(bound, chosen)
         if line is not None:
             return line(self.theta, bound.inputs.x, self.bias, bound.family)
+        straight = self._straight(bound, chosen)
+        if straight is not None:
+            return straight.run(bound.inputs, self.bias)
         return self._in_order(bound.inputs, bound.family, chosen)
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
@@ -490,6 +502,13 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
     """Any order, on a family that is fixed."""
     A = layer.basis.accept(call.edge_index) if family is None else family
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
+
+
+def _on_content(graph: Graph, reads: Reader, again: Callable[..., Tensor], layer: BasisConv, call: Call) -> Tensor:
+    """One step, on a family that is computed from the content of the call."""
+    modules, bias = layer._modules, layer._parameters.get("bias")
+    content = content_of(layer, call, graph, Inputs(reads(call.x), modules["theta"]))
+    return again(modules["basis"], content, layer.bias if bias is None else bias)
 
 
 def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

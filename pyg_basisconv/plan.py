@@ -258,6 +258,10 @@ def phi(p: Problem) -> Estimate:
     if size * p.itemsize > PHI_LIMIT:
         return _refuse("phi", f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {_amount(PHI_LIMIT)}B")
     t = Tally(MACHINES[p.device], p.itemsize)
+    if p.gather.numbers:  # matrices that are computed have to be written out before
+        for _ in range(3 if p.grad_basis else 1):
+            t.sparse(p.gather, 1, p.M)
+            t.copy(p.K * p.M * p.N)
     t.product(p.M * p.N, p.K, p.P * p.Q)
     t.copy(size)
     t.product(p.B, p.M * p.P, p.N * p.Q)

@@ -46,7 +46,7 @@ def expected(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool)
 @pytest.fixture(params=[1 << 20, 1], ids=["rows", "heads"])
 def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are gathered; where there are more, heads are taken one by one."""
-    monkeypatch.setattr("pyg_basisconv.kernels.multihead._HELD", request.param)
+    monkeypatch.setattr("pyg_basisconv.kernels.multihead.HELD", request.param)
 
 
 @pytest.mark.usefixtures("held")

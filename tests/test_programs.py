@@ -27,6 +27,7 @@ from torch_geometric.explain import Explainer, GNNExplainer
 import pyg_basisconv
 from pyg_basisconv import BasisConv, GridConv, bases, graph, mechanisms, theta
 from pyg_basisconv.cache import IdentityCache
+from pyg_basisconv.convert.attention import weigh
 
 N, E, P, Q = 9, 30, 4, 3
 BASES: dict[str, Callable[[], bases.Basis]] = {
@@ -964,3 +965,75 @@ def test_a_warm_call_is_a_few_python_calls(grad: bool) -> None:
     print(dict(found))
     assert 0 < found.total() <= (17 if grad else 15)
     assert len(found) <= 6
+
+
+# Attention, of which a program takes one step from content to result.
+
+STEPS: dict[str, tuple[Callable[[], mechanisms.Mechanism], dict[str, Any]]] = {
+    "GAT": (lambda: mechanisms.Additive(projected=True).then(nn.LeakyReLU(0.2)), {}),
+    "GAT, with edges": (lambda: (mechanisms.Additive(projected=True) + mechanisms.Edge(2)).then(nn.LeakyReLU(0.2)), {}),
+    "GATv2": (lambda: mechanisms.MLP(projected=True, activation=nn.LeakyReLU(0.2)), {}),
+    "Transformer": (lambda: mechanisms.Dot(3, bias=True), {}),
+    "gates": (lambda: mechanisms.Additive(bias=True) + mechanisms.Relative(period=1), {"normalize": "sigmoid"}),
+    "sums": (lambda: mechanisms.Dot(3), {"normalize": None, "weighted": True}),
+}
+
+
+def attending(kind: str, **kwargs: Any) -> tuple[BasisConv, dict[str, Tensor]]:
+    """A layer, and what it is called with."""
+    mechanism, about = STEPS[kind]
+    basis = bases.Attention(2, mechanism(), bases.Adjacency(), **about, **kwargs)
+    given = {"edge_index": edges()} | ({"edge_attr": draw(E, 2, seed=4)} if "edges" in kind else {})
+    given |= {"edge_weight": positive()} if about.get("weighted") else {}
+    return BasisConv(P, 4, basis, theta.Heads(), order="theta_first").double(), given
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_attention_in_one_step(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, given = attending(kind)
+    built, build = [], bases.Attention.build
+    monkeypatch.setattr(bases.Attention, "build", lambda self, graph: built.append(1) or build(self, graph))
+    for seed in range(3):
+        conv(draw(N, P, seed=seed), **given)
+    assert len(built) == 1
+    monkeypatch.undo()
+    for seed in range(3):
+        same(conv, draw(N, P, seed=seed), **given)
+    for change in (lambda p: p.data.mul_(0.5), lambda p: p.requires_grad_(False)):
+        for parameter in conv.parameters():
+            change(parameter)
+        same(conv, draw(N, P), **given)
+    for part in conv.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                part._parameters[name] = nn.Parameter(2 * parameter.detach())
+    same(conv, draw(N, P), **given)
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_attention_in_one_step_drops_in_training_alone(kind: str) -> None:
+    conv, given = attending(kind, dropout=0.5)
+    x = draw(N, P)
+    for _ in range(2):
+        torch.manual_seed(0)
+        first = conv(x, **given)
+        torch.manual_seed(0)
+        close(conv(x, **given), first)
+        torch.manual_seed(1)
+        with pytest.raises(AssertionError):
+            close(conv(x, **given), first)
+        conv.eval()
+        same(conv, x, **given)
+        conv.train()
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_attention_of_some_features_applied_to_others(kind: str) -> None:
+    """One step is for the features that the scores are made of."""
+    conv, given = attending(kind)
+    x, other = draw(N, P), draw(N, P, seed=7)
+    A = weigh(conv, x, x, given["edge_index"], edge_attr=given.get("edge_attr"))
+    for _ in range(2):
+        y = conv(other, A)
+        z = torch.stack([other @ weight for weight in conv.theta.weight])
+        close(y, torch.cat([*(A.to_dense().transpose(1, 2) @ z)], -1) + conv.bias)

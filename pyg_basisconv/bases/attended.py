@@ -2,22 +2,26 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
+from ..bound import Straight
 from ..cache import cached_property
+from ..content import Content, Inputs
 from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
-from ..kernels import Pattern, Piece, attend, attention, softmax
+from ..kernels import Pattern, Piece, attend, attention, scored_attention, softmax
 from ..kernels.attend import Side, Weights
 from ..kernels.op import autocasting
 from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
+from ..mechanisms.base import wide
 from ..portable import portable, refuse
+from ..theta import Theta
 
 # Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
 BLOCK = 1 << 20
@@ -26,6 +30,7 @@ BLOCK = 1 << 20
 RUN = (1 << 23, 1 << 26)
 
 Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
+_BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations that look at no more than the entries of a target
 ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
@@ -169,13 +174,7 @@ class BoundAttention(MemberByMember):
         factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
         if p:
-            if portable():
-                drawn = torch.rand_like(value)
-            else:
-                seed += first * self.N + entries.first
-                generator = torch.Generator(value.device).manual_seed(seed)
-                drawn = torch.rand(value.shape, generator=generator, device=value.device)
-            kept = (drawn >= p).to(value.dtype).div_(1 - p)
+            kept = _kept(value, p, seed + first * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
 
@@ -302,14 +301,38 @@ class BoundAttention(MemberByMember):
         self.edges()  # of a batch, refused
         return super().to_coo()
 
+    @cached_property
+    def is_by_rows(self) -> bool:
+        """Whether members may stand side by side from beginning to end; see `straight`."""
+        special = (
+            self.batch or self.left is not None or self.normalize not in _BY_ROWS or self.K * self.entries.E > BLOCK
+        )
+        return not special and _scored(self.score, self.normalize) is not None
+
+    def straight(self, theta: Theta, order: str) -> Straight | None:
+        if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
+            return None
+        e, normalize, weighted = self.entries, self.normalize, self.weighted and self.entries.has_weight
+
+        def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
+            return _in_rows(self.score, e, normalize, weighted, self.dropout, inputs, bias)
+
+        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor:
+            score = basis.scores(content, e)
+            return _in_rows(score, e, normalize, weighted, basis.drawn(), content.inputs, bias)
+
+        return Straight(run, again)
+
     @property
     def requires_grad(self) -> bool:
-        return any(t.requires_grad for t in self.tensors)
+        factor = self.entries.weight if self.weighted else None
+        return self.score.requires_grad or any(t is not None and t.requires_grad for t in (factor, self.left))
 
     def work(self, direction: Direction) -> Work:
         E = self.K * self.entries.E
         # What scoring and normalising reads and writes, whatever the width. The inputs are copied for each head.
-        return Work(E, self.K * self.N, 3 if direction == "expand" else 2, 12 * E)
+        products = 3 if direction == "expand" else 1 if self.is_by_rows else 2
+        return Work(E, self.K * self.N, products, 12 * E)
 
     @property
     def natively(self) -> "BoundBasis | None":
@@ -390,6 +413,46 @@ class BoundAttention(MemberByMember):
         return self.to_dense().mean(0)
 
 
+def _kept(value: Tensor, p: float, seed: int) -> Tensor:
+    """What each weight is multiplied with where some are dropped."""
+    if portable():
+        drawn = torch.rand_like(value)
+    else:
+        generator = torch.Generator(value.device).manual_seed(seed)
+        drawn = torch.rand(value.shape, generator=generator, device=value.device)
+    return (drawn >= p).to(value.dtype).div_(1 - p)
+
+
+def _scored(score: Score, normalize: Normalize) -> Score | None:
+    """The scores by rows, or the weights where no sum of theirs is to be one; None where they are made otherwise."""
+    score = score if normalize in ("source", None) else score.map(ELEMENTWISE[normalize])
+    return None if score.scoring is None else score
+
+
+def _in_rows(
+    score: Score,
+    entries: Entries,
+    normalize: Normalize,
+    weighted: bool,
+    dropout: tuple[float, int],
+    inputs: Inputs,
+    bias: Tensor | None,
+) -> Tensor:
+    """Theta first, members side by side from beginning to end."""
+    theta, z, (p, seed) = inputs.theta, inputs.rows, dropout
+    scored, K, factor = _scored(score, normalize), theta.K, entries.weight if weighted else None
+    assert scored is not None
+    assert scored.scoring is not None
+    tensors = [None if t is None else wide(t) for t in scored.rows]
+    factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
+    if p:
+        kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()
+        factor = kept if factor is None else factor * kept
+    y = scored_attention(scored.scoring, tensors, z, K, normalize == "source", entries.pattern, factor)
+    y = theta.join(y)
+    return y if bias is None else y + bias.to(y.dtype)
+
+
 def _itself(bound: BoundBasis) -> BoundBasis:
     return bound
 
@@ -453,5 +516,7 @@ class Fused(MemberByMember):
     @property
     def kernel(self) -> tuple[int, int, int]:
         # Both products, of which the one with the keys is taken to be as wide as that with the values.
-        pairs = self.K * self.M * self.N // (2 if self.entries.causal else 1)
-        return 4 * pairs, self.K * (2 * self.M + 2 * self.N), 1
+        e = self.entries
+        pairs = self.K * self.M * self.N // (2 if e.causal else 1)
+        # A mask is written out and added to the scores; the gradient then takes much longer.
+        return 4 * pairs, self.K * (2 * self.M + 2 * self.N), 1 if e.complete or e.causal else 3

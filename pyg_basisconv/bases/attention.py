@@ -115,33 +115,40 @@ class Attention(Basis):
             reject("x", f"the content that {self} is computed from", None, "call the layer, or bind with x=...")
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
-        mechanism, mask, training = self.mechanism, self.mask, self.training
+        mask = self.mask
         found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
         if found.edge is None and (attributed or (content.numbered and mask.numbering is not None)):
             number_edges(found, mask, graph)
-        if self.loop_attr:
-            content = content.within(loop_attr=self.loop_attr)
-        score = mechanism.score(content, found)
+        score = self.scores(content, found).owned()
         masked = not (found.alive is content.valid is content.mask is None)
         if masked:
             score = _masked(score, content, found, self.K, graph)
-        p = self.dropout if training else 0.0
-        seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
         return BoundAttention(
             self.K,
             score,
             found,
             content.batch,
             self.normalize,
-            (p, seed),
+            self.drawn(),
             self.weighted,
             graph.dtype,
             content.observed,
             attributed,
             None if graph.mask is None or not self.needs_edges else share(found, mask, graph, self.weighted),
         )
+
+    def scores(self, content: Content, entries: Entries) -> Score:
+        """What the mechanism makes of a content."""
+        content = content.within(loop_attr=self.loop_attr) if self.loop_attr else content
+        score: Score = self.mechanism.score(content, entries)
+        return score
+
+    def drawn(self) -> tuple[float, int]:
+        """The probability that a weight is dropped, and a seed that decides which are, drawn anew."""
+        p = self.dropout if self.training else 0.0
+        return p, int(torch.randint(1 << 60, ())) if p and not portable() else 0
 
     @staticmethod
     def _entries(mask: Basis, graph: Graph) -> Entries:

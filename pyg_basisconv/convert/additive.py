@@ -1,15 +1,14 @@
 """The layers whose scores are sums of a term of the source and one of the target."""
 
+from copy import deepcopy
 from typing import Any
 
 from torch import nn
 from torch_geometric.nn import GATConv, GATv2Conv
 
-from ..bases import Identity
 from ..mechanisms import MLP, Additive, Edge, Mechanism
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, heads_of, started
-from .build import basis_conv
 from .registry import rule
 
 
@@ -50,7 +49,7 @@ def gat(layer: Any) -> nn.Module:
         conv,
         loops=layer.fill_value if layer.add_self_loops else None,
         edge_dim=layer.edge_dim,
-        root=_residual(layer),
+        root=deepcopy(layer.res),
         blind=target.in_channels,
     )
 
@@ -83,8 +82,4 @@ def gatv2(layer: Any) -> nn.Module:
     if R:
         fill(score, edge=heads_of(layer.lin_edge, H))
     loops = layer.fill_value if layer.add_self_loops else None
-    return Attending(layer, conv, loops=loops, edge_dim=R, root=_residual(layer))
-
-
-def _residual(layer: Any) -> Any:
-    return None if layer.res is None else basis_conv(layer, [layer.res], Identity())
+    return Attending(layer, conv, loops=loops, edge_dim=R, root=deepcopy(layer.res))

@@ -52,7 +52,7 @@ class Attending(Whole):
         loops: Loops = None,
         edge_dim: int | None = None,
         values: Theta | None = None,
-        root: BasisConv | None = None,
+        root: nn.Module | None = None,
         blind: int | None = None,
     ) -> None:
         super().__init__()

@@ -6,12 +6,10 @@ from typing import Any
 from torch import nn
 from torch_geometric.nn import ResGatedGraphConv
 
-from ..bases import Identity
 from ..bases.attended import Normalize
 from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, matrix, started
-from .build import basis_conv
 from .registry import Left, rule
 
 
@@ -48,5 +46,5 @@ def res_gated(layer: Any) -> nn.Module:
             fill(edge, weight=(weight[:, width:], weight))
         values = Heads().build(Q, R, Q)
         fill(values, weight=(W_value[:, P:].unsqueeze(-1), W_value))
-    root = basis_conv(layer, [layer.lin_skip], Identity()) if layer.root_weight else None
+    root = deepcopy(layer.lin_skip) if layer.root_weight else None
     return Attending(layer, conv, edge_dim=R, values=values, root=root)

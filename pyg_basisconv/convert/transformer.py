@@ -7,12 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
-from ..bases import Identity
 from ..conv import BasisConv
 from ..mechanisms import Dot
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, heads_of, started
-from .build import basis_conv
 from .ends import Ends
 from .registry import rule
 
@@ -39,14 +37,13 @@ def transformer(layer: Any) -> nn.Module:
         fill(score, key_edge=heads_of(layer.lin_edge, H))
         values = Heads(theta.combine).build(H, R, Q)
         values.weight = score._parameters["key_edge"]  # type: ignore[assignment]
-    root = basis_conv(layer, [layer.lin_skip], Identity(), layer.lin_skip.bias)
-    return Skipping(layer, conv, values, root)
+    return Skipping(layer, conv, values, deepcopy(layer.lin_skip))
 
 
 class Skipping(Attending):
     """Attention and the target's own features: their sum, or a learnt mixture of the two."""
 
-    def __init__(self, layer: Any, conv: BasisConv, values: Any, root: BasisConv) -> None:
+    def __init__(self, layer: Any, conv: BasisConv, values: Any, root: nn.Module) -> None:
         super().__init__(layer, conv, edge_dim=layer.edge_dim, values=values, root=root)
         self.lin_beta = deepcopy(layer.lin_beta)
         self.root_weight = layer.root_weight

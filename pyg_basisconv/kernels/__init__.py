@@ -4,10 +4,11 @@ from .attend import Piece, attend
 from .contract import a_first, theta_first
 from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
-from .multihead import at_entries, attention, inner, softmax
+from .multihead import at_entries, inner, softmax
 from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
+from .scored import ProductScores, ProjectedScores, TermScores, attention, scored_attention
 from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
 
@@ -16,6 +17,9 @@ __all__ = [
     "Pairs",
     "Pattern",
     "Piece",
+    "ProductScores",
+    "ProjectedScores",
+    "TermScores",
     "a_first",
     "at_entries",
     "attend",
@@ -28,6 +32,7 @@ __all__ = [
     "matmul",
     "matmuls",
     "pair_sum",
+    "scored_attention",
     "sddmm",
     "segment_softmax",
     "softmax",

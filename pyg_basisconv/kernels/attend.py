@@ -82,7 +82,9 @@ class _Attend(torch.autograd.Function):
                 cuts = [piece.cut(t, side) for t, side in zip(local, sides, strict=True)]
                 values, factor = weigh(piece, cuts)
                 alone = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in cuts)
-                part, _, total = raw_attention(values, factor, table, normalised, piece.pattern, within=alone)
+                part, _, total = raw_attention(
+                    rows(values), None if factor is None else rows(factor), table, normalised, piece.pattern, alone
+                )
                 y[piece.targets, copies] = part.view(part.shape[0], values.shape[0], W)
                 if totals is not None and total is not None:
                     totals[piece.targets, copies] = total

@@ -5,13 +5,13 @@ node by node and entry by entry, (G, c W): a gathered row then holds what all he
 before. Entries stand by target throughout.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache import memo
+from ..cache import memo, shorten
 from ..portable import faked, portable
 from .op import autocasting, derivative
 from .op import wide as wide_dtype
@@ -21,9 +21,11 @@ from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
 
 # Numbers of gathered rows that are held; where there are more, the heads are taken one by one, by a kernel that holds
 # none.
-_HELD = 1 << 20
-_BROAD = 8  # channels of a head from which on its weight is read for all of them at once
-_HEADS: dict[Hashable, Tensor] = {}
+HELD = 1 << 20
+_BROAD = 16  # channels of a head from which on its weight is read for all of them at once
+_SMALL = 1 << 14  # numbers in a constant that is kept
+_LASTING = 32  # constants that are kept
+_CONSTANTS: dict[Hashable, Tensor] = {}
 
 
 def rows(t: Tensor) -> Tensor:
@@ -48,10 +50,31 @@ def bags(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
 
 def consecutive(table: Tensor, ptr: Tensor) -> Tensor:
     """The sums of consecutive rows."""
-    return bags(table, torch.arange(table.shape[0], dtype=ptr.dtype, device=ptr.device), ptr)
+    return bags(table, _numbers(table.shape[0], ptr), ptr)
 
 
-def _scale(table: Tensor, weight: Tensor) -> Tensor:
+def _numbers(count: int, like: Tensor) -> Tensor:
+    """0, 1, 2 and so on; kept, where there are few."""
+
+    def build() -> Tensor:
+        return torch.arange(count, dtype=like.dtype, device=like.device)
+
+    return _constant("numbers", count, like, build) if count <= _SMALL else build()
+
+
+def _constant(name: str, size: Hashable, like: Tensor, build: Callable[[], Tensor]) -> Tensor:
+    """A small tensor that depends on a size alone; the last ones are kept, of tensors that have numbers."""
+    if type(like) is not Tensor:
+        return build()
+    key = name, size, like.dtype, like.device
+    found = _CONSTANTS.get(key)
+    if found is None:
+        found = build() if faked() else memo(_CONSTANTS, key, build)
+        shorten(_CONSTANTS, _LASTING)
+    return found
+
+
+def scale(table: Tensor, weight: Tensor) -> Tensor:
     """The rows, (G, c W), times the numbers of each head, (G, c); in place."""
     G, c = weight.shape
     W = table.shape[1] // c
@@ -61,17 +84,16 @@ def _scale(table: Tensor, weight: Tensor) -> Tensor:
         table.view(G, c, W).mul_(weight.unsqueeze(-1))
         return table
     # Rows of so few channels are multiplied faster where the numbers stand beside each other as often as they are read.
-    return table.mul_(weight.index_select(1, _head_of_column(c, W, table.device)))
+    return table.mul_(weight.index_select(1, _head_of_column(c, W, table)))
 
 
-def _head_of_column(c: int, W: int, device: torch.device) -> Tensor:
-    """(c W,) the head that each column of rows of c heads belongs to; kept, as there are few such sizes."""
+def _head_of_column(c: int, W: int, like: Tensor) -> Tensor:
+    """(c W,) the head that each column of rows of c heads belongs to."""
 
     def build() -> Tensor:
-        return torch.arange(c * W, device=device).div_(W, rounding_mode="floor")
+        return torch.arange(c * W, device=like.device).div_(W, rounding_mode="floor")
 
-    few = c <= _BROAD and not faked()
-    return memo(_HEADS, (c, W, device), build) if few else build()  # type: ignore[no-any-return]
+    return _constant("heads", (c, W), like, build)
 
 
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
@@ -79,10 +101,10 @@ def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> 
     E, c = weight.shape
     if c == 1:
         return spmm_raw(table, weight.reshape(E), None, [ptr, index])
-    if E * table.shape[1] > _HELD:
+    if E * table.shape[1] > HELD:
         each = zip(_unbind(table, c), weight.unbind(1), strict=True)
         return torch.cat([spmm_raw(z, w.contiguous(), None, [ptr, index]) for z, w in each], 1)
-    return consecutive(_scale(table.index_select(0, index), weight), ptr)
+    return consecutive(scale(table.index_select(0, index), weight), ptr)
 
 
 def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Tensor:
@@ -90,10 +112,10 @@ def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Ten
     if c == 1:
         return sddmm_raw(left, right, pattern.one_way).unsqueeze(1)
     source, target = pattern.ends
-    if source.numel() * left.shape[1] > _HELD:
+    if source.numel() * left.shape[1] > HELD:
         each = zip(_unbind(left, c), _unbind(right, c), strict=True)
         return torch.stack([sddmm_raw(x, y, pattern.one_way) for x, y in each], 1)
-    return _sum_channels(left.index_select(0, source).mul_(right.index_select(0, target)), c)
+    return sum_channels(left.index_select(0, source).mul_(right.index_select(0, target)), c)
 
 
 def _unbind(table: Tensor, c: int) -> tuple[Tensor, ...]:
@@ -101,17 +123,25 @@ def _unbind(table: Tensor, c: int) -> tuple[Tensor, ...]:
     return table.view(table.shape[0], c, table.shape[1] // c).unbind(1)
 
 
-def _sum_channels(table: Tensor, c: int) -> Tensor:
+def sum_channels(table: Tensor, c: int) -> Tensor:
     """(G, c W) -> (G, c)."""
     G, W = table.shape[0], table.shape[1] // c
     if W == 1:
         return table
     if autocasting(table.device):  # which would round the product below
         return table.view(G, c, W).sum(-1)
-    return table.view(G * c, W).mv(table.new_ones(W)).view(G, c)
+    ones = _constant("ones", W, table, lambda: table.new_ones(W))
+    return table.view(G * c, W).mv(ones).view(G, c)
 
 
-def _collected(values: Tensor, end: End) -> Tensor:
+def block_columns(vectors: Tensor) -> Tensor:
+    """(*, c, D) -> (*, c D, c): the product with it is the inner product of each head's own columns."""
+    *lead, c, D = vectors.shape
+    eye = _constant("eye", c, vectors, lambda: torch.eye(c).to(vectors).unsqueeze(1))
+    return (vectors.unsqueeze(-1) * eye).view(*lead, c * D, c)
+
+
+def collected(values: Tensor, end: End) -> Tensor:
     """(E, c) -> (G, c) the sum of the entries of each group."""
     _, ptr, *order = end.arrays
     if values.shape[1] == 1:
@@ -124,7 +154,8 @@ def _at_source(pattern: Pattern, c: int) -> End:
     return pattern.at_source if c == 1 else pattern.in_source_order
 
 
-def _needs_gradient(*tensors: Tensor | None) -> bool:
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Whether one of them does."""
     return any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -148,8 +179,8 @@ class _Ends(torch.autograd.Function):
             )
         table = rows(grad)
         return (
-            _collected(table, pattern.in_source_order).t() if at_source else None,
-            _collected(table, pattern.at_target).t() if at_target else None,
+            collected(table, pattern.in_source_order).t() if at_source else None,
+            collected(table, pattern.at_target).t() if at_target else None,
             None,
         )
 
@@ -181,7 +212,7 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
             end = pattern.at_target if source is None else pattern.at_source
             return lift(like[0], end).unsqueeze(0)
         return pair_sum(source[0], target[0], pattern).unsqueeze(0)
-    if torch.is_grad_enabled() and _needs_gradient(source, target):
+    if torch.is_grad_enabled() and needs_gradient(source, target):
         return _Ends.apply(source, target, pattern)  # type: ignore[no-any-return]
     return _at_entries(source, target, pattern)
 
@@ -200,7 +231,7 @@ class _Inner(torch.autograd.Function):
         source, target = ctx.saved_tensors
         pattern, c = ctx.pattern, source.shape[0]
         if torch.is_grad_enabled() or portable():
-            return derivative(_plain_inner, (source, target, pattern), grad)
+            return derivative(plain_inner, (source, target, pattern), grad)
         needs_source, needs_target, _ = ctx.needs_input_grad
         weight = rows(grad)
         d_source = heads(transposed_sums(rows(target), weight, pattern), c) if needs_source else None
@@ -208,7 +239,8 @@ class _Inner(torch.autograd.Function):
         return d_source, d_target, None
 
 
-def _plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
+def plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
+    """`inner` by operations that have any derivatives."""
     if not portable() and len(source):
         return torch.stack([sddmm(*sides, pattern) for sides in zip(source, target, strict=True)])
     m, n = pattern.ends
@@ -224,8 +256,8 @@ def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
             [30., 20., 40.]])
     """
     if source.shape[0] < 2 or portable():
-        return _plain_inner(source, target, pattern)
-    if torch.is_grad_enabled() and _needs_gradient(source, target):
+        return plain_inner(source, target, pattern)
+    if torch.is_grad_enabled() and needs_gradient(source, target):
         return _Inner.apply(source, target, pattern)  # type: ignore[no-any-return]
     return inner_products(rows(source), rows(target), source.shape[0], pattern).t()
 
@@ -236,7 +268,7 @@ class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, score: Tensor, end: End) -> Tensor:
         weight = exponentials(rows(score).contiguous(), end)
-        weight = weight.div_(_divisor(_collected(weight, end)).index_select(0, end.arrays[0])).t()
+        weight = weight.div_(_divisor(collected(weight, end)).index_select(0, end.arrays[0])).t()
         ctx.save_for_backward(score, weight)
         ctx.end = end
         return weight
@@ -248,7 +280,7 @@ class _Softmax(torch.autograd.Function):
             return derivative(_plain_softmax, (score, ctx.end), grad)
         weight = rows(weight)
         weighted = weight * rows(grad)
-        mean = _collected(weighted, ctx.end).index_select(0, ctx.end.arrays[0])
+        mean = collected(weighted, ctx.end).index_select(0, ctx.end.arrays[0])
         return weighted.sub_(mean.mul_(weight)).t(), None
 
 
@@ -280,54 +312,11 @@ def _plain_softmax(score: Tensor, end: End) -> Tensor:
     return weight / torch.where(total == 0, 1, total).index_select(1, group)
 
 
-class _Attention(torch.autograd.Function):
-    """See `attention`.
-
-    A softmax divides the sums of each target, not the weights of its entries. With w the weights before that, f their
-    factors, g the gradient of y, and what is at a target divided by its sum, the gradient of the score of an entry is
-    w (f <z, g> - <y, g>), and that of its factor is w <z, g>.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern
-    ) -> Tensor:
-        table = by_node(z)
-        y, weight, total = raw_attention(values, factor, table, normalised, pattern)
-        ctx.save_for_backward(values, factor, z, weight, table, total)
-        ctx.pattern = pattern
-        return heads(y, z.shape[0]).to(z.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        values, factor, z, weight, table, total = ctx.saved_tensors
-        pattern, c = ctx.pattern, z.shape[0]
-        if torch.is_grad_enabled() or portable():
-            return derivative(plain_attention, (values, factor, z, total is not None, pattern), grad)
-        needs_values, needs_factor, needs_z, *_ = ctx.needs_input_grad
-        down = rows(grad).to(table.dtype)
-        if total is not None:
-            down = (down.view(pattern.N, c, z.shape[2]) / total.unsqueeze(-1)).view(down.shape)
-        weighted = weight if factor is None else weight * rows(factor)
-        d_values = d_factor = d_z = None
-        if needs_values or needs_factor:
-            found = inner_products(table, down, c, pattern)
-            if needs_factor:
-                d_factor = (found * weight).t().to(factor.dtype)
-            if needs_values and total is not None:
-                found.mul_(weighted)
-                mean = _collected(found, pattern.at_target).div_(total).index_select(0, pattern.row)
-                d_values = found.sub_(mean.mul_(weight)).t().to(values.dtype)
-            elif needs_values:
-                d_values = (found if factor is None else found * rows(factor)).t().to(values.dtype)
-        if needs_z:
-            d_z = heads(transposed_sums(down, weighted, pattern), c).to(z.dtype)
-        return d_values, d_factor, d_z, None, None
-
-
 def transposed_sums(table: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     """The weighted sums of rows of targets, (N, c W), at the sources of the entries: (M, c W)."""
     _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
+    if weight.shape[0] * table.shape[1] <= HELD:
+        return bags(scale(table.index_select(0, pattern.row), weight.to(table.dtype)), t_back, t_ptr)
     return weighted_sums(table, weight.index_select(0, t_back).to(table.dtype), t_ptr, t_index)
 
 
@@ -337,20 +326,22 @@ def by_node(z: Tensor) -> Tensor:
 
 
 def raw_attention(
-    values: Tensor, factor: Tensor | None, table: Tensor, normalised: bool, pattern: Pattern, within: bool = False
+    weight: Tensor, factor: Tensor | None, table: Tensor, normalised: bool, pattern: Pattern, within: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """`attention` of rows, (M, c W), without a gradient; `within` says whether the values may be written over.
+    """The sums of rows, (M, c W), under weights or scores and their factors, (E, c), without a gradient.
+
+    `within` says whether the scores may be written over.
 
     Returns:
         The sums, (N, c W); the weights before these are divided, (E, c); and what they are divided by, (N, c).
     """
-    weight, total = rows(values), None
+    total = None
     if normalised:
         weight = exponentials(weight.contiguous(), pattern.at_target, within)
-    weighted = weight if factor is None else weight * rows(factor)
+    weighted = weight if factor is None else weight * factor
     y = weighted_sums(table, weighted.to(table.dtype), *pattern.one_way)
     if normalised:
-        total = _divisor(_collected(weight, pattern.at_target))
+        total = _divisor(collected(weight, pattern.at_target))
         N, c = total.shape
         y.view(N, c, y.shape[1] // max(1, c)).div_(total.unsqueeze(-1))
     return y, weight, total
@@ -365,29 +356,3 @@ def plain_attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised
     m, n = pattern.ends
     found = z.index_select(1, m).to(wide_dtype(z)) * weight.unsqueeze(-1)
     return found.new_zeros(z.shape[0], pattern.N, z.shape[2]).index_add(1, n, found).to(z.dtype)
-
-
-def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
-    r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e f_e z_{source(e)}` of c heads.
-
-    Args:
-        values: (c, E) w, or scores that w is the softmax of, over the entries of each target.
-        factor: (c, E) f, or None for ones.
-        z: (c, M, W).
-        normalised: whether it is the softmax.
-        pattern: of the entries.
-
-    Returns:
-        (c, N, W), node by node.
-
-    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
-    >>> z = torch.tensor([[[2.], [4.], [8.]]] * 2)
-    >>> attention(torch.tensor([[0., 1., 2.], [5., 5., 5.]]), None, z, False, pattern).squeeze(-1)
-    tensor([[ 0., 10.],
-            [40., 30.]])
-    """
-    if not z.shape[0] or portable():
-        return plain_attention(values, factor, z, normalised, pattern)
-    if torch.is_grad_enabled() and _needs_gradient(values, factor, z):
-        return _Attention.apply(values, factor, z, normalised, pattern)  # type: ignore[no-any-return]
-    return heads(raw_attention(values, factor, by_node(z), normalised, pattern)[0], z.shape[0]).to(z.dtype)

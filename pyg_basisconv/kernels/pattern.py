@@ -251,6 +251,20 @@ class Pattern:
         """(E,) the source and the target of each entry, by target."""
         return self.by_target.other, self.row
 
+    @kept
+    def gathers_ends(self) -> list[Tensor]:
+        """[ptr, index] from the sources, and the targets behind them, to the entries by target: two for each."""
+        source, target = self.ends
+        ptr = torch.arange(0, 2 * source.numel() + 1, 2, dtype=source.dtype, device=source.device)
+        return [ptr, torch.stack([source, target + self.M], 1).flatten()]
+
+    @kept
+    def spreads_ends(self) -> list[Tensor]:
+        """[ptr, index] the other way round."""
+        ptr, index, t_ptr, _, _, t_back = self.both_ways_and_across
+        place = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
+        return [torch.cat([t_ptr, ptr[1:] + index.numel()]), torch.cat([t_back, place])]
+
     def run(self, first: int, last: int) -> "Pattern":
         """The entries into the targets first .. last - 1, an M x (last - first) matrix."""
         by_target = self.by_target

@@ -11,6 +11,7 @@ from ..entries import Entries
 from ..errors import check_depth, reject
 from ..kernels import Pattern, at_entries
 from ..kernels.attend import Side
+from ..kernels.scored import Scoring
 from ..theta.base import glorot
 
 Tensors = Sequence[Tensor]
@@ -62,6 +63,9 @@ class Score:
     (('source', 'target'), ('source', 'target'), ('source', 'target', 'source', 'target'))
     """
 
+    scoring: Scoring | None = None  # what makes the scores of `rows`, where they stand so; see `RowScore`
+    rows: tuple[Tensor | None, ...] = ()
+
     def __init__(
         self,
         tensors: tuple[Tensor, ...],
@@ -75,7 +79,7 @@ class Score:
 
     def __add__(self, other: "Score") -> "Score":
         if self.ends is not None and other.ends is not None:  # added where they are fewer
-            return node_score(*(_sum(a, b) for a, b in zip(self.ends, other.ends, strict=True)))
+            return node_score(*(added(a, b) for a, b in zip(self.ends, other.ends, strict=True)))
         mine, theirs = self.dots, other.dots
         if mine is None or theirs is None:
             return self.join(other, torch.add)
@@ -109,6 +113,15 @@ class Score:
 
         return Score(self.tensors, self.sides, on)
 
+    def owned(self) -> "Score":
+        """The same, to be read when parameters have changed."""
+        return self
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient passes through them."""
+        return any(t is not None and t.requires_grad for t in self.rows or self.tensors)
+
     def times(self, factor: float) -> "Score":
         """The scores times a number."""
         inner = self.dots
@@ -128,7 +141,8 @@ def _within(function: Any) -> Any:
     return own
 
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """The sum of two terms, of which one may not be there."""
     return a if b is None else b if a is None else a + b
 
 
@@ -330,8 +344,7 @@ def copies(t: Tensor, content: Content, heads: int) -> Tensor:
 
 def heads_first(t: Tensor, content: Content) -> Tensor:
     """(*, M, H) -> (H, *, M), in the dtype in which scores are computed; a view."""
-    t = wide(t)
-    return copies(t.movedim(-1, 0), content, t.shape[-1]) if content.batch else t.t()
+    return copies(wide(t).movedim(-1, 0), content, t.shape[-1])
 
 
 def per_copy(parameter: Tensor, content: Content) -> Tensor:

@@ -6,6 +6,7 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import reject
 from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, wide
+from .rows import TermRows, by_rows
 
 
 def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
@@ -46,8 +47,8 @@ class Edge(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         weight = self.weight if self.inner is None else (self.weight @ self.out.unsqueeze(-1)).squeeze(-1)  # (H, R)
-        found = wide(weight) @ edge_rows(content, entries, self.edge_dim).t()  # (H, E)
-        return entry_score(per_copy(found, content))
+        found = edge_rows(content, entries, self.edge_dim) @ wide(weight).t()  # (E, H)
+        return TermRows(None, None, found) if by_rows(content) else entry_score(per_copy(found.t(), content))
 
     def extra_repr(self) -> str:
         return str(self.edge_dim) if self.inner is None else f"{self.edge_dim}, inner={self.inner}"

@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_flags, reject
-from ..kernels import hidden, inner
+from ..kernels import ProductScores, hidden, inner
 from ..theta.base import project
 from ..theta.heads import all_heads, split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
 from .edges import edge_rows
+from .rows import RowScore, by_rows
 
 
 def inner_score(key: Tensor, query: Tensor) -> Score:
@@ -27,6 +28,16 @@ def inner_score(key: Tensor, query: Tensor) -> Score:
         return Dots([t[0]], [t[1]], [])
 
     return Score((key, query), ("source", "target"), on, dots)
+
+
+class ProductRows(RowScore):
+    """Inner products of keys, (M, K d), and queries, (N, K d)."""
+
+    def __init__(self, key: Tensor, query: Tensor, heads: int) -> None:
+        self.scoring, self.rows, self.heads = ProductScores(), (key, query), heads
+
+    def turn(self) -> Score:
+        return inner_score(*(split_heads(cast(Tensor, t), self.heads) for t in self.rows))
 
 
 class Bilinear(Mechanism):
@@ -140,15 +151,19 @@ class Dot(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         # Scaled while it is small: a matrix, and not the queries that it gives.
         scale = self.key_width**-0.5 if self.scale is None else self.scale
+        H = cast(Sizes, self.sizes).heads
         if self.projected:
-            key, query = content.projected, content.projected_target * scale
+            sides = content.projected_rows, content.projected_target_rows * scale
         else:
-            H, bias = self.key.shape[0], self.has_bias
-            key = split_heads(all_heads(content.x, self.key, self.key_bias if bias else None), H)
-            query = split_heads(all_heads(content.of_target, self.query, self.query_bias if bias else None, scale), H)
-        score = inner_score(
-            *(t if t.shape[1:-2] == content.batch else copies(t, content, len(t)) for t in (key, query))
-        )
+            bias = (self.key_bias, self.query_bias) if self.has_bias else (None, None)
+            sides = (
+                all_heads(content.x, self.key, bias[0]),
+                all_heads(content.of_target, self.query, bias[1], scale),
+            )
+        if by_rows(content) and not self.edge_dim:
+            return ProductRows(*sides, H)
+        key, query = (split_heads(side, H) for side in sides)
+        score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)

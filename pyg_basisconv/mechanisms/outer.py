@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_flags, reject
-from ..kernels import hidden
+from ..kernels import ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
+from ..kernels.multihead import HELD, block_columns, rows
 from ..kernels.pairs import block_diagonal
-from ..theta.heads import all_heads, product
+from ..theta.heads import all_heads, product, split_heads
 from .base import (
     Combination,
     Mechanism,
@@ -30,6 +31,7 @@ from .base import (
 )
 from .edges import Feature, edge_rows
 from .inner import Bilinear
+from .rows import RowScore, TermRows, by_rows
 
 Target = Literal["shared", "own"] | None
 
@@ -84,14 +86,12 @@ class Additive(Mechanism):
             self.parameter("bias", H)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        H, target = self.source.shape[0], None
+        target = None
         if self.projected:
             if self.target_kind == "shared" and content.target is content.x:
-                # One product for both sides.
-                both = torch.stack([self.source, self.target]).permute(2, 0, 1)  # (D, 2, H)
-                both = torch.diag_embed(both, dim1=0, dim2=3).view(-1, 2 * H)
-                found = content.projected_rows @ both
-                source, target = found.narrow(-1, 0, H), found.narrow(-1, H, H)
+                if by_rows(content) and not self.has_bias:
+                    return ProjectedRows(content.projected_rows, self.source, self.target)
+                source, target = _terms(content.projected_rows, self.source, self.target)
             else:
                 source = content.projected_rows @ block_diagonal(self.source)
                 if self.target_kind == "shared":
@@ -103,6 +103,8 @@ class Additive(Mechanism):
             source = product(content.x, self.source, self.bias if self.has_bias else None)
             if self.target_kind is not None:
                 target = product(content.of_target, self.target)
+        if by_rows(content):
+            return TermRows(source, target)
         return node_score(heads_first(source, content), None if target is None else heads_first(target, content))
 
     def extra_repr(self) -> str:
@@ -110,6 +112,35 @@ class Additive(Mechanism):
         usual = "shared" if self.projected else "own"
         shown += [] if self.target_kind == usual else [f"target={self.target_kind!r}"]
         return ", ".join(shown + ["bias=True"] * self.has_bias)
+
+
+def _terms(z: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of sources and of targets of the same rows, (*, M, H D), in one product: (*, M, H) both."""
+    found = z @ torch.cat([block_columns(source), block_columns(target)], -1)
+    return found.split(len(source), -1)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class ProjectedRows(RowScore):
+    """Terms of the same rows as sources and as targets, under an activation; see `ProjectedScores`."""
+
+    def __init__(
+        self, z: Tensor, source: Tensor, target: Tensor, activation: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
+        self.given, self.activation = (z, source, target), activation
+        self.scoring, self.rows = ProjectedScores(activation), (source, target)
+
+    @property
+    def _terms(self) -> TermRows:
+        return TermRows(*_terms(*self.given), activation=self.activation)
+
+    def turn(self) -> Score:
+        return self._terms.turn()
+
+    def __add__(self, other: Score) -> Score:
+        return self._terms + other
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Score:
+        return ProjectedRows(*self.given, function) if self.activation is None else self._terms.map(function)
 
 
 def Biaffine() -> Mechanism:
@@ -120,6 +151,31 @@ def Biaffine() -> Mechanism:
     Bilinear() + Additive(bias=True)
     """
     return Bilinear() + Additive(bias=True)
+
+
+class HiddenRows(RowScore):
+    """A hidden layer over terms of sources, (M, K D), and targets, (N, K D), of few entries; see `TermScores`."""
+
+    def __init__(
+        self, source: Tensor, target: Tensor | None, out: Tensor, activation: Callable[[Tensor], Tensor]
+    ) -> None:
+        self.source, self.target, self.out, self.activation = source, target, out, activation
+        self.scoring, self.rows = TermScores(activation), (source, target, None, out)
+
+    def owned(self) -> Score:
+        return HiddenRows(self.source, self.target, self.out.clone(), self.activation)
+
+    def turn(self) -> Score:
+        given: list[tuple[Tensor | None, Side]] = [(self.source, "source"), (self.target, "target")]
+        sides = [(split_heads(wide(t), len(self.out)), side) for t, side in given if t is not None]
+        tensors, names = zip(*sides, (wide(self.out), "copy"), strict=True)
+
+        def on(t: Tensors, entries: Entries) -> Tensor:
+            source, *target, out = t
+            of_target = rows(target[0]) if target else None
+            return hidden(rows(source), of_target, None, None, out, self.activation, entries.pattern)
+
+        return Score(tensors, names, on)
 
 
 class MLP(Mechanism):
@@ -202,12 +258,14 @@ class MLP(Mechanism):
             if self.gated:
                 u = u * all_heads(content.x, self.gate).sigmoid()
             s = (u.unflatten(-1, (H, D)) * self.out).sum(-1)  # (*, M, H)
-            return node_score(heads_first(s, content), None)
+            return TermRows(s) if by_rows(content) else node_score(heads_first(s, content), None)
         target = edge = weight = None
         if self.target_kind == "shared":
             target = content.projected_target_rows
         elif self.target_kind == "own":
             target = all_heads(content.of_target, self.target)
+        if by_rows(content) and not self.edge_dim and entries.E * H * D <= HELD:
+            return HiddenRows(source, target, self.out, self.activation)
         batch = content.batch
         count = prod(batch)
         if self.edge_dim:

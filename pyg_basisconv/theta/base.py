@@ -154,6 +154,19 @@ class Theta(nn.Module):
         """What a family makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
         return family.combine(z)
 
+    @property
+    def by_rows(self) -> bool:
+        """Whether its members stand side by side: `rows` is what `project` gives, and `join` what `gather` makes."""
+        return False
+
+    def rows(self, x: Tensor) -> Tensor:
+        """The K projected members side by side: (*, M, P) -> (*, M, K D)."""
+        raise NotImplementedError
+
+    def join(self, y: Tensor) -> Tensor:
+        """What `gather` makes of a family's products that stand side by side: (*, N, K D) -> (*, N, Q)."""
+        raise NotImplementedError
+
     def line(self, order: str) -> "Line | None":
         """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that
         takes rows, to y, (N, Q); None where there is none.

@@ -54,9 +54,15 @@ class Values(Theta):
         bias = self.value_bias
         return self.weight if bias is None else torch.cat([self.weight, bias.unsqueeze(1)], 1)
 
-    def values(self, x: Tensor) -> Tensor:
-        """(*, M, P) -> (K, *, M, D)."""
-        return split_heads(all_heads(x, self.weight, self.value_bias), self.K)
+    @property
+    def by_rows(self) -> bool:
+        return type(self) in (Heads, LowRank)  # a subclass may make something else of its members
+
+    def rows(self, x: Tensor) -> Tensor:
+        return all_heads(x, self.weight, self.value_bias)
+
+    def project(self, x: Tensor) -> Members:
+        return split_heads(self.rows(x), self.K)
 
 
 class Heads(Values):
@@ -86,9 +92,6 @@ class Heads(Values):
             )
         return K, P, Q // K if self.combine == "concat" else Q
 
-    def project(self, x: Tensor) -> Members:
-        return self.values(x)
-
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         heads = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
         return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
@@ -97,6 +100,9 @@ class Heads(Values):
         if self.sums:
             return family.combine(z) / self.K
         return side_by_side(family.each(stacked(z)))
+
+    def join(self, y: Tensor) -> Tensor:
+        return y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y
 
     def dense(self, width: int = -1) -> Tensor:
         weight = self.lifted
@@ -158,15 +164,15 @@ class LowRank(Values):
         super().reset_parameters()
         glorot(self.output, self.K * self.dim, self.Q)
 
-    def project(self, x: Tensor) -> Members:
-        return self.values(x)
-
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         values = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
         return matmul(torch.cat(values, -1), self.output.flatten(0, 1))
 
     def gather(self, family: Family, z: Members) -> Tensor:
-        return product(side_by_side(family.each(stacked(z))), self.output.flatten(0, 1).t())
+        return self.join(side_by_side(family.each(stacked(z))))
+
+    def join(self, y: Tensor) -> Tensor:
+        return product(y, self.output.flatten(0, 1).t())
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output

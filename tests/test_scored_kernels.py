@@ -1,0 +1,170 @@
+"""Attention whose scores are made on the way, against loops over the entries."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+
+from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, scored_attention
+
+N, D, W = 4, 2, 3
+SOURCE, TARGET = torch.tensor([0, 3, 2, 2, 1, 0]), torch.tensor([3, 0, 0, 0, 3, 1])  # nothing enters 2
+E = len(SOURCE)
+LEAKY = nn.LeakyReLU(0.2)
+
+
+def pattern() -> Pattern:
+    return Pattern(SOURCE, TARGET, N, N)
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def by_target() -> list[tuple[int, int, int]]:
+    """The place, the source and the target of each entry, in the order of targets."""
+    order = sorted(range(E), key=lambda e: int(TARGET[e]))  # stable
+    return [(place, int(SOURCE[e]), int(TARGET[e])) for place, e in enumerate(order)]
+
+
+def activated(u: Tensor, activation: Any) -> Tensor:
+    return u if activation is None else activation(u)
+
+
+def own(t: Tensor, i: int, k: int, c: int) -> Tensor:
+    """What head k of c has in row i."""
+    return t[i].view(c, -1)[k]
+
+
+Score = Callable[..., Tensor]  # of the tensors and z, the entry, the source, the target, the head and their count
+
+
+def of_terms(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
+    source, target, entry, out = t
+    terms = [own(s, i, k, c) for s, i in ((source, m), (target, n), (entry, e)) if s is not None]
+    v = activated(torch.stack(terms).sum(0), activation)
+    return v[0] if out is None else (v * out[k]).sum()
+
+
+def of_projected(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
+    return activated((own(z, m, k, c) * t[0][k]).sum() + (own(z, n, k, c) * t[1][k]).sum(), activation)
+
+
+def of_products(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
+    return (own(t[0], m, k, c) * own(t[1], n, k, c)).sum()
+
+
+def terms(*there: bool, hidden: bool = False) -> Callable[[int], list[Tensor | None]]:
+    """Those of sources, targets and entries that there are."""
+
+    def make(c: int) -> list[Tensor | None]:
+        width = c * D if hidden else c
+        found = [draw(rows, width) if is_there else None for rows, is_there in zip((N, N, E), there, strict=True)]
+        return [*found, draw(c, D) if hidden else None]
+
+    return make
+
+
+CASES: dict[str, tuple[Any, Callable[[int], list[Tensor | None]], Score]] = {
+    "both ends": (TermScores(LEAKY), terms(True, True, False), of_terms),
+    "sources": (TermScores(), terms(True, False, False), of_terms),
+    "targets and entries": (TermScores(torch.sigmoid), terms(False, True, True), of_terms),
+    "all": (TermScores(torch.tanh), terms(True, True, True), of_terms),
+    "hidden": (TermScores(LEAKY), terms(True, True, False, hidden=True), of_terms),
+    "hidden, sources": (TermScores(torch.tanh), terms(True, False, False, hidden=True), of_terms),
+    "projected": (ProjectedScores(LEAKY), lambda c: [draw(c, W), draw(c, W)], of_projected),
+    "projected, alone": (ProjectedScores(), lambda c: [draw(c, W), draw(c, W)], of_projected),
+    "products": (ProductScores(), lambda c: [draw(N, c * D), draw(N, c * D)], of_products),
+}
+
+
+def expected(kind: str, t: Any, z: Tensor, factor: Tensor | None, normalised: bool, c: int) -> Tensor:
+    scoring, _, score = CASES[kind]
+    activation, y = getattr(scoring, "activation", None), torch.zeros(N, c, W, dtype=torch.float64)
+    for k in range(c):
+        for n in range(N):
+            into = [(e, m) for e, m, target in by_target() if target == n]
+            weights = [score(t, z, e, m, n, k, c, activation).item() for e, m in into]
+            if normalised:
+                total = sum(math.exp(w) for w in weights)
+                weights = [math.exp(w) / total for w in weights]
+            for (e, m), w in zip(into, weights, strict=True):
+                y[n, k] += w * (1 if factor is None else factor[e, k].item()) * own(z, m, k, c).detach()
+    return y.flatten(1)
+
+
+@pytest.fixture(params=[1 << 20, 1], ids=["rows", "heads"])
+def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are gathered; where there are more, heads are taken one by one."""
+    for name in ("multihead", "scored"):
+        monkeypatch.setattr(f"pyg_basisconv.kernels.{name}.HELD", request.param)
+
+
+@pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("c", [1, 2])
+@pytest.mark.parametrize("factors", [False, True])
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("kind", CASES)
+def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int) -> None:
+    scoring, make, _ = CASES[kind]
+    tensors, z, factor = make(c), draw(N, c * W), draw(E, c) if factors else None
+    inputs = [t for t in (z, factor, *tensors) if t is not None]
+
+    def call(*given: Tensor) -> Tensor:
+        rest = iter(given)
+        z, factor, *tensors = (None if t is None else next(rest) for t in all_of_them)
+        return scored_attention(scoring, tensors, z, c, normalised, pattern(), factor)
+
+    all_of_them = (z, factor, *tensors)
+    found = call(*inputs)
+    torch.testing.assert_close(found, expected(kind, tensors, z, factor, normalised, c))
+    with torch.no_grad():
+        torch.testing.assert_close(call(*inputs), found)
+    assert gradcheck(call, inputs)
+
+
+@pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.parametrize("kind", CASES)
+def test_second_derivatives(kind: str, normalised: bool) -> None:
+    scoring, make, _ = CASES[kind]
+    c, tensors = 2, make(2)
+    z, places = draw(N, c * W), [i for i, t in enumerate(tensors) if t is not None]
+
+    def call(z: Tensor, *given: Tensor) -> Tensor:
+        held: list[Tensor | None] = [None] * len(tensors)
+        for i, t in zip(places, given, strict=True):
+            held[i] = t
+        return scored_attention(scoring, held, z, c, normalised, pattern())
+
+    assert gradgradcheck(call, (z, *(t for t in tensors if t is not None)))
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_gradients_that_are_asked_for_one_by_one(kind: str) -> None:
+    scoring, make, _ = CASES[kind]
+    all_of_them = [draw(N, 2 * W), *make(2)]
+    down = draw(N, 2 * W).detach()
+
+    def grads(wanted: list[int]) -> list[Tensor]:
+        given = [t if t is None or i in wanted else t.detach() for i, t in enumerate(all_of_them)]
+        y = scored_attention(scoring, given[1:], given[0], 2, True, pattern())
+        return list(torch.autograd.grad(y, [given[i] for i in wanted], down))
+
+    there = [i for i, t in enumerate(all_of_them) if t is not None]
+    for i, together in zip(there, grads(there), strict=True):
+        torch.testing.assert_close(grads([i])[0], together)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype: torch.dtype) -> None:
+    """Sums are taken in float32."""
+    scoring, make, _ = CASES["both ends"]
+    tensors, z = [None if t is None else t.detach().float() for t in make(2)], draw(N, 2 * W).detach().to(dtype)
+    y = scored_attention(scoring, tensors, z, 2, True, pattern())
+    assert y.dtype == dtype
+    exact = [None if t is None else t.double() for t in tensors]
+    torch.testing.assert_close(y, expected("both ends", exact, z.double(), None, True, 2).to(dtype))
