@@ -171,14 +171,15 @@ def test_inductor_trains(kind):
     model = make()
     twin = copy.deepcopy(model)
     fast = through(model, "inductor")
-    optimisers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in (model, twin)]
+    # Not Adam, which divides by gradients: some of these are zero but for rounding.
+    optimisers = [torch.optim.SGD(m.parameters(), lr=0.05, momentum=0.9) for m in (model, twin)]
     for N in (8, 12, 16):
         for f, optimiser in zip((fast, twin), optimisers, strict=True):
             optimiser.zero_grad()
             f(contract.draw(N, 5, seed=N), **wired(N, **about))[:, 0].mean().backward()
             optimiser.step()
     for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        assert_close(a, b, rtol=1e-10, atol=1e-10)
+        assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_inductor_may_reuse_memory():
