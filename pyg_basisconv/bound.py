@@ -61,7 +61,7 @@ class Native(NamedTuple):
     of_image: OnImage | None = None
 
 
-class Straight(NamedTuple):
+class ContentStep(NamedTuple):
     """The whole of A and Theta of one content in one step.
 
     run: from the inputs that the family was computed from, and the bias, to the output; again: the same for another
@@ -282,8 +282,8 @@ class BoundBasis:
         inner = theta.inner if theta.inner > 0 else width
         return Native(run, operations * inner, numbers * inner, kernels, projects=True)
 
-    def straight(self, theta: Theta, order: str) -> Straight | None:
-        """An order in one step, where the family is computed from content and has it; see `Theta.line`."""
+    def content_step(self, theta: Theta, order: str) -> ContentStep | None:
+        """An order in one step, where the family is computed from content and has it; see `Theta.step`."""
         return None
 
     @property

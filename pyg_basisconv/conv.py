@@ -16,7 +16,7 @@ from torch_geometric.nn.conv import MessagePassing
 from . import compiled
 from .basis import Basis, BoundBasis
 from .binding import Binding, Reader, bind, bind_content, content_of, whole
-from .bound import Straight
+from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
 from .errors import check_flags, reject
@@ -26,9 +26,9 @@ from .kernels.op import autocasting
 from .orders import LINKED, contract, measured, planned, spreads
 from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
 from .portable import fixed_mode, portable
-from .program import PLANS, Call, Program, Programs, glance, witness
+from .program import PLANS, Call, Programs, Ways, glance, witness
 from .theta import Theta, default
-from .theta.base import Line
+from .theta.base import Step
 
 
 class BasisConv(MessagePassing):
@@ -223,12 +223,11 @@ class BasisConv(MessagePassing):
         seen = witness(call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose_alike(bound)
+        ways = self._ways(call, bound, chosen)
         if observed and bound.graph is not None:
-            program: Program = partial(_observed, bound.graph, bound.reads, chosen)
-        else:
-            program = self._program(call, bound, chosen)
-        self._programs.keep(key, call, program, seen)
-        y = self._evaluate(call, bound, chosen)
+            ways = ways._replace(later=partial(_observed, bound.graph, bound.reads, chosen))
+        self._programs.keep(key, call, ways.later, seen)
+        y = ways.now()
         return (y, bound.family.matrices) if observed else y
 
     @property
@@ -246,47 +245,43 @@ class BasisConv(MessagePassing):
         call = Call(x, *args, **given)
         self.theta.prepare()
         bound = self._bind(call, observed)
-        y = self._evaluate(call, bound, self._choose(bound))
+        y = self._ways(call, bound, self._choose(bound)).now()
         return (y, bound.family.matrices) if observed else y
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Checks a call, and binds the basis to it."""
         return bind(self, call, observed, seen)
 
-    def _line(self, bound: Binding, chosen: Plan) -> Line | None:
+    def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, where the parameter and the family have it."""
-        line, x = self.theta.line(chosen.order), bound.inputs.x
-        if line is None or x.dim() != 2 or x.layout != torch.strided or not bound.family.takes_rows:
+        step, x = self.theta.step(chosen.order), bound.inputs.x
+        if step is None or x.dim() != 2 or x.layout != torch.strided or not bound.family.takes_rows:
             return None
         special = chosen.problem.messages or chosen.problem.cached or portable() or autocasting(x.device)
-        return None if special else line
+        return None if special else step
 
-    def _straight(self, bound: Binding, chosen: Plan) -> Straight | None:
+    def _content_step(self, bound: Binding, chosen: Plan) -> ContentStep | None:
         """The same, where the family is computed from the content of this very call."""
         special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
-        return None if special else bound.family.straight(self.theta, chosen.order)
+        return None if special else bound.family.content_step(self.theta, chosen.order)
 
-    def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:
-        """What is left to do in calls like this one."""
-        line, given = self._line(bound, chosen), bound.graph is None
-        if line is not None:
-            return partial(_along, line, None if given else bound.family, None if bound.reads is whole else bound.reads)
-        straight = self._straight(bound, chosen)
-        if straight is not None and bound.graph is not None:
-            return partial(_on_content, bound.graph, bound.reads, straight.again)
-        if bound.graph is not None and self.basis.reads_content:
-            return partial(_on_graph, bound.graph, bound.reads, chosen)
-        return partial(_with_family, None if given else bound.family, bound.reads, chosen)
-
-    def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Any:
-        """The result of a call that is bound and planned."""
-        line = self._line(bound, chosen)
-        if line is not None:
-            return line(self.theta, bound.inputs.x, self.bias, bound.family)
-        straight = self._straight(bound, chosen)
-        if straight is not None:
-            return straight.run(bound.inputs, self.bias)
-        return self._in_order(bound.inputs, bound.family, chosen)
+    def _ways(self, call: Call, bound: Binding, chosen: Plan) -> Ways:
+        """How a call is evaluated that is bound and planned, and the program for calls like it."""
+        graph, family, inputs, reads = bound.graph, bound.family, bound.inputs, bound.reads
+        kept = None if graph is None else family  # a family that was given is in each call
+        step = self._step(bound, chosen)
+        if step is not None:
+            now = partial(step, self.theta, inputs.x, self.bias, family)
+            return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
+        content_step = self._content_step(bound, chosen)
+        if content_step is not None and graph is not None:
+            return Ways(
+                partial(content_step.run, inputs, self.bias), partial(_on_content, graph, reads, content_step.again)
+            )
+        now = partial(self._in_order, inputs, family, chosen)
+        if graph is not None and self.basis.reads_content:
+            return Ways(now, partial(_on_graph, graph, reads, chosen))
+        return Ways(now, partial(_with_family, kept, reads, chosen))
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
         """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
@@ -491,11 +486,11 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 # The programs. Where the family is None, the call has it in the place of its edges.
 
 
-def _along(line: Line, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
+def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
     """One step; `reads` is None where x is read as it is."""
     A = call.edge_index if family is None else family
     x, bias = call.x if reads is None else reads(call.x), layer._parameters.get("bias")
-    return line(layer._modules["theta"], x, layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
+    return step(layer._modules["theta"], x, layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

@@ -16,7 +16,7 @@ from .errors import reject
 from .kernels.grids import Ints
 from .layouts import check_form
 from .plan import Plan
-from .program import Call, Program
+from .program import Call, Program, Ways
 
 
 class GridConv(BasisConv):
@@ -62,25 +62,17 @@ class GridConv(BasisConv):
             reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")
         return bound
 
-    def _program(self, call: Call, bound: Binding, chosen: Plan) -> Program:
+    def _ways(self, call: Call, bound: Binding, chosen: Plan) -> Ways:
         if not call.image:
-            return super()._program(call, bound, chosen)
+            return super()._ways(call, bound, chosen)
         on, family = self._on_images(call, bound, chosen), bound.family
-        if on is not None and bound.graph is None:
-            return _of_given
+        targets = family.target_grid
         if on is not None:
-            return partial(_of_image, on, family.constant_weights, family.target_grid)
-        return partial(_of_rows, super()._program(call, bound, chosen), family.target_grid, family.N, chosen.order)
-
-    def _evaluate(self, call: Call, bound: Binding, chosen: Plan) -> Tensor:
-        if not call.image:
-            return super()._evaluate(call, bound, chosen)
-        on, family = self._on_images(call, bound, chosen), bound.family
-        if on is not None:
-            return _of_image(on, family.constant_weights, family.target_grid, self, call)
-        return self._as_image(
-            super()._evaluate(call, bound, chosen), call.x, family.target_grid, family.N, chosen.order
-        )
+            program = partial(_of_image, on, family.constant_weights, targets)
+            return Ways(partial(program, self, call), _of_given if bound.graph is None else program)
+        now, later = super()._ways(call, bound, chosen)
+        as_image = partial(self._as_image, image=call.x, targets=targets, N=family.N, order=chosen.order)
+        return Ways(lambda: as_image(now()), partial(_of_rows, later, targets, family.N, chosen.order))
 
     def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
         """The chosen order, where it takes and gives images."""

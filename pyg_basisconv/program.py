@@ -44,6 +44,13 @@ class Call(NamedTuple):
 Program = Callable[[Any, Call], Tensor]  # of the layer and a call
 
 
+class Ways(NamedTuple):
+    """A call that is bound and planned: what evaluates it now, and what evaluates calls like it later."""
+
+    now: Callable[[], Any]
+    later: Program
+
+
 class _Kept(NamedTuple):
     program: Program
     witness: Witness  # while its tensors are there, no other storage has their address

@@ -149,12 +149,12 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
         found = right(basis, kind, width)
         return found and found._replace(run=spied("native", found.run))
 
-    def line(kind: theta.Full, order: str) -> Callable[..., Tensor] | None:
+    def step(kind: theta.Full, order: str) -> Callable[..., Tensor] | None:
         found = whole(kind, order)
         return found and spied(order, found)
 
-    right, whole = BoundBasis.native, theta.Full.line
-    monkeypatch.setattr(theta.Full, "line", line)
+    right, whole = BoundBasis.native, theta.Full.step
+    monkeypatch.setattr(theta.Full, "step", step)
     spies = {name: spied(name.split(",")[0], f) for name, f in orders.ORDERS.items()}
     monkeypatch.setattr(orders, "ORDERS", spies)
     monkeypatch.setattr(BoundBasis, "native", native)

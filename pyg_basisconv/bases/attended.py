@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import Straight
+from ..bound import ContentStep
 from ..cache import cached_property
 from ..content import Content, Inputs
 from ..entries import Entries
@@ -303,13 +303,13 @@ class BoundAttention(MemberByMember):
 
     @cached_property
     def is_by_rows(self) -> bool:
-        """Whether members may stand side by side from beginning to end; see `straight`."""
+        """Whether members may stand side by side from beginning to end; see `content_step`."""
         special = (
             self.batch or self.left is not None or self.normalize not in _BY_ROWS or self.K * self.entries.E > BLOCK
         )
         return not special and _scored(self.score, self.normalize) is not None
 
-    def straight(self, theta: Theta, order: str) -> Straight | None:
+    def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
             return None
         e, normalize, weighted = self.entries, self.normalize, self.weighted and self.entries.has_weight
@@ -321,7 +321,7 @@ class BoundAttention(MemberByMember):
             score = basis.scores(content, e)
             return _in_rows(score, e, normalize, weighted, basis.drawn(), content.inputs, bias)
 
-        return Straight(run, again)
+        return ContentStep(run, again)
 
     @property
     def requires_grad(self) -> bool:

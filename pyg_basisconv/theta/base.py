@@ -28,7 +28,7 @@ class Family(Protocol):
         ...
 
 
-Line = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
+Step = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
 
 
 class Blocks(NamedTuple):
@@ -167,7 +167,7 @@ class Theta(nn.Module):
         """What `gather` makes of a family's products that stand side by side: (*, N, K D) -> (*, N, Q)."""
         raise NotImplementedError
 
-    def line(self, order: str) -> "Line | None":
+    def step(self, order: str) -> "Step | None":
         """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that
         takes rows, to y, (N, Q); None where there is none.
         """

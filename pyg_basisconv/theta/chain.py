@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..errors import reject
 from ..kernels import matmuls
 from ..kernels.op import autocasting
-from .base import Line, Members, Theta, project
+from .base import Members, Step, Theta, project
 from .full import Full
 
 
@@ -91,7 +91,7 @@ class Chain(Full):
             found = _products(self._matrices(self.first, self.P), self._matrices(self.second, self.between))
             return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
 
-    def line(self, order: str) -> Line | None:
+    def step(self, order: str) -> Step | None:
         return None  # its matrices are products that each order makes for itself
 
     def project(self, x: Tensor) -> Members:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import reject
 from ..kernels import a_first, matmuls, theta_first
 from ..kernels.contract import Rows
-from .base import Blocks, Family, Line, Members, Theta, glorot, project
+from .base import Blocks, Family, Members, Step, Theta, glorot, project
 from .heads import side_by_side, stacked
 
 
@@ -37,9 +37,9 @@ class Full(Theta):
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         return matmuls(u, self.weight)
 
-    def line(self, order: str) -> Line | None:
+    def step(self, order: str) -> Step | None:
         own = type(self).project is Full.project and type(self).contract is Full.contract
-        return _LINES.get(order) if own else None  # a subclass may make something else of its weight
+        return _STEPS.get(order) if own else None  # a subclass may make something else of its weight
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
@@ -59,7 +59,7 @@ def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tenso
     return theta_first(x, theta.weight, bias, A)
 
 
-_LINES: dict[str, Line] = {"a_first": _a_first, "theta_first": _theta_first}
+_STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
 
 
 class Pass(Theta):
