@@ -68,7 +68,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     >>> convert(GCNConv(8, 4))
     Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
     >>> convert(torch.nn.Conv2d(3, 8, 3, padding=1))
-    Converted(3, 8, Window(None, (3, 3), padding=1), Full())
+    ConvertedGrid(3, 8, Window(None, (3, 3), padding=1), Full())
     >>> model = torch.nn.ModuleList([GCNConv(8, 4), CGConv(4)])
     >>> left = {}
     >>> same = convert(model, left)
