@@ -499,11 +499,12 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
 
 
-def _on_content(graph: Graph, reads: Reader, again: Callable[..., Tensor], layer: BasisConv, call: Call) -> Tensor:
+def _on_content(graph: Graph, reads: Reader, again: Callable[..., Tensor | None], layer: BasisConv, call: Call) -> Any:
     """One step, on a family that is computed from the content of the call."""
     modules, bias = layer._modules, layer._parameters.get("bias")
     content = content_of(layer, call, graph, Inputs(reads(call.x), modules["theta"]))
-    return again(modules["basis"], content, layer.bias if bias is None else bias)
+    y = again(modules["basis"], content, layer.bias if bias is None else bias)
+    return layer.evaluate(*call) if y is None else y
 
 
 def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

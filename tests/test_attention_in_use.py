@@ -1,5 +1,7 @@
 """What attention does at the edges of its use: each of these was once wrong, or refused, without a word."""
 
+from typing import Any
+
 import pytest
 import torch
 from attention_cases import CASES, call, inputs, layer
@@ -7,7 +9,7 @@ from contract import close
 from torch import Tensor, nn
 from torch_geometric.nn import GATv2Conv, RGATConv
 
-from pyg_basisconv import BasisConv, bases, convert, theta
+from pyg_basisconv import BasisConv, bases, convert, mechanisms, theta
 from pyg_basisconv.mechanisms import MLP, Dot, Edge, Perceptron, Relative
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
@@ -176,3 +178,55 @@ def test_a_case_of_the_registry_under_no_grad() -> None:
     second = call(conv, made)
     assert second.requires_grad
     close(first, second.detach())
+
+
+NORMALIZATIONS = ("source", "sigmoid", "tanh", None)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZATIONS)
+@pytest.mark.parametrize("hidden", ["by the score", "by an activation"])
+def test_a_score_of_minus_infinity_hides_on_all_ways(hidden: str, normalize: Any) -> None:
+    score = mechanisms.Additive(bias=True)
+    if hidden == "by an activation":
+        score = score.then(Hiding())
+    basis = bases.Attention(2, score, bases.Adjacency(), normalize=normalize)
+    conv = BasisConv(4, 4, basis, theta.Heads(), bias=False).double()
+    if hidden == "by the score":
+        with torch.no_grad():
+            conv.basis.mechanism.bias[0] = -torch.inf
+    x, edges = torch.randn(3, 4, dtype=torch.float64, requires_grad=True), torch.tensor([[0, 1, 2], [1, 2, 2]])
+    leaves = [x, *conv.parameters()]
+    y = conv(x, edges)
+    watched, A = conv(x, edges, return_attention=True)
+    assert y.isfinite().all()
+    assert not y[0].any()
+    if hidden == "by the score":
+        assert not y[:, :2].any()
+    torch.testing.assert_close(y, watched)
+    torch.testing.assert_close(y, torch.func.vmap(lambda x: conv(x, edges))(x[None])[0])
+    for mine, theirs in zip(*(torch.autograd.grad(t.square().sum(), leaves) for t in (y, watched)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+    assert A.to_dense().isfinite().all()
+
+
+class Hiding(nn.Module):
+    """Takes what is below zero away."""
+
+    def forward(self, score: Tensor) -> Tensor:
+        return score.masked_fill(score < 0, -torch.inf)
+
+
+def test_a_basis_that_is_changed_between_calls() -> None:
+    """The same graph, and one that is new, see the same."""
+    edges, x = torch.randint(8, (2, 20)), torch.randn(8, 4)
+    activated = mechanisms.Additive(projected=True).then(nn.LeakyReLU(0.2))
+    conv, other = (
+        BasisConv(4, 4, bases.Attention(2, score, bases.Adjacency()), theta.Heads())
+        for score in (activated, mechanisms.Dot(2) * mechanisms.Additive())
+    )
+    conv(x, edges)
+    for normalize in (*NORMALIZATIONS, "target", "heads"):
+        conv.basis.normalize = normalize
+        torch.testing.assert_close(conv(x, edges), conv(x, edges.clone()))
+    conv.basis.normalize, conv.basis.mechanism = "source", other.basis.mechanism
+    torch.testing.assert_close(conv(x, edges), conv(x, edges.clone()))

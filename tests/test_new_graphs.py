@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,3 +207,13 @@ def test_a_witness_sees_other_memory_and_another_shape() -> None:
     assert not witness.agrees([t[:, :7]])
     t += 1
     assert not witness.agrees([t])
+
+
+@pytest.mark.parametrize("self_loops", [0, 0.0, 1, True, 2.5])
+@pytest.mark.parametrize("existing", ["replace", "keep", "add"])
+@pytest.mark.parametrize("norm", [None, "sym", "mean"])
+def test_loops_are_the_same_beside_weights_of_one(norm: Any, existing: Any, self_loops: float) -> None:
+    basis = bases.Adjacency(norm, self_loops, existing)
+    e = torch.tensor([[0, 0, 1, 2, 2], [0, 1, 1, 0, 2]])
+    bare, weighted = (basis.bind(e, w, size=4, dtype=DOUBLE).to_dense() for w in (None, torch.ones(5, dtype=DOUBLE)))
+    close(bare, weighted)

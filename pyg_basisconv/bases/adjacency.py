@@ -68,7 +68,8 @@ class Adjacency(Basis):
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
     def build(self, graph: Graph) -> BoundBasis:
-        edges = None if self.diagonal or self.self_loops not in (False, 1) or self.existing == "add" else graph.list
+        of_ones = self.self_loops is False or self.self_loops == 1  # a loop of weight 0 takes those away that are there
+        edges = graph.list if of_ones and not self.diagonal and self.existing != "add" else None
         if edges is not None:
             return self._listed(graph, edges)
         structure, weight = self._weights(graph)

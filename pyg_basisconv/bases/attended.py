@@ -31,10 +31,17 @@ RUN = (1 << 23, 1 << 26)
 
 Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
 _BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations that look at no more than the entries of a target
+
+
+def _seen(score: Tensor) -> Tensor:
+    """The scores, and zero where a score of minus infinity hides a pair: it has no weight, and no gradient."""
+    return score.masked_fill(score == -torch.inf, 0)
+
+
 ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    None: lambda score: score,
+    "tanh": lambda score: torch.tanh(_seen(score)),
+    None: _seen,
 }
 
 
@@ -166,11 +173,8 @@ class BoundAttention(MemberByMember):
             hidden = score == -torch.inf
             score = torch.where(hidden.all(0), 0, score)
             value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten(0, 1)
-        elif self.normalize == "sigmoid":  # zero where the score is minus infinity, with its gradient
-            value = torch.sigmoid(value)
         elif self.normalize != "source":
-            hidden = value == -torch.inf
-            value = torch.where(hidden, 0, ELEMENTWISE[self.normalize](torch.where(hidden, 0, value)))
+            value = ELEMENTWISE[self.normalize](value)
         factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
         if p:
@@ -314,12 +318,12 @@ class BoundAttention(MemberByMember):
             return None
         e, normalize, weighted = self.entries, self.normalize, self.weighted and self.entries.has_weight
 
-        def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
+        def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
             return _in_rows(self.score, e, normalize, weighted, self.dropout, inputs, bias)
 
-        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor:
-            score = basis.scores(content, e)
-            return _in_rows(score, e, normalize, weighted, basis.drawn(), content.inputs, bias)
+        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+            score, now_weighted = basis.scores(content, e), basis.weighted and e.has_weight
+            return _in_rows(score, e, basis.normalize, now_weighted, basis.drawn(), content.inputs, bias)
 
         return ContentStep(run, again)
 
@@ -425,7 +429,9 @@ def _kept(value: Tensor, p: float, seed: int) -> Tensor:
 
 def _scored(score: Score, normalize: Normalize) -> Score | None:
     """The scores by rows, or the weights where no sum of theirs is to be one; None where they are made otherwise."""
-    score = score if normalize in ("source", None) else score.map(ELEMENTWISE[normalize])
+    if normalize not in _BY_ROWS:
+        return None
+    score = score if normalize == "source" else score.map(ELEMENTWISE[normalize])
     return None if score.scoring is None else score
 
 
@@ -437,12 +443,12 @@ def _in_rows(
     dropout: tuple[float, int],
     inputs: Inputs,
     bias: Tensor | None,
-) -> Tensor:
-    """Theta first, members side by side from beginning to end."""
+) -> Tensor | None:
+    """Theta first, members side by side from beginning to end; None where scores do not stand so."""
     theta, z, (p, seed) = inputs.theta, inputs.rows, dropout
     scored, K, factor = _scored(score, normalize), theta.K, entries.weight if weighted else None
-    assert scored is not None
-    assert scored.scoring is not None
+    if scored is None or scored.scoring is None:
+        return None
     tensors = [None if t is None else wide(t) for t in scored.rows]
     factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:

@@ -75,4 +75,8 @@ class TermRows(RowScore):
         return TermRows(source, target, entry)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Score:
-        return TermRows(*self.terms, function) if self.activation is None else super().map(function)
+        return TermRows(*self.terms, function if self.activation is None else _then(self.activation, function))
+
+
+def _then(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda score: second(first(score))
