@@ -33,7 +33,7 @@ def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
     first, K = parts[0], sum(part.K for part in parts)
     starts = accumulate((part.K for part in parts), initial=0)
     if all(part.lists for part in parts) and lists_of(first.dtype, K * max(first.M, first.N)):
-        lists = [e.behind(start) for part, start in zip(parts, starts, strict=False) for e in part.lists]
+        lists = [e.from_member(start) for part, start in zip(parts, starts, strict=False) for e in part.lists]
         return ListedEdges(K, first.M, first.N, lists, first.dtype)
     sets = [part.edge_set for part in parts]
     kinds = [

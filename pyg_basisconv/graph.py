@@ -164,7 +164,7 @@ class Graph:
         return self.structure.E
 
     @property
-    def list(self) -> List | None:
+    def as_list(self) -> List | None:
         """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
         s = self.structure
         ones = self.weight is None and self.mask is None and s.arrays is not None

@@ -69,7 +69,7 @@ class Adjacency(Basis):
 
     def build(self, graph: Graph) -> BoundBasis:
         of_ones = self.self_loops is False or self.self_loops == 1  # a loop of weight 0 takes those away that are there
-        edges = graph.list if of_ones and not self.diagonal and self.existing != "add" else None
+        edges = graph.as_list if of_ones and not self.diagonal and self.existing != "add" else None
         if edges is not None:
             return self._listed(graph, edges)
         structure, weight = self._weights(graph)
@@ -177,7 +177,7 @@ class Laplacian(Basis):
 
     def listed(self, graph: Graph) -> List | None:
         """The same, where all edges are ones on the CPU."""
-        edges = graph.list
+        edges = graph.as_list
         if edges is None:
             return None
         check_square(graph, "for self loops", "use a basis without self loops")

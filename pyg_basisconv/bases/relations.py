@@ -102,7 +102,7 @@ class Relations(Basis):
 
     def _listed(self, graph: Graph) -> TypedEdges | None:
         """The family of edges of weight 1 on the CPU, where relations have not many more nodes than there are edges."""
-        R, s, edges = self.num_relations, graph.structure, graph.list
+        R, s, edges = self.num_relations, graph.structure, graph.as_list
         members = R * max(s.M, s.N)
         if edges is None or s.type is None or not lists_of(graph.dtype, 2 * members) or members > _FEW + 4 * graph.E:
             return None

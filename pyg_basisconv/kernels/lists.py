@@ -39,9 +39,9 @@ class List(NamedTuple):
         """The entries turned round."""
         return List(self.kind, self.target, self.source, self.weight)
 
-    def behind(self, members: int) -> "List":
-        """The same, behind so many other matrices."""
-        return self._replace(kind=self.kind + members) if members else self
+    def from_member(self, start: int) -> "List":
+        """The same, of the matrices from number `start` on."""
+        return self._replace(kind=self.kind + start) if start else self
 
 
 def lists_of(dtype: torch.dtype, size: int) -> bool:
@@ -96,7 +96,7 @@ def typed(edges: List, kind: Array, K: int, inverse: bool) -> List:
     edges = edges._replace(kind=kind.astype(edges.source.dtype))
     if not inverse:
         return edges
-    turned = edges.T.behind(K)
+    turned = edges.T.from_member(K)
     kind, source, target = (np.concatenate(pair) for pair in zip(edges[:3], turned[:3], strict=True))
     return List(kind, source, target, None)
 
