@@ -296,7 +296,7 @@ def test_models_that_cannot_be(kwargs: dict[str, Any], message: str):
 
 def test_what_is_bound_cannot_be_trimmed():
     edge_index, model = torch.tensor([[0, 1], [1, 0]]), BasisGNN(P, HIDDEN, 2, Q, basis=GCN_BASIS)
-    with pytest.raises(ValueError, match="edge_index: expected edges, from which some are left out, got TypedEdges"):
+    with pytest.raises(ValueError, match="edge_index: expected edges, from which some are left out, got ListedEdges"):
         model(
             torch.randn(2, P),
             GCN_BASIS.bind(edge_index),

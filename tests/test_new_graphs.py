@@ -58,7 +58,7 @@ def test_lists_are_the_family(kind: str, n: int, count: int, monkeypatch: pytest
     basis, e = LISTED[kind](), edges(1, n, count)
     made = basis.bind(e, edge_type=types(basis, count), size=n, dtype=DOUBLE)
     assert any(isinstance(part, ListedEdges) for part in (made, made.typed, getattr(made, "operator", None)))
-    monkeypatch.setattr(Graph, "list", None)
+    monkeypatch.setattr(Graph, "as_list", None)
     plain = basis.bind(e.clone(), edge_type=types(basis, count), size=n, dtype=DOUBLE)
     assert not isinstance(plain.typed, ListedEdges) or kind == "identity"
     close(made.to_dense(), plain.to_coo().to_dense())
