@@ -440,9 +440,10 @@ class BasisConv(MessagePassing):
         if bound.graph is None:
             return self._choose(bound)
         x, weight, reference = bound.inputs.x, bound.graph.weight, self.theta.reference
+        learns = torch.is_grad_enabled(), x.requires_grad, reference is not None and reference.requires_grad
         form = (
-            (self.basis, self.theta, self.order, self.cached, x.dtype, x.layout, x.device, x.requires_grad),
-            (torch.is_grad_enabled(), reference is not None and reference.requires_grad, x.shape[:-2], x.shape[-1]),
+            (self.basis, self.basis.training, self.theta, self.order, self.cached, learns),
+            (x.dtype, x.layout, x.device, x.shape[:-2], x.shape[-1]),
             (weight is None or weight.dim(), *map(rounded, (bound.family.M, bound.family.N, bound.graph.E))),
         )
         plans = self._programs.plans

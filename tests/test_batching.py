@@ -19,12 +19,12 @@ from pyg_basisconv import BasisConv, bases, mechanisms
 from pyg_basisconv.bases import BoundBasis, EdgeList
 from pyg_basisconv.bases.composed import BoundConcat, BoundMix, BoundProduct
 from pyg_basisconv.bases.identity import BoundIdentity
-from pyg_basisconv.bases.polynomial import Polynomial
+from pyg_basisconv.bases.polynomial import BoundPolynomial
 from pyg_basisconv.bases.walked import BoundWalks
 from pyg_basisconv.batching import block_diagonal
 from pyg_basisconv.explicit import SharedEdges
 
-STRUCTURED = (Polynomial, BoundConcat, BoundProduct, BoundMix, BoundWalks, BoundIdentity, SharedEdges)
+STRUCTURED = (BoundPolynomial, BoundConcat, BoundProduct, BoundMix, BoundWalks, BoundIdentity, SharedEdges)
 # One of each class of basis, and of what it is made of: the last, with all the graphs that there are for it.
 FAMILIES = {repr([type(part) for part in case.basis().modules()]): repr(case.basis()) for case in CASES.values()}
 FAMILIES = {basis: [name for name, case in CASES.items() if repr(case.basis()) == basis] for basis in FAMILIES.values()}
@@ -117,7 +117,7 @@ def test_of_what_differs_it_is_written_out():
     blocks = [bound.to_coo().to_dense() for bound in bounds]
     expected = torch.stack([torch.block_diag(*members) for members in zip(*blocks, strict=True)])
     close(block_diagonal(bounds).to_dense(), expected)
-    assert isinstance(block_diagonal(bounds[:1]), Polynomial)
+    assert isinstance(block_diagonal(bounds[:1]), BoundPolynomial)
 
 
 def test_each_graph_keeps_its_own_scale():

@@ -308,10 +308,9 @@ class BoundAttention(MemberByMember):
     @cached_property
     def is_by_rows(self) -> bool:
         """Whether members may stand side by side from beginning to end; see `content_step`."""
-        special = (
-            self.batch or self.left is not None or self.normalize not in _BY_ROWS or self.K * self.entries.E > BLOCK
-        )
-        return not special and _scored(self.score, self.normalize) is not None
+        if portable() or self.batch or self.left is not None or self.K * self.entries.E > BLOCK:
+            return False
+        return _scored(self.score, self.normalize) is not None
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):

@@ -54,7 +54,7 @@ class BoundIdentity(BoundBasis):
 
     @kept
     def typed(self) -> TypedEdges:
-        if self.device.type == "cpu" and lists_of(self.dtype, self.M) and not portable():
+        if not portable() and self.device.type == "cpu" and lists_of(self.dtype, self.M):
             places = np.arange(self.M, dtype=np.int32)
             return ListedEdges(1, self.M, self.M, [List(0, places, places, None)], self.dtype)
         nodes = torch.arange(self.M, dtype=index_dtype(self.M), device=self.device)
