@@ -975,7 +975,7 @@ STEPS: dict[str, tuple[Callable[[], mechanisms.Mechanism], dict[str, Any]]] = {
     "GATv2": (lambda: mechanisms.MLP(projected=True, activation=nn.LeakyReLU(0.2)), {}),
     "Transformer": (lambda: mechanisms.Dot(3, bias=True), {}),
     "gates": (lambda: mechanisms.Additive(bias=True) + mechanisms.Relative(period=1), {"normalize": "sigmoid"}),
-    "sums": (lambda: mechanisms.Dot(3), {"normalize": None, "weighted": True}),
+    "sums": (lambda: mechanisms.Additive(), {"normalize": None, "weighted": True}),
 }
 
 
