@@ -18,6 +18,7 @@ _PLAIN = (Tensor, Parameter)
 _LASTING = 8  # results kept that depend on no tensor: only this limit ever drops them
 _ROOM = 64 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
+_NOTHING: Any = object()
 _LOOKS = 8  # entries that are looked at at most when one more comes
 _DOUBTED = ContextVar("_DOUBTED", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
@@ -58,8 +59,8 @@ class kept(cached_property[Any]):
 
 def memo(store: dict[Any, Any], key: Hashable, build: Callable[[], Any]) -> Any:
     """What `build()` gave when first asked for under `key` of a store; the same as for `kept` holds."""
-    found = store.get(key)
-    if found is not None or key in store:
+    found = store.get(key, _NOTHING)
+    if found is not _NOTHING:
         return found
     if portable():
         return build()
