@@ -119,7 +119,7 @@ class BoundBasis:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        kept = {"serial", "origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:

@@ -16,6 +16,7 @@ from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, GridConv, bases, convert, load_walks, mechanisms, theta
 from pyg_basisconv.bases import EdgeList
+from pyg_basisconv.expressions import read
 from pyg_basisconv.mechanisms import MLP, Additive, Biaffine, Dot, Edge, Relative
 from pyg_basisconv.serialization import PLAIN
 from pyg_basisconv.verify import OPTIONS, N, P, features, graph, layer
@@ -252,3 +253,11 @@ def test_known_is_what_is_public():
             kind = getattr(module, name)
             bound = isinstance(kind, type) and issubclass(kind, bases.BoundBasis | mechanisms.Score | theta.Blocks)
             assert not isinstance(kind, type) or (kind in PLAIN) != bound
+
+
+@pytest.mark.parametrize("family", ["Adjacency()", "Powers(3)", "Identity()", "Identity() + Adjacency()"])
+def test_a_copy_of_a_family_has_a_number_of_its_own(family: str) -> None:
+    """By which compiled graphs and programs know it."""
+    bound = read(family).bind(torch.tensor([[0, 1], [1, 2]]), size=3)
+    copies = [copy.copy(bound), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound))]
+    assert len({one.serial for one in (bound, *copies)}) == 4
