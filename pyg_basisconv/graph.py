@@ -166,11 +166,10 @@ class Graph:
     @property
     def as_list(self) -> List | None:
         """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
-        s = self.structure
-        ones = self.weight is None and self.mask is None and s.arrays is not None
-        if s.arrays is None or not ones or portable() or not lists_of(self.dtype, max(s.M, s.N)):
+        arrays, of_ones = self.structure.arrays, self.weight is None and self.mask is None
+        if arrays is None or not of_ones or portable() or not lists_of(self.dtype, max(self.M, self.N)):
             return None
-        return List(0, *s.arrays, None)
+        return List(0, *arrays, None)
 
     def _copy(self) -> "Graph":
         graph = object.__new__(type(self))

@@ -149,11 +149,6 @@ def collected(values: Tensor, end: End) -> Tensor:
     return bags(values, order[0], ptr) if order else consecutive(values, ptr)
 
 
-def _at_source(pattern: Pattern, c: int) -> End:
-    """The sources of the entries; sums of rows need them in order."""
-    return pattern.at_source if c == 1 else pattern.in_source_order
-
-
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether one of them does."""
     return any(t is not None and t.requires_grad for t in tensors)
