@@ -45,25 +45,30 @@ class Scoring(Protocol):
         """(E, c) the scores, without a record for gradients, and what `back` wants to be kept."""
         ...
 
-    def back(
-        self,
-        z: Tensor,
-        tensors: Tensors,
-        kept: Sequence[Tensor],
-        grad: Tensor,
-        pattern: Pattern,
-        needs: Sequence[bool],
-        d_z: Tensor | None,
-    ) -> Tensors:
-        """The gradients of those tensors that need one, from that of the scores, (E, c), which may be written over.
-
-        That of z is added to `d_z`, where it is asked for.
-        """
+    def back(self, down: "Down") -> Tensors:
+        """The gradients of those tensors that need one."""
         ...
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         """(c, E) the scores, by operations that have any derivatives."""
         ...
+
+
+class Down(NamedTuple):
+    """What a gradient of scores is passed on with.
+
+    z, tensors: what the scores were made of; kept: what `score` wanted to be kept; grad: (E, c), of the scores, which
+    may be written over; pattern: of the entries; needs: which of the tensors need a gradient; d_z: that of z, to which
+    what comes by the scores is added, None where it is not asked for.
+    """
+
+    z: Tensor
+    tensors: Tensors
+    kept: Sequence[Tensor]
+    grad: Tensor
+    pattern: Pattern
+    needs: Sequence[bool]
+    d_z: Tensor | None
 
 
 class TermScores(NamedTuple):
@@ -82,17 +87,8 @@ class TermScores(NamedTuple):
             return sum_channels(_of(self.activation, u) * out.reshape(-1), c), ()
         return (u, ()) if self.activation is None else (self.activation(u), (u,))
 
-    def back(
-        self,
-        z: Tensor,
-        tensors: Tensors,
-        kept: Sequence[Tensor],
-        grad: Tensor,
-        pattern: Pattern,
-        needs: Sequence[bool],
-        d_z: Tensor | None,
-    ) -> Tensors:
-        *terms, out = tensors
+    def back(self, down: "Down") -> Tensors:
+        _, (*terms, out), kept, grad, pattern, needs, _ = down
         d_out = None
         if out is not None:
             d, u = grad.unsqueeze(-1), _added(terms, pattern)
@@ -129,25 +125,16 @@ class ProjectedScores(NamedTuple):
         u = _from_ends(torch.bmm(z.expand(2, *z.shape), columns).view(-1, c), pattern)
         return _of(self.activation, u), (columns, u)
 
-    def back(
-        self,
-        z: Tensor,
-        tensors: Tensors,
-        kept: Sequence[Tensor],
-        grad: Tensor,
-        pattern: Pattern,
-        needs: Sequence[bool],
-        d_z: Tensor | None,
-    ) -> Tensors:
+    def back(self, down: "Down") -> Tensors:
+        z, _, (columns, u), grad, pattern, needs, d_z = down
         c = grad.shape[1]
-        columns, u = kept
-        down = _to_ends(through(self.activation, u, grad), pattern).view(2, pattern.M, c)
+        at_ends = _to_ends(through(self.activation, u, grad), pattern).view(2, pattern.M, c)
         if d_z is not None:
-            for at, vectors in zip(down.unbind(0), columns.mT.unbind(0), strict=True):
+            for at, vectors in zip(at_ends.unbind(0), columns.mT.unbind(0), strict=True):
                 d_z.addmm_(at, vectors)
         if not any(needs):
             return None, None
-        own = torch.bmm(z.t().expand(2, *z.t().shape), down).view(2, c, -1, c)
+        own = torch.bmm(z.t().expand(2, *z.t().shape), at_ends).view(2, c, -1, c)
         return own.diagonal(dim1=1, dim2=3).transpose(1, 2).contiguous().unbind(0)
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
@@ -164,17 +151,8 @@ class ProductScores(NamedTuple):
         assert query is not None
         return inner_products(key, query, c, pattern), ()
 
-    def back(
-        self,
-        z: Tensor,
-        tensors: Tensors,
-        kept: Sequence[Tensor],
-        grad: Tensor,
-        pattern: Pattern,
-        needs: Sequence[bool],
-        d_z: Tensor | None,
-    ) -> Tensors:
-        key, query = tensors
+    def back(self, down: "Down") -> Tensors:
+        _, (key, query), _, grad, pattern, needs, _ = down
         assert key is not None
         assert query is not None
         at_source = transposed_sums(query, grad, pattern) if needs[0] else None
@@ -300,7 +278,7 @@ class _Attention(torch.autograd.Function):
             d_z = bags(scale(right, weighted), t_back, t_ptr)
         else:
             d_z = transposed_sums(down, weighted, pattern)
-        d_tensors = scoring.back(table, tensors, kept, found, pattern, needs, d_z)
+        d_tensors = scoring.back(Down(table, tensors, kept, found, pattern, needs, d_z))
         return None, None, None, None, None if d_z is None else d_z.to(z.dtype), d_factor, *d_tensors
 
 
