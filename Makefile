@@ -13,9 +13,10 @@ SPARSE := $(CURDIR)/.venv/with_sparse
 run: .venv/examples
 	$(BIN)/python -m examples.node_classification
 
-# One torch thread per worker: the tests are many and small.
+# One torch thread per worker: the tests are many and small. What is compiled has a twin in torch, which is tested alone.
 test: lint
 	$(PYTEST)
+	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/test_scored_kernels.py tests/test_backends.py
 
 # The same with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of their own.
 test-sparse: .venv/sparse
@@ -36,7 +37,8 @@ lint: .venv/test
 	$(PIP) torch
 	touch $@
 
-.venv/examples .venv/test: .venv/%: pyproject.toml constraints.txt | .venv/torch
+# The compiled kernels are built with the package, where there is a compiler.
+.venv/examples .venv/test: .venv/%: pyproject.toml setup.py constraints.txt $(wildcard csrc/*) | .venv/torch
 	$(PIP) --editable '.[$*]'
 	touch $@
 

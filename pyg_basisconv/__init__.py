@@ -7,6 +7,7 @@ from .conv import BasisConv
 from .convert import convert
 from .grid import GridConv
 from .hetero import HeteroBasisConv
+from .kernels.backend import backends
 from .recurrent import BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from .walks.config import Knowledge, load_walks
 
@@ -21,6 +22,7 @@ __all__ = [
     "HeteroBasisConv",
     "Knowledge",
     "__version__",
+    "backends",
     "bases",
     "block_diagonal",
     "blocks",

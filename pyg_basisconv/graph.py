@@ -12,7 +12,7 @@ from .cache import IdentityCache, Witness, cached_property, memo
 from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
-from .kernels.lists import Array, List, below, lists_of
+from .kernels.lists import Array, List, below, lists_of, narrow
 from .kernels.pattern import extremes, index_dtype, within
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
@@ -580,6 +580,10 @@ def _structure(
     if source.is_meta:
         reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
     sizes, given = [], (source.numpy(), target.numpy()) if source.device.type == "cpu" else None
+    if given is not None and M is not None and N is not None and index_dtype(M, N) == torch.int32:
+        arrays = narrow(given, (M if sources is None else sources, N))
+        if arrays is not None:
+            return Structure.of_arrays(arrays, None if edge_type is None else edge_type.clone(), M, N)
     for i, (name, end, count) in enumerate(
         (("source", source, M if sources is None else sources), ("target", target, N))
     ):
@@ -602,7 +606,7 @@ def _structure(
     dtype = index_dtype(*sizes)
     edge_type = None if edge_type is None else edge_type.clone()
     if given is not None:
-        narrow = np.int32 if dtype == torch.int32 else np.int64
-        arrays = given[0].astype(narrow), given[1].astype(narrow)
+        width = np.int32 if dtype == torch.int32 else np.int64
+        arrays = given[0].astype(width), given[1].astype(width)
         return Structure.of_arrays(arrays, edge_type, sizes[0], sizes[1])
     return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), edge_type, sizes[0], sizes[1])

@@ -12,7 +12,7 @@ from ..errors import reject
 from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
-from ..kernels.lists import List, laplacian, looped, over_degrees, plain
+from ..kernels.lists import List, laplacian, looped, over_degrees
 from ..kernels.pattern import positions
 from ..portable import portable
 from .identity import target_diagonal
@@ -88,11 +88,11 @@ class Adjacency(Basis):
         """The same of edges and loops of weight 1."""
         if self.self_loops:
             check_square(graph, "for self loops", "use a basis without self loops")
-            edges = looped(plain(edges), graph.N)
+            edges = looped(edges, graph.N)
         if self.norm == "sym":
             check_square(graph, "for norm='sym'", "use norm='mean'")
         if self.norm is not None:
-            edges = edges._replace(weight=over_degrees(edges, (graph.M, graph.N), self.norm, graph.dtype))
+            edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
         return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
 
     def _weights(self, graph: Graph) -> tuple[Structure, Tensor | None]:

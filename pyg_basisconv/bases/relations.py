@@ -11,7 +11,7 @@ from ..errors import reject
 from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph
 from ..kernels import lists
-from ..kernels.lists import lists_of, within_kinds
+from ..kernels.lists import lists_of, over_degrees
 from ..walks import Vocabulary
 from .adjacency import normalise, root, sums
 from .composed import BoundConcat
@@ -110,7 +110,7 @@ class Relations(Basis):
         K = R * (1 + self.inverse)
         edges = lists.typed(edges, s.type.numpy(), R, self.inverse)
         if self.norm is not None:
-            edges = edges._replace(weight=within_kinds(edges, K, (s.M, s.N), _OVER[self.norm], graph.dtype))
+            edges = edges._replace(weight=over_degrees(edges, K, (s.M, s.N), _OVER[self.norm], graph.dtype))
         return ListedEdges(K, s.M, s.N, [edges], graph.dtype)
 
     def _typed(self, graph: Graph) -> TypedEdges:

@@ -1,4 +1,7 @@
-"""Lists of entries on the CPU, in numpy: a graph that is new is bound by a few of these, and each of them counts."""
+"""Lists of entries on the CPU: a graph that is new is bound by a few of these functions, and each of them counts.
+
+They are compiled, see csrc/lists.cpp; where that was not built, numpy and scipy's loops do the same.
+"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
+from .backend import KERNELS
 
 __all__ = ["Array", "List", "Matrix", "coo_tocsr"]
 
@@ -49,35 +53,68 @@ def lists_of(dtype: torch.dtype, size: int) -> bool:
     return coo_tocsr is not None and dtype in _FLOATS and size <= _LIMIT
 
 
-def plain(edges: List) -> List:
-    """The edges without loops; they have no weights."""
-    some = (edges.source != edges.target).nonzero()[0]
-    if some.size == edges.source.size:
-        return edges
-    return List(edges.kind, edges.source.take(some), edges.target.take(some), None)
+def narrow(ends: tuple[Array, Array], sizes: tuple[int, int]) -> tuple[Array, Array] | None:
+    """Sources and targets as 32-bit integers of their own, or None where one is not below the number of its nodes.
+
+    >>> narrow((np.array([0, 2]), np.array([1, 0])), (3, 2))
+    (array([0, 2], dtype=int32), array([1, 0], dtype=int32))
+    >>> narrow((np.array([0, 2]), np.array([1, 0])), (2, 2))
+    """
+    source, target = ends
+    if KERNELS is not None and source.flags.c_contiguous and target.flags.c_contiguous:
+        into = np.empty(source.size, np.int32), np.empty(source.size, np.int32)
+        return into if KERNELS.narrow(source, target, *sizes, *into) else None
+    if not (below(source, sizes[0]) and below(target, sizes[1])):
+        return None
+    return source.astype(np.int32), target.astype(np.int32)
 
 
-def looped(edges: List, N: int, weight: Array | None = None) -> List:
-    """The edges, which are no loops, and behind them one for each node, with the weights of all."""
-    nodes = np.arange(N, dtype=edges.source.dtype)
-    return List(edges.kind, np.concatenate((edges.source, nodes)), np.concatenate((edges.target, nodes)), weight)
+def _compiled(edges: List) -> bool:
+    """Whether there are compiled kernels for such edges."""
+    return KERNELS is not None and edges.source.itemsize == 4
 
 
-def over_degrees(edges: List, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
-    """(E,) the weights of edges of weight 1, over the degrees of their ends.
+def looped(edges: List, N: int) -> List:
+    """The edges, which have no weights, without the loops among them; and behind them a loop for each node.
+
+    >>> looped(List(0, np.array([0, 1]), np.array([0, 0]), None), 2)
+    List(kind=0, source=array([1, 0, 1]), target=array([0, 0, 1]), weight=None)
+    """
+    source, target = edges.source, edges.target
+    if _compiled(edges):
+        into = np.empty(source.size + N, np.int32), np.empty(source.size + N, np.int32)
+        size = KERNELS.looped(source, target, N, *into)
+        return List(edges.kind, into[0][:size], into[1][:size], None)
+    some = (source != target).nonzero()[0]
+    if some.size < source.size:
+        source, target = source.take(some), target.take(some)
+    nodes = np.arange(N, dtype=source.dtype)
+    return List(edges.kind, np.concatenate((source, nodes)), np.concatenate((target, nodes)), None)
+
+
+def over_degrees(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
+    """(E,) the weights of edges of weight 1, over the degrees of their ends in the matrix that each is of.
 
     Args:
-        edges: of one matrix.
+        edges: of K matrices.
+        K: how many.
         sizes: (M, N).
         norm: 'mean', over the number of edges into the target; 'rw', over that of the edges out of the source; 'sym',
             over the square roots of those into the source and into the target, zero where a source has none; 'ends',
             of those out of the source and into the target.
         dtype: of the weights.
 
-    >>> over_degrees(List(0, np.array([0, 1, 2]), np.array([2, 2, 1]), None), (3, 3), "mean", torch.float32)
+    >>> over_degrees(List(0, np.array([0, 1, 2]), np.array([2, 2, 1]), None), 1, (3, 3), "mean", torch.float32)
     array([0.5, 0.5, 1. ], dtype=float32)
     """
-    source, target = edges.source, edges.target
+    source, target, kind = edges.source, edges.target, edges.kind
+    if _compiled(edges):
+        weight: Array = np.empty(source.size, _FLOATS[dtype])
+        kinds = None if isinstance(kind, int) else kind
+        _checked(KERNELS.over_degrees(kinds, K, source, target, *sizes, norm, weight), [edges], K, sizes)
+        return weight
+    if K > 1:
+        source, target, sizes = _member(source, kind, K), _member(target, kind, K), (sizes[0] * K, sizes[1] * K)
     if norm == "ends":
         out, into = _degrees(source, sizes[0], dtype), _degrees(target, sizes[1], dtype)
         return 1 / np.sqrt(out.take(source) * into.take(target))  # type: ignore[no-any-return]
@@ -85,7 +122,7 @@ def over_degrees(edges: List, sizes: tuple[int, int], norm: str, dtype: torch.dt
     count = _degrees(at, size, dtype)
     some = np.maximum(count, 1)
     if norm != "sym":
-        weight: Array = (1 / some).take(at)
+        weight = (1 / some).take(at)
         return weight
     factor = np.minimum(count, 1) / np.sqrt(some)
     return factor.take(source) * factor.take(target)  # type: ignore[no-any-return]
@@ -101,20 +138,16 @@ def typed(edges: List, kind: Array, K: int, inverse: bool) -> List:
     return List(kind, source, target, None)
 
 
-def within_kinds(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: torch.dtype) -> Array:
-    """`over_degrees`, where each of K kinds is counted for itself."""
-    members = List(0, _member(edges.source, edges.kind, K), _member(edges.target, edges.kind, K), None)
-    return over_degrees(members, (sizes[0] * K, sizes[1] * K), norm, dtype)
-
-
 def laplacian(edges: List, N: int, norm: str | None, dtype: torch.dtype) -> List:
     """The Laplacian of edges of weight 1, D - A, I - D^-1/2 A D^-1/2 or I - D^-1 A, with the loops last."""
-    edges = plain(edges)
+    edges = looped(edges, N)
+    some = edges.source.size - N
+    plain = edges._replace(source=edges.source[:some], target=edges.target[:some])
     if norm is None:
-        own, between = _degrees(edges.source, N, dtype), np.ones(edges.source.size, _FLOATS[dtype])
+        own, between = _degrees(plain.source, N, dtype), np.ones(some, _FLOATS[dtype])
     else:
-        own, between = np.ones(N, _FLOATS[dtype]), over_degrees(edges.T, (N, N), _OUT[norm], dtype)
-    return looped(edges, N, np.concatenate((-between, own)))
+        own, between = np.ones(N, _FLOATS[dtype]), over_degrees(plain.T, 1, (N, N), _OUT[norm], dtype)
+    return edges._replace(weight=np.concatenate((-between, own)))
 
 
 def scaled(L: List, N: int) -> List:
@@ -142,16 +175,23 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
         dtype: of the weights.
     """
     (M, N), at_target = sizes, members == "target"
+    if _compiled(lists[0]):
+        E, of_ones = sum([e.source.size for e in lists]), all(e.weight is None for e in lists)
+        ptr: Array = np.empty((N * K if at_target else N) + 1, np.int32)
+        index: Array = np.empty(E, np.int32)
+        values = None if of_ones else np.empty(E, _FLOATS[dtype])
+        _checked(KERNELS.compressed(lists, K, at_target, M, N, ptr, index, values), lists, K, sizes)
+        return _matrix(values, ptr, index)
     group = _joined([_member(e.target, e.kind, K) if at_target else e.target for e in lists])
     other = _joined([e.source if at_target else _member(e.source, e.kind, K) for e in lists])
     weight = _weights(lists, dtype)
     groups = N * K if at_target else N
     _check(group, groups)
     ptr, index = np.empty(groups + 1, group.dtype), np.empty_like(other)
-    values = np.empty(group.size, np.bool_) if weight is None else weight
-    grouped = np.empty_like(values)
-    coo_tocsr(groups, M if at_target else M * K, group.size, group, other, values, ptr, index, grouped)
-    return _matrix(weight, grouped, ptr, index)
+    given = np.empty(group.size, np.bool_) if weight is None else weight
+    grouped = np.empty_like(given)
+    coo_tocsr(groups, M if at_target else M * K, group.size, group, other, given, ptr, index, grouped)
+    return _matrix(None if weight is None else grouped, ptr, index)
 
 
 def columns(lists: Sequence[List]) -> tuple[Tensor, Tensor, Tensor]:
@@ -182,15 +222,23 @@ def transposed(matrix: Matrix, M: int) -> Matrix:
     """
     weight, *at = matrix
     ptr, index = (t.numpy() for t in at)
+    if KERNELS is not None and index.itemsize == 4:
+        t_ptr, t_index = np.empty(M + 1, np.int32), np.empty(index.size, np.int32)
+        t_weight = None if weight is None else np.empty(index.size, _FLOATS[weight.dtype])
+        values = None if weight is None else weight.numpy()
+        if not KERNELS.transposed(ptr, index, values, M, t_ptr, t_index, t_weight):
+            _check(index, M)
+            reject("ptr", "where each group begins, in order", ptr, "group the entries")
+        return _matrix(t_weight, t_ptr, t_index)
     _check(index, M)
-    values = np.empty(index.size, np.bool_) if weight is None else weight.numpy()
-    t_ptr, t_index, t_values = np.empty(M + 1, ptr.dtype), np.empty_like(index), np.empty_like(values)
-    csr_tocsc(ptr.size - 1, M, ptr, index, values, t_ptr, t_index, t_values)
-    return _matrix(weight, t_values, t_ptr, t_index)
+    given = np.empty(index.size, np.bool_) if weight is None else weight.numpy()
+    t_ptr, t_index, turned = np.empty(M + 1, ptr.dtype), np.empty_like(index), np.empty_like(given)
+    csr_tocsc(ptr.size - 1, M, ptr, index, given, t_ptr, t_index, turned)
+    return _matrix(None if weight is None else turned, t_ptr, t_index)
 
 
-def _matrix(weight: Any, values: Array, ptr: Array, index: Array) -> Matrix:
-    return None if weight is None else torch.from_numpy(values), torch.from_numpy(ptr), torch.from_numpy(index)
+def _matrix(values: Array | None, ptr: Array, index: Array) -> Matrix:
+    return None if values is None else torch.from_numpy(values), torch.from_numpy(ptr), torch.from_numpy(index)
 
 
 def _joined(arrays: list[Array]) -> Array:
@@ -214,6 +262,14 @@ def below(index: Array, size: int) -> bool:
     """
     unsigned = index.view(np.uint32 if index.itemsize == 4 else np.uint64)
     return not index.size or int(np.maximum.reduce(unsigned)) < size
+
+
+def _checked(within: bool, lists: Sequence[List], K: int, sizes: tuple[int, int]) -> None:
+    """Says which index was out of range, where a compiled kernel found one."""
+    if not within:
+        for edges in lists:
+            for index, size in zip((edges.kind, edges.source, edges.target), (K, *sizes), strict=True):
+                _check(np.atleast_1d(np.asarray(index, np.int32)), size)
 
 
 def _check(index: Array, size: int) -> None:

@@ -1,0 +1,317 @@
+// Lists of entries, grouped, counted and normalised in one pass each: what kernels/lists.py does in numpy.
+//
+// Arrays come as buffers, and carry their sizes with them. What they are asked to write to is checked before anything
+// is written: a function gives False where an index is out of range, and raises where arrays do not fit each other.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+// A one-dimensional contiguous array that Python holds; None is an empty one without numbers.
+class Array {
+ public:
+  Array() = default;
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() {
+    if (held_) PyBuffer_Release(&view_);
+  }
+
+  bool take(PyObject* object, bool writable = false) {
+    if (object == Py_None) return true;
+    const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
+    if (PyObject_GetBuffer(object, &view_, flags) != 0) return false;
+    held_ = true;
+    return true;
+  }
+
+  bool there() const { return held_; }
+  int64_t size() const { return held_ ? view_.len / view_.itemsize : 0; }
+  int width() const { return held_ ? static_cast<int>(view_.itemsize) : 0; }
+  bool is_float() const { return held_ && (*view_.format == 'f' || *view_.format == 'd'); }
+
+  template <typename T>
+  T* at() const {
+    return static_cast<T*>(view_.buf);
+  }
+
+ private:
+  Py_buffer view_{};
+  bool held_ = false;
+};
+
+PyObject* misfit(const char* what) {
+  PyErr_SetString(PyExc_ValueError, what);
+  return nullptr;
+}
+
+// --- narrow(source, target, M, N, into_source, into_target): the ends of edges as 32-bit integers
+
+template <typename T>
+bool narrow_end(const T* end, int64_t count, int64_t limit, int32_t* into) {
+  // Of a negative number the unsigned is large: one comparison checks both ends. No early exit, so that it vectorises.
+  uint64_t bad = 0;
+  for (int64_t e = 0; e < count; ++e) {
+    bad |= static_cast<uint64_t>(static_cast<int64_t>(end[e])) >= static_cast<uint64_t>(limit);
+    into[e] = static_cast<int32_t>(end[e]);
+  }
+  return bad == 0;
+}
+
+PyObject* narrow(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 6) return misfit("narrow takes 6 arguments");
+  Array ends[2], into[2];
+  bool within = true;
+  for (int i = 0; i < 2; ++i) {
+    if (!ends[i].take(args[i]) || !into[i].take(args[4 + i], true)) return nullptr;
+    if (into[i].width() != 4 || into[i].size() != ends[i].size()) return misfit("narrow: arrays of other sizes");
+    const int64_t limit = PyLong_AsLongLong(args[2 + i]), E = ends[i].size();
+    if (limit == -1 && PyErr_Occurred()) return nullptr;
+    int32_t* to = into[i].at<int32_t>();
+    within &= ends[i].width() == 8 ? narrow_end(ends[i].at<int64_t>(), E, limit, to)
+                                   : narrow_end(ends[i].at<int32_t>(), E, limit, to);
+  }
+  return PyBool_FromLong(within);
+}
+
+// --- looped(source, target, N, into_source, into_target): the edges but loops, and a loop of each node behind them
+
+PyObject* looped(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5) return misfit("looped takes 5 arguments");
+  Array source, target, into_source, into_target;
+  if (!source.take(args[0]) || !target.take(args[1])) return nullptr;
+  const int64_t N = PyLong_AsLongLong(args[2]);
+  if (N == -1 && PyErr_Occurred()) return nullptr;
+  if (!into_source.take(args[3], true) || !into_target.take(args[4], true)) return nullptr;
+  const int64_t E = source.size();
+  if (target.size() != E || into_source.size() < E + N || into_target.size() < E + N || source.width() != 4 ||
+      target.width() != 4 || into_source.width() != 4 || into_target.width() != 4)
+    return misfit("looped: arrays of other sizes");
+  const int32_t *m = source.at<int32_t>(), *n = target.at<int32_t>();
+  int32_t *to_m = into_source.at<int32_t>(), *to_n = into_target.at<int32_t>();
+  int64_t kept = 0;
+  for (int64_t e = 0; e < E; ++e) {
+    to_m[kept] = m[e], to_n[kept] = n[e];
+    kept += m[e] != n[e];
+  }
+  for (int64_t i = 0; i < N; ++i) to_m[kept + i] = to_n[kept + i] = static_cast<int32_t>(i);
+  return PyLong_FromLongLong(kept + N);
+}
+
+// --- over_degrees(kind, K, source, target, M, N, norm, weight): see the twin in lists.py
+
+struct Degrees {
+  std::vector<int32_t> count;
+
+  Degrees(const int32_t* end, const int32_t* kind, int64_t K, int64_t E, int64_t size) : count(size * K, 0) {
+    for (int64_t e = 0; e < E; ++e) ++count[end[e] * K + (kind ? kind[e] : 0)];
+  }
+
+  template <typename T>
+  std::vector<T> powers(bool roots) const {
+    std::vector<T> out(count.size());
+    for (size_t i = 0; i < out.size(); ++i) {
+      const T d = static_cast<T>(count[i]);
+      out[i] = count[i] == 0 ? T(0) : roots ? T(1) / std::sqrt(d) : T(1) / d;
+    }
+    return out;
+  }
+};
+
+template <typename T>
+void weigh(const int32_t* kind, int64_t K, const int32_t* m, const int32_t* n, int64_t E, int64_t M, int64_t N,
+           char norm, T* weight) {
+  const auto member = [&](int64_t node, int64_t e) { return node * K + (kind ? kind[e] : 0); };
+  if (norm == 's' || norm == 'e') {  // over the roots of the degrees of both ends
+    const auto into = Degrees(n, kind, K, E, N).powers<T>(true);
+    const auto out = norm == 's' ? into : Degrees(m, kind, K, E, M).powers<T>(true);
+    for (int64_t e = 0; e < E; ++e) weight[e] = out[member(m[e], e)] * into[member(n[e], e)];
+    return;
+  }
+  const int32_t* end = norm == 'r' ? m : n;  // over the number of edges out of the source, or into the target
+  const auto inverse = Degrees(end, kind, K, E, norm == 'r' ? M : N).powers<T>(false);
+  for (int64_t e = 0; e < E; ++e) weight[e] = inverse[member(end[e], e)];
+}
+
+bool below(const int32_t* index, int64_t count, int64_t limit) {
+  uint32_t bad = 0;
+  for (int64_t e = 0; e < count; ++e) bad |= static_cast<uint32_t>(index[e]) >= static_cast<uint64_t>(limit);
+  return bad == 0;
+}
+
+PyObject* over_degrees(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 8) return misfit("over_degrees takes 8 arguments");
+  Array kind, source, target, weight;
+  if (!kind.take(args[0]) || !source.take(args[2]) || !target.take(args[3]) || !weight.take(args[7], true))
+    return nullptr;
+  const int64_t K = PyLong_AsLongLong(args[1]), M = PyLong_AsLongLong(args[4]), N = PyLong_AsLongLong(args[5]);
+  const int64_t E = source.size();
+  Py_ssize_t length = 0;
+  const char* norm = PyUnicode_AsUTF8AndSize(args[6], &length);
+  if (norm == nullptr || PyErr_Occurred()) return nullptr;
+  if (source.width() != 4 || target.width() != 4 || target.size() != E || weight.size() != E || !weight.is_float() ||
+      (kind.there() && (kind.width() != 4 || kind.size() != E)) || (*norm == 's' && M != N))
+    return misfit("over_degrees: arrays of other sizes");
+  const int32_t *k = kind.there() ? kind.at<int32_t>() : nullptr, *m = source.at<int32_t>(), *n = target.at<int32_t>();
+  if (!below(m, E, M) || !below(n, E, N) || (k && !below(k, E, K))) Py_RETURN_FALSE;
+  if (weight.width() == 4)
+    weigh<float>(k, K, m, n, E, M, N, *norm, weight.at<float>());
+  else
+    weigh<double>(k, K, m, n, E, M, N, *norm, weight.at<double>());
+  Py_RETURN_TRUE;
+}
+
+// --- compressed(lists, K, at_target, M, N, ptr, index, values): entries of K matrices, grouped by target, as they come
+
+struct Entries {
+  Array kind, source, target, weight;
+  int32_t start = 0;  // the matrix of all, where each has none of its own
+
+  bool take(PyObject* list) {
+    PyObject* kinds = PyTuple_GetItem(list, 0);
+    if (kinds == nullptr) return false;
+    if (PyLong_Check(kinds)) {
+      start = static_cast<int32_t>(PyLong_AsLong(kinds));
+    } else if (!kind.take(kinds)) {
+      return false;
+    }
+    if (!source.take(PyTuple_GetItem(list, 1)) || !target.take(PyTuple_GetItem(list, 2))) return false;
+    return weight.take(PyTuple_GetItem(list, 3));
+  }
+
+  bool fits(int64_t K, int64_t M, int64_t N, int width) const {
+    const int64_t E = source.size();
+    return source.width() == 4 && target.width() == 4 && target.size() == E && start >= 0 && start < K &&
+           (!kind.there() || (kind.width() == 4 && kind.size() == E && below(kind.at<int32_t>(), E, K))) &&
+           (!weight.there() || (weight.size() == E && weight.width() == width && weight.is_float())) &&
+           below(source.at<int32_t>(), E, M) && below(target.at<int32_t>(), E, N);
+  }
+};
+
+template <typename T>
+void place(const std::vector<Entries>& lists, int64_t K, bool at_target, int64_t groups, int32_t* ptr, int32_t* index,
+           T* values) {
+  std::memset(ptr, 0, (groups + 1) * sizeof(int32_t));
+  const auto each = [&](auto&& visit) {
+    for (const auto& list : lists) {
+      const int32_t *m = list.source.at<int32_t>(), *n = list.target.at<int32_t>();
+      const int32_t* k = list.kind.there() ? list.kind.at<int32_t>() : nullptr;
+      const T* w = list.weight.there() ? list.weight.at<T>() : nullptr;
+      for (int64_t e = 0, E = list.source.size(); e < E; ++e) {
+        const int64_t kind = k ? k[e] : list.start;
+        visit(at_target ? n[e] * K + kind : n[e], at_target ? m[e] : m[e] * K + kind, w ? w[e] : T(1));
+      }
+    }
+  };
+  each([&](int64_t group, int64_t, T) { ++ptr[group + 1]; });
+  for (int64_t g = 0; g < groups; ++g) ptr[g + 1] += ptr[g];
+  each([&](int64_t group, int64_t other, T weight) {
+    const int32_t at = ptr[group]++;
+    index[at] = static_cast<int32_t>(other);
+    if (values) values[at] = weight;
+  });
+  std::memmove(ptr + 1, ptr, groups * sizeof(int32_t));  // each has moved on to where the next one starts
+  ptr[0] = 0;
+}
+
+PyObject* compressed(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 8) return misfit("compressed takes 8 arguments");
+  Array ptr, index, values;
+  if (!ptr.take(args[5], true) || !index.take(args[6], true) || !values.take(args[7], true)) return nullptr;
+  const int64_t K = PyLong_AsLongLong(args[1]), M = PyLong_AsLongLong(args[3]), N = PyLong_AsLongLong(args[4]);
+  const int at_target = PyObject_IsTrue(args[2]);
+  const Py_ssize_t L = PySequence_Size(args[0]);
+  if (L < 0 || at_target < 0 || PyErr_Occurred()) return nullptr;
+  std::vector<Entries> lists(L);
+  int64_t E = 0;
+  bool within = true;
+  for (Py_ssize_t i = 0; i < L; ++i) {
+    PyObject* list = PySequence_GetItem(args[0], i);
+    const bool taken = list != nullptr && lists[i].take(list);
+    Py_XDECREF(list);  // its arrays stay, as buffers
+    if (!taken) return nullptr;
+    within &= lists[i].fits(K, M, N, values.width() ? values.width() : lists[i].weight.width());
+    E += lists[i].source.size();
+  }
+  const int64_t groups = at_target ? N * K : N, limit = INT32_MAX;
+  if (E > limit || M * K > limit || N * K > limit) return misfit("compressed: more than 32-bit integers tell apart");
+  if (ptr.width() != 4 || index.width() != 4 || ptr.size() != groups + 1 || index.size() != E ||
+      (values.there() && (values.size() != E || !values.is_float())))
+    return misfit("compressed: arrays of other sizes");
+  if (!within) Py_RETURN_FALSE;
+  int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>();
+  if (values.width() == 8)
+    place<double>(lists, K, at_target, groups, at, to, values.at<double>());
+  else
+    place<float>(lists, K, at_target, groups, at, to, values.there() ? values.at<float>() : nullptr);
+  Py_RETURN_TRUE;
+}
+
+// --- transposed(ptr, index, values, M, t_ptr, t_index, t_values): the transpose of a compressed matrix
+
+template <typename T>
+void turn(const int32_t* ptr, const int32_t* index, const T* values, int64_t N, int64_t E, int64_t M, int32_t* t_ptr,
+          int32_t* t_index, T* t_values) {
+  std::memset(t_ptr, 0, (M + 1) * sizeof(int32_t));
+  for (int64_t e = 0; e < E; ++e) ++t_ptr[index[e] + 1];
+  for (int64_t m = 0; m < M; ++m) t_ptr[m + 1] += t_ptr[m];
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t e = ptr[n]; e < ptr[n + 1]; ++e) {
+      const int32_t at = t_ptr[index[e]]++;
+      t_index[at] = static_cast<int32_t>(n);
+      if (values) t_values[at] = values[e];
+    }
+  }
+  std::memmove(t_ptr + 1, t_ptr, M * sizeof(int32_t));
+  t_ptr[0] = 0;
+}
+
+PyObject* transposed(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 7) return misfit("transposed takes 7 arguments");
+  Array ptr, index, values, t_ptr, t_index, t_values;
+  if (!ptr.take(args[0]) || !index.take(args[1]) || !values.take(args[2]) || !t_ptr.take(args[4], true) ||
+      !t_index.take(args[5], true) || !t_values.take(args[6], true))
+    return nullptr;
+  const int64_t M = PyLong_AsLongLong(args[3]), N = ptr.size() - 1, E = index.size();
+  if (PyErr_Occurred()) return nullptr;
+  if (N < 0 || ptr.width() != 4 || index.width() != 4 || t_ptr.width() != 4 || t_index.width() != 4 ||
+      t_ptr.size() != M + 1 || t_index.size() != E || values.there() != t_values.there() ||
+      values.width() != t_values.width() || values.size() != t_values.size() || (values.there() && values.size() != E))
+    return misfit("transposed: arrays of other sizes");
+  const int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>();
+  bool grouped = at[0] == 0 && at[N] == E;
+  for (int64_t n = 0; n < N; ++n) grouped &= at[n] <= at[n + 1];
+  if (!grouped || !below(to, E, M)) Py_RETURN_FALSE;
+  int32_t *t_at = t_ptr.at<int32_t>(), *t_to = t_index.at<int32_t>();
+  if (values.width() == 8)
+    turn<double>(at, to, values.at<double>(), N, E, M, t_at, t_to, t_values.at<double>());
+  else
+    turn<float>(at, to, values.there() ? values.at<float>() : nullptr, N, E, M, t_at, t_to,
+                values.there() ? t_values.at<float>() : nullptr);
+  Py_RETURN_TRUE;
+}
+
+PyCFunction method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));  // as METH_FASTCALL says
+}
+
+PyMethodDef functions[] = {
+    {"narrow", method(narrow), METH_FASTCALL, nullptr},
+    {"looped", method(looped), METH_FASTCALL, nullptr},
+    {"over_degrees", method(over_degrees), METH_FASTCALL, nullptr},
+    {"compressed", method(compressed), METH_FASTCALL, nullptr},
+    {"transposed", method(transposed), METH_FASTCALL, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__kernels() { return PyModule_Create(&module); }

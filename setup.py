@@ -1,0 +1,21 @@
+"""Builds the compiled kernels. They are optional: without them everything works through torch's operations."""
+
+import sys
+from glob import glob
+
+from setuptools import Extension, setup
+
+# Calls of OpenMP are left open for the library that torch has loaded, so that its threads are ours.
+THREADS = [] if sys.platform == "darwin" else ["-fopenmp"]
+
+kernels = Extension(
+    "pyg_basisconv._kernels",
+    sources=sorted(glob("csrc/*.cpp")),
+    depends=sorted(glob("csrc/*.h")),
+    language="c++",
+    extra_compile_args=["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", *THREADS],
+    define_macros=[("Py_LIMITED_API", "0x030B0000")],
+    py_limited_api=True,  # one binary for all versions of Python, and of torch, whose headers are not read
+    optional=True,
+)
+setup(ext_modules=[kernels], options={"bdist_wheel": {"py_limited_api": "cp311"}})

@@ -1,0 +1,133 @@
+"""The compiled kernels for lists of entries, against the same in numpy; and what they are asked that no array holds."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pyg_basisconv import backends
+from pyg_basisconv.kernels import lists
+from pyg_basisconv.kernels.lists import List
+
+KERNELS = lists.KERNELS
+pytestmark = pytest.mark.skipif(KERNELS is None, reason=backends()["compiled"])
+DTYPES = (torch.float32, torch.float64)
+NORMS = ("mean", "rw", "sym", "ends")
+
+
+def both(function: Callable[[], Any]) -> tuple[Any, Any]:
+    """What the compiled kernel gives, and what its twin does."""
+    compiled = function()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lists, "KERNELS", None)
+        return compiled, function()
+
+
+def check_same(compiled: Any, twin: Any) -> None:
+    if isinstance(twin, tuple):
+        for one, other in zip(compiled, twin, strict=True):
+            check_same(one, other)
+    elif isinstance(twin, Tensor | np.ndarray):
+        one, other = np.asarray(compiled), np.asarray(twin)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape)
+        np.testing.assert_allclose(one, other, rtol=1e-6)
+    else:
+        assert compiled is twin or compiled == twin
+
+
+@st.composite
+def edges(draw: st.DrawFn) -> tuple[List, int, int]:
+    """Edges of K kinds among N nodes."""
+    N, K, E = draw(st.integers(1, 7)), draw(st.integers(1, 3)), draw(st.integers(0, 16))
+    source, target = (draw(st.lists(st.integers(0, N - 1), min_size=E, max_size=E)) for _ in range(2))
+    kind = draw(st.lists(st.integers(0, K - 1), min_size=E, max_size=E))
+    return List(*(np.array(column, np.int32) for column in (kind, source, target)), None), N, K
+
+
+@settings(max_examples=100)
+@given(edges(), st.sampled_from([np.int64, np.int32]), st.integers(-2, 2))
+def test_ends_are_narrowed(given_edges: tuple[List, int, int], dtype: Any, off: int) -> None:
+    """Ends that are no numbers of N places are found, and none else."""
+    edges, N, _ = given_edges
+    ends = (edges.source + off).astype(dtype), edges.target.astype(dtype)
+    compiled, twin = both(lambda: lists.narrow(ends, (N, N)))
+    check_same(compiled, twin)
+    wrong = any(not 0 <= m < N for m in ends[0].tolist())
+    assert (compiled is None) == wrong
+    check_same(*both(lambda: lists.narrow(ends[::-1], (N, N))))
+
+
+@settings(max_examples=100)
+@given(edges(), st.sampled_from(DTYPES))
+def test_weights_are_those_of_numpy(given_edges: tuple[List, int, int], dtype: torch.dtype) -> None:
+    edges, N, K = given_edges
+    one = edges._replace(kind=0)
+    check_same(*both(lambda: lists.looped(one, N)))
+    for norm in NORMS:
+        check_same(*both(lambda norm=norm: lists.over_degrees(one, 1, (N, N), norm, dtype)))
+        check_same(*both(lambda norm=norm: lists.over_degrees(edges, K, (N, N), norm, dtype)))
+    for norm in (None, "sym", "rw"):
+        check_same(*both(lambda norm=norm: lists.laplacian(one, N, norm, dtype)))
+
+
+@settings(max_examples=100)
+@given(edges(), st.sampled_from(DTYPES), st.sampled_from(["source", "target"]), st.booleans())
+def test_entries_are_grouped_in_their_order(
+    given_edges: tuple[List, int, int], dtype: torch.dtype, members: str, of_ones: bool
+) -> None:
+    edges, N, K = given_edges
+    weight = np.arange(1, edges.source.size + 1).astype(str(dtype).removeprefix("torch."))
+    some = [edges if of_ones else edges._replace(weight=weight), lists.looped(edges._replace(kind=K), N)]
+    for parts in (some, some[:1], some[::-1]):
+        matrix, twin = both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype))
+        check_same(matrix, twin)
+        check_same(*both(lambda matrix=matrix: lists.transposed(matrix, N if members == "target" else N * (K + 1))))
+
+
+ONES = np.zeros(2, np.int32)
+FLOATS = np.zeros(2, np.float32)
+FAULTS = {
+    "narrow into fewer": (ValueError, "narrow", (ONES, ONES, 3, 3, ONES[:1].copy(), ONES.copy())),
+    "narrow into 64 bits": (ValueError, "narrow", (ONES, ONES, 3, 3, ONES.astype(np.int64), ONES.copy())),
+    "narrow of three": (ValueError, "narrow", (ONES, ONES, 3)),
+    "narrow of what is no array": (TypeError, "narrow", (3, ONES, 3, 3, ONES.copy(), ONES.copy())),
+    "narrow of every other": (ValueError, "narrow", (np.zeros(4, np.int32)[::2], ONES, 3, 3, ONES.copy(), ONES.copy())),
+    "looped into too few": (ValueError, "looped", (ONES, ONES, 3, ONES.copy(), ONES.copy())),
+    "looped of other lengths": (ValueError, "looped", (ONES, ONES[:1].copy(), 0, ONES.copy(), ONES.copy())),
+    "weights of integers": (ValueError, "over_degrees", (None, 1, ONES, ONES, 3, 3, "rw", ONES.copy())),
+    "roots of two sizes": (ValueError, "over_degrees", (None, 1, ONES, ONES, 3, 4, "sym", FLOATS.copy())),
+    "a short pointer": (ValueError, "compressed", ([List(0, ONES, ONES, None)], 1, True, 3, 3, ONES, ONES, None)),
+    "too many members": (
+        ValueError,
+        "compressed",
+        ([List(0, ONES, ONES, None)], 1 << 20, True, 1 << 20, 3, ONES, ONES, None),
+    ),
+    "weights of two kinds": (ValueError, "transposed", (ONES, ONES, FLOATS, 3, np.zeros(4, np.int32), ONES, None)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_arrays_that_do_not_fit_are_refused(fault: str) -> None:
+    error, name, args = FAULTS[fault]
+    with pytest.raises(error):
+        getattr(KERNELS, name)(*args)
+
+
+def test_what_would_be_written_elsewhere_is_refused() -> None:
+    """Indices out of range, which the lists of a graph never have."""
+    wrong = List(0, np.array([0, 5], np.int32), np.array([1, 0], np.int32), None)
+    for edges in (wrong, wrong.T, List(np.array([0, 7], np.int32), ONES, ONES, None), List(7, ONES, ONES, None)):
+        with pytest.raises(ValueError, match="index: expected"):
+            lists.compressed([edges], 2, (3, 3), "target", torch.float32)
+    for edges in (wrong, wrong.T):
+        with pytest.raises(ValueError, match="index: expected"):
+            lists.over_degrees(edges, 1, (3, 3), "mean", torch.float32)
+    ptr, index = torch.tensor([0, 2, 1], dtype=torch.int32), torch.tensor([0, 5], dtype=torch.int32)
+    for some, name in ((ptr, "ptr"), (ptr.sort().values, "index")):
+        with pytest.raises(ValueError, match=f"{name}: expected"):
+            lists.transposed((None, some, index if name == "index" else torch.zeros_like(index)), 3)
