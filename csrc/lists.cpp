@@ -1,4 +1,5 @@
-// Lists of entries, grouped, counted and normalised in one pass each: what kernels/lists.py does in numpy.
+// Lists of entries, grouped, counted and normalised in one pass each: what kernels/lists.py does in numpy, and
+// kernels/pattern.py.
 //
 // Arrays come as buffers, and carry their sizes with them. What they are asked to write to is checked before anything
 // is written: a function gives False where an index is out of range, and raises where arrays do not fit each other.
@@ -297,12 +298,73 @@ PyObject* transposed(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_TRUE;
 }
 
+// --- grouped(group, other, G, ptr, index, order): entries by group, in their order, and where each stood
+//
+// Gives None where a group is out of range; True where the entries stood so already, and only ptr is written.
+
+PyObject* grouped(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 6) return misfit("grouped takes 6 arguments");
+  Array group, other, ptr, index, order;
+  if (!group.take(args[0]) || !other.take(args[1]) || !ptr.take(args[3], true) || !index.take(args[4], true) ||
+      !order.take(args[5], true))
+    return nullptr;
+  const int64_t G = PyLong_AsLongLong(args[2]), E = group.size();
+  if (G == -1 && PyErr_Occurred()) return nullptr;
+  for (const Array* array : {&group, &other, &ptr, &index, &order})
+    if (array->width() != 4) return misfit("grouped: integers of other sizes");
+  if (other.size() != E || index.size() != E || order.size() != E || ptr.size() != G + 1 || E > INT32_MAX)
+    return misfit("grouped: arrays of other sizes");
+  const int32_t *g = group.at<int32_t>(), *from = other.at<int32_t>();
+  if (!below(g, E, G)) Py_RETURN_NONE;
+  int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>(), *stood = order.at<int32_t>();
+  std::memset(at, 0, (G + 1) * sizeof(int32_t));
+  bool in_order = true;
+  for (int64_t e = 0; e < E; ++e) {
+    ++at[g[e] + 1];
+    in_order &= e == 0 || g[e - 1] <= g[e];
+  }
+  for (int64_t i = 0; i < G; ++i) at[i + 1] += at[i];
+  if (in_order) Py_RETURN_TRUE;
+  for (int64_t e = 0; e < E; ++e) {
+    const int32_t place = at[g[e]]++;
+    to[place] = from[e];
+    stood[place] = static_cast<int32_t>(e);
+  }
+  std::memmove(at + 1, at, G * sizeof(int32_t));
+  at[0] = 0;
+  Py_RETURN_FALSE;
+}
+
+// --- translated(order, other_order, into): the places in one order of entries, as places in another
+
+PyObject* translated(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3) return misfit("translated takes 3 arguments");
+  Array order, other, into;
+  if (!order.take(args[0]) || !other.take(args[1]) || !into.take(args[2], true)) return nullptr;
+  const int64_t E = into.size();
+  for (const Array* array : {&order, &other})
+    if (array->there() && (array->width() != 4 || array->size() != E || !below(array->at<int32_t>(), E, E)))
+      return misfit("translated: other orders");
+  if (into.width() != 4) return misfit("translated: integers of other sizes");
+  int32_t* to = into.at<int32_t>();
+  if (!other.there()) {
+    for (int64_t e = 0; e < E; ++e) to[e] = order.there() ? order.at<int32_t>()[e] : static_cast<int32_t>(e);
+    Py_RETURN_NONE;
+  }
+  std::vector<int32_t> place(E, 0);
+  for (int64_t e = 0; e < E; ++e) place[other.at<int32_t>()[e]] = static_cast<int32_t>(e);
+  for (int64_t e = 0; e < E; ++e) to[e] = place[order.there() ? order.at<int32_t>()[e] : e];
+  Py_RETURN_NONE;
+}
+
 PyCFunction method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));  // as METH_FASTCALL says
 }
 
 PyMethodDef functions[] = {
     {"narrow", method(narrow), METH_FASTCALL, nullptr},
+    {"grouped", method(grouped), METH_FASTCALL, nullptr},
+    {"translated", method(translated), METH_FASTCALL, nullptr},
     {"looped", method(looped), METH_FASTCALL, nullptr},
     {"over_degrees", method(over_degrees), METH_FASTCALL, nullptr},
     {"compressed", method(compressed), METH_FASTCALL, nullptr},

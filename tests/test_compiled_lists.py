@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pyg_basisconv import backends
-from pyg_basisconv.kernels import lists
+from pyg_basisconv.kernels import lists, pattern
 from pyg_basisconv.kernels.lists import List
+from pyg_basisconv.kernels.pattern import Pattern
 
 KERNELS = lists.KERNELS
 pytestmark = pytest.mark.skipif(KERNELS is None, reason=backends()["compiled"])
@@ -24,7 +25,8 @@ def both(function: Callable[[], Any]) -> tuple[Any, Any]:
     """What the compiled kernel gives, and what its twin does."""
     compiled = function()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "KERNELS", None)
+        for module in (lists, pattern):
+            patch.setattr(module, "KERNELS", None)
         return compiled, function()
 
 
@@ -89,6 +91,22 @@ def test_entries_are_grouped_in_their_order(
         check_same(*both(lambda matrix=matrix: lists.transposed(matrix, N if members == "target" else N * (K + 1))))
 
 
+@settings(max_examples=100)
+@given(edges(), st.sampled_from(["as they come", "by source", "by target"]))
+def test_patterns_are_those_of_numpy(given_edges: tuple[List, int, int], order: str) -> None:
+    edges, N, _ = given_edges
+    source, target = (torch.from_numpy(end.copy()) for end in (edges.source, edges.target))
+    if order != "as they come":
+        places = (source if order == "by source" else target).argsort(stable=True)
+        source, target = source[places], target[places]
+
+    def found() -> tuple[Any, ...]:
+        made = Pattern(source, target, N, N)
+        return tuple(made.by_target), tuple(made.by_source), *made.both_ways_and_across, made.as_given
+
+    check_same(*both(found))
+
+
 ONES = np.zeros(2, np.int32)
 FLOATS = np.zeros(2, np.float32)
 FAULTS = {
@@ -107,6 +125,9 @@ FAULTS = {
         "compressed",
         ([List(0, ONES, ONES, None)], 1 << 20, True, 1 << 20, 3, ONES, ONES, None),
     ),
+    "groups of other lengths": (ValueError, "grouped", (ONES, FLOATS[:1].copy(), 3, ONES, ONES, ONES)),
+    "an order of other lengths": (ValueError, "translated", (ONES[:1].copy(), None, ONES.copy())),
+    "an order beyond the entries": (ValueError, "translated", (None, ONES + 2, ONES.copy())),
     "weights of two kinds": (ValueError, "transposed", (ONES, ONES, FLOATS, 3, np.zeros(4, np.int32), ONES, None)),
 }
 

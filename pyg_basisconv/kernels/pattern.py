@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..cache import kept, memo, shorten, underived
 from ..errors import reject
 from ..portable import portable
+from .backend import KERNELS
 from .lists import below, coo_tocsr
 
 _INT32_MAX = 2**31 - 1
@@ -107,6 +108,8 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     if portable():
         return Compressed(F.pad(tally(group, num_groups).cumsum(0), (1, 0)), other, None)
     small = group.dtype == torch.int32
+    if KERNELS is not None and small and group.device.type == "cpu":
+        return _grouped_in_one(group, other.to(group.dtype), num_groups)
     if _grouped(group):
         return Compressed(_ptr(group, num_groups, small), other.contiguous(), None)
     if group.device.type == "cpu":
@@ -114,6 +117,17 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     grouped, order = torch.sort(group, stable=True)
     order = order.to(group.dtype)
     return Compressed(_ptr(grouped, num_groups, small), other.index_select(0, order), order)
+
+
+def _grouped_in_one(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
+    """The same by a compiled kernel."""
+    ptr, index, order = (np.empty(size, np.int32) for size in (num_groups + 1, group.numel(), group.numel()))
+    in_order = KERNELS.grouped(group.contiguous().numpy(), other.contiguous().numpy(), num_groups, ptr, index, order)
+    if in_order is None:
+        reject("index", f"integers from 0 to {num_groups - 1}", extremes(group), "correct the edges")
+    if in_order:
+        return Compressed(torch.from_numpy(ptr), other.contiguous(), None)
+    return Compressed(torch.from_numpy(ptr), torch.from_numpy(index), torch.from_numpy(order))
 
 
 def tally(group: Tensor, num_groups: int) -> Tensor:
@@ -328,6 +342,10 @@ class Pattern:
 
 def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
     """Positions in one order, as positions in another."""
+    if KERNELS is not None and like.dtype == torch.int32 and like.device.type == "cpu" and not portable():
+        into = np.empty(like.numel(), np.int32)
+        KERNELS.translated(*(None if t is None else t.numpy() for t in (order, other_order)), into)
+        return torch.from_numpy(into)
     position = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
     if other_order is not None:
         position = torch.empty_like(position).scatter_(0, other_order.long(), position)
