@@ -8,7 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4
 SPARSE := $(CURDIR)/.venv/with_sparse
 
-.PHONY: run test test-sparse bench lint clean
+SANITIZED := $(CURDIR)/build/sanitized
+
+.PHONY: run test test-sparse test-sanitized bench lint wheel clean
 
 run: .venv/examples
 	$(BIN)/python -m examples.node_classification
@@ -21,6 +23,26 @@ test: lint
 # The same with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of their own.
 test-sparse: .venv/sparse
 	PYTHONPATH=$(SPARSE) $(PYTEST)
+
+# The compiled kernels, every access of theirs checked: in a copy of the package that the others do not see.
+test-sanitized: .venv/test
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	cp -R pyg_basisconv tests pyproject.toml setup.py csrc README.md $(SANITIZED)
+	rm -f $(SANITIZED)/pyg_basisconv/_kernels*.so
+	cd $(SANITIZED) && CFLAGS='-g -fsanitize=address,undefined -fno-sanitize-recover=undefined' \
+		LDFLAGS='-fsanitize=address,undefined' $(CURDIR)/$(BIN)/python setup.py --quiet build_ext --inplace
+	cd $(SANITIZED) && ASAN_OPTIONS=detect_leaks=0 BASISCONV_KERNELS=compiled OMP_NUM_THREADS=1 \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
+		$(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_compiled_*.py
+
+# A wheel with the compiled kernels, and the README's blocks with what it installs in an empty environment.
+wheel: .venv/test
+	rm -rf dist build/wheel && $(PIP) setuptools && $(BIN)/python -m pip --quiet wheel --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt torch
+	build/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt dist/*.whl pytest
+	mkdir build/wheel/tests && cp -R README.md datasets build/wheel && cp tests/test_readme.py build/wheel/tests
+	cd build/wheel && BASISCONV_KERNELS=compiled bin/python -m pytest -q -c /dev/null --rootdir . tests
 
 bench: .venv/test
 	$(BIN)/python -m benchmarks
