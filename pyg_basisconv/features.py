@@ -37,12 +37,7 @@ def read(
         rows = x.size(-2)
         for name, given in (("M", M), ("N", N)):
             if given is not None and given != rows and (name == "M" or reads_target):
-                reject(
-                    "size",
-                    f"{name} = {rows}, the rows of x",
-                    given,
-                    "pass (x_src, x_dst) for a bipartite graph",
-                )
+                reject("size", f"{name} = {rows}, the rows of x", given, "pass (x_src, x_dst) for a bipartite graph")
         N = found if N is None and not reads_target else N
         return x, rows, rows if N is None else N, 0
     if len(x) != 2:
@@ -68,12 +63,7 @@ def read(
         return source, rows, N, 0
     check_features(target, "x[1]", theta)
     if source.layout != torch.strided or target.layout != torch.strided:
-        reject(
-            "x",
-            "a dense pair",
-            "a sparse tensor in it",
-            "use .to_dense(), or one sparse x for both sides",
-        )
+        reject("x", "a dense pair", "a sparse tensor in it", "use .to_dense(), or one sparse x for both sides")
     if source.shape[:-2] != target.shape[:-2]:
         reject("x[1]", f"batch dimensions {tuple(source.shape[:-2])}", tuple(target.shape[:-2]), "as in x[0]")
     # The family reads one matrix: sources above, the targets' own features below.
@@ -100,12 +90,7 @@ def check_features(x: Any, name: str, theta: Theta) -> None:
     if isinstance(weight, UninitializedParameter):
         theta.complete(x.size(-1))
     if theta.P >= 0 and x.size(-1) != theta.P:
-        reject(
-            name,
-            f"{theta.P} channels (in_channels) on the last axis",
-            x.size(-1),
-            "correct x or in_channels",
-        )
+        reject(name, f"{theta.P} channels (in_channels) on the last axis", x.size(-1), "correct x or in_channels")
     if weight is not None:
         check_like(x, weight, name)
 

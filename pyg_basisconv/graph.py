@@ -519,12 +519,7 @@ def _check(
             reject("edge_weight", f"dtype {dtype}, as x", edge_weight.dtype, f"convert it with .to({dtype})")
     if edge_type is not None:
         if edge_type.shape != (E,):
-            reject(
-                "edge_type",
-                f"one type per edge, shape ({E},)",
-                tuple(edge_type.shape),
-                "give one type per edge",
-            )
+            reject("edge_type", f"one type per edge, shape ({E},)", tuple(edge_type.shape), "give one type per edge")
         if edge_type.dtype not in (torch.int64, torch.int32):
             reject("edge_type", "dtype torch.int64 or torch.int32", edge_type.dtype, "convert it with .long()")
     if lambda_max is not None:
@@ -539,10 +534,7 @@ def _check(
             reject("lambda_max", "a number, or one per graph", tuple(values.shape), "leave it out")
         if values.numel() > 1 and batch is None:
             reject(
-                "lambda_max",
-                "a number where no batch is given",
-                tuple(values.shape),
-                "pass batch, or one lambda_max",
+                "lambda_max", "a number where no batch is given", tuple(values.shape), "pass batch, or one lambda_max"
             )
         if portable():
             positive = isinstance(lambda_max, Tensor) or 0 < lambda_max < math.inf

@@ -109,10 +109,7 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
 def _rows(edge_index: Tensor, turned: bool) -> Ends:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         reject(
-            "edge_index",
-            "shape (2, E), sources above targets",
-            tuple(edge_index.shape),
-            "transpose it if it is (E, 2)",
+            "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it if it is (E, 2)"
         )
     first, second = edge_index[0], edge_index[1]
     return (second, first) if turned else (first, second)

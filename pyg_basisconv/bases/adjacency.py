@@ -55,12 +55,7 @@ class Adjacency(Basis):
         if norm not in (None, "sym", "mean", "rw"):
             reject("norm", "None, 'sym', 'mean' or 'rw'", repr(norm), "see the table in help(bases.Adjacency)")
         if existing not in ("keep", "add", "replace"):
-            reject(
-                "existing",
-                "'keep', 'add' or 'replace'",
-                repr(existing),
-                "it says what becomes of present loops",
-            )
+            reject("existing", "'keep', 'add' or 'replace'", repr(existing), "it says what becomes of present loops")
         for name, value in (("self_loops", self_loops), ("diagonal", diagonal)):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 reject(name, "a finite number", repr(value), "give a weight")

@@ -30,12 +30,7 @@ class BoundConcat(BoundBasis):
         self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
         for part in self.parts:
             if (part.M, part.N) != (self.M, self.N):
-                reject(
-                    "basis",
-                    f"matrices of {self.M} x {self.N}",
-                    f"{part.M} x {part.N}",
-                    "add families of one size",
-                )
+                reject("basis", f"matrices of {self.M} x {self.N}", f"{part.M} x {part.N}", "add families of one size")
         self.K = sum(part.K for part in self.parts)
         self.source_grid = next((part.source_grid for part in self.parts if part.source_grid is not None), None)
         self.target_grid = next((part.target_grid for part in self.parts if part.target_grid is not None), None)
@@ -204,12 +199,7 @@ class BoundProduct(BoundBasis):
 
     def __init__(self, first: BoundBasis, second: BoundBasis) -> None:
         if first.N != second.M:
-            reject(
-                "basis",
-                f"{first.N} rows in the second factor",
-                second.M,
-                "multiply families whose sizes join",
-            )
+            reject("basis", f"{first.N} rows in the second factor", second.M, "multiply families whose sizes join")
         if (first.dtype, first.device) != (second.dtype, second.device):
             got = f"{second.dtype} on {second.device}"
             reject("basis", f"a second factor of {first.dtype} on {first.device}", got, "bind both alike")
@@ -640,12 +630,7 @@ class Mix(Composed):
             reject("coefficients", f"numbers of shape (H, {basis.K})", repr(coefficients), "give rows of one length")
         C = C.unsqueeze(0) if C.dim() == 1 else C
         if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:
-            reject(
-                "coefficients",
-                f"shape (H, {basis.K})",
-                tuple(C.shape),
-                f"one number for each matrix of {basis}",
-            )
+            reject("coefficients", f"shape (H, {basis.K})", tuple(C.shape), f"one number for each matrix of {basis}")
         if not bool(torch.isfinite(C).all()):
             reject("coefficients", "finite numbers", C.tolist(), "remove what is not finite")
         super().__init__(C.shape[0], basis)

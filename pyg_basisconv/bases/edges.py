@@ -34,12 +34,7 @@ class Edges(Basis):
             if s.type is not None:
                 reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")
             if weight.shape[1] != self.K:
-                reject(
-                    "edge_weight",
-                    f"(E, {self.K}) for {self}",
-                    tuple(weight.shape),
-                    "give one column per matrix",
-                )
+                reject("edge_weight", f"(E, {self.K}) for {self}", tuple(weight.shape), "give one column per matrix")
             shared = s.memo("edges", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
             return SharedEdges(shared, weight, graph.dtype)
         if s.type is None and self.K > 1:

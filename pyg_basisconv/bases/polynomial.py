@@ -166,12 +166,7 @@ class Powers(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         operator = self.operator.on(graph)
         if operator.M != operator.N:
-            reject(
-                "graph",
-                "as many sources as targets, for powers",
-                (operator.M, operator.N),
-                "use a square graph",
-            )
+            reject("graph", "as many sources as targets, for powers", (operator.M, operator.N), "use a square graph")
         return BoundPolynomial(operator, self.K, 1.0, 0.0)
 
     def extra_repr(self) -> str:
@@ -241,10 +236,7 @@ class Chebyshev(Basis):
         if lambda_max is not None and lambda_max != "exact":
             if not isinstance(lambda_max, int | float) or not 0 < lambda_max < float("inf"):
                 reject(
-                    "lambda_max",
-                    "a positive finite number, 'exact' or None",
-                    lambda_max,
-                    "see help(bases.Chebyshev)",
+                    "lambda_max", "a positive finite number, 'exact' or None", lambda_max, "see help(bases.Chebyshev)"
                 )
             lambda_max = float(lambda_max)
         self.lambda_max = lambda_max
@@ -283,12 +275,7 @@ class Chebyshev(Basis):
         if looked_at and int(graph.batch.min()) < 0:
             reject("batch", "the numbers of graphs, from 0 on", int(graph.batch.min()), "correct it")
         if looked_at and int(graph.batch.max()) >= scale.numel():
-            reject(
-                "lambda_max",
-                f"{int(graph.batch.max()) + 1} values, one per graph",
-                scale.numel(),
-                "match batch",
-            )
+            reject("lambda_max", f"{int(graph.batch.max()) + 1} values, one per graph", scale.numel(), "match batch")
         return scale.flatten().index_select(0, graph.batch.index_select(0, source))
 
     def _largest_eigenvalue(self, graph: Graph) -> float:
