@@ -203,16 +203,14 @@ class BasisConv(MessagePassing):
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
-        key = self._key(call, observed)
+        key = self._observed_key(call) if observed else glance(self, call)
         if key is None:
             return self.evaluate(*call, observed=observed)
         program = self._programs.find(key, call)
         return self._first(key, call, observed) if program is None else program(self, call)
 
-    def _key(self, call: Call, observed: bool) -> Hashable | None:
-        """What tells a call from others, or None where no program may be kept of it."""
-        if not observed:
-            return glance(self, call)
+    def _observed_key(self, call: Call) -> Hashable | None:
+        """What tells a call whose basis is returned from others, or None where no program may be kept of it."""
         computed = self.basis.reads_content and not (call.image or isinstance(call.edge_index, BoundBasis))
         seen = glance(self, call) if computed else None
         return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
@@ -229,11 +227,6 @@ class BasisConv(MessagePassing):
         self._programs.keep(key, call, ways.later, seen)
         y = ways.now()
         return (y, bound.family.matrices) if observed else y
-
-    @property
-    def watched(self) -> bool:
-        """Whether hooks, an explainer or the user ask for messages, so that each call has to be looked at."""
-        return bool(self._explain) or not self._fused
 
     @torch.compiler.disable
     @fixed_mode
@@ -271,7 +264,7 @@ class BasisConv(MessagePassing):
         kept = None if graph is None else family  # a family that was given is in each call
         step = self._step(bound, chosen)
         if step is not None:
-            now = partial(step, self.theta, inputs.x, self.bias, family)
+            now = partial(step, inputs.x, self.theta.weight, self.bias, family)
             return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
@@ -424,8 +417,8 @@ class BasisConv(MessagePassing):
         hooked = self._propagate_forward_pre_hooks or self._propagate_forward_hooks
         hooked = hooked or self._message_forward_pre_hooks or self._message_forward_hooks
         hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
-        hooked = hooked or (self.explain and self._explained_otherwise)
-        return bool(self.fuse and self.decomposed_layers == 1 and not hooked)
+        hooked = hooked or (self._explain and self._explained_otherwise)
+        return bool(self.fuse and self._decomposed_layers == 1 and not hooked)
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         """What a call is planned to do: the plan of sizes like its own, which is kept."""
@@ -489,9 +482,12 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 
 def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
     """One step; `reads` is None where x is read as it is."""
-    A = call.edge_index if family is None else family
-    x, bias = call.x if reads is None else reads(call.x), layer._parameters.get("bias")
-    return step(layer._modules["theta"], x, layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
+    theta: Any = layer._modules["theta"]
+    own, of_layer = theta._parameters, layer._parameters
+    weight = own["weight"] if "weight" in own else theta.weight
+    bias = of_layer["bias"] if "bias" in of_layer else layer.bias
+    x = call.x if reads is None else reads(call.x)
+    return step(x, weight, bias, call.edge_index if family is None else family)
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

@@ -136,15 +136,16 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     x = call.x
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
-    weight = theta._parameters.get("weight")
-    weight = theta.reference if weight is None else weight
+    own = theta._parameters
+    weight = own["weight"] if "weight" in own else theta.reference
     if weight is None and basis.reads_content:  # whose parameters x is compared with, instead
         weight = next(basis.parameters(), None)
     if (
         torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
-        or layer.watched
+        or layer._explain
+        or not layer._fused
         or theta._forward_pre_hooks
         or not basis.keeps
     ):

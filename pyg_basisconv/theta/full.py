@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..errors import reject
 from ..kernels import a_first, matmuls, theta_first
-from ..kernels.contract import Rows
 from .base import Blocks, Family, Members, Step, Theta, glorot, project
 from .heads import side_by_side, stacked
 
@@ -51,15 +50,7 @@ class Full(Theta):
         return self.weight.permute(2, 1, 0)
 
 
-def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, theta.weight, bias, A)
-
-
-def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, theta.weight, bias, A)
-
-
-_STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
+_STEPS: dict[str, Step] = {"a_first": a_first, "theta_first": theta_first}
 
 
 class Pass(Theta):
