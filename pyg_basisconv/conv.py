@@ -199,7 +199,8 @@ class BasisConv(MessagePassing):
 
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
-        if torch.compiler.is_compiling() or _tracing():
+        # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
+        if torch.compiler.is_compiling() or get_eval_frame_callback():
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
@@ -461,11 +462,6 @@ class BasisConv(MessagePassing):
         return (
             f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
         )
-
-
-def _tracing() -> bool:
-    """Whether torch.compile would look into what is called from here, as it does behind a break of its graph."""
-    return bool(get_eval_frame_callback())
 
 
 def _same_memory(y: Tensor, t: Tensor) -> bool:
