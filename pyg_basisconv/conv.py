@@ -265,7 +265,7 @@ class BasisConv(MessagePassing):
         kept = None if graph is None else family  # a family that was given is in each call
         step = self._step(bound, chosen)
         if step is not None:
-            now = partial(step, inputs.x, self.theta.weight, self.bias, family)
+            now = partial(step, self.theta, inputs.x, self.bias, family)
             return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
@@ -478,12 +478,9 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 
 def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
     """One step; `reads` is None where x is read as it is."""
-    theta: Any = layer._modules["theta"]
-    own, of_layer = theta._parameters, layer._parameters
-    weight = own["weight"] if "weight" in own else theta.weight
-    bias = of_layer["bias"] if "bias" in of_layer else layer.bias
-    x = call.x if reads is None else reads(call.x)
-    return step(x, weight, bias, call.edge_index if family is None else family)
+    A = call.edge_index if family is None else family
+    x, own = call.x if reads is None else reads(call.x), layer._parameters
+    return step(layer._modules["theta"], x, own["bias"] if "bias" in own else layer.bias, A)  # type: ignore[arg-type]
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

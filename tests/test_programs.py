@@ -18,6 +18,7 @@ from cases import CASES
 from contract import DOUBLE, bind, close, draw
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrize, prune
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -543,6 +544,22 @@ def test_second_derivatives(kind: str, order: str) -> None:
         gradcheck(call, leaves)
         gradgradcheck(call, leaves)
     gradgradcheck(lambda x, bias: call(x, leaves[1].detach(), bias), [leaves[0], leaves[2]])
+
+
+@every_basis
+def test_a_sum_without_a_parameter(kind: str) -> None:
+    """Whose programs are one step, of the sum of the matrices where they are lists of edges."""
+    conv, x, e = BasisConv(P, P, BASES[kind](), theta.Pass(0.5)).double(), draw(N, P).requires_grad_(), edges()
+    conv.bias.data = draw(P, seed=3)
+    for _ in range(3):
+        same(conv, x, e)
+        assert gradcheck(lambda x, b: functional_call(conv, {"bias": b}, (x, e)), (x, conv.bias))
+        assert gradgradcheck(lambda x: conv(x, e).sin(), x)
+        conv(x.detach(), e).relu_()  # in memory of its own
+    conv.theta.scale = 3.0
+    same(conv, x, e)
+    conv.theta.scale = tuple(float(k) for k in range(conv.basis.K))
+    same(conv, x, e)
 
 
 @every_basis

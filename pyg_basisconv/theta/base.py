@@ -28,7 +28,7 @@ class Family(Protocol):
         ...
 
 
-Step = Callable[[Tensor, Any, Tensor | None, Rows], Tensor]  # see `Theta.step`
+Step = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
 
 
 class Blocks(NamedTuple):
@@ -168,8 +168,8 @@ class Theta(nn.Module):
         raise NotImplementedError
 
     def step(self, order: str) -> "Step | None":
-        """An order as one step, from x, (M, P), with the weight of this parameter, the bias of the layer, or None, and a
-        family that takes rows, to y, (N, Q); None where there is none.
+        """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that
+        takes rows, to y, (N, Q); None where there is none.
         """
         return None
 

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
-from ..kernels import a_first, matmuls, theta_first
+from ..kernels import a_first, matmuls, summed, theta_first
+from ..kernels.contract import Rows
 from .base import Blocks, Family, Members, Step, Theta, glorot, project
 from .heads import side_by_side, stacked
 
@@ -50,7 +51,17 @@ class Full(Theta):
         return self.weight.permute(2, 1, 0)
 
 
-_STEPS: dict[str, Step] = {"a_first": a_first, "theta_first": theta_first}
+def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    own = theta._parameters
+    return a_first(x, own["weight"] if "weight" in own else theta.weight, bias, A)  # type: ignore[arg-type]
+
+
+def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    own = theta._parameters
+    return theta_first(x, own["weight"] if "weight" in own else theta.weight, bias, A)  # type: ignore[arg-type]
+
+
+_STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
 
 
 class Pass(Theta):
@@ -111,6 +122,9 @@ class Pass(Theta):
         alike = type(self) is Pass and not self.concatenates and len(set(self.scales)) == 1
         return self.scales[0] if alike else None
 
+    def step(self, order: str) -> Step | None:
+        return None if self.uniform is None else _summed
+
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
         scaled = {scale: _times(x, scale) for scale in set(self.scales)}
@@ -163,6 +177,15 @@ class Pass(Theta):
         shown = [] if self.scale == 1.0 else [f"scale={self.scale}"]
         shown += [f"combine={self.combine!r}"] if self.concatenates else []
         return ", ".join(shown)
+
+
+def _summed(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    scale = theta.uniform
+    if scale is None:  # it has changed
+        y = theta.contract([*A.expand(x)])
+    else:
+        y = _times(summed(x, A), scale)
+    return y if bias is None else y + bias.to(y.dtype)
 
 
 def _is_number(scale: object) -> TypeGuard[float]:
