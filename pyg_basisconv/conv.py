@@ -28,7 +28,7 @@ from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
 from .portable import fixed_mode, portable
 from .program import PLANS, Call, Programs, Ways, glance, witness
 from .theta import Theta, default
-from .theta.base import Step
+from .theta.base import Step, parameter
 
 
 class BasisConv(MessagePassing):
@@ -479,8 +479,8 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
     """One step; `reads` is None where x is read as it is."""
     A = call.edge_index if family is None else family
-    x, own = call.x if reads is None else reads(call.x), layer._parameters
-    return step(layer._modules["theta"], x, own["bias"] if "bias" in own else layer.bias, A)  # type: ignore[arg-type]
+    x = call.x if reads is None else reads(call.x)
+    return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
@@ -491,9 +491,9 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
 
 def _on_content(graph: Graph, reads: Reader, again: Callable[..., Tensor | None], layer: BasisConv, call: Call) -> Any:
     """One step, on a family that is computed from the content of the call."""
-    modules, bias = layer._modules, layer._parameters.get("bias")
+    modules = layer._modules
     content = content_of(layer, call, graph, Inputs(reads(call.x), modules["theta"]))
-    y = again(modules["basis"], content, layer.bias if bias is None else bias)
+    y = again(modules["basis"], content, parameter(layer, "bias"))
     return layer.evaluate(*call) if y is None else y
 
 

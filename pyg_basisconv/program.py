@@ -137,7 +137,9 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
     own = theta._parameters
-    weight = own["weight"] if "weight" in own else theta.reference
+    weight = own.get("weight")
+    if weight is None and "weight" not in own:
+        weight = theta.reference
     if weight is None and basis.reads_content:  # whose parameters x is compared with, instead
         weight = next(basis.parameters(), None)
     if (

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import reject
 from ..kernels import a_first, matmuls, summed, theta_first
 from ..kernels.contract import Rows
-from .base import Blocks, Family, Members, Step, Theta, glorot, project
+from .base import Blocks, Family, Members, Step, Theta, glorot, parameter, project
 from .heads import side_by_side, stacked
 
 
@@ -48,17 +48,16 @@ class Full(Theta):
         return Blocks(self.weight.unsqueeze(1))
 
     def kernel(self, width: int) -> Tensor:
-        return self.weight.permute(2, 1, 0)
+        kernel: Tensor = parameter(self, "weight")
+        return kernel.permute(2, 1, 0)
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    own = theta._parameters
-    return a_first(x, own["weight"] if "weight" in own else theta.weight, bias, A)  # type: ignore[arg-type]
+    return a_first(x, parameter(theta, "weight"), bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    own = theta._parameters
-    return theta_first(x, own["weight"] if "weight" in own else theta.weight, bias, A)  # type: ignore[arg-type]
+    return theta_first(x, parameter(theta, "weight"), bias, A)
 
 
 _STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
