@@ -26,9 +26,9 @@ from .kernels.op import autocasting
 from .orders import LINKED, contract, measured, planned, spreads
 from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
 from .portable import fixed_mode, portable
-from .program import PLANS, Call, Programs, Ways, glance, witness
+from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
 from .theta import Theta, default
-from .theta.base import Step, parameter
+from .theta.base import Step
 
 
 class BasisConv(MessagePassing):

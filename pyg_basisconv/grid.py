@@ -16,8 +16,7 @@ from .errors import reject
 from .kernels.grids import Ints
 from .layouts import check_form
 from .plan import Plan
-from .program import Call, Program, Ways
-from .theta.base import parameter
+from .program import Call, Program, Ways, parameter
 
 
 class GridConv(BasisConv):

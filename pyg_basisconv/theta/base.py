@@ -242,14 +242,6 @@ class Theta(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
-def parameter(module: nn.Module, name: str) -> Any:
-    """A parameter, or what stands under its name, without the detour by `nn.Module.__getattr__`."""
-    own = module._parameters
-    if name in own:
-        return own[name]
-    return getattr(module, name)  # of a weight norm, or what a functional call puts there
-
-
 def glorot(weight: Tensor, P: int, Q: int, variance_gain: float = 1) -> None:
     """Draws from the uniform distribution of Glorot and Bengio, for sums of `variance_gain` products."""
     bound = math.sqrt(6 / (max(1, P + Q) * variance_gain))

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import reject
 from ..kernels import a_first, matmuls, summed, theta_first
 from ..kernels.contract import Rows
-from .base import Blocks, Family, Members, Step, Theta, glorot, parameter, project
+from .base import Blocks, Family, Members, Step, Theta, glorot, project
 from .heads import side_by_side, stacked
 
 
@@ -48,16 +48,21 @@ class Full(Theta):
         return Blocks(self.weight.unsqueeze(1))
 
     def kernel(self, width: int) -> Tensor:
-        kernel: Tensor = parameter(self, "weight")
-        return kernel.permute(2, 1, 0)
+        return _weight(self).permute(2, 1, 0)
+
+
+def _weight(theta: Theta) -> Tensor:
+    """The weight, without the detour by `nn.Module.__getattr__` where it is a parameter."""
+    weight = theta._parameters.get("weight")
+    return theta.weight if weight is None else weight
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, parameter(theta, "weight"), bias, A)
+    return a_first(x, _weight(theta), bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, parameter(theta, "weight"), bias, A)
+    return theta_first(x, _weight(theta), bias, A)
 
 
 _STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
