@@ -508,4 +508,6 @@ def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call:
 def _observed(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Any:
     """The same, with the family."""
     bound = bind_content(layer, call, graph, reads, observed=True)
-    return layer._in_order(bound.inputs, bound.family, chosen), bound.family.matrices
+    step = layer._content_step(bound, chosen)
+    y = None if step is None else step.run(bound.inputs, parameter(layer, "bias"))
+    return layer._in_order(bound.inputs, bound.family, chosen) if y is None else y, bound.family.matrices
