@@ -505,6 +505,7 @@ def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call:
     return layer._in_order(inputs, layer.basis.build(graph.holding(content)), chosen)
 
 
+@fixed_mode
 def _observed(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Any:
     """The same, with the family."""
     bound = bind_content(layer, call, graph, reads, observed=True)

@@ -366,7 +366,9 @@ class BoundAttention(MemberByMember):
     @cached_property
     def is_native(self) -> bool:
         """Whether a vendor's kernel evaluates it."""
-        if self.normalize != "source" or self.score.dots is None or self.has_factors:
+        if self.normalize != "source" or self.has_factors:
+            return False
+        if not isinstance(self.score.scoring, ProductScores) and self.score.dots is None:
             return False
         # A vendor's kernel draws what it drops by itself.
         if self.observed and self.dropout[0]:
