@@ -174,6 +174,11 @@ class BoundBasis:
         raise NotImplementedError
 
     @property
+    def total(self) -> "BoundBasis | None":
+        """The sum of the matrices, as a family of one, for `expand_rows`; None where that is nothing simpler."""
+        return self if self.K == 1 else None
+
+    @property
     def typed(self) -> "TypedEdges | None":
         """The family as one list of typed edges, where writing it out costs little; None for others."""
         return None
@@ -475,6 +480,14 @@ class TypedEdges(Explicit):
         return self.T  # type: ignore[return-value]
 
     @property
+    def total(self) -> "TypedEdges":
+        return self if self.K == 1 else self._merged
+
+    @kept
+    def _merged(self) -> "TypedEdges":
+        return TypedEdges(self.edge_set.merged, self.weight, self.dtype)
+
+    @property
     def typed(self) -> "TypedEdges":
         return self
 
@@ -606,6 +619,10 @@ class ListedEdges(TypedEdges):
     def combine_rows(self, z: Tensor) -> Tensor:
         z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
         return spmm_rows(z, *self._from)
+
+    @kept
+    def _merged(self) -> "ListedEdges":
+        return ListedEdges(1, self.M, self.N, [e._replace(kind=0) for e in self.lists], self.dtype)
 
     @property
     def T(self) -> "ListedEdges":

@@ -26,7 +26,7 @@ from .kernels.op import autocasting
 from .orders import LINKED, contract, measured, planned, spreads
 from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
 from .portable import fixed_mode, portable
-from .program import PLANS, Call, Programs, Ways, glance, witness
+from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
 from .theta import Theta, default
 from .theta.base import Step
 
@@ -199,20 +199,19 @@ class BasisConv(MessagePassing):
 
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
-        if torch.compiler.is_compiling() or _tracing():
+        # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
+        if torch.compiler.is_compiling() or get_eval_frame_callback():
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
-        key = self._key(call, observed)
+        key = self._observed_key(call) if observed else glance(self, call)
         if key is None:
             return self.evaluate(*call, observed=observed)
         program = self._programs.find(key, call)
         return self._first(key, call, observed) if program is None else program(self, call)
 
-    def _key(self, call: Call, observed: bool) -> Hashable | None:
-        """What tells a call from others, or None where no program may be kept of it."""
-        if not observed:
-            return glance(self, call)
+    def _observed_key(self, call: Call) -> Hashable | None:
+        """What tells a call whose basis is returned from others, or None where no program may be kept of it."""
         computed = self.basis.reads_content and not (call.image or isinstance(call.edge_index, BoundBasis))
         seen = glance(self, call) if computed else None
         return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
@@ -229,11 +228,6 @@ class BasisConv(MessagePassing):
         self._programs.keep(key, call, ways.later, seen)
         y = ways.now()
         return (y, bound.family.matrices) if observed else y
-
-    @property
-    def watched(self) -> bool:
-        """Whether hooks, an explainer or the user ask for messages, so that each call has to be looked at."""
-        return bool(self._explain) or not self._fused
 
     @torch.compiler.disable
     @fixed_mode
@@ -424,8 +418,8 @@ class BasisConv(MessagePassing):
         hooked = self._propagate_forward_pre_hooks or self._propagate_forward_hooks
         hooked = hooked or self._message_forward_pre_hooks or self._message_forward_hooks
         hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
-        hooked = hooked or (self.explain and self._explained_otherwise)
-        return bool(self.fuse and self.decomposed_layers == 1 and not hooked)
+        hooked = hooked or (self._explain and self._explained_otherwise)
+        return bool(self.fuse and self._decomposed_layers == 1 and not hooked)
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         """What a call is planned to do: the plan of sizes like its own, which is kept."""
@@ -470,11 +464,6 @@ class BasisConv(MessagePassing):
         )
 
 
-def _tracing() -> bool:
-    """Whether torch.compile would look into what is called from here, as it does behind a break of its graph."""
-    return bool(get_eval_frame_callback())
-
-
 def _same_memory(y: Tensor, t: Tensor) -> bool:
     """Whether one of them may be written to through the other."""
     if y is t:
@@ -490,8 +479,8 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
 def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
     """One step; `reads` is None where x is read as it is."""
     A = call.edge_index if family is None else family
-    x, bias = call.x if reads is None else reads(call.x), layer._parameters.get("bias")
-    return step(layer._modules["theta"], x, layer.bias if bias is None else bias, A)  # type: ignore[arg-type]
+    x = call.x if reads is None else reads(call.x)
+    return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
@@ -502,9 +491,9 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
 
 def _on_content(graph: Graph, reads: Reader, again: Callable[..., Tensor | None], layer: BasisConv, call: Call) -> Any:
     """One step, on a family that is computed from the content of the call."""
-    modules, bias = layer._modules, layer._parameters.get("bias")
+    modules = layer._modules
     content = content_of(layer, call, graph, Inputs(reads(call.x), modules["theta"]))
-    y = again(modules["basis"], content, layer.bias if bias is None else bias)
+    y = again(modules["basis"], content, parameter(layer, "bias"))
     return layer.evaluate(*call) if y is None else y
 
 
@@ -516,7 +505,10 @@ def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call:
     return layer._in_order(inputs, layer.basis.build(graph.holding(content)), chosen)
 
 
+@fixed_mode
 def _observed(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Any:
     """The same, with the family."""
     bound = bind_content(layer, call, graph, reads, observed=True)
-    return layer._in_order(bound.inputs, bound.family, chosen), bound.family.matrices
+    step = layer._content_step(bound, chosen)
+    y = None if step is None else step.run(bound.inputs, parameter(layer, "bias"))
+    return layer._in_order(bound.inputs, bound.family, chosen) if y is None else y, bound.family.matrices

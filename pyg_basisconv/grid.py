@@ -16,7 +16,7 @@ from .errors import reject
 from .kernels.grids import Ints
 from .layouts import check_form
 from .plan import Plan
-from .program import Call, Program, Ways
+from .program import Call, Program, Ways, parameter
 
 
 class GridConv(BasisConv):
@@ -143,8 +143,7 @@ def _of_image(
     on: OnImage, constant_weights: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call
 ) -> Tensor:
     """An order that takes and gives images, and what becomes of constants."""
-    bias = layer._parameters.get("bias")
-    y = on(call.x, layer.bias if bias is None else bias)
+    y = on(call.x, parameter(layer, "bias"))
     if constant_weights is not None:
         y = y + layer.constant_part(constant_weights).to(y.dtype).t().unflatten(-1, targets or (-1,))
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y

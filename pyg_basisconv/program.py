@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch_geometric import EdgeIndex
@@ -105,8 +105,8 @@ class Programs:
         kept[key] = _Kept(program, seen)
 
 
-# Where in a call stand the tensors that a family is bound to, what it is computed from, and plain numbers.
-_STRUCTURE, _CONTENT, _NUMBERS = (1, 2, 3, 6, 7), (4, 8, 9), (5, 10)
+# Where in a call stand the tensors that a family is bound to, and what it is computed from; and then plain numbers.
+_STRUCTURE, _CONTENT = (1, 2, 3, 6, 7), (4, 8, 9)
 
 
 def _parts(call: Call) -> list[Tensor]:
@@ -133,18 +133,21 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     So it is under transforms, and while something traces; where weights learn; with hooks, explainers, or a parameter
     or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
     """
-    x = call.x
+    x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, image = call
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
-    weight = theta._parameters.get("weight")
-    weight = theta.reference if weight is None else weight
+    own = theta._parameters
+    weight = own.get("weight")
+    if weight is None and "weight" not in own:
+        weight = theta.reference
     if weight is None and basis.reads_content:  # whose parameters x is compared with, instead
         weight = next(basis.parameters(), None)
     if (
         torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack()
         or forward_ad._current_level >= 0
-        or layer.watched
+        or layer._explain
+        or not layer._fused
         or theta._forward_pre_hooks
         or not basis.keeps
     ):
@@ -156,25 +159,37 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         key += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
     else:
         return None
-    key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled())
+    key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image)
     key.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
     if torch._C._is_any_autocast_enabled():
         key += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-    for i, t in enumerate(call[1:], 1):
+    seen = None if edges is None else _seen(edges, True)
+    if seen is None and edges is not None:
+        return None
+    key.append(seen)
+    if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is None:  # as a rule
+        return tuple(key)
+    for i, t in enumerate(call[2:-1], 2):
         if t is None:
             continue
         if i in _STRUCTURE:
-            seen = _seen(t, i == 1)
+            seen = _seen(t, False)
         elif i in _CONTENT:
             seen = _form(t) if _plain(t) else None
-        elif i in _NUMBERS:
-            seen = _numbers(t)
         else:
-            seen = t
+            seen = _numbers(t)
         if seen is None:
             return None
         key.append((i, seen))
     return tuple(key)
+
+
+def parameter(module: nn.Module, name: str) -> Any:
+    """A parameter, or what stands under its name, without the detour by `nn.Module.__getattr__`."""
+    own = module._parameters
+    if name in own:
+        return own[name]
+    return getattr(module, name)  # of a parametrization, or a weight norm
 
 
 def _plain(t: Any) -> bool:

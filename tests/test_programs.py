@@ -18,6 +18,7 @@ from cases import CASES
 from contract import DOUBLE, bind, close, draw
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrize, prune
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -546,6 +547,22 @@ def test_second_derivatives(kind: str, order: str) -> None:
 
 
 @every_basis
+def test_a_sum_without_a_parameter(kind: str) -> None:
+    """Whose programs are one step, of the sum of the matrices where they are lists of edges."""
+    conv, x, e = BasisConv(P, P, BASES[kind](), theta.Pass(0.5)).double(), draw(N, P).requires_grad_(), edges()
+    conv.bias.data = draw(P, seed=3)
+    for _ in range(3):
+        same(conv, x, e)
+        assert gradcheck(lambda x, b: functional_call(conv, {"bias": b}, (x, e)), (x, conv.bias))
+        assert gradgradcheck(lambda x: conv(x, e).sin(), x)
+        conv(x.detach(), e).relu_()  # in memory of its own
+    conv.theta.scale = 3.0
+    same(conv, x, e)
+    conv.theta.scale = tuple(float(k) for k in range(conv.basis.K))
+    same(conv, x, e)
+
+
+@every_basis
 @every_order
 @pytest.mark.parametrize("create", [False, True], ids=["first", "to be differentiated again"])
 def test_a_derivative_under_vmap(kind: str, order: str, create: bool) -> None:
@@ -1037,3 +1054,49 @@ def test_attention_of_some_features_applied_to_others(kind: str) -> None:
         y = conv(other, A)
         z = torch.stack([other @ weight for weight in conv.theta.weight])
         close(y, torch.cat([*(A.to_dense().transpose(1, 2) @ z)], -1) + conv.bias)
+
+
+HEADS: dict[str, Callable[[], theta.Theta]] = {
+    "side by side": lambda: theta.Heads(),
+    "averaged": lambda: theta.Heads("mean", bias=True),
+    "projected": lambda: theta.LowRank(3, bias=True),
+}
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("observed", [False, True], ids=["", "observed"])
+@pytest.mark.parametrize("mask", [(), (bases.Causal(),)], ids=["all", "causal"])
+@pytest.mark.parametrize("kind", HEADS)
+def test_all_pairs_of_sequences_in_one_step(
+    kind: str, mask: tuple[bases.Basis, ...], observed: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    basis = bases.Attention(2, mechanisms.Dot(3, bias=True), *mask)
+    conv = BasisConv(P, 4, basis, HEADS[kind](), order="native", bias=bias).double()
+    plain = copy.deepcopy(conv)
+    plain.order = "theta_first"
+    both = list(zip(conv.parameters(), plain.parameters(), strict=True))
+
+    def called(layer: BasisConv, *x: Tensor) -> Tensor:
+        given = x if len(x) > 1 else x[0]
+        return layer(given, return_attention=True)[0] if observed else layer(given)
+
+    for i in range(3):
+        with torch.no_grad():
+            for j, (own, other) in enumerate(both):
+                other.copy_(own.copy_(draw(*own.shape, seed=10 * i + j)))
+            called(conv, draw(2, N, P)).relu_()
+        x, y = draw(2, N, P, seed=i).requires_grad_(), draw(2, N, P, seed=i + 7).requires_grad_()
+        for given in ((x,), (x, y)):
+            found, expected = called(conv, *given), called(plain, *given)
+            close(found, expected)
+            leaves = [[*given, *layer.parameters()] for layer in (conv, plain)]
+            pairs = zip((found, expected), leaves, strict=True)
+            for own, other in zip(*(torch.autograd.grad(v.sin().sum(), some) for v, some in pairs), strict=True):
+                close(own, other)
+    small = draw(1, 3, P).requires_grad_()
+    assert gradgradcheck(lambda x: called(conv, x), small)
+    with torch.no_grad():
+        written = called(conv, draw(2, N, P))
+    written.mul_(x.sum()).sum().backward()
+    monkeypatch.setattr(BasisConv, "_in_order", None)  # or nothing here would test the step
+    called(conv, draw(2, N, P))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..content import Content, Inputs
 from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
-from ..kernels import Pattern, Piece, attend, attention, scored_attention, softmax
+from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.attend import Side, Weights
 from ..kernels.op import autocasting
 from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
@@ -312,7 +312,28 @@ class BoundAttention(MemberByMember):
             return False
         return _scored(self.score, self.normalize) is not None
 
+    def _native_step(self, theta: Theta) -> ContentStep | None:
+        """All pairs in one step by the vendor's kernel, of batches of sequences from which no mask hides anything."""
+        e, plain = self.entries, self.entries.bias is None and self._of_products
+        if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
+            return None
+
+        def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
+            if not self.observed:
+                return _natively(self.score, self.normalize, e, self.dropout[0], inputs, bias)
+            z = inputs.rows
+            return _joined(pair_product(self.pair_weights().to(z.dtype), _by_heads(z, self.K, z.dtype)), inputs, bias)
+
+        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+            if basis.weighted and e.has_weight:
+                return None
+            return _natively(basis.scores(content, e), basis.normalize, e, basis.drawn()[0], content.inputs, bias)
+
+        return ContentStep(run, again)
+
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
+        if order == "native":
+            return self._native_step(theta)
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
             return None
         e, normalize, weighted = self.entries, self.normalize, self.weighted and self.entries.has_weight
@@ -345,7 +366,9 @@ class BoundAttention(MemberByMember):
     @cached_property
     def is_native(self) -> bool:
         """Whether a vendor's kernel evaluates it."""
-        if self.normalize != "source" or self.score.dots is None or self.has_factors:
+        if self.normalize != "source" or self.has_factors:
+            return False
+        if not isinstance(self.score.scoring, ProductScores) and self.score.dots is None:
             return False
         # A vendor's kernel draws what it drops by itself.
         if self.observed and self.dropout[0]:
@@ -369,6 +392,9 @@ class BoundAttention(MemberByMember):
 
     def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
+        if self._of_products and self.entries.bias is None:
+            key, query = (_by_heads(cast(Tensor, t), self.K, dtype) for t in self.score.rows)
+            return query, key, None
         e, dots = self.entries, self.score.dots
         assert dots is not None
         keys, queries, biases = dots(self.score.tensors, e)
@@ -383,6 +409,11 @@ class BoundAttention(MemberByMember):
             return query, key, None
         bias = sum(biases[1:], biases[0]).transpose(-1, -2).to(dtype)  # (K, *, N, M), or (N, M) for all of them
         return query, key, bias if bias.dim() == 2 else self.heads_inside(bias)
+
+    @property
+    def _of_products(self) -> bool:
+        """Whether scores are inner products that stand by rows, and nothing else, of a batch of sequences."""
+        return len(self.batch) == 1 and isinstance(self.score.scoring, ProductScores)
 
     @property
     def few_pairs(self) -> bool:
@@ -454,8 +485,32 @@ def _in_rows(
         kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()
         factor = kept if factor is None else factor * kept
     y = scored_attention(scored.scoring, tensors, z, K, normalize == "source", entries.pattern, factor)
-    y = theta.join(y)
-    return y if bias is None else y + bias.to(y.dtype)
+    return theta.join(y, bias)
+
+
+def _natively(
+    score: Score, normalize: Normalize, entries: Entries, p: float, inputs: Inputs, bias: Tensor | None
+) -> Tensor | None:
+    """All pairs by the vendor's kernel, members side by side before and after; None where scores do not stand so."""
+    if normalize != "source" or not isinstance(score.scoring, ProductScores):
+        return None
+    value, K = inputs.rows, inputs.theta.K
+    key, query = (_by_heads(cast(Tensor, t), K, value.dtype) for t in score.rows)
+    return _joined(pair_attention(query, key, None, _by_heads(value, K, value.dtype), p, entries.causal), inputs, bias)
+
+
+def _joined(y: Tensor, inputs: Inputs, bias: Tensor | None) -> Tensor:
+    """What the parameter makes of products (B, K, N, D)."""
+    y = inputs.theta.join(y.transpose(1, 2).flatten(2), bias)
+    # A view that was made without gradients may not be written to with them.
+    return y if y._base is None or torch.is_grad_enabled() else y.detach()
+
+
+def _by_heads(rows: Tensor, K: int, dtype: torch.dtype) -> Tensor:
+    """(B, M, K d) -> (B, K, M, d), a view."""
+    B, M, width = rows.shape
+    rows = rows if rows.dtype == dtype else rows.to(dtype)
+    return rows.view(B, M, K, width // K).transpose(1, 2)
 
 
 def _itself(bound: BoundBasis) -> BoundBasis:

@@ -86,6 +86,10 @@ class BoundConcat(BoundBasis):
     def adjoint(self) -> BoundBasis:
         return BoundConcat([part.adjoint for part in self.parts]) if self.typed is None else self.typed.adjoint
 
+    @property
+    def total(self) -> BoundBasis | None:
+        return super().total if self.typed is None else self.typed.total
+
     @kept
     def typed(self) -> TypedEdges | None:
         parts = [part.typed for part in self.parts]

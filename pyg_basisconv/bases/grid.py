@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -350,7 +351,7 @@ class BoundGrid(OnImages):
             numbers += self.N * (g * q + blocks.then.shape[1])
         direct = self.norm is None and blocks.then is None and window.place is None and not window.transposed
         if direct:
-            return self.on_images(convolution(window.frame, g, lambda: theta.kernel(width)), operations, numbers)
+            return self.on_images(convolution(window.frame, g, p, partial(theta.kernel, width)), operations, numbers)
         return self.on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
             operations,

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Signature:
     flow: str = "source_to_target"
     values: str = "keep"
     merge: bool = False
-    _same: bool = field(init=False, repr=False)
+    _alike: int = field(init=False, repr=False)  # how many of the first names are those of BasisConv
 
     @classmethod
     def of(cls, layer: Any, values: str = "keep", merge: bool = False) -> "Signature":
@@ -49,13 +50,13 @@ class Signature:
         return cls(type(layer).__name__, names, layer.flow, values, merge)
 
     def __post_init__(self) -> None:
-        # Arguments in the order of BasisConv's own are taken as they are.
-        same = self.names == Call._fields[: len(self.names)] and self.flow == "source_to_target"
-        object.__setattr__(self, "_same", same)
+        pairs = zip(self.names, Call._fields, strict=False)
+        alike = len(list(takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        object.__setattr__(self, "_alike", alike if self.flow == "source_to_target" else 0)
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         """Those of BasisConv; see `read`."""
-        if self._same and not kwargs and 2 <= len(args) <= len(self.names):
+        if 2 <= len(args) <= self._alike and not kwargs:  # in the order of BasisConv's own, and taken as they are
             edges = args[1]
             if type(edges) is Tensor and edges.layout is torch.strided:
                 return Call(*args)

@@ -1,7 +1,7 @@
 """The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
 
 from .attend import Piece, attend
-from .contract import a_first, theta_first
+from .contract import a_first, summed, theta_first
 from .dense import matmul, matmuls
 from .distinct import Pairs, typed_matmul
 from .multihead import at_entries, inner, softmax
@@ -38,6 +38,7 @@ __all__ = [
     "softmax",
     "spmm",
     "spmm_rows",
+    "summed",
     "theta_first",
     "typed_matmul",
 ]

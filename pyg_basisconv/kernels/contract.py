@@ -34,6 +34,10 @@ class Rows(Protocol):
     def adjoint(self) -> "Rows":
         """The family of the transposed matrices."""
 
+    @property
+    def total(self) -> "Rows | None":
+        """The sum of the matrices, as a family of one; None where that is nothing simpler."""
+
 
 def _expanded(x: Tensor, A: Rows) -> Tensor:
     """All products side by side; by operations that can be transformed, where a derivative is taken under vmap."""
@@ -135,12 +139,27 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     Returns:
         (N, Q).
     """
-    learns = x.requires_grad and torch.is_grad_enabled()
-    u = _record_applied(x, A, True) if learns else A.expand_rows(x)  # (N, K P)
+    u = _products(x, A)
     flat = weight.flatten(0, 1)  # (K P, Q)
     if bias is None:
         return u @ flat
     return torch.addmm(bias if bias.dtype == x.dtype else bias.to(x.dtype), u, flat)
+
+
+def _products(x: Tensor, A: Rows) -> Tensor:
+    """All products side by side, (N, K P), with a record for gradients where x learns."""
+    learns = x.requires_grad and torch.is_grad_enabled()
+    return _record_applied(x, A, True) if learns else A.expand_rows(x)
+
+
+def summed(x: Tensor, A: Rows) -> Tensor:
+    r""":math:`\sum_k A_k^\top x`, in memory of its own: (M, P) -> (N, P). Differentiable in x any number of times."""
+    one = A.total
+    if one is None:
+        u = _products(x, A)
+        return u.view(u.shape[0], A.K, x.shape[1]).sum(1)
+    y = _products(x, one)
+    return x.clone() if y is x else y
 
 
 def theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:

@@ -38,18 +38,18 @@ def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arr
 
 def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
     """`spmm` of a compressed list of entries, without a record for gradients: (M, W) -> (N, W)."""
-    N = ptr.numel() - 1
     M, W = x.shape
-    E = index.numel()
+    E, dtype = index.numel(), x.dtype
     if not E or not W:
-        return x.new_zeros(N, W)
+        return x.new_zeros(ptr.numel() - 1, W)
     x = x.contiguous()
     # On CPU torch's CSR product is the faster one for narrow rows, once there are enough of them.
-    csr = x.dtype == torch.float64 or (x.dtype == torch.float32 and W <= _NARROW and E > _FEW)
+    csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
     # Not on CUDA, where it sums in no fixed order, and not under autocast, which takes it for a dense product.
     if csr and not x.is_cuda and not torch.is_autocast_enabled(x.device.type):
         values = x.new_ones(E) if weight is None else weight
-        return torch.sparse_csr_tensor(ptr, index, values, (N, M), check_invariants=False) @ x
+        size = (ptr.numel() - 1, M)
+        return torch.sparse_csr_tensor(ptr, index, values, size, check_invariants=False) @ x
     # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
 

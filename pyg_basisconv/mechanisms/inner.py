@@ -11,11 +11,12 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import check_flags, reject
 from ..kernels import ProductScores, hidden, inner
+from ..portable import portable
 from ..theta.base import project
 from ..theta.heads import all_heads, split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
 from .edges import edge_rows
-from .rows import RowScore, by_rows
+from .rows import RowScore
 
 
 def inner_score(key: Tensor, query: Tensor) -> Score:
@@ -31,7 +32,7 @@ def inner_score(key: Tensor, query: Tensor) -> Score:
 
 
 class ProductRows(RowScore):
-    """Inner products of keys, (M, K d), and queries, (N, K d)."""
+    """Inner products of keys, (*, M, K d), and queries, (*, N, K d)."""
 
     def __init__(self, key: Tensor, query: Tensor, heads: int) -> None:
         self.scoring, self.rows, self.heads = ProductScores(), (key, query), heads
@@ -160,7 +161,7 @@ class Dot(Mechanism):
                 all_heads(content.x, self.key, bias[0]),
                 all_heads(content.of_target, self.query, bias[1], scale),
             )
-        if by_rows(content) and not self.edge_dim:
+        if not self.edge_dim and not portable() and all(side.shape[:-2] == content.batch for side in sides):
             return ProductRows(*sides, H)
         key, query = (split_heads(side, H) for side in sides)
         score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))

@@ -163,8 +163,10 @@ class Theta(nn.Module):
         """The K projected members side by side: (*, M, P) -> (*, M, K D)."""
         raise NotImplementedError
 
-    def join(self, y: Tensor) -> Tensor:
-        """What `gather` makes of a family's products that stand side by side: (*, N, K D) -> (*, N, Q)."""
+    def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
+        """What `gather` makes of a family's products that stand side by side, and the bias of the layer, (Q,):
+        (*, N, K D) -> (*, N, Q).
+        """
         raise NotImplementedError
 
     def step(self, order: str) -> "Step | None":

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
-from ..kernels import a_first, matmuls, theta_first
+from ..kernels import a_first, matmuls, summed, theta_first
 from ..kernels.contract import Rows
 from .base import Blocks, Family, Members, Step, Theta, glorot, project
 from .heads import side_by_side, stacked
@@ -48,15 +48,21 @@ class Full(Theta):
         return Blocks(self.weight.unsqueeze(1))
 
     def kernel(self, width: int) -> Tensor:
-        return self.weight.permute(2, 1, 0)
+        return _weight(self).permute(2, 1, 0)
+
+
+def _weight(theta: Theta) -> Tensor:
+    """The weight, without the detour by `nn.Module.__getattr__` where it is a parameter."""
+    weight = theta._parameters.get("weight")
+    return theta.weight if weight is None else weight
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, theta.weight, bias, A)
+    return a_first(x, _weight(theta), bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, theta.weight, bias, A)
+    return theta_first(x, _weight(theta), bias, A)
 
 
 _STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
@@ -120,6 +126,9 @@ class Pass(Theta):
         alike = type(self) is Pass and not self.concatenates and len(set(self.scales)) == 1
         return self.scales[0] if alike else None
 
+    def step(self, order: str) -> Step | None:
+        return None if self.uniform is None else _summed
+
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
         scaled = {scale: _times(x, scale) for scale in set(self.scales)}
@@ -172,6 +181,15 @@ class Pass(Theta):
         shown = [] if self.scale == 1.0 else [f"scale={self.scale}"]
         shown += [f"combine={self.combine!r}"] if self.concatenates else []
         return ", ".join(shown)
+
+
+def _summed(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    scale = theta.uniform
+    if scale is None:  # it has changed
+        y = theta.contract([*A.expand(x)])
+    else:
+        y = _times(summed(x, A), scale)
+    return y if bias is None else y + bias.to(y.dtype)
 
 
 def _is_number(scale: object) -> TypeGuard[float]:

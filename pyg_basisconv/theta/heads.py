@@ -101,8 +101,9 @@ class Heads(Values):
             return family.combine(z) / self.K
         return side_by_side(family.each(stacked(z)))
 
-    def join(self, y: Tensor) -> Tensor:
-        return y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y
+    def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
+        y = y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y
+        return y if bias is None else y + bias.to(y.dtype)
 
     def dense(self, width: int = -1) -> Tensor:
         weight = self.lifted
@@ -171,8 +172,8 @@ class LowRank(Values):
     def gather(self, family: Family, z: Members) -> Tensor:
         return self.join(side_by_side(family.each(stacked(z))))
 
-    def join(self, y: Tensor) -> Tensor:
-        return product(y, self.output.flatten(0, 1).t())
+    def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
+        return product(y, self.output.flatten(0, 1).t(), None if bias is None else bias.to(y.dtype))
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
