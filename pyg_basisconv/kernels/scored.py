@@ -5,12 +5,13 @@ Everything here is node-major: what the c heads have at a node, or at an entry, 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..portable import portable
+from .activations import known
 from .multihead import (
     HELD,
     bags,
@@ -28,6 +29,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, laid_out, takes
 from .op import derivative, wide
 from .pattern import Pattern
 
@@ -51,6 +53,10 @@ class Scoring(Protocol):
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         """(c, E) the scores, by operations that have any derivatives."""
+        ...
+
+    def form(self, tensors: Tensors, c: int) -> Form | None:
+        """How the compiled kernels take them; None where they do not."""
         ...
 
 
@@ -109,6 +115,13 @@ class TermScores(NamedTuple):
         v = _of(self.activation, sum(found[1:], found[0]))
         return v.t() if out is None else (v.view(v.shape[0], *out.shape) * out).sum(-1).t()
 
+    def form(self, tensors: Tensors, c: int) -> Form | None:
+        out, activation = tensors[3], known(self.activation)
+        if activation is None:
+            return None
+        kind, inner = (TERMS, 1) if out is None else (HIDDEN, out.shape[1])
+        return Form(kind, inner, activation, slice(0, 4))
+
 
 class ProjectedScores(NamedTuple):
     """Terms <a_h, z_h> of the sources and <b_h, z_h> of the targets, which are the same nodes, added, through an
@@ -141,6 +154,10 @@ class ProjectedScores(NamedTuple):
         terms = [(z.view(len(z), c, z.shape[1] // c) * vectors).sum(-1) for vectors in tensors if vectors is not None]
         return TermScores(self.activation).plain(z, (*terms, None, None), c, pattern)
 
+    def form(self, tensors: Tensors, c: int) -> Form | None:
+        activation = known(self.activation)
+        return None if activation is None else Form(PROJECTED, 1, activation, slice(3, 5))
+
 
 class ProductScores(NamedTuple):
     """Inner products of what source and target say; the tensors are (M, c D) and (N, c D)."""
@@ -163,6 +180,12 @@ class ProductScores(NamedTuple):
         assert key is not None
         assert query is not None
         return plain_inner(heads(key, c), heads(query, c), pattern)
+
+    def form(self, tensors: Tensors, c: int) -> Form | None:
+        key, activation = tensors[0], known(None)
+        assert key is not None
+        assert activation is not None
+        return Form(PRODUCTS, key.shape[1] // c, activation, slice(0, 2))
 
 
 def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:
@@ -297,8 +320,51 @@ def _plain(
     return rows(plain_attention(score, factor, heads(z, c), normalised, pattern))
 
 
-# What `Function.apply` does besides is for transforms of `torch.func`, under which this is not called.
+class _OnePass(torch.autograd.Function):
+    """The same by the compiled kernels, which make the weights again on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        form: Form,
+        scoring: Scoring,
+        normalised: bool,
+        pattern: Pattern,
+        c: int,
+        z: Tensor,
+        factor: Tensor | None,
+        *tensors: Tensor | None,
+    ) -> Tensor:
+        made = _one_pass(form, normalised, pattern, c, z, factor, tensors).forward(keep=True)
+        ctx.save_for_backward(z, factor, *made, *tensors)
+        ctx.given = form, scoring, normalised, pattern, c
+        return cast(Tensor, made[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        z, factor, *rest = ctx.saved_tensors
+        made, tensors = rest[:3], rest[3:]
+        form, scoring, normalised, pattern, c = ctx.given
+        if torch.is_grad_enabled() or portable():
+            return None, *derivative(_plain, (scoring, normalised, pattern, c, z, factor, *tensors), grad)
+        needs_z, needs_factor, *needs = ctx.needs_input_grad[5:]
+        call = _one_pass(form, normalised, pattern, c, z, factor, tensors)
+        needed = [bool(need) for need in form.spread(needs)]
+        d_z, d_factor, found = call.backward(made, grad.contiguous(), needs_z, needs_factor, needed)
+        return None, None, None, None, None, d_z, d_factor, *found[form.slots]
+
+
+def _one_pass(
+    form: Form, normalised: bool, pattern: Pattern, c: int, z: Tensor, factor: Tensor | None, tensors: Tensors
+) -> Attend:
+    source, target, entry, *vectors = form.spread(tensors)
+    terms = (laid_out(source), laid_out(target), laid_out(entry), *(None if v is None else v.contiguous() for v in vectors))
+    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms)
+
+
+# What `Function.apply` does besides is for transforms of `torch.func`, under which these are not called.
 _record: Callable[..., Tensor] = super(torch.autograd.Function, _Attention).apply  # type: ignore[misc]
+_record_one_pass: Callable[..., Tensor] = super(torch.autograd.Function, _OnePass).apply  # type: ignore[misc]
 
 
 def scored_attention(
@@ -332,7 +398,17 @@ def scored_attention(
     """
     if portable():
         return _plain(scoring, normalised, pattern, c, z, factor, *tensors)
-    if torch.is_grad_enabled() and needs_gradient(z, factor, *tensors):
+    recorded, form, table = torch.is_grad_enabled() and needs_gradient(z, factor, *tensors), scoring.form(tensors, c), z
+    if z.dtype != wide(z):
+        table = z.to(wide(z))
+    if takes(form, (factor, *tensors), table, c, pattern):
+        assert form is not None
+        if recorded:
+            y = _record_one_pass(form, scoring, normalised, pattern, c, table, factor, *tensors)
+        else:
+            y = cast(Tensor, _one_pass(form, normalised, pattern, c, table, factor, tensors).forward(keep=False)[1])
+        return y.to(z.dtype)
+    if recorded:
         return _record(scoring, normalised, pattern, c, z, factor, *tensors)
     table = _table(z)
     score, _ = scoring.score(table, tensors, c, pattern)

@@ -1,0 +1,170 @@
+// Attention on edges, in one pass over the edges of each target or source; see attend_body.h.
+//
+// Plain C++17 without the headers of any other library. What is called is `basisconv_attend_forward_*` and
+// `basisconv_attend_backward_*`, with one argument, the `Call` below.
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define INLINE_MEMBER inline __attribute__((always_inline))
+#define INLINE static INLINE_MEMBER
+
+#ifdef __clang__
+template <typename V, typename I>
+INLINE V shuffled(V a, V b, I mask) {
+    constexpr int L = sizeof(V) / sizeof(a[0]);
+    V found;
+    for (int j = 0; j < L; j++) found[j] = (mask[j] & (2 * L - 1)) < L ? a[mask[j] & (L - 1)] : b[mask[j] & (L - 1)];
+    return found;
+}
+#define SHUFFLE(a, b, mask) shuffled(a, b, mask)
+#else
+#define SHUFFLE(a, b, mask) __builtin_shuffle(a, b, mask)
+#endif
+
+namespace {
+
+// What kernels return. Where it is not FINE, what was to be written is without meaning.
+enum Code { FINE, OUT_OF_RANGE, NO_MEMORY };
+
+enum Activation { NONE, LEAKY_RELU, RELU, SIGMOID, TANH, SEEN, SEEN_TANH };
+
+// How scores are made. TERMS: of each head a term of the source, the target and the entry, added. PROJECTED: the same,
+// where those of source and target are inner products of z with `vectors` and `others`. HIDDEN: terms of D numbers,
+// and the inner product of their activation with `vectors`. PRODUCTS: inner products of what source and target have.
+enum Kind { TERMS, PROJECTED, HIDDEN, PRODUCTS };
+
+// As the caller packs it: integers and addresses of eight bytes each. Addresses may be zero, where nothing is there or
+// nothing is wanted.
+struct Call {
+    int64_t N, M, E, c, W, D, kind, activation, normalised;
+    double slope;
+    // Entries by target, and by source; for each position by source, that by target.
+    const int32_t *ptr, *index, *t_ptr, *t_index, *t_back;
+    const void *z, *source;
+    int64_t source_stride;
+    const void* target;
+    int64_t target_stride;
+    const void* entry;
+    int64_t entry_stride;
+    const void *vectors, *others, *factor;
+    int64_t factor_stride, factor_step;
+    void *terms, *y, *stats;  // (N, 2 c) of PROJECTED; (N, c W); (N, 2 c) what is taken off scores, and 1 / sums
+    const void* grad;
+    void* known;  // (N, 3 c) room: the stats, and <grad, y> of each head
+    void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor;
+};
+
+// Ranges of rows with about as many entries each; how many there are depends on the sizes alone, so that sums which
+// are made for each of them are the same at any number of threads.
+struct Ranges {
+    const int32_t* ptr;
+    int64_t rows, count;
+
+    Ranges(const int32_t* ptr, int64_t rows, int64_t entries, int64_t width) : ptr(ptr), rows(rows) {
+        count = std::max<int64_t>(1, std::min<int64_t>(256, (entries + rows) * width >> 16));
+    }
+
+    int64_t start(int64_t k) const {
+        if (k >= count) return rows;
+        const int64_t wanted = (ptr[rows] + rows) / count * k;
+        int64_t low = 0, high = rows;
+        while (low < high) {
+            const int64_t middle = (low + high) / 2;
+            if (ptr[middle] + middle < wanted) low = middle + 1;
+            else high = middle;
+        }
+        return low;
+    }
+};
+
+// Runs f(k) for each range, on several threads where there are several ranges; the greatest of its results.
+template <typename F>
+int each_range(const Ranges& ranges, F f) {
+    int code = FINE;
+#ifdef _OPENMP
+    if (ranges.count > 1 && omp_get_max_threads() > 1 && !omp_in_parallel()) {
+#pragma omp parallel for schedule(dynamic) reduction(max : code)
+        for (int64_t k = 0; k < ranges.count; k++) code = std::max(code, f(k));
+        return code;
+    }
+#endif
+    for (int64_t k = 0; k < ranges.count; k++) code = std::max(code, f(k));
+    return code;
+}
+
+}  // namespace
+
+#define LANE_BYTES 16
+namespace plain {
+#include "lanes.h"
+#include "attend_body.h"
+}  // namespace plain
+#undef LANE_BYTES
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define BASISCONV_X86
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#define LANE_BYTES 32
+namespace avx2 {
+#include "lanes.h"
+#include "attend_body.h"
+}  // namespace avx2
+#undef LANE_BYTES
+#pragma GCC pop_options
+
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma")
+#define LANE_BYTES 64
+namespace avx512 {
+#include "lanes.h"
+#include "attend_body.h"
+}  // namespace avx512
+#undef LANE_BYTES
+#pragma GCC pop_options
+#endif
+
+namespace {
+
+typedef int (*Kernel)(const Call&);
+
+// Of the kernels for the instruction sets, the one for this machine.
+Kernel chosen(Kernel widest, Kernel wide, Kernel any) {
+#ifdef BASISCONV_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
+        return widest;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return wide;
+#endif
+    return any;
+}
+
+}  // namespace
+
+#ifdef BASISCONV_X86
+#define CHOSEN(name) chosen(avx512::name, avx2::name, plain::name)
+#else
+#define CHOSEN(name) chosen(plain::name, plain::name, plain::name)
+#endif
+
+#define EXPORTED(name, kernel)                              \
+    extern "C" __attribute__((visibility("default"))) int basisconv_##name(const void* packed) { \
+        static const Kernel run = CHOSEN(kernel);           \
+        return run(*static_cast<const Call*>(packed));      \
+    }
+
+EXPORTED(attend_forward_float, attend_forward<float>)
+EXPORTED(attend_forward_double, attend_forward<double>)
+EXPORTED(attend_backward_float, attend_backward<float>)
+EXPORTED(attend_backward_double, attend_backward<double>)

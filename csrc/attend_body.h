@@ -1,0 +1,673 @@
+// The kernels of attend.cpp, for one instruction set; see lanes.h for how it is included.
+//
+// Entries are taken in blocks, of one target each or, on the way back by sources, of one source. What a block has for
+// its entries and heads stands flat, entry by entry, and is computed with full vectors however many heads there are.
+// The softmax is made in one go: where a block has a larger score than those before, what was summed is scaled down.
+
+constexpr int64_t AHEAD = 16;  // entries between one that is read and one whose rows are fetched
+
+// Rows of a table, of which no number beyond `end` is read.
+template <typename R>
+struct Table {
+    const R* data;
+    int64_t stride;
+    const R* end;
+
+    Table(const void* from, int64_t rows, int64_t stride, int64_t width)
+        : data(static_cast<const R*>(from)), stride(stride), end(nullptr) {
+        if (data && rows) end = data + (rows - 1) * stride + width;
+    }
+    const R* row(int64_t i) const { return data + i * stride; }
+};
+
+// A vector from p on; zeros beyond the end, unless rows are known to be whole vectors.
+template <bool whole, typename R>
+INLINE typename Lanes<R>::V take(const R* p, const R* end) {
+    constexpr int L = Lanes<R>::L;
+    if (whole || end - p >= L) return load(p);
+    R held[L] = {};
+    for (int64_t j = 0; j < end - p; j++) held[j] = p[j];
+    return load<R>(held);
+}
+
+INLINE int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
+
+// Memory of one range; what does not fit makes `fine` false.
+struct Memory {
+    char* data;
+    int64_t size, used = 0;
+    bool fine;
+
+    explicit Memory(int64_t size) : data(static_cast<char*>(::operator new(size, std::nothrow))), size(size), fine(data) {}
+    ~Memory() { ::operator delete(data); }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+
+    template <typename T>
+    T* take(int64_t count) {
+        T* found = reinterpret_cast<T*>(data + used);
+        used += rounded(count * int64_t(sizeof(T)), 64);
+        return found;
+    }
+};
+
+// c heads of W columns each, side by side.
+template <typename R>
+struct Heads {
+    typedef typename Lanes<R>::I I;
+    static constexpr int L = Lanes<R>::L;
+    int64_t c, W, width, vectors;
+    bool whole;      // whether each vector is of one head
+    int32_t* first;  // the head of each vector's first column
+    int32_t* lanes;  // and of each lane, from that one on
+    I left;          // the columns of a head's last vector that are its own
+
+    Heads(int64_t c, int64_t W, Memory& memory)
+        : c(c), W(W), width(c * W), vectors((width + L - 1) / L), whole(W % L == 0), left{} {
+        first = memory.take<int32_t>(vectors);
+        lanes = memory.take<int32_t>(vectors * L);
+        for (int64_t k = 0; k < vectors; k++) {
+            first[k] = int32_t(k * L / W);
+            for (int64_t j = 0; j < L; j++)
+                lanes[k * L + j] = k * L + j < width ? int32_t((k * L + j) / W) - first[k] : 0;
+        }
+        for (int64_t j = 0; j < W % L; j++) left[j] = -1;
+    }
+
+    static int64_t room(int64_t c, int64_t W) { return (c * W / L + 2) * (L + 1) * 4 + 256; }
+};
+
+// For each entry and head the inner product of what a row and the entry's row have there, flat.
+template <bool whole, typename R>
+void inner_products(
+    const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
+) {
+    typedef typename Lanes<R>::V V;
+    typedef typename Lanes<R>::I I;
+    constexpr int L = Lanes<R>::L;
+    const int64_t total = count * heads.c, full = heads.W / L;
+    int64_t i = 0, column = 0;
+    for (int64_t done = 0; done < total; done += L) {
+        V parts[L];
+#pragma GCC unroll 16
+        for (int l = 0; l < L; l++) {
+            const R *a = row + column, *b = rows[i] + column;
+            V sum{};
+            for (int64_t k = 0; k < full; k++, a += L, b += L) sum += load(a) * load(b);
+            if (!whole) sum += (V)((I)(take<false>(a, row_end) * take<false>(b, end)) & heads.left);
+            parts[l] = sum;
+            column += heads.W;
+            if (column == heads.width) {
+                column = 0;
+                i += i + 1 < count;  // the last lanes of all may be of no entry
+            }
+        }
+        store(out + done, lane_sums<R>(parts));
+    }
+}
+
+// Some vectors of columns from `start` on: to each, the sum over entries of its head's weight times the entry's row.
+template <int K, bool whole, typename R>
+INLINE void accumulate_some(
+    const Heads<R>& heads, int64_t start, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
+) {
+    typedef typename Lanes<R>::V V;
+    typedef typename Lanes<R>::I I;
+    constexpr int L = Lanes<R>::L;
+    V sum[K] = {};
+    const int32_t *first = heads.first + start, *lanes = heads.lanes + start * L;
+    I mask[K];
+    if (!whole)
+        for (int k = 0; k < K; k++)
+            for (int j = 0; j < L; j++) mask[k][j] = lanes[k * L + j];
+    for (int64_t i = 0; i < count; i++, weight += heads.c) {
+        const R* row = rows[i] + start * L;
+#pragma GCC unroll 8
+        for (int k = 0; k < K; k++) {
+            V w;
+            if (whole) {
+                w = all<R>(weight[first[k]]);
+            } else {
+                const V some = load(weight + first[k]);
+                w = SHUFFLE(some, some, mask[k]);
+            }
+            sum[k] += w * take<whole>(row + k * L, end);
+        }
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < K; k++) store(out + (start + k) * L, load(out + (start + k) * L) + sum[k]);
+}
+
+// The same for all columns; `out` has room for whole vectors, and the weights for one more.
+template <bool whole, typename R>
+void accumulate(
+    const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
+) {
+    int64_t k = 0, last = heads.vectors;
+    for (; k + 8 <= last; k += 8) accumulate_some<8, whole>(heads, k, count, weight, rows, end, out);
+    if (last - k >= 4) accumulate_some<4, whole>(heads, k, count, weight, rows, end, out), k += 4;
+    if (last - k >= 2) accumulate_some<2, whole>(heads, k, count, weight, rows, end, out), k += 2;
+    if (last - k >= 1) accumulate_some<1, whole>(heads, k, count, weight, rows, end, out);
+}
+
+// Of many numbers, whole vectors of them.
+template <typename R>
+void activate_all(int64_t activation, R slope, const R* in, R* out, int64_t count) {
+    for (int64_t j = 0; j < count; j += Lanes<R>::L) store(out + j, activate<R>(activation, slope, load(in + j)));
+}
+
+// Writes the derivatives at u, where the function is v, over u.
+template <typename R>
+void derive_all(int64_t activation, R slope, R* u, const R* v, int64_t count) {
+    for (int64_t j = 0; j < count; j += Lanes<R>::L)
+        store(u + j, derivative<R>(activation, slope, load(u + j), load(v + j)));
+}
+
+// One pass over a range of targets, or of sources: what it reads, and its memory.
+template <typename R>
+struct Pass {
+    typedef typename Lanes<R>::V V;
+    static constexpr int L = Lanes<R>::L;
+
+    const Call& call;
+    const bool by_source, normalised;
+    const int64_t c, kind, activation;
+    const R slope;
+    // Of the entries' other ends: what scores read, and what is summed, which on the way back is of the gradient.
+    const int64_t others, entries;
+    const int32_t *ptr, *index, *place;
+    const Table<R> own_terms, other_terms, own_rows, other_rows, entry, vectors;
+    const R* factor;
+    const R* known;
+    const int64_t block, period, flat, widest;
+    R *raw, *score, *weight, *dot, *top, *inverse, *delta, *factors, *nothing, *at_ends, *sums, *term_sums, *vector_sums;
+    R *tops, *totals;
+    const R **terms_of, **rows_of;
+    // Of HIDDEN, (block, layer): the hidden layer before its activation, and under it.
+    const int64_t layer;
+    R *before, *after;
+    const R **befores, **afters;
+    Memory memory;
+    const Heads<R> z, d;
+
+    static int64_t inner(const Call& k) { return k.kind == TERMS || k.kind == PROJECTED ? 1 : k.D; }
+    static int64_t common(int64_t c) {  // the least common multiple with L
+        int64_t found = c;
+        while (found % L) found += c;
+        return found;
+    }
+    static int64_t blocks_of(const Call& k) {
+        const int64_t most = std::max(k.c * k.W, k.c * inner(k));
+        return std::max<int64_t>(8, std::min<int64_t>(64, 8192 / most));
+    }
+    int64_t room() const {
+        const int64_t pointers = 4 * (block + 8) * int64_t(sizeof(void*));
+        const int64_t tables = Heads<R>::room(c, call.W) + Heads<R>::room(c, inner(call));
+        const int64_t numbers = 8 * flat + 4 * widest + 3 * (period + L) + 2 * block * layer;
+        return numbers * int64_t(sizeof(R)) + pointers + tables + 64 * 32;
+    }
+    Table<R> end_terms(bool source) const {
+        const int64_t width = c * inner(call);
+        if (kind == PROJECTED) {
+            const R* terms = static_cast<const R*>(call.terms);
+            return Table<R>(source ? terms : terms + c, call.N, 2 * c, width);
+        }
+        if (source) return Table<R>(call.source, call.M, call.source_stride, width);
+        return Table<R>(call.target, call.N, call.target_stride, width);
+    }
+    Table<R> end_rows(bool source) const {
+        const int64_t width = c * call.W;
+        return source ? Table<R>(call.z, call.M, width, width) : Table<R>(call.grad, call.N, width, width);
+    }
+
+    Pass(const Call& k, bool by_source)
+        : call(k), by_source(by_source), normalised(k.normalised), c(k.c), kind(k.kind), activation(k.activation),
+          slope(R(k.slope)), others(by_source ? k.N : k.M), entries(k.E), ptr(by_source ? k.t_ptr : k.ptr),
+          index(by_source ? k.t_index : k.index), place(by_source ? k.t_back : nullptr),
+          own_terms(end_terms(by_source)), other_terms(end_terms(!by_source)), own_rows(end_rows(by_source)),
+          other_rows(end_rows(!by_source)), entry(k.entry, k.E, k.entry_stride, c * inner(k)),
+          vectors(k.vectors, 1, 0, c * (kind == PROJECTED ? k.W : inner(k))), factor(static_cast<const R*>(k.factor)),
+          known(static_cast<const R*>(k.known)), block(blocks_of(k)), period(common(c)),
+          flat(rounded(block * c, period) + period), widest(rounded(c * std::max(k.W, inner(k)), L) + L),
+          layer(k.kind == HIDDEN ? rounded(c * k.D, L) : 0), memory(room()),
+          z(c, k.W, memory), d(c, inner(k), memory) {
+        if (!memory.fine) return;
+        for (R** of : {&raw, &score, &weight, &dot, &top, &inverse, &delta, &factors}) *of = memory.take<R>(flat);
+        for (R** of : {&nothing, &sums, &term_sums, &vector_sums}) *of = memory.take<R>(widest);
+        for (R** of : {&at_ends, &tops, &totals}) *of = memory.take<R>(period + L);
+        terms_of = memory.take<const R*>(block);
+        rows_of = memory.take<const R*>(block);
+        befores = memory.take<const R*>(block);
+        afters = memory.take<const R*>(block);
+        before = memory.take<R>(block * layer);
+        after = memory.take<R>(block * layer);
+        for (int64_t i = 0; i < block; i++) befores[i] = before + i * layer, afters[i] = after + i * layer;
+        std::memset(before, 0, block * layer * sizeof(R));
+        std::memset(nothing, 0, widest * sizeof(R));
+        for (R* of : {raw, score, weight, dot, top, inverse, delta, factors}) std::memset(of, 0, flat * sizeof(R));
+    }
+
+    int64_t at(int64_t p) const { return place ? place[p] : p; }
+
+    static void zero(R* of, int64_t count) { std::memset(of, 0, rounded(count, L) * sizeof(R)); }
+
+    void copy(R* to, const R* from) const {
+        if (c % L == 0)
+            for (int64_t h = 0; h < c; h += L) store(to + h, load(from + h));
+        else
+            for (int64_t h = 0; h < c; h++) to[h] = from[h];
+    }
+
+    static INLINE_MEMBER void fetch(const R* row, int64_t width) {
+        const char* from = reinterpret_cast<const char*>(row);
+        const int64_t bytes = std::min<int64_t>(width * int64_t(sizeof(R)), 1024);
+        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(from + b);
+    }
+
+    // Finds the rows of entries p .. p + count - 1; false where an index is out of its range.
+    bool gather(int64_t p, int64_t count, bool with_rows) {
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t o = index[p + i];
+            if (o < 0 || o >= others) return false;
+            terms_of[i] = other_terms.data ? other_terms.row(o) : nothing;
+            if (with_rows) rows_of[i] = other_rows.row(o);
+            if (p + i + AHEAD < entries) {
+                const int64_t next = index[p + i + AHEAD];
+                if (other_terms.data) fetch(other_terms.data + next * other_terms.stride, d.width);
+                if (with_rows) fetch(other_rows.data + next * other_rows.stride, z.width);
+                if (by_source && normalised) fetch(known + next * 3 * c, 3 * c);
+            }
+        }
+        return true;
+    }
+
+    const R* own_of(int64_t n) const { return own_terms.data ? own_terms.row(n) : nothing; }
+    const R* own_end() const { return own_terms.data ? own_terms.end : nothing + widest; }
+
+    // Of each entry and head the inner product with a row; and += the sum of entries' rows under weights of each head.
+    static void products(
+        const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
+    ) {
+        if (heads.whole) inner_products<true>(heads, count, row, row_end, rows, end, out);
+        else inner_products<false>(heads, count, row, row_end, rows, end, out);
+    }
+    static void add(
+        const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
+    ) {
+        if (heads.whole) accumulate<true>(heads, count, weight, rows, end, out);
+        else accumulate<false>(heads, count, weight, rows, end, out);
+    }
+
+    // The scores of a block, flat; before their activation too, where they are of one number.
+    void make_scores(int64_t n, int64_t p, int64_t count) {
+        const R* own = own_of(n);
+        if (kind == HIDDEN) return make_hidden(own, p, count);
+        if (kind == PRODUCTS) return products(d, count, own, own_end(), terms_of, other_terms.end, score);
+        for (int64_t i = 0; i < count; i++) {
+            const R* other = terms_of[i];
+            R* u = raw + i * c;
+            if (c % L == 0)
+                for (int64_t h = 0; h < c; h += L) store(u + h, load(own + h) + load(other + h));
+            else
+                for (int64_t h = 0; h < c; h++) u[h] = own[h] + other[h];
+            if (entry.data) {
+                const R* more = entry.row(at(p + i));
+                for (int64_t h = 0; h < c; h++) u[h] += more[h];
+            }
+        }
+        activate_all(activation, slope, raw, score, count * c);
+    }
+
+    void make_hidden(const R* own, int64_t p, int64_t count) {
+        const int64_t width = d.width;
+        for (int64_t i = 0; i < count; i++) {
+            const R *__restrict mine = own, *__restrict other = terms_of[i];
+            R* __restrict u = before + i * layer;
+            for (int64_t j = 0; j < width; j++) u[j] = mine[j] + other[j];
+            if (entry.data) {
+                const R* __restrict more = entry.row(at(p + i));
+                for (int64_t j = 0; j < width; j++) u[j] += more[j];
+            }
+        }
+        activate_all(activation, slope, before, after, count * layer);
+        products(d, count, vectors.data, vectors.end, afters, after + block * layer, score);
+    }
+
+    void make_factors(int64_t p, int64_t count) {
+        for (int64_t i = 0; i < count; i++) {
+            const R* from = factor + at(p + i) * call.factor_stride;
+            for (int64_t h = 0; h < c; h++) factors[i * c + h] = from[h * call.factor_step];
+        }
+    }
+
+    // Makes the flat array whole up to a period with what changes nothing.
+    void pad(R* array, int64_t count, R value) const {
+        for (int64_t j = count * c; j < rounded(count * c, period); j++) array[j] = value;
+    }
+
+    // (c) += the sums over the entries of a flat array.
+    void add_up(R* array, int64_t count, R* into) const {
+        pad(array, count, 0);
+        for (int64_t k = 0; k < period; k += L) {
+            V sum{};
+            for (int64_t j = k; j < count * c; j += period) sum += load(array + j);
+            store(at_ends + k, sum);
+        }
+        fold(into);
+    }
+    void fold(R* into) const {
+        if (period == c) {
+            for (int64_t h = 0; h < c; h += L) store(into + h, load(into + h) + load(at_ends + h));
+            return;
+        }
+        for (int64_t k = 0; k < period; k += c)
+            for (int64_t h = 0; h < c; h++) into[h] += at_ends[k + h];
+    }
+
+    // Weights of a block before they are divided, flat; what was summed of this target until now is scaled with them.
+    void exponentials_of(int64_t count) {
+        constexpr R least = -std::numeric_limits<R>::infinity();
+        pad(score, count, least);
+        bool grown = false;
+        for (int64_t k = 0; k < period; k += L) {
+            V most = all<R>(least);
+            for (int64_t j = k; j < count * c; j += period) {
+                const V s = load(score + j);
+                most = pick<R>(s > most, s, most);
+            }
+            store(at_ends + k, most);
+        }
+        for (int64_t h = 0; h < c; h++) {
+            R most = at_ends[h];
+            for (int64_t k = c; k < period; k += c) most = std::max(most, at_ends[h + k]);
+            dot[h] = 0;  // by how much the sums shrink: there are none where nothing was seen
+            if (most > tops[h]) {
+                if (tops[h] > least) grown = true;
+                delta[h] = tops[h] - most;
+                tops[h] = most;
+            } else {
+                delta[h] = 0;
+            }
+        }
+        if (grown) shrink();
+        for (int64_t k = 0; k < period; k += c)
+            for (int64_t h = 0; h < c; h++) at_ends[k + h] = base(tops[h]);
+        for (int64_t k = 0; k < period; k += L) {
+            const V top = load(at_ends + k);
+            V sum{};
+            for (int64_t j = k; j < count * c; j += period) {
+                const V w = exponential<R>(load(score + j) - top);
+                store(weight + j, w);
+                sum += w;
+            }
+            store(at_ends + k, sum);
+        }
+        fold(totals);
+    }
+
+    // What is taken off the scores: the greatest, unless it is infinite.
+    static R base(R top) {
+        const R most = std::numeric_limits<R>::max();
+        return top >= -most && top <= most ? top : R(0);
+    }
+
+    // Multiplies what was summed by e^delta.
+    void shrink() {
+        for (int64_t h = 0; h < c; h += L) store(dot + h, exponential<R>(load(delta + h)));
+        for (int64_t h = 0; h < c; h++) totals[h] = totals[h] ? totals[h] * dot[h] : totals[h];
+        for (int64_t h = 0; h < c; h++)
+            for (int64_t j = h * z.W; j < (h + 1) * z.W; j++) sums[j] *= dot[h];
+    }
+
+    bool forward(int64_t n) {
+        const int64_t start = ptr[n], end = ptr[n + 1];
+        if (start < 0 || end < start || end > entries) return false;
+        zero(sums, z.width);
+        zero(totals, c);
+        for (int64_t h = 0; h < c; h++) tops[h] = -std::numeric_limits<R>::infinity();
+        for (int64_t p = start; p < end; p += block) {
+            const int64_t count = std::min(block, end - p);
+            if (!gather(p, count, true)) return false;
+            make_scores(n, p, count);
+            if (normalised) exponentials_of(count);
+            R* used = normalised ? weight : score;
+            if (factor) {
+                make_factors(p, count);
+                for (int64_t j = 0; j < count * c; j += L) store(used + j, load(used + j) * load(factors + j));
+            }
+            add(z, count, used, rows_of, other_rows.end, sums);
+        }
+        R* y = static_cast<R*>(call.y) + n * z.width;
+        if (!normalised) {
+            std::memcpy(y, sums, z.width * sizeof(R));
+            return true;
+        }
+        for (int64_t h = 0; h < c; h++) {
+            const R share = 1 / (totals[h] == 0 ? R(1) : totals[h]);
+            if (call.stats) {
+                R* stats = static_cast<R*>(call.stats) + n * 2 * c;
+                stats[h] = base(tops[h]);
+                stats[c + h] = share;
+            }
+            for (int64_t j = h * z.W; j < (h + 1) * z.W; j++) y[j] = sums[j] * share;
+        }
+        return true;
+    }
+
+    // What backward passes know of a block: weights, inner products of rows and gradients, gradients of scores, in `dot`
+    // the products; `delta` is written over with the gradients.
+    void gradients(int64_t n, int64_t p, int64_t count, bool of_scores) {
+        make_scores(n, p, count);
+        if (normalised) {
+            for (int64_t i = 0; i < count; i++) {
+                const R* about = known + (by_source ? index[p + i] : n) * 3 * c;
+                copy(top + i * c, about);
+                copy(inverse + i * c, about + c);
+                copy(delta + i * c, about + 2 * c);
+            }
+            for (int64_t j = 0; j < count * c; j += L)
+                store(weight + j, exponential<R>(load(score + j) - load(top + j)) * load(inverse + j));
+        } else {
+            for (int64_t j = 0; j < count * c; j += L) store(weight + j, load(score + j));
+        }
+        if (factor) make_factors(p, count);
+        if (!of_scores) return;
+        products(z, count, own_rows.row(n), own_rows.end, rows_of, other_rows.end, dot);
+        if (kind == HIDDEN) derive_all(activation, slope, before, after, count * layer);
+        for (int64_t j = 0; j < count * c; j += L) {
+            V down = load(dot + j);
+            if (factor) down *= load(factors + j);
+            if (normalised) down = load(weight + j) * (down - load(delta + j));
+            if (kind == TERMS || kind == PROJECTED)
+                down *= derivative<R>(activation, slope, load(raw + j), load(score + j));
+            store(delta + j, down);
+        }
+    }
+
+    // += what the scores of a block pass on to their own end's terms, in `delta`; of HIDDEN without its vectors.
+    void add_terms(int64_t count, R* into) {
+        if (kind == PRODUCTS) add(d, count, delta, terms_of, other_terms.end, into);
+        else if (kind == HIDDEN) add(d, count, delta, befores, before + block * layer, into);
+        else add_up(delta, count, into);
+    }
+
+    // The gradients of entries' terms of a block.
+    void write_entries(int64_t p, int64_t count) {
+        R* out = static_cast<R*>(call.d_entry) + p * d.width;
+        if (kind == TERMS) {
+            std::memcpy(out, delta, count * c * sizeof(R));
+            return;
+        }
+        for (int64_t i = 0; i < count; i++, out += d.width)
+            for (int64_t h = 0; h < c; h++)
+                for (int64_t j = h * d.W; j < (h + 1) * d.W; j++)
+                    out[j] = delta[i * c + h] * vectors.data[j] * befores[i][j];
+    }
+
+    // What is known of a target: what its scores are taken off, by what they are divided, and <grad, y> of each head.
+    void know(int64_t n) {
+        const R *g = own_rows.row(n), *y = static_cast<const R*>(call.y) + n * z.width, *end = y + (call.N - n) * z.width;
+        R* about = static_cast<R*>(call.known) + n * 3 * c;
+        const R* stats = static_cast<const R*>(call.stats) + n * 2 * c;
+        for (int64_t j = 0; j < 2 * c; j++) about[j] = stats[j];
+        products(z, 1, g, own_rows.end, &y, end, dot);
+        for (int64_t h = 0; h < c; h++) about[2 * c + h] = dot[h];
+    }
+
+    // The way back at a target. The gradient of vectors is added to `partial`.
+    bool backward_target(int64_t n, R* partial) {
+        const int64_t start = ptr[n], end = ptr[n + 1];
+        if (start < 0 || end < start || end > entries) return false;
+        if (normalised) know(n);
+        const bool own = call.d_target, learns = kind == HIDDEN && call.d_vectors;
+        if (!own && !learns && !call.d_entry && !call.d_factor) return true;
+        zero(term_sums, d.width);
+        if (learns) zero(vector_sums, d.width);
+        for (int64_t p = start; p < end; p += block) {
+            const int64_t count = std::min(block, end - p);
+            if (!gather(p, count, true)) return false;
+            gradients(n, p, count, true);
+            if (call.d_factor) {
+                R* out = static_cast<R*>(call.d_factor) + p * c;
+                for (int64_t j = 0; j < count * c; j++) out[j] = weight[j] * dot[j];
+            }
+            if (own) add_terms(count, term_sums);
+            if (learns) add(d, count, delta, afters, after + block * layer, vector_sums);
+            if (call.d_entry) write_entries(p, count);
+        }
+        if (own) write_terms(static_cast<R*>(call.d_target) + n * d.width);
+        if (learns)
+            for (int64_t j = 0; j < d.width; j++) partial[j] += vector_sums[j];
+        return true;
+    }
+    void write_terms(R* out) const {
+        if (kind == HIDDEN)
+            for (int64_t j = 0; j < d.width; j++) out[j] = term_sums[j] * vectors.data[j];
+        else
+            std::memcpy(out, term_sums, d.width * sizeof(R));
+    }
+
+    // The way back at a source. The gradients of both vectors are added to `partial`, one behind the other.
+    bool backward_source(int64_t m, R* partial) {
+        const int64_t start = ptr[m], end = ptr[m + 1];
+        if (start < 0 || end < start || end > entries) return false;
+        const bool own = call.d_source || kind == PROJECTED;
+        zero(sums, z.width);
+        zero(term_sums, d.width);
+        for (int64_t p = start; p < end; p += block) {
+            const int64_t count = std::min(block, end - p);
+            if (!gather(p, count, true)) return false;
+            gradients(m, p, count, own);
+            if (own) add_terms(count, term_sums);
+            if (!call.d_z) continue;
+            if (factor)
+                for (int64_t j = 0; j < count * c; j += L) store(weight + j, load(weight + j) * load(factors + j));
+            add(z, count, weight, rows_of, other_rows.end, sums);
+        }
+        if (kind == PROJECTED) {
+            const R *row = own_rows.row(m), *end = own_rows.end;
+            R* at_target = totals;
+            const R* from = static_cast<const R*>(call.d_target) + m * c;
+            for (int64_t h = 0; h < c; h++) at_target[h] = from[h];
+            const R *a = vectors.data, *b = static_cast<const R*>(call.others);
+            if (call.d_z) {
+                add(z, 1, term_sums, &a, vectors.end, sums);
+                add(z, 1, at_target, &b, b + z.width, sums);
+            }
+            if (call.d_vectors) {
+                add(z, 1, term_sums, &row, end, partial);
+                add(z, 1, at_target, &row, end, partial + widest);
+            }
+        } else if (own) {
+            write_terms(static_cast<R*>(call.d_source) + m * d.width);
+        }
+        if (call.d_z) std::memcpy(static_cast<R*>(call.d_z) + m * z.width, sums, z.width * sizeof(R));
+        return true;
+    }
+    // The terms of a node: inner products of its row with both vectors.
+    bool project(int64_t n) {
+        const R* row = static_cast<const R*>(call.z) + n * z.width;
+        const R* end = static_cast<const R*>(call.z) + call.N * z.width;
+        R* out = static_cast<R*>(call.terms) + n * 2 * c;
+        for (const void* which : {call.vectors, call.others}) {
+            const R *v = static_cast<const R*>(which), *v_end = v + z.width;
+            products(z, 1, v, v_end, &row, end, dot);
+            for (int64_t h = 0; h < c; h++) out[h] = dot[h];
+            out += c;
+        }
+        return true;
+    }
+};
+
+// Runs f(pass, k, row) for each row of each range, and tells what went wrong.
+template <typename R, typename F>
+int each_row(const Call& call, const Ranges& ranges, bool by_source, F f) {
+    return each_range(ranges, [&](int64_t k) -> int {
+        Pass<R> pass(call, by_source);
+        if (!pass.memory.fine) return NO_MEMORY;
+        for (int64_t n = ranges.start(k), last = ranges.start(k + 1); n < last; n++)
+            if (!f(pass, k, n)) return OUT_OF_RANGE;
+        return FINE;
+    });
+}
+
+template <typename R>
+int attend_forward(const Call& call) {
+    const Ranges targets(call.ptr, call.N, call.E, call.c * std::max(call.W, call.D));
+    if (call.kind == PROJECTED) {
+        const int code = each_row<R>(call, targets, false, [](Pass<R>& pass, int64_t, int64_t n) { return pass.project(n); });
+        if (code) return code;
+    }
+    return each_row<R>(call, targets, false, [](Pass<R>& pass, int64_t, int64_t n) { return pass.forward(n); });
+}
+
+// Parts of the sums of two vectors at most, one for each range, which are added in the order of the ranges.
+template <typename R>
+struct Parts {
+    int64_t count, stride;
+    Memory memory;
+    R* data;
+
+    Parts(int64_t count, int64_t width)
+        : count(count), stride(2 * (rounded(width, Lanes<R>::L) + Lanes<R>::L)), memory(count * stride * int64_t(sizeof(R))) {
+        data = memory.take<R>(count * stride);
+        if (memory.fine) std::memset(data, 0, count * stride * sizeof(R));
+    }
+    R* part(int64_t k) const { return data + k * stride; }
+    void add(int64_t from, int64_t width, void* into) const {
+        R* out = static_cast<R*>(into);
+        for (int64_t j = 0; j < width; j++) out[j] = 0;
+        for (int64_t k = 0; k < count; k++)
+            for (int64_t j = 0; j < width; j++) out[j] += part(k)[from + j];
+    }
+};
+
+template <typename R>
+int attend_backward(const Call& call) {
+    const int64_t width = call.c * std::max(call.W, call.D);
+    const Ranges targets(call.ptr, call.N, call.E, width);
+    {
+        const bool learns = call.kind == HIDDEN && call.d_vectors;
+        const Parts<R> parts(learns ? targets.count : 0, width);
+        if (!parts.memory.fine) return NO_MEMORY;
+        const int code = each_row<R>(call, targets, false, [&](Pass<R>& pass, int64_t k, int64_t n) {
+            return pass.backward_target(n, parts.part(k));
+        });
+        if (code) return code;
+        if (learns) parts.add(0, call.c * call.D, call.d_vectors);
+    }
+    const bool learns = call.kind == PROJECTED && call.d_vectors;
+    if (!call.d_z && !call.d_source && !learns) return FINE;
+    const Ranges sources(call.t_ptr, call.M, call.E, width);
+    const Parts<R> parts(learns ? sources.count : 0, width);
+    if (!parts.memory.fine) return NO_MEMORY;
+    const int code = each_row<R>(call, sources, true, [&](Pass<R>& pass, int64_t k, int64_t m) {
+        return pass.backward_source(m, parts.part(k));
+    });
+    if (code) return code;
+    if (learns) {
+        parts.add(0, call.c * call.W, call.d_vectors);
+        parts.add(parts.stride / 2, call.c * call.W, call.d_others);
+    }
+    return FINE;
+}

@@ -1,0 +1,189 @@
+"""Attention on edges by the compiled kernels, `csrc/attend.cpp`: one pass over the entries of each target, and on the
+way back one over those of each source. Nothing of the size of all entries is held.
+"""
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ..errors import reject
+from ..portable import faked
+from .activations import Known
+from .backend import library
+from .pattern import Pattern, extremes
+
+Kernel = Callable[[bytes], int]
+
+# How scores are made, as `Kind` in the kernels says.
+TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
+
+_CALL = struct.Struct("=9qd29q")  # `Call` in the kernels
+_OUT_OF_RANGE = 1
+_PLAIN = (Tensor, Parameter)
+_DTYPES = {torch.float32: "float", torch.float64: "double"}
+
+
+class Form(NamedTuple):
+    """Scores as the kernels take them.
+
+    kind: one of the above.
+    inner: how many numbers a head's terms have.
+    activation: of the terms.
+    slots: where the tensors that are scored stand among terms of the sources, the targets and the entries, and two
+    vectors of each head.
+    """
+
+    kind: int
+    inner: int
+    activation: Known
+    slots: slice
+
+    def spread(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """All five, those that there are."""
+        found: list[Tensor | None] = [None] * 5
+        found[self.slots] = tensors
+        return found
+
+
+@cache
+def _kernel(name: str, dtype: torch.dtype) -> Kernel | None:
+    """One of the kernels, by which numbers it is for; None where there is no library."""
+    found = library()
+    if found is None:
+        return None
+    kernel = found[f"basisconv_{name}_{_DTYPES[dtype]}"]
+    kernel.argtypes, kernel.restype = (ctypes.c_char_p,), ctypes.c_int
+    return kernel
+
+
+def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
+    """Whether the kernels take these tensors, factors among them, and this pattern."""
+    if form is None or z.dtype not in _DTYPES or not z.is_cpu or _kernel("attend_forward", z.dtype) is None:
+        return False
+    if torch.compiler.is_compiling() or faked() or not (c and form.inner and z.numel() and pattern.N):
+        return False
+    if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
+        return False
+    return all(
+        t is None or (type(t) in _PLAIN and t.dtype == z.dtype and t.is_cpu and not t.is_neg()) for t in (z, *tensors)
+    )
+
+
+def _address(t: Tensor | None) -> int:
+    return 0 if t is None else t.data_ptr()
+
+
+def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
+    """The address of rows and the step from one to the next."""
+    if t is None:
+        return 0, 0
+    if t.shape != (rows, width):
+        reject("tensors", f"{rows} rows of {width}", tuple(t.shape), "pass those of this pattern")
+    return t.data_ptr(), t.stride(0)
+
+
+def laid_out(t: Tensor | None) -> Tensor | None:
+    """The same rows, the numbers of each side by side."""
+    return t if t is None or t.stride(-1) == 1 else t.contiguous()
+
+
+class Attend:
+    """One call of the kernels: what it reads, with which these are called.
+
+    Args:
+        form: of the scores.
+        normalised: whether they go through a softmax.
+        c: how many heads there are.
+        pattern: of the entries.
+        z: (M, c W), contiguous.
+        factor: (E, c), or None.
+        terms: of sources, targets and entries, rows each, and two vectors, (c, D); or None.
+    """
+
+    def __init__(
+        self,
+        form: Form,
+        normalised: bool,
+        c: int,
+        pattern: Pattern,
+        z: Tensor,
+        factor: Tensor | None,
+        terms: Sequence[Tensor | None],
+    ) -> None:
+        self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
+        self.z, self.factor, self.terms = z, factor, terms
+
+    def _run(
+        self, name: str, across: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
+    ) -> None:
+        form, pattern, z, c = self.form, self.pattern, self.z, self.c
+        source, target, entry, *vectors = self.terms
+        ptr, index = pattern.one_way
+        M, N, E, W, width = pattern.M, pattern.N, index.numel(), z.shape[1] // c, c * form.inner
+        sides = (*_rows(source, M, width), *_rows(target, N, width), *_rows(entry, E, width))
+        factor = self.factor
+        if factor is not None and factor.shape != (E, c):
+            reject("factor", f"{E} rows of {c}", tuple(factor.shape), "pass those of this pattern")
+        strides = (0, 0) if factor is None else factor.stride()
+        sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
+        call = _CALL.pack(
+            *sizes,
+            form.activation.slope,
+            *(ptr.data_ptr(), index.data_ptr(), *across),
+            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides),
+            *map(_address, made),
+            *map(_address, back),
+        )
+        kernel = _kernel(name, z.dtype)
+        assert kernel is not None
+        code = kernel(call)
+        if code == _OUT_OF_RANGE:
+            reject("index", f"integers from 0 to {M - 1}", extremes(index), "correct the edges")
+        if code:
+            raise MemoryError
+
+    def forward(self, keep: bool) -> list[Tensor | None]:
+        """The sums, (N, c W), and what is to be kept for the way back, if it is."""
+        z, c, N = self.z, self.c, self.pattern.N
+        terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
+        stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
+        made = [terms, z.new_empty(N, z.shape[1]), stats]
+        self._run("attend_forward", (0, 0, 0), made, [None] * 9)
+        return made
+
+    def backward(
+        self, made: Sequence[Tensor | None], grad: Tensor, needs_z: bool, needs_factor: bool, needs: Sequence[bool]
+    ) -> tuple[Tensor | None, Tensor | None, list[Tensor | None]]:
+        """The gradients of z, of the factors and of the terms, those that are needed."""
+        form, pattern, z, c = self.form, self.pattern, self.z, self.c
+        M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
+        source, target, entry, vectors, others = needs
+        d_z = torch.empty_like(z) if needs_z else None
+        d_factor = z.new_empty(E, c) if needs_factor else None
+        found = [
+            z.new_empty(rows, width) if needed else None
+            for needed, rows in ((source, M), (target, N), (entry, E))
+        ]
+        if form.kind == PROJECTED:
+            vectors = others = vectors or others
+            found[1] = z.new_empty(N, c)
+        found += [
+            torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
+            for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
+        ]
+        known = z.new_empty(N, 3 * c) if self.normalised else None
+        across = (0, 0, 0)
+        if self.factor is not None or self.terms[2] is not None:
+            _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
+            across = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
+        elif needs_z or source or form.kind == PROJECTED:
+            _, _, t_ptr, t_index = pattern.both_ways
+            across = t_ptr.data_ptr(), t_index.data_ptr(), 0
+        self._run("attend_backward", across, made, [grad, known, d_z, *found, d_factor])
+        return d_z, d_factor, found
