@@ -17,17 +17,19 @@
 #define INLINE_MEMBER inline __attribute__((always_inline))
 #define INLINE static INLINE_MEMBER
 
+// Lanes of two vectors, by constants; and of one, by a vector of places.
 #ifdef __clang__
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 template <typename V, typename I>
-INLINE V shuffled(V a, V b, I mask) {
-    constexpr int L = sizeof(V) / sizeof(a[0]);
+INLINE V permuted(V v, I places) {
     V found;
-    for (int j = 0; j < L; j++) found[j] = (mask[j] & (2 * L - 1)) < L ? a[mask[j] & (L - 1)] : b[mask[j] & (L - 1)];
+    for (unsigned j = 0; j < sizeof(V) / sizeof(v[0]); j++) found[j] = v[places[j]];
     return found;
 }
-#define SHUFFLE(a, b, mask) shuffled(a, b, mask)
+#define PERMUTE(v, places) permuted(v, places)
 #else
-#define SHUFFLE(a, b, mask) __builtin_shuffle(a, b, mask)
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (I){__VA_ARGS__})
+#define PERMUTE(v, places) __builtin_shuffle(v, places)
 #endif
 
 namespace {

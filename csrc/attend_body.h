@@ -129,7 +129,7 @@ INLINE void accumulate_some(
                 w = all<R>(weight[first[k]]);
             } else {
                 const V some = load(weight + first[k]);
-                w = SHUFFLE(some, some, mask[k]);
+                w = PERMUTE(some, mask[k]);
             }
             sum[k] += w * take<whole>(row + k * L, end);
         }

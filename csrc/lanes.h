@@ -132,27 +132,33 @@ INLINE typename Lanes<R>::V derivative(int64_t activation, R slope, typename Lan
     }
 }
 
+// Of pairs of vectors the sums of pairs of lanes that are `width` apart: of the first what stands at even blocks of so
+// many lanes, of the second at odd ones.
+#define PAIR_SUMS(width, even, odd) \
+    for (int k = 0; k < L; k += 2 * width) v[k] = SHUFFLE(v[k], v[k + width], even) + SHUFFLE(v[k], v[k + width], odd)
+#define LANES_OF(...) __VA_ARGS__
+
 // The sums of the lanes of L vectors, side by side.
 template <typename R>
 INLINE typename Lanes<R>::V lane_sums(typename Lanes<R>::V* v) {
-    typedef typename Lanes<R>::V V;
     typedef typename Lanes<R>::I I;
     constexpr int L = Lanes<R>::L;
-    // Each round adds pairs of vectors: of the first what stands at even blocks of lanes, of the second at odd ones.
-#pragma GCC unroll 4
-    for (int width = 1; width < L; width *= 2) {
-        I even, odd;
-#pragma GCC unroll 16
-        for (int j = 0; j < L; j++) {
-            const int second = (j / width) & 1, within = j & ~width;
-            even[j] = within + second * L;
-            odd[j] = within + width + second * L;
-        }
-#pragma GCC unroll 16
-        for (int k = 0; k < L; k += 2 * width) {
-            const V a = v[k], b = v[k + width];
-            v[k] = SHUFFLE(a, b, even) + SHUFFLE(a, b, odd);
-        }
+    if constexpr (L == 2) {
+        PAIR_SUMS(1, LANES_OF(0, 2), LANES_OF(1, 3));
+    } else if constexpr (L == 4) {
+        PAIR_SUMS(1, LANES_OF(0, 4, 2, 6), LANES_OF(1, 5, 3, 7));
+        PAIR_SUMS(2, LANES_OF(0, 1, 4, 5), LANES_OF(2, 3, 6, 7));
+    } else if constexpr (L == 8) {
+        PAIR_SUMS(1, LANES_OF(0, 8, 2, 10, 4, 12, 6, 14), LANES_OF(1, 9, 3, 11, 5, 13, 7, 15));
+        PAIR_SUMS(2, LANES_OF(0, 1, 8, 9, 4, 5, 12, 13), LANES_OF(2, 3, 10, 11, 6, 7, 14, 15));
+        PAIR_SUMS(4, LANES_OF(0, 1, 2, 3, 8, 9, 10, 11), LANES_OF(4, 5, 6, 7, 12, 13, 14, 15));
+    } else if constexpr (L == 16) {
+        PAIR_SUMS(1, LANES_OF(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30), LANES_OF(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31));
+        PAIR_SUMS(2, LANES_OF(0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29), LANES_OF(2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31));
+        PAIR_SUMS(4, LANES_OF(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27), LANES_OF(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31));
+        PAIR_SUMS(8, LANES_OF(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23), LANES_OF(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
     }
     return v[0];
 }
+#undef PAIR_SUMS
+#undef LANES_OF
