@@ -15,7 +15,9 @@ from ..entries import Entries
 from ..errors import reject
 from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
+from ..kernels.activations import seen, seen_tanh
 from ..kernels.attend import Side, Weights
+from ..kernels.onepass import holds_nothing
 from ..kernels.op import autocasting
 from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
@@ -33,15 +35,10 @@ Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
 _BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations that look at no more than the entries of a target
 
 
-def _seen(score: Tensor) -> Tensor:
-    """The scores, and zero where a score of minus infinity hides a pair: it has no weight, and no gradient."""
-    return score.masked_fill(score == -torch.inf, 0)
-
-
 ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
-    "tanh": lambda score: torch.tanh(_seen(score)),
-    None: _seen,
+    "tanh": seen_tanh,
+    None: seen,
 }
 
 
@@ -308,9 +305,15 @@ class BoundAttention(MemberByMember):
     @cached_property
     def is_by_rows(self) -> bool:
         """Whether members may stand side by side from beginning to end; see `content_step`."""
-        if portable() or self.batch or self.left is not None or self.K * self.entries.E > BLOCK:
+        if portable() or self.batch or self.left is not None:
             return False
-        return _scored(self.score, self.normalize) is not None
+        scored, E = _scored(self.score, self.normalize), self.entries.E
+        if scored is None or scored.scoring is None:
+            return False
+        if self.K * E <= BLOCK:
+            return True
+        # What is dropped is drawn for all entries.
+        return not self.dropout[0] and holds_nothing(scored.scoring.form(scored.rows, self.K), self.device, E)
 
     def _native_step(self, theta: Theta) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, of batches of sequences from which no mask hides anything."""

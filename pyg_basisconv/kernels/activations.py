@@ -25,7 +25,7 @@ def seen(score: Tensor) -> Tensor:
 
 
 def seen_tanh(score: Tensor) -> Tensor:
-    """tanh of the scores; zero where one of minus infinity hides a pair."""
+    """Tanh of the scores; zero where one of minus infinity hides a pair."""
     return torch.tanh(seen(score))
 
 

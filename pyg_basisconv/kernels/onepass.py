@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from ..errors import reject
 from ..portable import faked
 from .activations import Known
-from .backend import library
+from .backend import KERNELS
 from .pattern import Pattern, extremes
 
 Kernel = Callable[[bytes], int]
@@ -25,6 +25,7 @@ TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
 _CALL = struct.Struct("=9qd29q")  # `Call` in the kernels
 _OUT_OF_RANGE = 1
+_LIMIT = 2**31 - 1
 _PLAIN = (Tensor, Parameter)
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -53,13 +54,17 @@ class Form(NamedTuple):
 
 @cache
 def _kernel(name: str, dtype: torch.dtype) -> Kernel | None:
-    """One of the kernels, by which numbers it is for; None where there is no library."""
-    found = library()
-    if found is None:
+    """One of the kernels, for numbers of a dtype; None where they were not built."""
+    if KERNELS is None:
         return None
-    kernel = found[f"basisconv_{name}_{_DTYPES[dtype]}"]
+    kernel = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # other threads run meanwhile
     kernel.argtypes, kernel.restype = (ctypes.c_char_p,), ctypes.c_int
     return kernel
+
+
+def holds_nothing(form: Form | None, device: torch.device, entries: int) -> bool:
+    """Whether the kernels are to take such scores, of which torch's way would hold as many as there are entries."""
+    return form is not None and KERNELS is not None and device.type == "cpu" and entries <= _LIMIT
 
 
 def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
@@ -167,8 +172,7 @@ class Attend:
         d_z = torch.empty_like(z) if needs_z else None
         d_factor = z.new_empty(E, c) if needs_factor else None
         found = [
-            z.new_empty(rows, width) if needed else None
-            for needed, rows in ((source, M), (target, N), (entry, E))
+            z.new_empty(rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))
         ]
         if form.kind == PROJECTED:
             vectors = others = vectors or others

@@ -358,7 +358,12 @@ def _one_pass(
     form: Form, normalised: bool, pattern: Pattern, c: int, z: Tensor, factor: Tensor | None, tensors: Tensors
 ) -> Attend:
     source, target, entry, *vectors = form.spread(tensors)
-    terms = (laid_out(source), laid_out(target), laid_out(entry), *(None if v is None else v.contiguous() for v in vectors))
+    terms = (
+        laid_out(source),
+        laid_out(target),
+        laid_out(entry),
+        *(None if v is None else v.contiguous() for v in vectors),
+    )
     return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms)
 
 
