@@ -4,6 +4,7 @@
 // its entries and heads stands flat, entry by entry, and is computed with full vectors however many heads there are.
 // The softmax is made in one go: where a block has a larger score than those before, what was summed is scaled down.
 
+constexpr int64_t NEAR = 1 << 19;  // bytes that are in some cache anyway
 constexpr int64_t AHEAD = 16;  // entries between one that is read and one whose rows are fetched
 
 // Rows of a table, of which no number beyond `end` is read.
@@ -93,7 +94,8 @@ void inner_products(
         for (int l = 0; l < L; l++) {
             const R *a = row + column, *b = rows[i] + column;
             V sum{};
-            for (int64_t k = 0; k < full; k++, a += L, b += L) sum += load(a) * load(b);
+            if (whole || full) sum = load(a) * load(b), a += L, b += L;
+            for (int64_t k = 1; k < full; k++, a += L, b += L) sum += load(a) * load(b);
             if (!whole) sum += (V)((I)(take<false>(a, row_end) * take<false>(b, end)) & heads.left);
             parts[l] = sum;
             column += heads.W;
@@ -150,6 +152,25 @@ void accumulate(
     if (last - k >= 1) accumulate_some<1, whole>(heads, k, count, weight, rows, end, out);
 }
 
+// Each row's columns times a number of their head, in whole vectors; the numbers have room for one vector more.
+template <bool whole, typename R>
+void scale(const Heads<R>& heads, const R* number, const R* row, R* out) {
+    typedef typename Lanes<R>::V V;
+    typedef typename Lanes<R>::I I;
+    constexpr int L = Lanes<R>::L;
+    for (int64_t k = 0; k < heads.vectors; k++) {
+        V w;
+        if (whole) {
+            w = all<R>(number[heads.first[k]]);
+        } else {
+            I mask;
+            for (int j = 0; j < L; j++) mask[j] = heads.lanes[k * L + j];
+            w = PERMUTE(load(number + heads.first[k]), mask);
+        }
+        store(out + k * L, w * load(row + k * L));
+    }
+}
+
 // Of many numbers, whole vectors of them.
 template <typename R>
 void activate_all(int64_t activation, R slope, const R* in, R* out, int64_t count) {
@@ -170,7 +191,7 @@ struct Pass {
     static constexpr int L = Lanes<R>::L;
 
     const Call& call;
-    const bool by_source, normalised;
+    const bool by_source, normalised, far;  // far: whether the rows of the other ends are more than caches hold
     const int64_t c, kind, activation;
     const R slope;
     // Of the entries' other ends: what scores read, and what is summed, which on the way back is of the gradient.
@@ -221,7 +242,8 @@ struct Pass {
     }
 
     Pass(const Call& k, bool by_source)
-        : call(k), by_source(by_source), normalised(k.normalised), c(k.c), kind(k.kind), activation(k.activation),
+        : call(k), by_source(by_source), normalised(k.normalised),
+          far((by_source ? k.N : k.M) * k.c * (k.W + inner(k)) * int64_t(sizeof(R)) > NEAR), c(k.c), kind(k.kind), activation(k.activation),
           slope(R(k.slope)), others(by_source ? k.N : k.M), entries(k.E), ptr(by_source ? k.t_ptr : k.ptr),
           index(by_source ? k.t_index : k.index), place(by_source ? k.t_back : nullptr),
           own_terms(end_terms(by_source)), other_terms(end_terms(!by_source)), own_rows(end_rows(by_source)),
@@ -249,7 +271,10 @@ struct Pass {
 
     int64_t at(int64_t p) const { return place ? place[p] : p; }
 
-    static void zero(R* of, int64_t count) { std::memset(of, 0, rounded(count, L) * sizeof(R)); }
+    static void zero(R* of, int64_t count) { fill(of, count, V{}); }
+    static void fill(R* of, int64_t count, V value) {
+        for (int64_t j = 0; j < count; j += L) store(of + j, value);
+    }
 
     void copy(R* to, const R* from) const {
         if (c % L == 0)
@@ -265,16 +290,16 @@ struct Pass {
     }
 
     // Finds the rows of entries p .. p + count - 1; false where an index is out of its range.
-    bool gather(int64_t p, int64_t count, bool with_rows) {
+    bool gather(int64_t p, int64_t count) {
         for (int64_t i = 0; i < count; i++) {
             const int64_t o = index[p + i];
             if (o < 0 || o >= others) return false;
             terms_of[i] = other_terms.data ? other_terms.row(o) : nothing;
-            if (with_rows) rows_of[i] = other_rows.row(o);
-            if (p + i + AHEAD < entries) {
+            rows_of[i] = other_rows.row(o);
+            if (far && p + i + AHEAD < entries) {
                 const int64_t next = index[p + i + AHEAD];
-                if (other_terms.data) fetch(other_terms.data + next * other_terms.stride, d.width);
-                if (with_rows) fetch(other_rows.data + next * other_rows.stride, z.width);
+                if (other_terms.data) fetch(other_terms.row(next), d.width);
+                fetch(other_rows.row(next), z.width);
                 if (by_source && normalised) fetch(known + next * 3 * c, 3 * c);
             }
         }
@@ -365,10 +390,9 @@ struct Pass {
     }
 
     // Weights of a block before they are divided, flat; what was summed of this target until now is scaled with them.
-    void exponentials_of(int64_t count) {
+    void exponentials_of(int64_t count, bool first) {
         constexpr R least = -std::numeric_limits<R>::infinity();
         pad(score, count, least);
-        bool grown = false;
         for (int64_t k = 0; k < period; k += L) {
             V most = all<R>(least);
             for (int64_t j = k; j < count * c; j += period) {
@@ -377,26 +401,23 @@ struct Pass {
             }
             store(at_ends + k, most);
         }
-        for (int64_t h = 0; h < c; h++) {
-            R most = at_ends[h];
-            for (int64_t k = c; k < period; k += c) most = std::max(most, at_ends[h + k]);
-            dot[h] = 0;  // by how much the sums shrink: there are none where nothing was seen
-            if (most > tops[h]) {
-                if (tops[h] > least) grown = true;
-                delta[h] = tops[h] - most;
-                tops[h] = most;
-            } else {
-                delta[h] = 0;
-            }
+        for (int64_t k = c; k < period; k += c)
+            for (int64_t h = 0; h < c; h++) at_ends[h] = std::max(at_ends[h], at_ends[k + h]);
+        for (int64_t h = 0; h < c; h += L) {
+            const V before = load(tops + h), here = load(at_ends + h);
+            const V top = pick<R>(here > before, here, before);
+            store(delta + h, pick<R>(here > before, before - top, V{}));
+            store(tops + h, top);
+            store(at_ends + h, base(top));
         }
-        if (grown) shrink();
-        for (int64_t k = 0; k < period; k += c)
-            for (int64_t h = 0; h < c; h++) at_ends[k + h] = base(tops[h]);
+        if (!first) shrink();
+        for (int64_t k = c; k < period; k += c)
+            for (int64_t h = 0; h < c; h++) at_ends[k + h] = at_ends[h];
         for (int64_t k = 0; k < period; k += L) {
             const V top = load(at_ends + k);
             V sum{};
             for (int64_t j = k; j < count * c; j += period) {
-                const V w = exponential<R>(load(score + j) - top);
+                const V w = shrinking<R>(load(score + j) - top);
                 store(weight + j, w);
                 sum += w;
             }
@@ -406,17 +427,24 @@ struct Pass {
     }
 
     // What is taken off the scores: the greatest, unless it is infinite.
-    static R base(R top) {
+    static V base(V top) {
         const R most = std::numeric_limits<R>::max();
-        return top >= -most && top <= most ? top : R(0);
+        return pick<R>((top >= -most) & (top <= most), top, V{});
+    }
+
+    void scale_heads(const R* number, const R* row, R* out) const {
+        if (z.whole) scale<true>(z, number, row, out);
+        else scale<false>(z, number, row, out);
     }
 
     // Multiplies what was summed by e^delta.
     void shrink() {
-        for (int64_t h = 0; h < c; h += L) store(dot + h, exponential<R>(load(delta + h)));
-        for (int64_t h = 0; h < c; h++) totals[h] = totals[h] ? totals[h] * dot[h] : totals[h];
-        for (int64_t h = 0; h < c; h++)
-            for (int64_t j = h * z.W; j < (h + 1) * z.W; j++) sums[j] *= dot[h];
+        for (int64_t h = 0; h < c; h += L) {
+            const V by = shrinking<R>(load(delta + h));
+            store(dot + h, by);
+            store(totals + h, load(totals + h) * by);
+        }
+        scale_heads(dot, sums, sums);
     }
 
     bool forward(int64_t n) {
@@ -424,12 +452,12 @@ struct Pass {
         if (start < 0 || end < start || end > entries) return false;
         zero(sums, z.width);
         zero(totals, c);
-        for (int64_t h = 0; h < c; h++) tops[h] = -std::numeric_limits<R>::infinity();
+        fill(tops, c, all<R>(-std::numeric_limits<R>::infinity()));
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
-            if (!gather(p, count, true)) return false;
+            if (!gather(p, count)) return false;
             make_scores(n, p, count);
-            if (normalised) exponentials_of(count);
+            if (normalised) exponentials_of(count, p == start);
             R* used = normalised ? weight : score;
             if (factor) {
                 make_factors(p, count);
@@ -442,14 +470,17 @@ struct Pass {
             std::memcpy(y, sums, z.width * sizeof(R));
             return true;
         }
-        for (int64_t h = 0; h < c; h++) {
-            const R share = 1 / (totals[h] == 0 ? R(1) : totals[h]);
-            if (call.stats) {
-                R* stats = static_cast<R*>(call.stats) + n * 2 * c;
-                stats[h] = base(tops[h]);
-                stats[c + h] = share;
-            }
-            for (int64_t j = h * z.W; j < (h + 1) * z.W; j++) y[j] = sums[j] * share;
+        for (int64_t h = 0; h < c; h += L) {
+            const V total = load(totals + h);
+            store(totals + h, R(1) / pick<R>(total == V{}, all<R>(1), total));
+            store(tops + h, base(load(tops + h)));
+        }
+        scale_heads(totals, sums, sums);
+        std::memcpy(y, sums, z.width * sizeof(R));
+        if (call.stats) {
+            R* stats = static_cast<R*>(call.stats) + n * 2 * c;
+            copy(stats, tops);
+            copy(stats + c, totals);
         }
         return true;
     }
@@ -466,7 +497,7 @@ struct Pass {
                 copy(delta + i * c, about + 2 * c);
             }
             for (int64_t j = 0; j < count * c; j += L)
-                store(weight + j, exponential<R>(load(score + j) - load(top + j)) * load(inverse + j));
+                store(weight + j, shrinking<R>(load(score + j) - load(top + j)) * load(inverse + j));
         } else {
             for (int64_t j = 0; j < count * c; j += L) store(weight + j, load(score + j));
         }
@@ -509,9 +540,10 @@ struct Pass {
         const R *g = own_rows.row(n), *y = static_cast<const R*>(call.y) + n * z.width, *end = y + (call.N - n) * z.width;
         R* about = static_cast<R*>(call.known) + n * 3 * c;
         const R* stats = static_cast<const R*>(call.stats) + n * 2 * c;
-        for (int64_t j = 0; j < 2 * c; j++) about[j] = stats[j];
+        copy(about, stats);
+        copy(about + c, stats + c);
         products(z, 1, g, own_rows.end, &y, end, dot);
-        for (int64_t h = 0; h < c; h++) about[2 * c + h] = dot[h];
+        copy(about + 2 * c, dot);
     }
 
     // The way back at a target. The gradient of vectors is added to `partial`.
@@ -525,7 +557,7 @@ struct Pass {
         if (learns) zero(vector_sums, d.width);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
-            if (!gather(p, count, true)) return false;
+            if (!gather(p, count)) return false;
             gradients(n, p, count, true);
             if (call.d_factor) {
                 R* out = static_cast<R*>(call.d_factor) + p * c;
@@ -556,7 +588,7 @@ struct Pass {
         zero(term_sums, d.width);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
-            if (!gather(p, count, true)) return false;
+            if (!gather(p, count)) return false;
             gradients(m, p, count, own);
             if (own) add_terms(count, term_sums);
             if (!call.d_z) continue;
@@ -568,7 +600,7 @@ struct Pass {
             const R *row = own_rows.row(m), *end = own_rows.end;
             R* at_target = totals;
             const R* from = static_cast<const R*>(call.d_target) + m * c;
-            for (int64_t h = 0; h < c; h++) at_target[h] = from[h];
+            copy(at_target, from);
             const R *a = vectors.data, *b = static_cast<const R*>(call.others);
             if (call.d_z) {
                 add(z, 1, term_sums, &a, vectors.end, sums);
@@ -592,7 +624,7 @@ struct Pass {
         for (const void* which : {call.vectors, call.others}) {
             const R *v = static_cast<const R*>(which), *v_end = v + z.width;
             products(z, 1, v, v_end, &row, end, dot);
-            for (int64_t h = 0; h < c; h++) out[h] = dot[h];
+            copy(out, dot);
             out += c;
         }
         return true;

@@ -84,6 +84,17 @@ INLINE typename Lanes<R>::V exponential(typename Lanes<R>::V x) {
     return pick<R>(x > greatest, all<R>(std::numeric_limits<R>::infinity()), y);
 }
 
+// The same of numbers that are not above zero, or hardly.
+template <typename R>
+INLINE typename Lanes<R>::V shrinking(typename Lanes<R>::V x) {
+    typedef typename Lanes<R>::V V;
+    const V least = all<R>(Lanes<R>::least);
+    const typename Lanes<R>::I none = x < least;
+    V scale;
+    const V q = exponential_parts<R>(pick<R>(none, least, x), scale);
+    return pick<R>(none, V{}, q * scale + scale);
+}
+
 template <typename R>
 INLINE typename Lanes<R>::V sigmoid(typename Lanes<R>::V x) {
     return R(1) / (R(1) + exponential<R>(-x));
