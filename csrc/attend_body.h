@@ -172,16 +172,42 @@ void scale(const Heads<R>& heads, const R* number, const R* row, R* out) {
 }
 
 // Of many numbers, whole vectors of them.
-template <typename R>
-void activate_all(int64_t activation, R slope, const R* in, R* out, int64_t count) {
-    for (int64_t j = 0; j < count; j += Lanes<R>::L) store(out + j, activate<R>(activation, slope, load(in + j)));
+template <int activation, typename R>
+void activate_with(R slope, const R* in, R* out, int64_t count) {
+    for (int64_t j = 0; j < count; j += Lanes<R>::L) store(out + j, activate<activation, R>(slope, load(in + j)));
 }
 
 // Writes the derivatives at u, where the function is v, over u.
+template <int activation, typename R>
+void derive_with(R slope, R* u, const R* v, int64_t count) {
+    for (int64_t j = 0; j < count; j += Lanes<R>::L)
+        store(u + j, derivative<activation, R>(slope, load(u + j), load(v + j)));
+}
+
+template <typename R>
+void activate_all(int64_t activation, R slope, const R* in, R* out, int64_t count) {
+    switch (activation) {
+        case LEAKY_RELU: return activate_with<LEAKY_RELU>(slope, in, out, count);
+        case RELU: return activate_with<RELU>(slope, in, out, count);
+        case SIGMOID: return activate_with<SIGMOID>(slope, in, out, count);
+        case TANH: return activate_with<TANH>(slope, in, out, count);
+        case SEEN: return activate_with<SEEN>(slope, in, out, count);
+        case SEEN_TANH: return activate_with<SEEN_TANH>(slope, in, out, count);
+        default: return activate_with<NONE>(slope, in, out, count);
+    }
+}
+
 template <typename R>
 void derive_all(int64_t activation, R slope, R* u, const R* v, int64_t count) {
-    for (int64_t j = 0; j < count; j += Lanes<R>::L)
-        store(u + j, derivative<R>(activation, slope, load(u + j), load(v + j)));
+    switch (activation) {
+        case LEAKY_RELU: return derive_with<LEAKY_RELU>(slope, u, v, count);
+        case RELU: return derive_with<RELU>(slope, u, v, count);
+        case SIGMOID: return derive_with<SIGMOID>(slope, u, v, count);
+        case TANH: return derive_with<TANH>(slope, u, v, count);
+        case SEEN: return derive_with<SEEN>(slope, u, v, count);
+        case SEEN_TANH: return derive_with<SEEN_TANH>(slope, u, v, count);
+        default: return derive_with<NONE>(slope, u, v, count);
+    }
 }
 
 // One pass over a range of targets, or of sources: what it reads, and its memory.
@@ -505,12 +531,13 @@ struct Pass {
         if (!of_scores) return;
         products(z, count, own_rows.row(n), own_rows.end, rows_of, other_rows.end, dot);
         if (kind == HIDDEN) derive_all(activation, slope, before, after, count * layer);
+        const bool by_terms = kind == TERMS || kind == PROJECTED;
+        if (by_terms) derive_all(activation, slope, raw, score, count * c);
         for (int64_t j = 0; j < count * c; j += L) {
             V down = load(dot + j);
             if (factor) down *= load(factors + j);
             if (normalised) down = load(weight + j) * (down - load(delta + j));
-            if (kind == TERMS || kind == PROJECTED)
-                down *= derivative<R>(activation, slope, load(raw + j), load(score + j));
+            if (by_terms) down *= load(raw + j);
             store(delta + j, down);
         }
     }
@@ -572,9 +599,10 @@ struct Pass {
             for (int64_t j = 0; j < d.width; j++) partial[j] += vector_sums[j];
         return true;
     }
-    void write_terms(R* out) const {
+    void write_terms(R* __restrict out) const {
+        const R *__restrict found = term_sums, *__restrict a = vectors.data;
         if (kind == HIDDEN)
-            for (int64_t j = 0; j < d.width; j++) out[j] = term_sums[j] * vectors.data[j];
+            for (int64_t j = 0; j < d.width; j++) out[j] = found[j] * a[j];
         else
             std::memcpy(out, term_sums, d.width * sizeof(R));
     }

@@ -111,8 +111,8 @@ INLINE typename Lanes<R>::V tangent(typename Lanes<R>::V x) {
     return e / (e + R(2));
 }
 
-template <typename R>
-INLINE typename Lanes<R>::V activate(int64_t activation, R slope, typename Lanes<R>::V u) {
+template <int activation, typename R>
+INLINE typename Lanes<R>::V activate(R slope, typename Lanes<R>::V u) {
     typedef typename Lanes<R>::V V;
     switch (activation) {
         case LEAKY_RELU: return pick<R>(u < V{}, slope * u, u);
@@ -127,8 +127,8 @@ INLINE typename Lanes<R>::V activate(int64_t activation, R slope, typename Lanes
 }
 
 // The derivative at u, where the function is v.
-template <typename R>
-INLINE typename Lanes<R>::V derivative(int64_t activation, R slope, typename Lanes<R>::V u, typename Lanes<R>::V v) {
+template <int activation, typename R>
+INLINE typename Lanes<R>::V derivative(R slope, typename Lanes<R>::V u, typename Lanes<R>::V v) {
     typedef typename Lanes<R>::V V;
     const V one = all<R>(1);
     switch (activation) {
