@@ -112,7 +112,7 @@ namespace plain {
 }  // namespace plain
 #undef LANE_BYTES
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(BASISCONV_PLAIN)
 #define BASISCONV_X86
 
 #pragma GCC push_options
