@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 namespace {
@@ -47,6 +48,20 @@ class Array {
   bool held_ = false;
 };
 
+// Lets other threads of Python run while it lives, where there is much to do.
+class Unlocked {
+ public:
+  explicit Unlocked(int64_t entries) : state_(entries < (1 << 14) ? nullptr : PyEval_SaveThread()) {}
+  Unlocked(const Unlocked&) = delete;
+  Unlocked& operator=(const Unlocked&) = delete;
+  ~Unlocked() {
+    if (state_) PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
 PyObject* misfit(const char* what) {
   PyErr_SetString(PyExc_ValueError, what);
   return nullptr;
@@ -59,13 +74,14 @@ bool narrow_end(const T* end, int64_t count, int64_t limit, int32_t* into) {
   // Of a negative number the unsigned is large: one comparison checks both ends. No early exit, so that it vectorises.
   uint64_t bad = 0;
   for (int64_t e = 0; e < count; ++e) {
-    bad |= static_cast<uint64_t>(static_cast<int64_t>(end[e])) >= static_cast<uint64_t>(limit);
-    into[e] = static_cast<int32_t>(end[e]);
+    const T node = end[e];  // read once: what is written is what was checked, whoever else writes there
+    bad |= static_cast<uint64_t>(static_cast<int64_t>(node)) >= static_cast<uint64_t>(limit);
+    into[e] = static_cast<int32_t>(node);
   }
   return bad == 0;
 }
 
-PyObject* narrow(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* narrow(PyObject* const* args, Py_ssize_t count) {
   if (count != 6) return misfit("narrow takes 6 arguments");
   Array ends[2], into[2];
   bool within = true;
@@ -75,6 +91,7 @@ PyObject* narrow(PyObject*, PyObject* const* args, Py_ssize_t count) {
     const int64_t limit = PyLong_AsLongLong(args[2 + i]), E = ends[i].size();
     if (limit == -1 && PyErr_Occurred()) return nullptr;
     int32_t* to = into[i].at<int32_t>();
+    const Unlocked others(E);
     within &= ends[i].width() == 8 ? narrow_end(ends[i].at<int64_t>(), E, limit, to)
                                    : narrow_end(ends[i].at<int32_t>(), E, limit, to);
   }
@@ -83,7 +100,7 @@ PyObject* narrow(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
 // --- looped(source, target, N, into_source, into_target): the edges but loops, and a loop of each node behind them
 
-PyObject* looped(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* looped(PyObject* const* args, Py_ssize_t count) {
   if (count != 5) return misfit("looped takes 5 arguments");
   Array source, target, into_source, into_target;
   if (!source.take(args[0]) || !target.take(args[1])) return nullptr;
@@ -146,7 +163,7 @@ bool below(const int32_t* index, int64_t count, int64_t limit) {
   return bad == 0;
 }
 
-PyObject* over_degrees(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* over_degrees(PyObject* const* args, Py_ssize_t count) {
   if (count != 8) return misfit("over_degrees takes 8 arguments");
   Array kind, source, target, weight;
   if (!kind.take(args[0]) || !source.take(args[2]) || !target.take(args[3]) || !weight.take(args[7], true))
@@ -160,12 +177,16 @@ PyObject* over_degrees(PyObject*, PyObject* const* args, Py_ssize_t count) {
       (kind.there() && (kind.width() != 4 || kind.size() != E)) || (*norm == 's' && M != N))
     return misfit("over_degrees: arrays of other sizes");
   const int32_t *k = kind.there() ? kind.at<int32_t>() : nullptr, *m = source.at<int32_t>(), *n = target.at<int32_t>();
-  if (!below(m, E, M) || !below(n, E, N) || (k && !below(k, E, K))) Py_RETURN_FALSE;
-  if (weight.width() == 4)
-    weigh<float>(k, K, m, n, E, M, N, *norm, weight.at<float>());
-  else
-    weigh<double>(k, K, m, n, E, M, N, *norm, weight.at<double>());
-  Py_RETURN_TRUE;
+  bool within;
+  {
+    const Unlocked others(E);
+    within = below(m, E, M) && below(n, E, N) && (!k || below(k, E, K));
+    if (within && weight.width() == 4)
+      weigh<float>(k, K, m, n, E, M, N, *norm, weight.at<float>());
+    else if (within)
+      weigh<double>(k, K, m, n, E, M, N, *norm, weight.at<double>());
+  }
+  return PyBool_FromLong(within);
 }
 
 // --- compressed(lists, K, at_target, M, N, ptr, index, values): entries of K matrices, grouped by target, as they come
@@ -221,7 +242,7 @@ void place(const std::vector<Entries>& lists, int64_t K, bool at_target, int64_t
   ptr[0] = 0;
 }
 
-PyObject* compressed(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
   if (count != 8) return misfit("compressed takes 8 arguments");
   Array ptr, index, values;
   if (!ptr.take(args[5], true) || !index.take(args[6], true) || !values.take(args[7], true)) return nullptr;
@@ -247,10 +268,13 @@ PyObject* compressed(PyObject*, PyObject* const* args, Py_ssize_t count) {
     return misfit("compressed: arrays of other sizes");
   if (!within) Py_RETURN_FALSE;
   int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>();
-  if (values.width() == 8)
-    place<double>(lists, K, at_target, groups, at, to, values.at<double>());
-  else
-    place<float>(lists, K, at_target, groups, at, to, values.there() ? values.at<float>() : nullptr);
+  {
+    const Unlocked others(E);
+    if (values.width() == 8)
+      place<double>(lists, K, at_target, groups, at, to, values.at<double>());
+    else
+      place<float>(lists, K, at_target, groups, at, to, values.there() ? values.at<float>() : nullptr);
+  }
   Py_RETURN_TRUE;
 }
 
@@ -273,7 +297,7 @@ void turn(const int32_t* ptr, const int32_t* index, const T* values, int64_t N, 
   t_ptr[0] = 0;
 }
 
-PyObject* transposed(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* transposed(PyObject* const* args, Py_ssize_t count) {
   if (count != 7) return misfit("transposed takes 7 arguments");
   Array ptr, index, values, t_ptr, t_index, t_values;
   if (!ptr.take(args[0]) || !index.take(args[1]) || !values.take(args[2]) || !t_ptr.take(args[4], true) ||
@@ -290,11 +314,14 @@ PyObject* transposed(PyObject*, PyObject* const* args, Py_ssize_t count) {
   for (int64_t n = 0; n < N; ++n) grouped &= at[n] <= at[n + 1];
   if (!grouped || !below(to, E, M)) Py_RETURN_FALSE;
   int32_t *t_at = t_ptr.at<int32_t>(), *t_to = t_index.at<int32_t>();
-  if (values.width() == 8)
-    turn<double>(at, to, values.at<double>(), N, E, M, t_at, t_to, t_values.at<double>());
-  else
-    turn<float>(at, to, values.there() ? values.at<float>() : nullptr, N, E, M, t_at, t_to,
-                values.there() ? t_values.at<float>() : nullptr);
+  {
+    const Unlocked others(E);
+    if (values.width() == 8)
+      turn<double>(at, to, values.at<double>(), N, E, M, t_at, t_to, t_values.at<double>());
+    else
+      turn<float>(at, to, values.there() ? values.at<float>() : nullptr, N, E, M, t_at, t_to,
+                  values.there() ? t_values.at<float>() : nullptr);
+  }
   Py_RETURN_TRUE;
 }
 
@@ -302,7 +329,7 @@ PyObject* transposed(PyObject*, PyObject* const* args, Py_ssize_t count) {
 //
 // Gives None where a group is out of range; True where the entries stood so already, and only ptr is written.
 
-PyObject* grouped(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* grouped(PyObject* const* args, Py_ssize_t count) {
   if (count != 6) return misfit("grouped takes 6 arguments");
   Array group, other, ptr, index, order;
   if (!group.take(args[0]) || !other.take(args[1]) || !ptr.take(args[3], true) || !index.take(args[4], true) ||
@@ -319,25 +346,29 @@ PyObject* grouped(PyObject*, PyObject* const* args, Py_ssize_t count) {
   int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>(), *stood = order.at<int32_t>();
   std::memset(at, 0, (G + 1) * sizeof(int32_t));
   bool in_order = true;
-  for (int64_t e = 0; e < E; ++e) {
-    ++at[g[e] + 1];
-    in_order &= e == 0 || g[e - 1] <= g[e];
+  {
+    const Unlocked others(E);
+    for (int64_t e = 0; e < E; ++e) {
+      ++at[g[e] + 1];
+      in_order &= e == 0 || g[e - 1] <= g[e];
+    }
+    for (int64_t i = 0; i < G; ++i) at[i + 1] += at[i];
+    if (!in_order) {
+      for (int64_t e = 0; e < E; ++e) {
+        const int32_t place = at[g[e]]++;
+        to[place] = from[e];
+        stood[place] = static_cast<int32_t>(e);
+      }
+      std::memmove(at + 1, at, G * sizeof(int32_t));
+      at[0] = 0;
+    }
   }
-  for (int64_t i = 0; i < G; ++i) at[i + 1] += at[i];
-  if (in_order) Py_RETURN_TRUE;
-  for (int64_t e = 0; e < E; ++e) {
-    const int32_t place = at[g[e]]++;
-    to[place] = from[e];
-    stood[place] = static_cast<int32_t>(e);
-  }
-  std::memmove(at + 1, at, G * sizeof(int32_t));
-  at[0] = 0;
-  Py_RETURN_FALSE;
+  return PyBool_FromLong(in_order);
 }
 
 // --- translated(order, other_order, into): the places in one order of entries, as places in another
 
-PyObject* translated(PyObject*, PyObject* const* args, Py_ssize_t count) {
+PyObject* translated(PyObject* const* args, Py_ssize_t count) {
   if (count != 3) return misfit("translated takes 3 arguments");
   Array order, other, into;
   if (!order.take(args[0]) || !other.take(args[1]) || !into.take(args[2], true)) return nullptr;
@@ -357,18 +388,30 @@ PyObject* translated(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
-PyCFunction method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
-  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));  // as METH_FASTCALL says
+// As Python calls it; what C++ throws for want of memory becomes Python's error.
+template <PyObject* (*function)(PyObject* const*, Py_ssize_t)>
+PyObject* called(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  try {
+    return function(args, count);
+  } catch (const std::exception&) {
+    return PyErr_NoMemory();
+  }
+}
+
+template <PyObject* (*function)(PyObject* const*, Py_ssize_t)>
+PyMethodDef method(const char* name) {
+  const auto any = reinterpret_cast<void (*)()>(called<function>);  // METH_FASTCALL says how it is called
+  return {name, reinterpret_cast<PyCFunction>(any), METH_FASTCALL, nullptr};
 }
 
 PyMethodDef functions[] = {
-    {"narrow", method(narrow), METH_FASTCALL, nullptr},
-    {"grouped", method(grouped), METH_FASTCALL, nullptr},
-    {"translated", method(translated), METH_FASTCALL, nullptr},
-    {"looped", method(looped), METH_FASTCALL, nullptr},
-    {"over_degrees", method(over_degrees), METH_FASTCALL, nullptr},
-    {"compressed", method(compressed), METH_FASTCALL, nullptr},
-    {"transposed", method(transposed), METH_FASTCALL, nullptr},
+    method<narrow>("narrow"),
+    method<grouped>("grouped"),
+    method<translated>("translated"),
+    method<looped>("looped"),
+    method<over_degrees>("over_degrees"),
+    method<compressed>("compressed"),
+    method<transposed>("transposed"),
     {nullptr, nullptr, 0, nullptr},
 };
 

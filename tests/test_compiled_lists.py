@@ -128,6 +128,11 @@ FAULTS = {
     "groups of other lengths": (ValueError, "grouped", (ONES, FLOATS[:1].copy(), 3, ONES, ONES, ONES)),
     "an order of other lengths": (ValueError, "translated", (ONES[:1].copy(), None, ONES.copy())),
     "an order beyond the entries": (ValueError, "translated", (None, ONES + 2, ONES.copy())),
+    "more nodes than memory": (
+        MemoryError,
+        "over_degrees",
+        (None, 1 << 31, ONES, ONES, 1 << 30, 3, "rw", FLOATS.copy()),
+    ),
     "weights of two kinds": (ValueError, "transposed", (ONES, ONES, FLOATS, 3, np.zeros(4, np.int32), ONES, None)),
 }
 
