@@ -106,6 +106,7 @@ class BoundBasis:
     source_grid: tuple[int, ...] | None = None  # the shape of the grid that the sources are, where they are one
     target_grid: tuple[int, ...] | None = None  # the same of the targets
     written_out = False  # True where it holds its edges
+    lists: Sequence[List] = ()  # its entries in numpy, where it is fixed and these are at hand
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
@@ -448,8 +449,6 @@ class Explicit(BoundBasis):
 
 class TypedEdges(Explicit):
     """Each edge belongs to one matrix of the family; (E,) weights."""
-
-    lists: Sequence[List] = ()  # its edges in numpy, where it was made of these
 
     @kept
     def _expand(self) -> Sparse:
