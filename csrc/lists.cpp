@@ -254,50 +254,6 @@ PyObject* compressed(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_TRUE;
 }
 
-// --- transposed(ptr, index, values, M, t_ptr, t_index, t_values): the transpose of a compressed matrix
-
-template <typename T>
-void turn(const int32_t* ptr, const int32_t* index, const T* values, int64_t N, int64_t E, int64_t M, int32_t* t_ptr,
-          int32_t* t_index, T* t_values) {
-  std::memset(t_ptr, 0, (M + 1) * sizeof(int32_t));
-  for (int64_t e = 0; e < E; ++e) ++t_ptr[index[e] + 1];
-  for (int64_t m = 0; m < M; ++m) t_ptr[m + 1] += t_ptr[m];
-  for (int64_t n = 0; n < N; ++n) {
-    for (int64_t e = ptr[n]; e < ptr[n + 1]; ++e) {
-      const int32_t at = t_ptr[index[e]]++;
-      t_index[at] = static_cast<int32_t>(n);
-      if (values) t_values[at] = values[e];
-    }
-  }
-  std::memmove(t_ptr + 1, t_ptr, M * sizeof(int32_t));
-  t_ptr[0] = 0;
-}
-
-PyObject* transposed(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 7) return misfit("transposed takes 7 arguments");
-  Array ptr, index, values, t_ptr, t_index, t_values;
-  if (!ptr.take(args[0]) || !index.take(args[1]) || !values.take(args[2]) || !t_ptr.take(args[4], true) ||
-      !t_index.take(args[5], true) || !t_values.take(args[6], true))
-    return nullptr;
-  const int64_t M = PyLong_AsLongLong(args[3]), N = ptr.size() - 1, E = index.size();
-  if (PyErr_Occurred()) return nullptr;
-  if (N < 0 || ptr.width() != 4 || index.width() != 4 || t_ptr.width() != 4 || t_index.width() != 4 ||
-      t_ptr.size() != M + 1 || t_index.size() != E || values.there() != t_values.there() ||
-      values.width() != t_values.width() || values.size() != t_values.size() || (values.there() && values.size() != E))
-    return misfit("transposed: arrays of other sizes");
-  const int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>();
-  bool grouped = at[0] == 0 && at[N] == E;
-  for (int64_t n = 0; n < N; ++n) grouped &= at[n] <= at[n + 1];
-  if (!grouped || !below(to, E, M)) Py_RETURN_FALSE;
-  int32_t *t_at = t_ptr.at<int32_t>(), *t_to = t_index.at<int32_t>();
-  if (values.width() == 8)
-    turn<double>(at, to, values.at<double>(), N, E, M, t_at, t_to, t_values.at<double>());
-  else
-    turn<float>(at, to, values.there() ? values.at<float>() : nullptr, N, E, M, t_at, t_to,
-                values.there() ? t_values.at<float>() : nullptr);
-  Py_RETURN_TRUE;
-}
-
 // --- grouped(group, other, G, ptr, index, order): entries by group, in their order, and where each stood
 //
 // Gives None where a group is out of range; True where the entries stood so already, and only ptr is written.
@@ -368,7 +324,6 @@ PyMethodDef functions[] = {
     {"looped", method(looped), METH_FASTCALL, nullptr},
     {"over_degrees", method(over_degrees), METH_FASTCALL, nullptr},
     {"compressed", method(compressed), METH_FASTCALL, nullptr},
-    {"transposed", method(transposed), METH_FASTCALL, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

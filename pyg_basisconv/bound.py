@@ -16,7 +16,7 @@ from .errors import reject
 from .graph import Graph
 from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, spmm_rows, typed_matmul
 from .kernels.dense import whole
-from .kernels.lists import List, Matrix, columns, compressed, transposed, weights
+from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.pattern import tally
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
@@ -626,14 +626,6 @@ class ListedEdges(TypedEdges):
     @property
     def T(self) -> "ListedEdges":
         return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
-
-    @kept
-    def adjoint(self) -> "ListedEdges":
-        turned, K = self.T, self.K
-        for mine, theirs, size in (("_into", "_from", self.M), ("_from", "_into", self.M * K)):
-            if mine in self.__dict__:
-                turned.__dict__[mine if K == 1 else theirs] = transposed(self.__dict__[mine], size)
-        return turned
 
     @property
     def _written(self) -> TypedEdges:

@@ -86,9 +86,7 @@ def test_entries_are_grouped_in_their_order(
     weight = np.arange(1, edges.source.size + 1).astype(str(dtype).removeprefix("torch."))
     some = [edges if of_ones else edges._replace(weight=weight), lists.looped(edges._replace(kind=K), N)]
     for parts in (some, some[:1], some[::-1]):
-        matrix, twin = both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype))
-        check_same(matrix, twin)
-        check_same(*both(lambda matrix=matrix: lists.transposed(matrix, N if members == "target" else N * (K + 1))))
+        check_same(*both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype)))
 
 
 @settings(max_examples=100)
@@ -128,7 +126,11 @@ FAULTS = {
     "groups of other lengths": (ValueError, "grouped", (ONES, FLOATS[:1].copy(), 3, ONES, ONES, ONES)),
     "an order of other lengths": (ValueError, "translated", (ONES[:1].copy(), None, ONES.copy())),
     "an order beyond the entries": (ValueError, "translated", (None, ONES + 2, ONES.copy())),
-    "weights of two kinds": (ValueError, "transposed", (ONES, ONES, FLOATS, 3, np.zeros(4, np.int32), ONES, None)),
+    "weights of integers, grouped": (
+        ValueError,
+        "compressed",
+        ([List(0, ONES, ONES, FLOATS)], 1, True, 3, 3, np.zeros(4, np.int32), ONES.copy(), ONES.copy()),
+    ),
 }
 
 
@@ -148,7 +150,3 @@ def test_what_would_be_written_elsewhere_is_refused() -> None:
     for edges in (wrong, wrong.T):
         with pytest.raises(ValueError, match="index: expected"):
             lists.over_degrees(edges, 1, (3, 3), "mean", torch.float32)
-    ptr, index = torch.tensor([0, 2, 1], dtype=torch.int32), torch.tensor([0, 5], dtype=torch.int32)
-    for some, name in ((ptr, "ptr"), (ptr.sort().values, "index")):
-        with pytest.raises(ValueError, match=f"{name}: expected"):
-            lists.transposed((None, some, index if name == "index" else torch.zeros_like(index)), 3)
