@@ -67,6 +67,14 @@ PyObject* misfit(const char* what) {
   return nullptr;
 }
 
+// A number of nodes, members or groups, from `least` on and no more than 32 bits tell apart; -1 with an error otherwise.
+int64_t size_of(PyObject* object, int64_t least = 0) {
+  const int64_t size = PyLong_AsLongLong(object);
+  if (size >= least && size <= INT32_MAX) return size;
+  if (!PyErr_Occurred()) misfit("sizes: a number that is too small, or more than 32-bit integers tell apart");
+  return -1;
+}
+
 // --- narrow(source, target, M, N, into_source, into_target): the ends of edges as 32-bit integers
 
 template <typename T>
@@ -87,9 +95,10 @@ PyObject* narrow(PyObject* const* args, Py_ssize_t count) {
   bool within = true;
   for (int i = 0; i < 2; ++i) {
     if (!ends[i].take(args[i]) || !into[i].take(args[4 + i], true)) return nullptr;
-    if (into[i].width() != 4 || into[i].size() != ends[i].size()) return misfit("narrow: arrays of other sizes");
-    const int64_t limit = PyLong_AsLongLong(args[2 + i]), E = ends[i].size();
-    if (limit == -1 && PyErr_Occurred()) return nullptr;
+    if (into[i].width() != 4 || into[i].size() != ends[i].size() || (ends[i].width() != 4 && ends[i].width() != 8))
+      return misfit("narrow: arrays of other sizes");
+    const int64_t limit = size_of(args[2 + i]), E = ends[i].size();
+    if (limit < 0) return nullptr;
     int32_t* to = into[i].at<int32_t>();
     const Unlocked others(E);
     within &= ends[i].width() == 8 ? narrow_end(ends[i].at<int64_t>(), E, limit, to)
@@ -104,8 +113,8 @@ PyObject* looped(PyObject* const* args, Py_ssize_t count) {
   if (count != 5) return misfit("looped takes 5 arguments");
   Array source, target, into_source, into_target;
   if (!source.take(args[0]) || !target.take(args[1])) return nullptr;
-  const int64_t N = PyLong_AsLongLong(args[2]);
-  if (N == -1 && PyErr_Occurred()) return nullptr;
+  const int64_t N = size_of(args[2]);
+  if (N < 0) return nullptr;
   if (!into_source.take(args[3], true) || !into_target.take(args[4], true)) return nullptr;
   const int64_t E = source.size();
   if (target.size() != E || into_source.size() < E + N || into_target.size() < E + N || source.width() != 4 ||
@@ -168,8 +177,8 @@ PyObject* over_degrees(PyObject* const* args, Py_ssize_t count) {
   Array kind, source, target, weight;
   if (!kind.take(args[0]) || !source.take(args[2]) || !target.take(args[3]) || !weight.take(args[7], true))
     return nullptr;
-  const int64_t K = PyLong_AsLongLong(args[1]), M = PyLong_AsLongLong(args[4]), N = PyLong_AsLongLong(args[5]);
-  const int64_t E = source.size();
+  const int64_t K = size_of(args[1], 1), M = size_of(args[4]), N = size_of(args[5]), E = source.size();
+  if (K < 0 || M < 0 || N < 0) return nullptr;
   Py_ssize_t length = 0;
   const char* norm = PyUnicode_AsUTF8AndSize(args[6], &length);
   if (norm == nullptr || PyErr_Occurred()) return nullptr;
@@ -193,18 +202,18 @@ PyObject* over_degrees(PyObject* const* args, Py_ssize_t count) {
 
 struct Entries {
   Array kind, source, target, weight;
-  int32_t start = 0;  // the matrix of all, where each has none of its own
+  int64_t start = 0;  // the matrix of all, where each has none of its own
 
   bool take(PyObject* list) {
-    PyObject* kinds = PyTuple_GetItem(list, 0);
-    if (kinds == nullptr) return false;
-    if (PyLong_Check(kinds)) {
-      start = static_cast<int32_t>(PyLong_AsLong(kinds));
-    } else if (!kind.take(kinds)) {
+    PyObject* part[4];
+    for (int i = 0; i < 4; ++i)
+      if ((part[i] = PyTuple_GetItem(list, i)) == nullptr) return false;
+    if (PyLong_Check(part[0])) {
+      if ((start = size_of(part[0])) < 0) return false;
+    } else if (!kind.take(part[0])) {
       return false;
     }
-    if (!source.take(PyTuple_GetItem(list, 1)) || !target.take(PyTuple_GetItem(list, 2))) return false;
-    return weight.take(PyTuple_GetItem(list, 3));
+    return source.take(part[1]) && target.take(part[2]) && weight.take(part[3]);
   }
 
   bool fits(int64_t K, int64_t M, int64_t N, int width) const {
@@ -246,7 +255,8 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
   if (count != 8) return misfit("compressed takes 8 arguments");
   Array ptr, index, values;
   if (!ptr.take(args[5], true) || !index.take(args[6], true) || !values.take(args[7], true)) return nullptr;
-  const int64_t K = PyLong_AsLongLong(args[1]), M = PyLong_AsLongLong(args[3]), N = PyLong_AsLongLong(args[4]);
+  const int64_t K = size_of(args[1], 1), M = size_of(args[3]), N = size_of(args[4]);
+  if (K < 0 || M < 0 || N < 0) return nullptr;
   const int at_target = PyObject_IsTrue(args[2]);
   const Py_ssize_t L = PySequence_Size(args[0]);
   if (L < 0 || at_target < 0 || PyErr_Occurred()) return nullptr;
@@ -258,10 +268,10 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
     const bool taken = list != nullptr && lists[i].take(list);
     Py_XDECREF(list);  // its arrays stay, as buffers
     if (!taken) return nullptr;
-    within &= lists[i].fits(K, M, N, values.width() ? values.width() : lists[i].weight.width());
+    within &= lists[i].fits(K, M, N, values.width());
     E += lists[i].source.size();
   }
-  const int64_t groups = at_target ? N * K : N, limit = INT32_MAX;
+  const int64_t groups = at_target ? N * K : N, limit = INT32_MAX;  // products of two such numbers fit 64 bits
   if (E > limit || M * K > limit || N * K > limit) return misfit("compressed: more than 32-bit integers tell apart");
   if (ptr.width() != 4 || index.width() != 4 || ptr.size() != groups + 1 || index.size() != E ||
       (values.there() && (values.size() != E || !values.is_float())))
@@ -278,53 +288,6 @@ PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_TRUE;
 }
 
-// --- transposed(ptr, index, values, M, t_ptr, t_index, t_values): the transpose of a compressed matrix
-
-template <typename T>
-void turn(const int32_t* ptr, const int32_t* index, const T* values, int64_t N, int64_t E, int64_t M, int32_t* t_ptr,
-          int32_t* t_index, T* t_values) {
-  std::memset(t_ptr, 0, (M + 1) * sizeof(int32_t));
-  for (int64_t e = 0; e < E; ++e) ++t_ptr[index[e] + 1];
-  for (int64_t m = 0; m < M; ++m) t_ptr[m + 1] += t_ptr[m];
-  for (int64_t n = 0; n < N; ++n) {
-    for (int64_t e = ptr[n]; e < ptr[n + 1]; ++e) {
-      const int32_t at = t_ptr[index[e]]++;
-      t_index[at] = static_cast<int32_t>(n);
-      if (values) t_values[at] = values[e];
-    }
-  }
-  std::memmove(t_ptr + 1, t_ptr, M * sizeof(int32_t));
-  t_ptr[0] = 0;
-}
-
-PyObject* transposed(PyObject* const* args, Py_ssize_t count) {
-  if (count != 7) return misfit("transposed takes 7 arguments");
-  Array ptr, index, values, t_ptr, t_index, t_values;
-  if (!ptr.take(args[0]) || !index.take(args[1]) || !values.take(args[2]) || !t_ptr.take(args[4], true) ||
-      !t_index.take(args[5], true) || !t_values.take(args[6], true))
-    return nullptr;
-  const int64_t M = PyLong_AsLongLong(args[3]), N = ptr.size() - 1, E = index.size();
-  if (PyErr_Occurred()) return nullptr;
-  if (N < 0 || ptr.width() != 4 || index.width() != 4 || t_ptr.width() != 4 || t_index.width() != 4 ||
-      t_ptr.size() != M + 1 || t_index.size() != E || values.there() != t_values.there() ||
-      values.width() != t_values.width() || values.size() != t_values.size() || (values.there() && values.size() != E))
-    return misfit("transposed: arrays of other sizes");
-  const int32_t *at = ptr.at<int32_t>(), *to = index.at<int32_t>();
-  bool grouped = at[0] == 0 && at[N] == E;
-  for (int64_t n = 0; n < N; ++n) grouped &= at[n] <= at[n + 1];
-  if (!grouped || !below(to, E, M)) Py_RETURN_FALSE;
-  int32_t *t_at = t_ptr.at<int32_t>(), *t_to = t_index.at<int32_t>();
-  {
-    const Unlocked others(E);
-    if (values.width() == 8)
-      turn<double>(at, to, values.at<double>(), N, E, M, t_at, t_to, t_values.at<double>());
-    else
-      turn<float>(at, to, values.there() ? values.at<float>() : nullptr, N, E, M, t_at, t_to,
-                  values.there() ? t_values.at<float>() : nullptr);
-  }
-  Py_RETURN_TRUE;
-}
-
 // --- grouped(group, other, G, ptr, index, order): entries by group, in their order, and where each stood
 //
 // Gives None where a group is out of range; True where the entries stood so already, and only ptr is written.
@@ -335,8 +298,8 @@ PyObject* grouped(PyObject* const* args, Py_ssize_t count) {
   if (!group.take(args[0]) || !other.take(args[1]) || !ptr.take(args[3], true) || !index.take(args[4], true) ||
       !order.take(args[5], true))
     return nullptr;
-  const int64_t G = PyLong_AsLongLong(args[2]), E = group.size();
-  if (G == -1 && PyErr_Occurred()) return nullptr;
+  const int64_t G = size_of(args[2]), E = group.size();
+  if (G < 0) return nullptr;
   for (const Array* array : {&group, &other, &ptr, &index, &order})
     if (array->width() != 4) return misfit("grouped: integers of other sizes");
   if (other.size() != E || index.size() != E || order.size() != E || ptr.size() != G + 1 || E > INT32_MAX)
@@ -411,7 +374,6 @@ PyMethodDef functions[] = {
     method<looped>("looped"),
     method<over_degrees>("over_degrees"),
     method<compressed>("compressed"),
-    method<transposed>("transposed"),
     {nullptr, nullptr, 0, nullptr},
 };
 

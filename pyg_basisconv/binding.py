@@ -146,9 +146,10 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
 
 def _with_constants(layer: Layer, bound: Binding) -> Binding:
     """The same, where the parameter has constants only beside a family that says what becomes of them."""
-    if layer.theta.has_constants and bound.family.constant_weights is None:
+    theta = bound.inputs.theta
+    if theta.has_constants and bound.family.constant_weights is None:
         fix = "give the parameter of two layers the basis that compose gave with it"
-        reject("theta", f"one without constants, for {layer.basis}", layer.theta, fix)
+        reject("theta", f"one without constants, for {layer.basis}", theta, fix)
     return bound
 
 

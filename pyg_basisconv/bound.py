@@ -16,7 +16,7 @@ from .errors import reject
 from .graph import Graph
 from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, spmm_rows, typed_matmul
 from .kernels.dense import whole
-from .kernels.lists import List, Matrix, columns, compressed, transposed, weights
+from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.pattern import tally
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
@@ -106,6 +106,7 @@ class BoundBasis:
     source_grid: tuple[int, ...] | None = None  # the shape of the grid that the sources are, where they are one
     target_grid: tuple[int, ...] | None = None  # the same of the targets
     written_out = False  # True where it holds its edges
+    lists: Sequence[List] = ()  # its entries in numpy, where it is fixed and these are at hand
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
     _explicit: "Explicit | None" = None
     _dense: Tensor | None = None
@@ -449,8 +450,6 @@ class Explicit(BoundBasis):
 class TypedEdges(Explicit):
     """Each edge belongs to one matrix of the family; (E,) weights."""
 
-    lists: Sequence[List] = ()  # its edges in numpy, where it was made of these
-
     @kept
     def _expand(self) -> Sparse:
         return self._sparse(self.edge_set.expand, self.weight)
@@ -627,14 +626,6 @@ class ListedEdges(TypedEdges):
     @property
     def T(self) -> "ListedEdges":
         return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
-
-    @kept
-    def adjoint(self) -> "ListedEdges":
-        turned, K = self.T, self.K
-        for mine, theirs, size in (("_into", "_from", self.M), ("_from", "_into", self.M * K)):
-            if mine in self.__dict__:
-                turned.__dict__[mine if K == 1 else theirs] = transposed(self.__dict__[mine], size)
-        return turned
 
     @property
     def _written(self) -> TypedEdges:

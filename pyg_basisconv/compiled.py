@@ -10,6 +10,7 @@ import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import count
 from threading import RLock
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ _AUTOGRAD = (
 )
 _NONE = -(1 << 40)  # in the place of a size that is not given
 _READ_AGAIN = {"mask", "valid", "edge_attr", "attn_mask", "key_padding_mask"}  # and not by autograd, for the derivative
-_NUMBERED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_NUMBERED: dict[int, weakref.ref[Any]] = {}
 
 
 def _anew() -> tuple["count[int]", Any]:
@@ -53,8 +54,14 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
 def serial_number(thing: Any) -> int:
     """A number by which an operator can name a layer, or a bound basis, for as long as it lives."""
     number = next(_COUNT)
-    _NUMBERED[number] = thing
+    # What dies takes its entry along. A `WeakValueDictionary` does so too, at several times the cost.
+    _NUMBERED[number] = weakref.ref(thing, partial(_NUMBERED.pop, number))
     return number
+
+
+def numbered(number: int) -> Any:
+    """What has a number."""
+    return _NUMBERED[number]()
 
 
 def operates(layer: Any, *given: Any) -> bool:
@@ -293,7 +300,7 @@ def _layer(
 ) -> tuple[list[Tensor], Tensor]:
     grad = any(wanted)
     leaves = list(tensors)
-    own = {"." + name: p for name, p in _NUMBERED[layer].named_parameters()}
+    own = {"." + name: p for name, p in numbered(layer).named_parameters()}
     for i, name in enumerate(names.split(",")):
         if name in own and _is_own(tensors[i], own[name], wanted[i], grad):
             leaves[i] = own[name]
@@ -306,8 +313,8 @@ def _layer(
     if "number" in given:
         given["lambda_max"] = float(given.pop("number"))
     if given.pop("onto", None) is not None:
-        given["edge_index"] = _NUMBERED[bound]
-    owner = _holding(_NUMBERED[layer], parameters)
+        given["edge_index"] = numbered(bound)
+    owner = _holding(numbered(layer), parameters)
     lent = _Lent(leaves)
     with ExitStack() as stack:
         stack.enter_context(by_value())
@@ -363,7 +370,7 @@ def _layer_fake(
     autocast: torch.dtype | None,
 ) -> tuple[list[Tensor], Tensor]:
     given, _ = arguments(tensors, names, lengths, numbers)
-    owner = _NUMBERED[layer]
+    owner = numbered(layer)
     found = _listed(owner.likeness(given, torch.library.get_ctx().new_dynamic_size))
     if autocast is not None:
         dtypes = (

@@ -248,7 +248,8 @@ class BasisConv(MessagePassing):
 
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, where the parameter and the family have it."""
-        step, x = self.theta.step(chosen.order), bound.inputs.x
+        theta, x = bound.inputs.theta, bound.inputs.x
+        step = theta.step(chosen.order)
         if step is None or x.dim() != 2 or x.layout != torch.strided or not bound.family.takes_rows:
             return None
         special = chosen.problem.messages or chosen.problem.cached or portable() or autocasting(x.device)
@@ -265,7 +266,7 @@ class BasisConv(MessagePassing):
         kept = None if graph is None else family  # a family that was given is in each call
         step = self._step(bound, chosen)
         if step is not None:
-            now = partial(step, self.theta, inputs.x, self.bias, family)
+            now = partial(step, inputs.theta, inputs.x, self.bias, family)
             return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
@@ -433,10 +434,11 @@ class BasisConv(MessagePassing):
         """
         if bound.graph is None:
             return self._choose(bound)
-        x, weight, reference = bound.inputs.x, bound.graph.weight, self.theta.reference
+        basis, theta, x, weight = self.basis, bound.inputs.theta, bound.inputs.x, bound.graph.weight
+        reference = theta.reference
         learns = torch.is_grad_enabled(), x.requires_grad, reference is not None and reference.requires_grad
         form = (
-            (self.basis, self.basis.training, self.theta, self.order, self.cached, learns),
+            (basis, basis.training, theta, self.order, self.cached, learns),
             (x.dtype, x.layout, x.device, x.shape[:-2], x.shape[-1]),
             (weight is None or weight.dim(), *map(rounded, (bound.family.M, bound.family.N, bound.graph.E))),
         )

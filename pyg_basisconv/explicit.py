@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from .bound import Explicit, ListedEdges, SharedEdges, TypedEdges, counted, dense, explicit, members
+from .bound import BoundBasis, Explicit, ListedEdges, SharedEdges, TypedEdges, counted, dense, explicit, members
 from .edge_set import EdgeSet
 from .kernels.lists import lists_of
 from .kernels.pattern import index_dtype
@@ -28,14 +28,18 @@ __all__ = [
 ]
 
 
-def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
-    """Families of the same M and N, one after the other, as one list of edges."""
-    first, K = parts[0], sum(part.K for part in parts)
-    starts = accumulate((part.K for part in parts), initial=0)
-    if all(part.lists for part in parts) and lists_of(first.dtype, K * max(first.M, first.N)):
-        lists = [e.from_member(start) for part, start in zip(parts, starts, strict=False) for e in part.lists]
-        return ListedEdges(K, first.M, first.N, lists, first.dtype)
-    sets = [part.edge_set for part in parts]
+def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
+    """Families of the same M and N, one after the other, as one list of edges; None where that costs too much."""
+    first, K = parts[0], sum([part.K for part in parts])
+    starts = [0, *accumulate([part.K for part in parts])]
+    lists = [part.lists for part in parts]
+    if all(lists) and lists_of(first.dtype, K * max(first.M, first.N)):
+        entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
+        return ListedEdges(K, first.M, first.N, entries, first.dtype)
+    typed = [family for part in parts if (family := part.typed) is not None]
+    if len(typed) < len(parts):
+        return None
+    sets = [part.edge_set for part in typed]
     kinds = [
         torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
         if e.K == 1
@@ -43,8 +47,8 @@ def one_list(parts: Sequence[TypedEdges]) -> TypedEdges:
         for e, start in zip(sets, starts, strict=False)
     ]
     weight = None
-    if any(part.weight is not None for part in parts):
-        weight = torch.cat([_ones(part) if part.weight is None else part.weight for part in parts])
+    if any(part.weight is not None for part in typed):
+        weight = torch.cat([_ones(part) if part.weight is None else part.weight for part in typed])
     source, target = torch.cat([e.source for e in sets]), torch.cat([e.target for e in sets])
     return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), source, target), weight, first.dtype)
 

@@ -111,7 +111,7 @@ def _rows(edge_index: Tensor, turned: bool) -> Ends:
         reject(
             "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it if it is (E, 2)"
         )
-    first, second = edge_index[0], edge_index[1]
+    first, second = edge_index.unbind()
     return (second, first) if turned else (first, second)
 
 

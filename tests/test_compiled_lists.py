@@ -86,9 +86,7 @@ def test_entries_are_grouped_in_their_order(
     weight = np.arange(1, edges.source.size + 1).astype(str(dtype).removeprefix("torch."))
     some = [edges if of_ones else edges._replace(weight=weight), lists.looped(edges._replace(kind=K), N)]
     for parts in (some, some[:1], some[::-1]):
-        matrix, twin = both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype))
-        check_same(matrix, twin)
-        check_same(*both(lambda matrix=matrix: lists.transposed(matrix, N if members == "target" else N * (K + 1))))
+        check_same(*both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype)))
 
 
 @settings(max_examples=100)
@@ -128,12 +126,22 @@ FAULTS = {
     "groups of other lengths": (ValueError, "grouped", (ONES, FLOATS[:1].copy(), 3, ONES, ONES, ONES)),
     "an order of other lengths": (ValueError, "translated", (ONES[:1].copy(), None, ONES.copy())),
     "an order beyond the entries": (ValueError, "translated", (None, ONES + 2, ONES.copy())),
-    "more nodes than memory": (
-        MemoryError,
-        "over_degrees",
-        (None, 1 << 31, ONES, ONES, 1 << 30, 3, "rw", FLOATS.copy()),
+    "more nodes than 32 bits": (ValueError, "over_degrees", (None, 1, ONES, ONES, 1 << 31, 3, "rw", FLOATS.copy())),
+    "no matrix": (ValueError, "over_degrees", (None, 0, ONES, ONES, 3, 3, "rw", FLOATS.copy())),
+    "fewer nodes than none": (ValueError, "looped", (ONES, ONES, -1, ONES.copy(), ONES.copy())),
+    "fewer groups than none": (ValueError, "grouped", (ONES[:0].copy(), ONES[:0].copy(), -1, *[ONES[:0].copy()] * 3)),
+    "a limit beyond 32 bits": (ValueError, "narrow", (ONES, ONES, 1 << 32, 3, ONES.copy(), ONES.copy())),
+    "ends of bytes": (ValueError, "narrow", (ONES.astype(np.int8), ONES, 3, 3, ONES.copy(), ONES.copy())),
+    "a list of three": (
+        IndexError,
+        "compressed",
+        ([(0, ONES, ONES)], 1, True, 3, 3, np.zeros(4, np.int32), ONES, None),
     ),
-    "weights of two kinds": (ValueError, "transposed", (ONES, ONES, FLOATS, 3, np.zeros(4, np.int32), ONES, None)),
+    "weights of integers, grouped": (
+        ValueError,
+        "compressed",
+        ([List(0, ONES, ONES, FLOATS)], 1, True, 3, 3, np.zeros(4, np.int32), ONES.copy(), ONES.copy()),
+    ),
 }
 
 
@@ -153,7 +161,3 @@ def test_what_would_be_written_elsewhere_is_refused() -> None:
     for edges in (wrong, wrong.T):
         with pytest.raises(ValueError, match="index: expected"):
             lists.over_degrees(edges, 1, (3, 3), "mean", torch.float32)
-    ptr, index = torch.tensor([0, 2, 1], dtype=torch.int32), torch.tensor([0, 5], dtype=torch.int32)
-    for some, name in ((ptr, "ptr"), (ptr.sort().values, "index")):
-        with pytest.raises(ValueError, match=f"{name}: expected"):
-            lists.transposed((None, some, index if name == "index" else torch.zeros_like(index)), 3)

@@ -177,8 +177,6 @@ def test_scipy_writes_nowhere_else(wrong: int) -> None:
     source, target = np.array([0, 1, 2], np.int32), np.array([0, wrong, 1], np.int32)
     with pytest.raises(ValueError, match=r"^index: expected integers from 0 to 2"):
         lists.compressed([List(0, source, target, None)], 1, (3, 3), "target", torch.float32)
-    with pytest.raises(ValueError, match=r"^index: expected integers from 0 to 2"):
-        lists.transposed((None, torch.tensor([0, 1, 2, 3]), torch.tensor([0, wrong, 1])), 3)
 
 
 @pytest.mark.parametrize("kind", ["root", "chebyshev sym", "relations mean True True"])

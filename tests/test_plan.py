@@ -149,12 +149,18 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
         found = right(basis, kind, width)
         return found and found._replace(run=spied("native", found.run))
 
-    def step(kind: theta.Full, order: str) -> Callable[..., Tensor] | None:
-        found = whole(kind, order)
-        return found and spied(order, found)
+    def watched(cls: type[theta.Theta]) -> Callable[..., Callable[..., Tensor] | None]:
+        whole = cls.step
 
-    right, whole = BoundBasis.native, theta.Full.step
-    monkeypatch.setattr(theta.Full, "step", step)
+        def step(kind: theta.Theta, order: str) -> Callable[..., Tensor] | None:
+            found = whole(kind, order)
+            return found and spied(order, found)
+
+        return step
+
+    right = BoundBasis.native
+    for cls in (theta.Full, theta.Pass):
+        monkeypatch.setattr(cls, "step", watched(cls))
     spies = {name: spied(name.split(",")[0], f) for name, f in orders.ORDERS.items()}
     monkeypatch.setattr(orders, "ORDERS", spies)
     monkeypatch.setattr(BoundBasis, "native", native)

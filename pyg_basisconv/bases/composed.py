@@ -92,8 +92,7 @@ class BoundConcat(BoundBasis):
 
     @kept
     def typed(self) -> TypedEdges | None:
-        parts = [part.typed for part in self.parts]
-        return None if any(part is None for part in parts) else one_list(cast(Sequence[TypedEdges], parts))
+        return one_list(self.parts)
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
         """One graph of a batch."""

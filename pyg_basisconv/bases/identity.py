@@ -52,11 +52,17 @@ class BoundIdentity(BoundBasis):
     def adjoint(self) -> "BoundIdentity":
         return self
 
+    @property
+    def lists(self) -> Sequence[List]:  # type: ignore[override]
+        if portable() or self.device.type != "cpu" or not lists_of(self.dtype, self.M):
+            return ()
+        places = np.arange(self.M, dtype=np.int32)
+        return (List(0, places, places, None),)
+
     @kept
     def typed(self) -> TypedEdges:
-        if not portable() and self.device.type == "cpu" and lists_of(self.dtype, self.M):
-            places = np.arange(self.M, dtype=np.int32)
-            return ListedEdges(1, self.M, self.M, [List(0, places, places, None)], self.dtype)
+        if self.lists:
+            return ListedEdges(1, self.M, self.M, self.lists, self.dtype)
         nodes = torch.arange(self.M, dtype=index_dtype(self.M), device=self.device)
         return TypedEdges(EdgeSet(1, self.M, self.M, None, nodes, nodes), None, self.dtype)
 

@@ -16,9 +16,9 @@ from .backend import KERNELS
 __all__ = ["Array", "List", "Matrix", "coo_tocsr"]
 
 try:  # scipy's own loops; the public way to them makes a matrix, which costs more than they do on a small graph
-    from scipy.sparse._sparsetools import coo_tocsr, csr_tocsc
+    from scipy.sparse._sparsetools import coo_tocsr
 except ImportError:  # a scipy that keeps them elsewhere
-    coo_tocsr = csr_tocsc = None
+    coo_tocsr = None
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[Tensor | None, Tensor, Tensor]  # its weights, None for ones, ptr and index: what `spmm_rows` takes
@@ -214,29 +214,6 @@ def _weights(lists: Sequence[List], dtype: torch.dtype) -> Array | None:
     return _joined([np.ones(e.source.size, _FLOATS[dtype]) if e.weight is None else e.weight for e in lists])
 
 
-def transposed(matrix: Matrix, M: int) -> Matrix:
-    """The transpose of a matrix from M sources, by counting.
-
-    >>> transposed((torch.tensor([3., 5.]), torch.tensor([0, 2]), torch.tensor([1, 0])), 2)
-    (tensor([5., 3.]), tensor([0, 1, 2]), tensor([0, 0]))
-    """
-    weight, *at = matrix
-    ptr, index = (t.numpy() for t in at)
-    if KERNELS is not None and index.itemsize == 4:
-        t_ptr, t_index = np.empty(M + 1, np.int32), np.empty(index.size, np.int32)
-        t_weight = None if weight is None else np.empty(index.size, _FLOATS[weight.dtype])
-        values = None if weight is None else weight.numpy()
-        if not KERNELS.transposed(ptr, index, values, M, t_ptr, t_index, t_weight):
-            _check(index, M)
-            reject("ptr", "where each group begins, in order", ptr, "group the entries")
-        return _matrix(t_weight, t_ptr, t_index)
-    _check(index, M)
-    given = np.empty(index.size, np.bool_) if weight is None else weight.numpy()
-    t_ptr, t_index, turned = np.empty(M + 1, ptr.dtype), np.empty_like(index), np.empty_like(given)
-    csr_tocsc(ptr.size - 1, M, ptr, index, given, t_ptr, t_index, turned)
-    return _matrix(None if weight is None else turned, t_ptr, t_index)
-
-
 def _matrix(values: Array | None, ptr: Array, index: Array) -> Matrix:
     return None if values is None else torch.from_numpy(values), torch.from_numpy(ptr), torch.from_numpy(index)
 
@@ -270,6 +247,7 @@ def _checked(within: bool, lists: Sequence[List], K: int, sizes: tuple[int, int]
         for edges in lists:
             for index, size in zip((edges.kind, edges.source, edges.target), (K, *sizes), strict=True):
                 _check(np.atleast_1d(np.asarray(index, np.int32)), size)
+        reject("lists", "kinds that are integers, and weights of the matrix's dtype", "others", "convert them")
 
 
 def _check(index: Array, size: int) -> None:

@@ -127,7 +127,7 @@ class Pass(Theta):
         return self.scales[0] if alike else None
 
     def step(self, order: str) -> Step | None:
-        return None if self.uniform is None else _summed
+        return _summed if order in _STEPS and self.uniform is not None else None
 
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
