@@ -1,5 +1,7 @@
 """Attention on edges by the compiled kernels, `csrc/attend.cpp`: one pass over the entries of each target, and on the
 way back one over those of each source. Nothing of the size of all entries is held.
+
+Heads of one channel that are not normalised are gates, and have kernels of their own: a vector is of one entry there.
 """
 
 import ctypes
@@ -23,11 +25,14 @@ Kernel = Callable[[bytes], int]
 # How scores are made, as `Kind` in the kernels says.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd29q")  # `Call` in the kernels
+_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels
 _OUT_OF_RANGE = 1
 _LIMIT = 2**31 - 1
 _PLAIN = (Tensor, Parameter)
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
+
+
+_GATES = 4  # as many channels at least, or a vector of one entry is hardly filled
 
 
 class Form(NamedTuple):
@@ -123,6 +128,7 @@ class Attend:
     ) -> None:
         self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
         self.z, self.factor, self.terms = z, factor, terms
+        self.gates = form.kind == TERMS and not normalised and z.shape[1] == c >= _GATES
 
     def _run(
         self, name: str, across: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
@@ -141,11 +147,11 @@ class Attend:
             *sizes,
             form.activation.slope,
             *(ptr.data_ptr(), index.data_ptr(), *across),
-            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides),
+            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides, 0, 0),
             *map(_address, made),
             *map(_address, back),
         )
-        kernel = _kernel(name, z.dtype)
+        kernel = _kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
         assert kernel is not None
         code = kernel(call)
         if code == _OUT_OF_RANGE:
@@ -158,8 +164,10 @@ class Attend:
         z, c, N = self.z, self.c, self.pattern.N
         terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
         stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
+        if keep and self.gates and self.terms[1] is not None:
+            stats = z.new_empty(N, c)
         made = [terms, z.new_empty(N, z.shape[1]), stats]
-        self._run("attend_forward", (0, 0, 0), made, [None] * 9)
+        self._run("forward", (0, 0, 0), made, [None] * 10)
         return made
 
     def backward(
@@ -181,6 +189,8 @@ class Attend:
             torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
             for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
         ]
+        if self.gates and target:
+            found[1] = grad * made[2]
         known = z.new_empty(N, 3 * c) if self.normalised else None
         across = (0, 0, 0)
         if self.factor is not None or self.terms[2] is not None:
@@ -189,5 +199,5 @@ class Attend:
         elif needs_z or source or form.kind == PROJECTED:
             _, _, t_ptr, t_index = pattern.both_ways
             across = t_ptr.data_ptr(), t_index.data_ptr(), 0
-        self._run("attend_backward", across, made, [grad, known, d_z, *found, d_factor])
+        self._run("backward", across, made, [grad, known, d_z, *found, d_factor, None])
         return d_z, d_factor, found
