@@ -103,6 +103,11 @@ def laid_out(t: Tensor | None) -> Tensor | None:
     return t if t is None or t.stride(-1) == 1 else t.contiguous()
 
 
+def gates(form: Form, normalised: bool, c: int, width: int) -> bool:
+    """Whether heads are single channels under weights of their own."""
+    return form.kind == TERMS and not normalised and width == c >= _GATES
+
+
 class Attend:
     """One call of the kernels: what it reads, with which these are called.
 
@@ -114,6 +119,7 @@ class Attend:
         z: (M, c W), contiguous.
         factor: (E, c), or None.
         terms: of sources, targets and entries, rows each, and two vectors, (c, D); or None.
+        values: (E, c) what is added to the rows of z at entries, for gates; or None.
     """
 
     def __init__(
@@ -125,10 +131,11 @@ class Attend:
         z: Tensor,
         factor: Tensor | None,
         terms: Sequence[Tensor | None],
+        values: Tensor | None = None,
     ) -> None:
         self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
-        self.z, self.factor, self.terms = z, factor, terms
-        self.gates = form.kind == TERMS and not normalised and z.shape[1] == c >= _GATES
+        self.z, self.factor, self.terms, self.values = z, factor, terms, values
+        self.gates = gates(form, normalised, c, z.shape[1])
 
     def _run(
         self, name: str, across: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
@@ -147,7 +154,8 @@ class Attend:
             *sizes,
             form.activation.slope,
             *(ptr.data_ptr(), index.data_ptr(), *across),
-            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides, 0, 0),
+            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides),
+            *_rows(self.values, E, c),
             *map(_address, made),
             *map(_address, back),
         )
@@ -171,14 +179,14 @@ class Attend:
         return made
 
     def backward(
-        self, made: Sequence[Tensor | None], grad: Tensor, needs_z: bool, needs_factor: bool, needs: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None, list[Tensor | None]]:
-        """The gradients of z, of the factors and of the terms, those that are needed."""
+        self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """The gradients of z, the factors and the values, and of the terms, those that are needed."""
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
         source, target, entry, vectors, others = needs
-        d_z = torch.empty_like(z) if needs_z else None
-        d_factor = z.new_empty(E, c) if needs_factor else None
+        d_z = torch.empty_like(z) if needs_rows[0] else None
+        d_factor, d_values = (z.new_empty(E, c) if needed else None for needed in needs_rows[1:])
         found = [
             z.new_empty(rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))
         ]
@@ -193,11 +201,11 @@ class Attend:
             found[1] = grad * made[2]
         known = z.new_empty(N, 3 * c) if self.normalised else None
         across = (0, 0, 0)
-        if self.factor is not None or self.terms[2] is not None:
+        if not (self.factor is self.terms[2] is self.values is None):
             _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
             across = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
-        elif needs_z or source or form.kind == PROJECTED:
+        elif d_z is not None or source or form.kind == PROJECTED:
             _, _, t_ptr, t_index = pattern.both_ways
             across = t_ptr.data_ptr(), t_index.data_ptr(), 0
-        self._run("backward", across, made, [grad, known, d_z, *found, d_factor, None])
-        return d_z, d_factor, found
+        self._run("backward", across, made, [grad, known, d_z, *found, d_factor, d_values])
+        return [d_z, d_factor, d_values], found
