@@ -20,6 +20,7 @@ from ..graph import Graph
 from ..kernels.backend import KERNELS
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
+from ..mechanisms.rows import EdgeTerms
 from ..portable import portable
 from ..program import Call
 from ..theta import Theta
@@ -129,8 +130,8 @@ class Attending(Whole):
         if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
             return None
         content = content_of(self.conv, call, graph, inputs)
-        values = self.values.rows(content.edges_at(family.entries))
-        return family.sums(inputs, self.conv.bias, values)
+        values = EdgeTerms(content.edges_at(family.entries), self.values.weight.squeeze(-1))
+        return family.sums(inputs, self.conv.bias, values.made)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (source, target), size = pair(given["x"]), given.get("size")
