@@ -197,8 +197,9 @@ class Attend:
             torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
             for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
         ]
-        if self.gates and target:
-            found[1] = grad * made[2]
+        slopes = made[2]
+        if self.gates and target and slopes is not None:
+            found[1] = grad * slopes
         known = z.new_empty(N, 3 * c) if self.normalised else None
         across = (0, 0, 0)
         if not (self.factor is self.terms[2] is self.values is None):

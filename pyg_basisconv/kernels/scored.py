@@ -275,8 +275,8 @@ class _Attention(torch.autograd.Function):
         needs = ctx.needs_input_grad[6:]
         tensors, kept = rest[: len(needs)], rest[len(needs) :]
         if torch.is_grad_enabled() or portable():
-            found = derivative(_plain, (*ctx.given, z, factor, None, *tensors), grad)
-            return *found[:6], *found[7:]
+            every = derivative(_plain, (*ctx.given, z, factor, None, *tensors), grad)
+            return *every[:6], *every[7:]
         *_, needs_z, needs_factor = ctx.needs_input_grad[:6]
         few = weight.shape[0] * table.shape[1] <= HELD
         down = grad.to(table.dtype)
