@@ -1,7 +1,8 @@
-// Attention on edges, in one pass over the edges of each target or source; see attend_body.h.
+// Attention on edges, in one pass over the edges of each target or source; see attend_body.h, and gate_body.h for
+// weights of each channel.
 //
-// Plain C++17 without the headers of any other library. What is called is `basisconv_attend_forward_*` and
-// `basisconv_attend_backward_*`, with one argument, the `Call` below.
+// Plain C++17 without the headers of any other library. What is called is `basisconv_attend_forward_*`,
+// `basisconv_attend_backward_*`, and the same with `gate`, with one argument, the `Call` below.
 
 #include <algorithm>
 #include <cstdint>
@@ -59,10 +60,13 @@ struct Call {
     int64_t entry_stride;
     const void *vectors, *others, *factor;
     int64_t factor_stride, factor_step;
-    void *terms, *y, *stats;  // (N, 2 c) of PROJECTED; (N, c W); (N, 2 c) what is taken off scores, and 1 / sums
+    const void* values;  // of entries, added to z; for gates alone
+    int64_t values_stride;
+    void *terms, *y;  // (N, 2 c) of PROJECTED; (N, c W)
+    void* stats;  // (N, 2 c) what is taken off scores, and 1 / sums; of gates (N, c) sums of derivatives
     const void* grad;
     void* known;  // (N, 3 c) room: the stats, and <grad, y> of each head
-    void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor;
+    void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;
 };
 
 // Ranges of rows with about as many entries each; how many there are depends on the sizes alone, so that sums which
@@ -109,6 +113,7 @@ int each_range(const Ranges& ranges, F f) {
 namespace plain {
 #include "lanes.h"
 #include "attend_body.h"
+#include "gate_body.h"
 }  // namespace plain
 #undef LANE_BYTES
 
@@ -121,6 +126,7 @@ namespace plain {
 namespace avx2 {
 #include "lanes.h"
 #include "attend_body.h"
+#include "gate_body.h"
 }  // namespace avx2
 #undef LANE_BYTES
 #pragma GCC pop_options
@@ -131,6 +137,7 @@ namespace avx2 {
 namespace avx512 {
 #include "lanes.h"
 #include "attend_body.h"
+#include "gate_body.h"
 }  // namespace avx512
 #undef LANE_BYTES
 #pragma GCC pop_options
@@ -170,3 +177,7 @@ EXPORTED(attend_forward_float, attend_forward<float>)
 EXPORTED(attend_forward_double, attend_forward<double>)
 EXPORTED(attend_backward_float, attend_backward<float>)
 EXPORTED(attend_backward_double, attend_backward<double>)
+EXPORTED(gate_forward_float, gate_forward<float>)
+EXPORTED(gate_forward_double, gate_forward<double>)
+EXPORTED(gate_backward_float, gate_backward<float>)
+EXPORTED(gate_backward_double, gate_backward<double>)

@@ -73,7 +73,7 @@ class Content:
         self.observed, self.edges, self.numbered = observed, edges, numbered
         self.loop_attr, self.members = loop_attr, members
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
-        self._shared: dict[str, Any] = {}  # what all that are made of this one find
+        self._shared: dict[Any, Any] = {}  # what all that are made of this one find
 
     def of(self, start: int, stop: int) -> "Content":
         """The same for some of the members."""
@@ -140,6 +140,12 @@ class Content:
 
     def edges_at(self, entries: Entries) -> Tensor:
         """(E, R) the features at the entries of a mask, by target."""
+        key = "edges", entries, self.loop_attr
+        if key not in self._shared:
+            self._shared[key] = self._features_at(entries)
+        return self._shared[key]  # type: ignore[no-any-return]
+
+    def _features_at(self, entries: Entries) -> Tensor:
         edge_attr = self.of_edges
         if edge_attr.dim() == 3:
             return spmm(edge_attr.flatten(0, 1), None, entries.each_pair)

@@ -17,7 +17,7 @@ from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.activations import seen, seen_tanh
 from ..kernels.attend import Side, Weights
-from ..kernels.onepass import holds_nothing
+from ..kernels.onepass import gates, holds_nothing
 from ..kernels.op import autocasting
 from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
@@ -350,6 +350,22 @@ class BoundAttention(MemberByMember):
 
         return ContentStep(run, again)
 
+    def sums(self, inputs: Inputs, bias: Tensor | None, values: Tensor) -> Tensor | None:
+        """The result of a layer that adds values of the entries' own, (E, K D) by target, to those of the sources; None
+        where no kernel adds them on the way.
+        """
+        z = inputs.rows
+        scored = _scored(self.score, self.normalize) if self.is_by_rows and z.dtype == wide(z).dtype else None
+        if scored is None or scored.scoring is None or not inputs.theta.by_rows:
+            return None
+        form = scored.scoring.form(scored.rows, self.K)
+        if form is None or not holds_nothing(form, self.device, self.entries.E):
+            return None
+        if not gates(form, self.normalize == "source", self.K, z.shape[1]):
+            return None
+        weighted = self.weighted and self.entries.has_weight
+        return _in_rows(self.score, self.entries, self.normalize, weighted, self.dropout, inputs, bias, values)
+
     @property
     def requires_grad(self) -> bool:
         factor = self.entries.weight if self.weighted else None
@@ -476,6 +492,7 @@ def _in_rows(
     dropout: tuple[float, int],
     inputs: Inputs,
     bias: Tensor | None,
+    values: Tensor | None = None,
 ) -> Tensor | None:
     """Theta first, members side by side from beginning to end; None where scores do not stand so."""
     theta, z, (p, seed) = inputs.theta, inputs.rows, dropout
@@ -487,7 +504,7 @@ def _in_rows(
     if p:
         kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()
         factor = kept if factor is None else factor * kept
-    y = scored_attention(scored.scoring, tensors, z, K, normalize == "source", entries.pattern, factor)
+    y = scored_attention(scored.scoring, tensors, z, K, normalize == "source", entries.pattern, factor, values)
     return theta.join(y, bias)
 
 

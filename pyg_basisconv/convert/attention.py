@@ -10,13 +10,19 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..bases import Adjacency, Attention
-from ..bases.attended import Normalize
+from ..bases.attended import ELEMENTWISE, BoundAttention, Normalize
 from ..basis import BoundBasis
+from ..binding import bind, content_of
 from ..content import Content, Inputs
 from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph
+from ..kernels.backend import KERNELS
+from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
+from ..mechanisms.rows import EdgeTerms
+from ..portable import portable
+from ..program import Call
 from ..theta import Theta
 from .build import mean
 from .ends import Ends, by_edge, read_ends, returned, targets
@@ -81,7 +87,7 @@ class Attending(Whole):
             N = targets(edge_index, source) if size is None else size[1]
             x = (source, source.new_zeros(N, self.blind))
         replies = self.replies(call.get("return_attention_weights"))
-        y, A = self.attend(x, ends, z, (M, N), replies or self.values is not None, call)
+        y, A = self.attend(x, ends, z, (M, N), replies, call)
         y = self.finish(y, target, call)
         return (y, self.reply(A, ends, call)) if replies else y
 
@@ -99,12 +105,33 @@ class Attending(Whole):
     ) -> tuple[Tensor, Any]:
         """The result of the attention, and its weights where they are needed."""
         weight = call.get("edge_weight")
-        if not needed:
+        if not needed and self.gated and z is not None:
+            y = self._gated(Call(x, ends.edges, weight, edge_attr=z, size=size))
+            if y is not None:
+                return y, None
+        if not (needed or self.values is not None):
             return self.conv(x, ends.edges, weight, edge_attr=z, size=size), None
         y, A = self.conv(x, ends.edges, weight, edge_attr=z, size=size, return_attention=True)
         if self.values is not None and z is not None:
             y = y + self.values.gather(A.incidence, self.values.project(z))
         return y, A
+
+    @property
+    def gated(self) -> bool:
+        """Whether edges have values, under weights of each channel: these are added on the way, by kernels of gates."""
+        conv = self.conv
+        single = self.values is not None and conv.theta.inner == 1 and conv.basis.normalize in ELEMENTWISE
+        return single and KERNELS is not None and conv._fused and not (portable() or conv.is_lazy)
+
+    def _gated(self, call: Call) -> Tensor | None:
+        """The result of the attention, values of edges and all; None where it is made otherwise."""
+        assert self.values is not None
+        inputs, family, graph, _ = bind(self.conv, call)
+        if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
+            return None
+        content = content_of(self.conv, call, graph, inputs)
+        values = EdgeTerms(content.edges_at(family.entries), self.values.weight.squeeze(-1))
+        return family.sums(inputs, self.conv.bias, values.made)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (source, target), size = pair(given["x"]), given.get("size")

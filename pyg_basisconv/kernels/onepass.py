@@ -1,5 +1,7 @@
 """Attention on edges by the compiled kernels, `csrc/attend.cpp`: one pass over the entries of each target, and on the
 way back one over those of each source. Nothing of the size of all entries is held.
+
+Heads of one channel that are not normalised are gates, and have kernels of their own: a vector is of one entry there.
 """
 
 import ctypes
@@ -23,11 +25,14 @@ Kernel = Callable[[bytes], int]
 # How scores are made, as `Kind` in the kernels says.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd29q")  # `Call` in the kernels
+_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels
 _OUT_OF_RANGE = 1
 _LIMIT = 2**31 - 1
 _PLAIN = (Tensor, Parameter)
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
+
+
+_GATES = 4  # as many channels at least, or a vector of one entry is hardly filled
 
 
 class Form(NamedTuple):
@@ -98,6 +103,11 @@ def laid_out(t: Tensor | None) -> Tensor | None:
     return t if t is None or t.stride(-1) == 1 else t.contiguous()
 
 
+def gates(form: Form, normalised: bool, c: int, width: int) -> bool:
+    """Whether heads are single channels under weights of their own."""
+    return form.kind == TERMS and not normalised and width == c >= _GATES
+
+
 class Attend:
     """One call of the kernels: what it reads, with which these are called.
 
@@ -109,6 +119,7 @@ class Attend:
         z: (M, c W), contiguous.
         factor: (E, c), or None.
         terms: of sources, targets and entries, rows each, and two vectors, (c, D); or None.
+        values: (E, c) what is added to the rows of z at entries, for gates; or None.
     """
 
     def __init__(
@@ -120,9 +131,11 @@ class Attend:
         z: Tensor,
         factor: Tensor | None,
         terms: Sequence[Tensor | None],
+        values: Tensor | None = None,
     ) -> None:
         self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
-        self.z, self.factor, self.terms = z, factor, terms
+        self.z, self.factor, self.terms, self.values = z, factor, terms, values
+        self.gates = gates(form, normalised, c, z.shape[1])
 
     def _run(
         self, name: str, across: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
@@ -142,10 +155,11 @@ class Attend:
             form.activation.slope,
             *(ptr.data_ptr(), index.data_ptr(), *across),
             *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides),
+            *_rows(self.values, E, c),
             *map(_address, made),
             *map(_address, back),
         )
-        kernel = _kernel(name, z.dtype)
+        kernel = _kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
         assert kernel is not None
         code = kernel(call)
         if code == _OUT_OF_RANGE:
@@ -158,19 +172,21 @@ class Attend:
         z, c, N = self.z, self.c, self.pattern.N
         terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
         stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
+        if keep and self.gates and self.terms[1] is not None:
+            stats = z.new_empty(N, c)
         made = [terms, z.new_empty(N, z.shape[1]), stats]
-        self._run("attend_forward", (0, 0, 0), made, [None] * 9)
+        self._run("forward", (0, 0, 0), made, [None] * 10)
         return made
 
     def backward(
-        self, made: Sequence[Tensor | None], grad: Tensor, needs_z: bool, needs_factor: bool, needs: Sequence[bool]
-    ) -> tuple[Tensor | None, Tensor | None, list[Tensor | None]]:
-        """The gradients of z, of the factors and of the terms, those that are needed."""
+        self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """The gradients of z, the factors and the values, and of the terms, those that are needed."""
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
         source, target, entry, vectors, others = needs
-        d_z = torch.empty_like(z) if needs_z else None
-        d_factor = z.new_empty(E, c) if needs_factor else None
+        d_z = torch.empty_like(z) if needs_rows[0] else None
+        d_factor, d_values = (z.new_empty(E, c) if needed else None for needed in needs_rows[1:])
         found = [
             z.new_empty(rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))
         ]
@@ -181,13 +197,16 @@ class Attend:
             torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
             for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
         ]
+        slopes = made[2]
+        if self.gates and target and slopes is not None:
+            found[1] = grad * slopes
         known = z.new_empty(N, 3 * c) if self.normalised else None
         across = (0, 0, 0)
-        if self.factor is not None or self.terms[2] is not None:
+        if not (self.factor is self.terms[2] is self.values is None):
             _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
             across = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
-        elif needs_z or source or form.kind == PROJECTED:
+        elif d_z is not None or source or form.kind == PROJECTED:
             _, _, t_ptr, t_index = pattern.both_ways
             across = t_ptr.data_ptr(), t_index.data_ptr(), 0
-        self._run("attend_backward", across, made, [grad, known, d_z, *found, d_factor])
-        return d_z, d_factor, found
+        self._run("backward", across, made, [grad, known, d_z, *found, d_factor, d_values])
+        return [d_z, d_factor, d_values], found

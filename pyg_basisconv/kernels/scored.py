@@ -29,7 +29,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, laid_out, takes
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, gates, laid_out, takes
 from .op import derivative, wide
 from .pattern import Pattern
 
@@ -275,7 +275,8 @@ class _Attention(torch.autograd.Function):
         needs = ctx.needs_input_grad[6:]
         tensors, kept = rest[: len(needs)], rest[len(needs) :]
         if torch.is_grad_enabled() or portable():
-            return derivative(_plain, (*ctx.given, z, factor, *tensors), grad)
+            every = derivative(_plain, (*ctx.given, z, factor, None, *tensors), grad)
+            return *every[:6], *every[7:]
         *_, needs_z, needs_factor = ctx.needs_input_grad[:6]
         few = weight.shape[0] * table.shape[1] <= HELD
         down = grad.to(table.dtype)
@@ -312,12 +313,17 @@ def _plain(
     c: int,
     z: Tensor,
     factor: Tensor | None,
+    values: Tensor | None,
     *tensors: Tensor | None,
 ) -> Tensor:
     """By operations that have any derivatives."""
     score = scoring.plain(z, tensors, c, pattern)
     factor = None if factor is None else factor.t()
-    return rows(plain_attention(score, factor, heads(z, c), normalised, pattern))
+    y = plain_attention(score, factor, heads(z, c), normalised, pattern)
+    if values is not None:  # as if each entry had a source of its own
+        own = Pattern(torch.arange(pattern.E, device=z.device), pattern.row, pattern.E, pattern.N)
+        y = y + plain_attention(score, factor, heads(values, c), normalised, own)
+    return rows(y)
 
 
 class _OnePass(torch.autograd.Function):
@@ -333,29 +339,37 @@ class _OnePass(torch.autograd.Function):
         c: int,
         z: Tensor,
         factor: Tensor | None,
+        values: Tensor | None,
         *tensors: Tensor | None,
     ) -> Tensor:
-        made = _one_pass(form, normalised, pattern, c, z, factor, tensors).forward(keep=True)
-        ctx.save_for_backward(z, factor, *made, *tensors)
+        made = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
+        ctx.save_for_backward(z, factor, values, *made, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
         return cast(Tensor, made[1])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, factor, *rest = ctx.saved_tensors
+        z, factor, values, *rest = ctx.saved_tensors
         made, tensors = rest[:3], rest[3:]
         form, scoring, normalised, pattern, c = ctx.given
         if torch.is_grad_enabled() or portable():
-            return None, *derivative(_plain, (scoring, normalised, pattern, c, z, factor, *tensors), grad)
-        needs_z, needs_factor, *needs = ctx.needs_input_grad[5:]
-        call = _one_pass(form, normalised, pattern, c, z, factor, tensors)
-        needed = [bool(need) for need in form.spread(needs)]
-        d_z, d_factor, found = call.backward(made, grad.contiguous(), needs_z, needs_factor, needed)
-        return None, None, None, None, None, d_z, d_factor, *found[form.slots]
+            return None, *derivative(_plain, (scoring, normalised, pattern, c, z, factor, values, *tensors), grad)
+        needs = ctx.needs_input_grad[5:]
+        call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
+        needed = [bool(need) for need in form.spread(needs[3:])]
+        of_rows, found = call.backward(made, grad.contiguous(), needs[:3], needed)
+        return None, None, None, None, None, *of_rows, *found[form.slots]
 
 
 def _one_pass(
-    form: Form, normalised: bool, pattern: Pattern, c: int, z: Tensor, factor: Tensor | None, tensors: Tensors
+    form: Form,
+    normalised: bool,
+    pattern: Pattern,
+    c: int,
+    z: Tensor,
+    factor: Tensor | None,
+    values: Tensor | None,
+    tensors: Tensors,
 ) -> Attend:
     source, target, entry, *vectors = form.spread(tensors)
     terms = (
@@ -364,7 +378,7 @@ def _one_pass(
         laid_out(entry),
         *(None if v is None else v.contiguous() for v in vectors),
     )
-    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms)
+    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, laid_out(values))
 
 
 # What `Function.apply` does besides is for transforms of `torch.func`, under which these are not called.
@@ -380,6 +394,7 @@ def scored_attention(
     normalised: bool,
     pattern: Pattern,
     factor: Tensor | None = None,
+    values: Tensor | None = None,
 ) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e f_e z_{source(e)}` of c heads, under weights that are scored.
 
@@ -391,6 +406,8 @@ def scored_attention(
         normalised: whether w is the softmax of the scores, over the entries of each target, or these themselves.
         pattern: of the entries.
         factor: (E, c) f, by target, or None for ones.
+        values: (E, c W) what is added to the rows of z at each entry, by target, or None. Only kernels of
+            gates add it on the way.
 
     Returns:
         (N, c W).
@@ -402,17 +419,25 @@ def scored_attention(
             [14.]])
     """
     if portable():
-        return _plain(scoring, normalised, pattern, c, z, factor, *tensors)
-    recorded, form, table = torch.is_grad_enabled() and needs_gradient(z, factor, *tensors), scoring.form(tensors, c), z
+        return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
+    form, table = scoring.form(tensors, c), z
+    recorded = torch.is_grad_enabled() and needs_gradient(z, factor, values, *tensors)
     if z.dtype != wide(z):
         table = z.to(wide(z))
-    if takes(form, (factor, *tensors), table, c, pattern):
-        assert form is not None
+    given = factor, values, *tensors
+    if (
+        form is not None
+        and takes(form, given, table, c, pattern)
+        and (values is None or gates(form, normalised, c, z.shape[1]))
+    ):
         if recorded:
-            y = _record_one_pass(form, scoring, normalised, pattern, c, table, factor, *tensors)
+            y = _record_one_pass(form, scoring, normalised, pattern, c, table, factor, values, *tensors)
         else:
-            y = cast(Tensor, _one_pass(form, normalised, pattern, c, table, factor, tensors).forward(keep=False)[1])
+            call = _one_pass(form, normalised, pattern, c, table, factor, values, tensors)
+            y = cast(Tensor, call.forward(keep=False)[1])
         return y.to(z.dtype)
+    if values is not None:
+        return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     if recorded:
         return _record(scoring, normalised, pattern, c, z, factor, *tensors)
     table = _table(z)

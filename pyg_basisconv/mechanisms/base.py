@@ -141,7 +141,7 @@ def _within(function: Any) -> Any:
     return own
 
 
-def added(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def added(a: Any, b: Any) -> Any:
     """The sum of two terms, of which one may not be there."""
     return a if b is None else b if a is None else a + b
 

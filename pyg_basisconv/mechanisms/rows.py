@@ -42,6 +42,32 @@ class RowScore(Score):
         raise AttributeError(name)
 
 
+class EdgeTerms:
+    """Terms of entries that are a product of their features, (E, R), and a weight, (K, R). Those of the same features
+    are added before they are made: there are more entries than anything else.
+    """
+
+    def __init__(self, features: Tensor, weight: Tensor) -> None:
+        self.features, self.weight = features, weight
+
+    def __add__(self, other: "Tensor | EdgeTerms") -> "Tensor | EdgeTerms":
+        if isinstance(other, EdgeTerms) and other.features is self.features:
+            return EdgeTerms(self.features, self.weight + other.weight)
+        return self.made + made(other)
+
+    __radd__ = __add__
+
+    @property
+    def made(self) -> Tensor:
+        """(E, K). The weight is laid out so that its gradient reads the features along their rows."""
+        return self.features @ self.weight.t().contiguous()
+
+
+def made(terms: Tensor | EdgeTerms) -> Tensor:
+    """Terms as numbers."""
+    return terms.made if isinstance(terms, EdgeTerms) else terms
+
+
 class TermRows(RowScore):
     """Terms of sources, (M, K), targets, (N, K), and entries, (E, K), those that there are, under an activation.
 
@@ -55,14 +81,18 @@ class TermRows(RowScore):
         self,
         source: Tensor | None,
         target: Tensor | None = None,
-        entry: Tensor | None = None,
+        entry: Tensor | EdgeTerms | None = None,
         activation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.terms, self.activation = (source, target, entry), activation
-        self.scoring, self.rows = TermScores(activation), (*self.terms, None)
+        self.of_ends, self.entry, self.activation = (source, target), entry, activation
+        self.scoring = TermScores(activation)
+
+    @cached_property
+    def rows(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        return *self.of_ends, None if self.entry is None else made(self.entry), None
 
     def turn(self) -> Score:
-        source, target, entry = [None if t is None else wide(t).t() for t in self.terms]
+        source, target, entry = [None if t is None else wide(t).t() for t in self.rows[:3]]
         parts = [] if source is None and target is None else [node_score(source, target)]
         parts += [] if entry is None else [entry_score(entry)]
         score = parts[0] if len(parts) == 1 else parts[0] + parts[1]
@@ -71,11 +101,13 @@ class TermRows(RowScore):
     def __add__(self, other: Score) -> Score:
         if not isinstance(other, TermRows) or self.activation is not None or other.activation is not None:
             return super().__add__(other)
-        source, target, entry = map(added, self.terms, other.terms)
-        return TermRows(source, target, entry)
+        source, target = map(added, self.of_ends, other.of_ends)
+        return TermRows(source, target, added(self.entry, other.entry))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Score:
-        return TermRows(*self.terms, function if self.activation is None else _then(self.activation, function))
+        return TermRows(
+            *self.of_ends, self.entry, function if self.activation is None else _then(self.activation, function)
+        )
 
 
 def _then(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

@@ -1,0 +1,158 @@
+// Weights of each channel: y_n = sum_e f_e act(s_m + t_n + u_e) (z_m + v_e), where e is an entry from m to n and
+// everything stands channel by channel: attention with as many heads as channels, which is not normalised. For one
+// instruction set; included behind attend_body.h.
+//
+// There is one pass over the entries of each target, and on the way back one over those of each source. The first makes
+// the same sums with the derivative in the place of the activation, too: the gradient of t_n over that of y_n.
+
+template <typename R, int activation, bool back>
+struct Gate {
+    typedef typename Lanes<R>::V V;
+    static constexpr int L = Lanes<R>::L;
+
+    const Call& call;
+    const int64_t c, others, entries;
+    const bool far;
+    const R slope;
+    const int32_t *ptr, *index, *place;
+    // Of the terms s, t and u, those of the own end, of the other and of entries; the rows z, and v of entries; gradients.
+    const Table<R> own_terms, other_terms, entry, z, values, grad;
+    const R* factor;
+
+    static Table<R> source_terms(const Call& k) { return Table<R>(k.source, k.M, k.source_stride, k.c); }
+    static Table<R> target_terms(const Call& k) { return Table<R>(k.target, k.N, k.target_stride, k.c); }
+
+    explicit Gate(const Call& k)
+        : call(k), c(k.c), others(back ? k.N : k.M), entries(k.E), far(others * 2 * c * int64_t(sizeof(R)) > NEAR),
+          slope(R(k.slope)), ptr(back ? k.t_ptr : k.ptr), index(back ? k.t_index : k.index),
+          place(back ? k.t_back : nullptr), own_terms(back ? source_terms(k) : target_terms(k)),
+          other_terms(back ? target_terms(k) : source_terms(k)), entry(k.entry, k.E, k.entry_stride, c),
+          z(k.z, k.M, c, c), values(k.values, k.E, k.values_stride, c), grad(k.grad, k.N, c, c),
+          factor(static_cast<const R*>(k.factor)) {}
+
+    // A vector of row i from column j on; zeros where there is no table.
+    template <bool whole>
+    static INLINE_MEMBER V at(const Table<R>& table, int64_t i, int64_t j) {
+        return table.data ? take<whole>(table.row(i) + j, table.end) : V{};
+    }
+
+    template <bool whole>
+    INLINE_MEMBER V factor_at(int64_t p, int64_t j) const {
+        const R* from = factor + p * call.factor_stride;
+        if (!call.factor_step) return all<R>(*from);
+        R held[L] = {};
+        for (int64_t h = j, last = whole ? j + L : std::min(j + L, c); h < last; h++) held[h - j] = from[h * call.factor_step];
+        return load<R>(held);
+    }
+
+    template <bool whole>
+    INLINE_MEMBER void give(void* table, int64_t i, int64_t j, V v) const {
+        R* to = static_cast<R*>(table) + i * c + j;
+        if (whole || j + L <= c) return store(to, v);
+        for (int64_t l = 0; l < c - j; l++) to[l] = v[l];
+    }
+
+    static INLINE_MEMBER void fetch(const R* from, int64_t bytes) {
+        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(reinterpret_cast<const char*>(from) + b);
+    }
+
+    // K vectors of columns from j on, of all entries of one target or source.
+    template <int K, bool whole>
+    INLINE_MEMBER void columns(int64_t n, int64_t j) const {
+        const Table<R>& rows = back ? grad : z;
+        V own[K], value[K], sum[K] = {}, slopes[K] = {};
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) {
+            own[k] = at<whole>(own_terms, n, j + k * L);
+            value[k] = back ? at<whole>(z, n, j + k * L) : V{};
+        }
+        for (int64_t p = ptr[n], end = ptr[n + 1]; p < end; p++) {
+            const int64_t o = index[p], e = place ? place[p] : p;
+            if (far && p + AHEAD < entries) {
+                const int64_t next = index[p + AHEAD];
+                if (other_terms.data) fetch(other_terms.row(next) + j, K * LANE_BYTES);
+                fetch(rows.row(next) + j, K * LANE_BYTES);
+            }
+#pragma GCC unroll 4
+            for (int k = 0; k < K; k++) {
+                const int64_t at_k = j + k * L;
+                V u = own[k] + at<whole>(other_terms, o, at_k);
+                if (entry.data) u += at<whole>(entry, e, at_k);
+                V v = activate<activation, R>(slope, u), d = derivative<activation, R>(slope, u, v);
+                const V row = at<whole>(rows, o, at_k);
+                V x = back ? value[k] : row;
+                if (values.data) x += at<whole>(values, e, at_k);
+                if (back && call.d_factor) give<whole>(call.d_factor, e, at_k, v * x * row);
+                if (factor) {
+                    const V f = factor_at<whole>(e, at_k);
+                    v *= f;
+                    d *= f;
+                }
+                if (back) {
+                    v *= row;
+                    d *= x * row;
+                    if (call.d_values) give<whole>(call.d_values, e, at_k, v);
+                    if (call.d_entry) give<whole>(call.d_entry, e, at_k, d);
+                    sum[k] += v;
+                } else {
+                    sum[k] += v * x;
+                    d *= x;
+                }
+                slopes[k] += d;
+            }
+        }
+        void *of_sum = back ? call.d_z : call.y, *of_slopes = back ? call.d_source : call.stats;
+#pragma GCC unroll 4
+        for (int k = 0; k < K; k++) {
+            if (of_sum) give<whole>(of_sum, n, j + k * L, sum[k]);
+            if (of_slopes) give<whole>(of_slopes, n, j + k * L, slopes[k]);
+        }
+    }
+
+    bool fine(int64_t n) const {
+        const int64_t start = ptr[n], end = ptr[n + 1];
+        if (start < 0 || end < start || end > entries) return false;
+        bool within = true;
+        for (int64_t p = start; p < end; p++) within &= index[p] >= 0 && index[p] < others;
+        return within;
+    }
+
+    int run() const {
+        const int64_t rows = back ? call.M : call.N;
+        const Ranges ranges(ptr, rows, entries, c);
+        return each_range(ranges, [&](int64_t range) -> int {
+            for (int64_t n = ranges.start(range), last = ranges.start(range + 1); n < last; n++) {
+                if (!fine(n)) return OUT_OF_RANGE;
+                int64_t j = 0;
+                for (; j + 4 * L <= c; j += 4 * L) columns<4, true>(n, j);
+                if (j + 2 * L <= c) columns<2, true>(n, j), j += 2 * L;
+                for (; j < c; j += L) columns<1, false>(n, j);
+            }
+            return FINE;
+        });
+    }
+};
+
+template <typename R, bool back>
+int gate(const Call& call) {
+    switch (call.activation) {
+        case LEAKY_RELU: return Gate<R, LEAKY_RELU, back>(call).run();
+        case RELU: return Gate<R, RELU, back>(call).run();
+        case SIGMOID: return Gate<R, SIGMOID, back>(call).run();
+        case TANH: return Gate<R, TANH, back>(call).run();
+        case SEEN: return Gate<R, SEEN, back>(call).run();
+        case SEEN_TANH: return Gate<R, SEEN_TANH, back>(call).run();
+        default: return Gate<R, NONE, back>(call).run();
+    }
+}
+
+template <typename R>
+int gate_forward(const Call& call) {
+    return gate<R, false>(call);
+}
+
+template <typename R>
+int gate_backward(const Call& call) {
+    if (!call.d_z && !call.d_source && !call.d_entry && !call.d_factor && !call.d_values) return FINE;
+    return gate<R, true>(call);
+}
