@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import GATConv, GATv2Conv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, convert, theta
-from pyg_basisconv.kernels import lists
+from pyg_basisconv.kernels import Pattern, ProjectedScores, lists, scored_attention
 from pyg_basisconv.mechanisms import MLP
 
 LAYERS = {
@@ -117,3 +117,31 @@ def test_lists_that_do_not_fit_are_refused_or_read(entry):
         return
     assert ptr.tolist() == [0, 0, 1]
     assert index.tolist() == [0]
+
+
+def test_vectors_of_another_shape_are_refused():
+    """The kernels would read beyond them."""
+    x, edges = given()
+    layer = hidden(nn.ReLU())
+    layer.basis.mechanism.out = nn.Parameter(layer.basis.mechanism.out[:1].detach().clone())
+    with pytest.raises((ValueError, RuntimeError)):
+        layer(x, edges)
+
+
+def test_vectors_of_another_width_are_refused_by_the_kernels():
+    ends = torch.tensor([0, 1])
+    a, b = torch.randn(2, 1), torch.randn(2, 1)
+    with pytest.raises((ValueError, RuntimeError)):
+        scored_attention(ProjectedScores(), [a, b], torch.randn(2, 8), 2, True, Pattern(ends, ends, 2, 2), None)
+
+
+def test_a_slope_that_is_changed_before_the_way_back():
+    """Gradients are of what was computed, with `create_graph` as without it."""
+    x, edges = given()
+    x.requires_grad_()
+    activation = nn.LeakyReLU(0.2)
+    y = hidden(activation)(x, edges).pow(2).sum()
+    activation.negative_slope = 0.9
+    (plain,) = torch.autograd.grad(y, x, retain_graph=True)
+    (recorded,) = torch.autograd.grad(y, x, create_graph=True)
+    torch.testing.assert_close(recorded, plain)
