@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 
 class Known(NamedTuple):
@@ -44,12 +45,19 @@ _FUNCTIONS: dict[Any, Known] = {
 _MODULES: dict[type, Known] = {nn.Identity: _NONE, nn.ReLU: _RELU, nn.Sigmoid: _SIGMOID, nn.Tanh: _TANH}
 
 
+def _watched(module: nn.Module) -> bool:
+    """Whether somebody looks at what a module does, or has it do something else."""
+    own = vars(module)
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return "forward" in own or any(own[name] for name in hooks) or _has_any_global_hook()
+
+
 def known(activation: Callable[[Tensor], Tensor] | None) -> Known | None:
     """How the kernels know an activation; None where they do not."""
     if activation is None:
         return _NONE
     if isinstance(activation, nn.Module):
-        if activation._forward_hooks or activation._forward_pre_hooks:
+        if _watched(activation):
             return None
         if type(activation) is nn.LeakyReLU:
             return Known(1, activation.negative_slope)

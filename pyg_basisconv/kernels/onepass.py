@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..errors import reject
-from ..portable import faked
 from .activations import Known
 from .backend import KERNELS
 from .pattern import Pattern, extremes
@@ -76,7 +75,9 @@ def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int
     """Whether the kernels take these tensors, factors among them, and this pattern."""
     if form is None or z.dtype not in _DTYPES or not z.is_cpu or _kernel("attend_forward", z.dtype) is None:
         return False
-    if torch.compiler.is_compiling() or faked() or not (c and form.inner and z.numel() and pattern.N):
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False  # what looks on sees torch's operations only
+    if not (c and form.inner and z.numel() and pattern.N):
         return False
     if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
         return False
@@ -149,6 +150,16 @@ class Attend:
         if factor is not None and factor.shape != (E, c):
             reject("factor", f"{E} rows of {c}", tuple(factor.shape), "pass those of this pattern")
         strides = (0, 0) if factor is None else factor.stride()
+        projected = form.kind == PROJECTED
+        if W * c != z.shape[1] or (projected and M != N):
+            reject(
+                "z", f"rows of {c} heads" + ", of nodes that are targets too" * projected, tuple(z.shape), "correct c"
+            )
+        for vector in vectors:
+            if vector is not None and vector.shape != (c, W if projected else form.inner):
+                reject(
+                    "tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass those of this parameter"
+                )
         sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
         call = _CALL.pack(
             *sizes,

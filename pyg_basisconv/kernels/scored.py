@@ -342,10 +342,13 @@ class _OnePass(torch.autograd.Function):
         values: Tensor | None,
         *tensors: Tensor | None,
     ) -> Tensor:
-        made = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
-        ctx.save_for_backward(z, factor, values, *made, *tensors)
+        terms, y, stats = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
+        assert y is not None
+        # The derivative of a softmax reads the sums, and the caller may write to what it gets.
+        held = y.clone() if normalised else None
+        ctx.save_for_backward(z, factor, values, terms, held, stats, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
-        return cast(Tensor, made[1])
+        return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -357,7 +360,7 @@ class _OnePass(torch.autograd.Function):
         needs = ctx.needs_input_grad[5:]
         call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
         needed = [bool(need) for need in form.spread(needs[3:])]
-        of_rows, found = call.backward(made, grad.contiguous(), needs[:3], needed)
+        of_rows, found = call.backward(made, grad.resolve_neg().contiguous(), needs[:3], needed)
         return None, None, None, None, None, *of_rows, *found[form.slots]
 
 
