@@ -324,8 +324,8 @@ def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytes
         y = conv(x, edges)
         assert calls, score
         with monkeypatch.context() as m:
-            m.setattr("pyg_basisconv.bases.attended.holds_nothing", lambda *_: False)
-            m.setattr("pyg_basisconv.mechanisms.outer.holds_nothing", lambda *_: False)
+            m.setattr("pyg_basisconv.bases.attended.one_pass_fits", lambda *_: False)
+            m.setattr("pyg_basisconv.mechanisms.outer.one_pass_fits", lambda *_: False)
             calls.clear()
             again = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads()).double()
             again.load_state_dict(conv.state_dict())

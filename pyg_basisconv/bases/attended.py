@@ -17,7 +17,7 @@ from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.activations import seen, seen_tanh
 from ..kernels.attend import Side, Weights
-from ..kernels.onepass import gates, holds_nothing
+from ..kernels.onepass import gates, one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
@@ -313,7 +313,7 @@ class BoundAttention(MemberByMember):
         if self.K * E <= BLOCK:
             return True
         # What is dropped is drawn for all entries.
-        return not self.dropout[0] and holds_nothing(scored.scoring.form(scored.rows, self.K), self.device, E)
+        return not self.dropout[0] and one_pass_fits(scored.scoring.form(scored.rows, self.K), self.device, E)
 
     def _native_step(self, theta: Theta) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, of batches of sequences from which no mask hides anything."""
@@ -359,7 +359,7 @@ class BoundAttention(MemberByMember):
         if scored is None or scored.scoring is None or not inputs.theta.by_rows:
             return None
         form = scored.scoring.form(scored.rows, self.K)
-        if form is None or not holds_nothing(form, self.device, self.entries.E):
+        if form is None or not one_pass_fits(form, self.device, self.entries.E):
             return None
         if not gates(form, self.normalize == "source", self.K, z.shape[1]):
             return None

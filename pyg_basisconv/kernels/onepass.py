@@ -24,13 +24,11 @@ Kernel = Callable[[bytes], int]
 # How scores are made, as `Kind` in the kernels says.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels
+_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: what `Attend._run` packs, in the order of its fields
 _OUT_OF_RANGE = 1
 _LIMIT = 2**31 - 1
 _PLAIN = (Tensor, Parameter)
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
-
-
 _GATES = 4  # as many channels at least, or a vector of one entry is hardly filled
 
 
@@ -66,7 +64,7 @@ def _kernel(name: str, dtype: torch.dtype) -> Kernel | None:
     return kernel
 
 
-def holds_nothing(form: Form | None, device: torch.device, entries: int) -> bool:
+def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
     """Whether the kernels are to take such scores, of which torch's way would hold as many as there are entries."""
     return form is not None and KERNELS is not None and device.type == "cpu" and entries <= _LIMIT
 

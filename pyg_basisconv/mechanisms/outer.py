@@ -13,7 +13,7 @@ from ..errors import check_flags, reject
 from ..kernels import ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
 from ..kernels.multihead import HELD, block_columns, rows
-from ..kernels.onepass import holds_nothing
+from ..kernels.onepass import one_pass_fits
 from ..kernels.pairs import block_diagonal
 from ..theta.heads import all_heads, product, split_heads
 from .base import (
@@ -268,7 +268,7 @@ class MLP(Mechanism):
         if by_rows(content) and not self.edge_dim:
             in_rows = HiddenRows(source, target, self.out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
-            if entries.E * H * D <= HELD or holds_nothing(form, source.device, entries.E):
+            if entries.E * H * D <= HELD or one_pass_fits(form, source.device, entries.E):
                 return in_rows
         batch = content.batch
         count = prod(batch)
