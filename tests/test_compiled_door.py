@@ -26,6 +26,12 @@ def given() -> tuple[Tensor, Tensor]:
     return torch.randn(7, 8, dtype=torch.float64), torch.randint(0, 7, (2, 30))
 
 
+def converted(name: str) -> tuple[Tensor, Tensor, nn.Module]:
+    x, edges = given()
+    torch.manual_seed(1)
+    return x, edges, convert(LAYERS[name]()).double()
+
+
 def hidden(activation: Callable[[Tensor], Tensor]) -> BasisConv:
     torch.manual_seed(1)
     basis = bases.Attention(2, MLP(4, activation=activation), bases.Adjacency())
@@ -35,9 +41,7 @@ def hidden(activation: Callable[[Tensor], Tensor]) -> BasisConv:
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_result_may_be_written_to_in_place(name):
     """`F.relu(conv(x), inplace=True)` is what many models do; PyG's layers let it happen."""
-    x, edges = given()
-    torch.manual_seed(1)
-    layer = convert(LAYERS[name]()).double()
+    x, edges, layer = converted(name)
     x.requires_grad_()
     (expected,) = torch.autograd.grad(F.elu(layer(x, edges)).sum(), x)
     (found,) = torch.autograd.grad(F.elu_(layer(x, edges)).sum(), x)
@@ -47,9 +51,7 @@ def test_a_result_may_be_written_to_in_place(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradients_that_are_negative_views(name):
     """Their memory holds the negated numbers."""
-    x, edges = given()
-    torch.manual_seed(1)
-    layer = convert(LAYERS[name]()).double()
+    x, edges, layer = converted(name)
     x.requires_grad_()
     y = layer(x, edges)
     grad = torch.randn_like(y)
@@ -61,9 +63,8 @@ def test_gradients_that_are_negative_views(name):
 @pytest.mark.parametrize("name", LAYERS)
 def test_what_is_traced_reads_its_input(name):
     """A trace records torch's operations: it may be refused, and not have the result in it as a constant."""
-    x, edges = given()
-    torch.manual_seed(1)
-    layer = convert(LAYERS[name]()).double().requires_grad_(False)
+    x, edges, layer = converted(name)
+    layer.requires_grad_(False)
     try:
         traced = make_fx(lambda x: layer(x, edges))(x)
     except RuntimeError:

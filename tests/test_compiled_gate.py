@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_compiled_attention import check_threads
 from torch import Tensor, nn
 from torch_geometric.nn import ResGatedGraphConv
 
@@ -93,17 +94,7 @@ def test_single_precision(c: int) -> None:
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:
-    case = Case(set(NAMES), 33, sizes=(500, 400, 20_000), dtype=torch.float32)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append(case.both())
-    finally:
-        torch.set_num_threads(threads)
-    for others in found[1:]:
-        for a, b in zip(found[0], others, strict=True):
-            assert a.equal(b)
+    check_threads(Case(set(NAMES), 33, sizes=(500, 400, 20_000), dtype=torch.float32).both)
 
 
 def test_gradients_that_are_asked_for_one_by_one() -> None:
