@@ -133,42 +133,61 @@ PyObject* looped(PyObject* const* args, Py_ssize_t count) {
 
 // --- over_degrees(kind, K, source, target, M, N, norm, weight): see the twin in lists.py
 
-struct Degrees {
-  std::vector<int32_t> count;
-
-  Degrees(const int32_t* end, const int32_t* kind, int64_t K, int64_t E, int64_t size) : count(size * K, 0) {
-    for (int64_t e = 0; e < E; ++e) ++count[end[e] * K + (kind ? kind[e] : 0)];
-  }
-
-  template <typename T>
-  std::vector<T> powers(bool roots) const {
-    std::vector<T> out(count.size());
-    for (size_t i = 0; i < out.size(); ++i) {
-      const T d = static_cast<T>(count[i]);
-      out[i] = count[i] == 0 ? T(0) : roots ? T(1) / std::sqrt(d) : T(1) / d;
-    }
-    return out;
-  }
+// The members of nodes, of K matrices: each edge is of its kind, or all are of the only one.
+struct Only {
+  int64_t operator()(int32_t node, int64_t) const { return node; }
 };
+
+struct Kinds {
+  const int32_t* kind;
+  int64_t K;
+
+  int64_t operator()(int32_t node, int64_t e) const { return node * K + kind[e]; }
+};
+
+// Of each member: 1 over the number of edges at it, or over its root; 0 where there are none.
+template <typename T, bool roots, typename Member>
+std::vector<T> inverses(const int32_t* end, int64_t E, int64_t members, Member member) {
+  std::vector<int32_t> found(members, 0);
+  int32_t* __restrict count = found.data();
+  for (int64_t e = 0; e < E; ++e) ++count[member(end[e], e)];
+  std::vector<T> out(members);
+  for (int64_t i = 0; i < members; ++i) {
+    const T some = static_cast<T>(count[i] > 1 ? count[i] : 1), any = static_cast<T>(count[i] > 0);
+    out[i] = any / (roots ? std::sqrt(some) : some);  // without a branch, so that it vectorises
+  }
+  return out;
+}
+
+template <typename T, typename Member>
+void weigh(const int32_t* m, const int32_t* n, int64_t E, int64_t of_sources, int64_t of_targets, char norm,
+           T* __restrict weight, Member member) {
+  if (norm == 's' || norm == 'e') {  // over the roots of the degrees of both ends
+    const auto into = inverses<T, true>(n, E, of_targets, member);
+    const auto out = norm == 's' ? std::vector<T>() : inverses<T, true>(m, E, of_sources, member);
+    const T *left = (norm == 's' ? into : out).data(), *right = into.data();
+    for (int64_t e = 0; e < E; ++e) weight[e] = left[member(m[e], e)] * right[member(n[e], e)];
+    return;
+  }
+  const int32_t* end = norm == 'r' ? m : n;  // over the number of edges out of the source, or into the target
+  const auto inverse = inverses<T, false>(end, E, norm == 'r' ? of_sources : of_targets, member);
+  const T* one = inverse.data();
+  for (int64_t e = 0; e < E; ++e) weight[e] = one[member(end[e], e)];
+}
 
 template <typename T>
 void weigh(const int32_t* kind, int64_t K, const int32_t* m, const int32_t* n, int64_t E, int64_t M, int64_t N,
            char norm, T* weight) {
-  const auto member = [&](int64_t node, int64_t e) { return node * K + (kind ? kind[e] : 0); };
-  if (norm == 's' || norm == 'e') {  // over the roots of the degrees of both ends
-    const auto into = Degrees(n, kind, K, E, N).powers<T>(true);
-    const auto out = norm == 's' ? into : Degrees(m, kind, K, E, M).powers<T>(true);
-    for (int64_t e = 0; e < E; ++e) weight[e] = out[member(m[e], e)] * into[member(n[e], e)];
-    return;
-  }
-  const int32_t* end = norm == 'r' ? m : n;  // over the number of edges out of the source, or into the target
-  const auto inverse = Degrees(end, kind, K, E, norm == 'r' ? M : N).powers<T>(false);
-  for (int64_t e = 0; e < E; ++e) weight[e] = inverse[member(end[e], e)];
+  if (kind)
+    weigh(m, n, E, M * K, N * K, norm, weight, Kinds{kind, K});
+  else
+    weigh(m, n, E, M, N, norm, weight, Only{});
 }
 
 bool below(const int32_t* index, int64_t count, int64_t limit) {
   uint32_t bad = 0;
-  for (int64_t e = 0; e < count; ++e) bad |= static_cast<uint32_t>(index[e]) >= static_cast<uint64_t>(limit);
+  const uint32_t size = static_cast<uint32_t>(limit);
+  for (int64_t e = 0; e < count; ++e) bad |= static_cast<uint32_t>(index[e]) >= size;
   return bad == 0;
 }
 
@@ -198,6 +217,19 @@ PyObject* over_degrees(PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(within);
 }
 
+// --- Where groups start, of the number of entries of each, which stand one further on; and these again after each start
+// --- has moved on to where the next group starts.
+
+void starts(int32_t* ptr, int64_t groups) {
+  int32_t sum = 0;
+  for (int64_t g = 0; g <= groups; ++g) ptr[g] = sum += ptr[g];
+}
+
+void moved_on(int32_t* ptr, int64_t groups) {
+  std::memmove(ptr + 1, ptr, groups * sizeof(int32_t));
+  ptr[0] = 0;
+}
+
 // --- compressed(lists, K, at_target, M, N, ptr, index, values): entries of K matrices, grouped by target, as they come
 
 struct Entries {
@@ -225,30 +257,60 @@ struct Entries {
   }
 };
 
+// Where the entries of a list begin and end, among K members of each node at one of the ends.
+template <bool Typed, bool AtTarget>
+struct Ends {
+  const int32_t *source, *target, *kind;
+  int32_t K, start;
+
+  explicit Ends(const Entries& list, int64_t members)
+      : source(list.source.at<int32_t>()),
+        target(list.target.at<int32_t>()),
+        kind(Typed ? list.kind.at<int32_t>() : nullptr),
+        K(static_cast<int32_t>(members)),
+        start(static_cast<int32_t>(list.start)) {}
+
+  int32_t member(int32_t node, int64_t e) const { return node * K + (Typed ? kind[e] : start); }
+  int32_t group(int64_t e) const { return AtTarget ? member(target[e], e) : target[e]; }
+  int32_t other(int64_t e) const { return AtTarget ? source[e] : member(source[e], e); }
+};
+
+// Calls `visit` with the ends of each list, in loops of their own for each kind of list.
+template <typename Visit>
+void for_each(const std::vector<Entries>& lists, int64_t K, bool at_target, Visit visit) {
+  for (const auto& list : lists) {
+    const bool typed = list.kind.there();
+    if (at_target)
+      typed ? visit(list, Ends<true, true>(list, K)) : visit(list, Ends<false, true>(list, K));
+    else
+      typed ? visit(list, Ends<true, false>(list, K)) : visit(list, Ends<false, false>(list, K));
+  }
+}
+
 template <typename T>
 void place(const std::vector<Entries>& lists, int64_t K, bool at_target, int64_t groups, int32_t* ptr, int32_t* index,
            T* values) {
   std::memset(ptr, 0, (groups + 1) * sizeof(int32_t));
-  const auto each = [&](auto&& visit) {
-    for (const auto& list : lists) {
-      const int32_t *m = list.source.at<int32_t>(), *n = list.target.at<int32_t>();
-      const int32_t* k = list.kind.there() ? list.kind.at<int32_t>() : nullptr;
-      const T* w = list.weight.there() ? list.weight.at<T>() : nullptr;
-      for (int64_t e = 0, E = list.source.size(); e < E; ++e) {
-        const int64_t kind = k ? k[e] : list.start;
-        visit(at_target ? n[e] * K + kind : n[e], at_target ? m[e] : m[e] * K + kind, w ? w[e] : T(1));
-      }
-    }
-  };
-  each([&](int64_t group, int64_t, T) { ++ptr[group + 1]; });
-  for (int64_t g = 0; g < groups; ++g) ptr[g + 1] += ptr[g];
-  each([&](int64_t group, int64_t other, T weight) {
-    const int32_t at = ptr[group]++;
-    index[at] = static_cast<int32_t>(other);
-    if (values) values[at] = weight;
+  for_each(lists, K, at_target, [=](const Entries& list, auto ends) {
+    int32_t* __restrict next = ptr;
+    for (int64_t e = 0, E = list.source.size(); e < E; ++e) ++next[ends.group(e) + 1];
   });
-  std::memmove(ptr + 1, ptr, groups * sizeof(int32_t));  // each has moved on to where the next one starts
-  ptr[0] = 0;
+  starts(ptr, groups);
+  for_each(lists, K, at_target, [=](const Entries& list, auto ends) {
+    int32_t *__restrict next = ptr, *__restrict to = index;
+    T* __restrict weights = values;
+    const T* w = list.weight.there() ? list.weight.at<T>() : nullptr;
+    const int64_t E = list.source.size();
+    if (!weights)
+      for (int64_t e = 0; e < E; ++e) to[next[ends.group(e)]++] = ends.other(e);
+    else
+      for (int64_t e = 0; e < E; ++e) {
+        const int32_t at = next[ends.group(e)]++;
+        to[at] = ends.other(e);
+        weights[at] = w ? w[e] : T(1);
+      }
+  });
+  moved_on(ptr, groups);
 }
 
 PyObject* compressed(PyObject* const* args, Py_ssize_t count) {
@@ -315,15 +377,14 @@ PyObject* grouped(PyObject* const* args, Py_ssize_t count) {
       ++at[g[e] + 1];
       in_order &= e == 0 || g[e - 1] <= g[e];
     }
-    for (int64_t i = 0; i < G; ++i) at[i + 1] += at[i];
+    starts(at, G);
     if (!in_order) {
       for (int64_t e = 0; e < E; ++e) {
         const int32_t place = at[g[e]]++;
         to[place] = from[e];
         stood[place] = static_cast<int32_t>(e);
       }
-      std::memmove(at + 1, at, G * sizeof(int32_t));
-      at[0] = 0;
+      moved_on(at, G);
     }
   }
   return PyBool_FromLong(in_order);

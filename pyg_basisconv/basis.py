@@ -8,11 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from .bound import COMPOSITES, BoundBasis, Compact, EdgeList, Native, OnImage, explicit
-from .cache import cached_property, underived
+from .cache import cached_property, memo, underived
 from .costs import Compaction, Direction, Side, Work
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
 from .portable import fixed_mode
+from .reading import read_graph
 
 __all__ = [
     "Basis",
@@ -134,9 +135,10 @@ class Basis(nn.Module):
 
     def on(self, graph: Graph) -> BoundBasis:
         """Binds to a graph; once for all bases of the same classes that print the same, anew for one that learns."""
-        if self.key is None:
+        key = self.key
+        if key is None or graph.learns or graph.mask is not None:
             return self._made(graph)
-        bound: BoundBasis = graph.memo(self.key, lambda: self._made(graph))
+        bound: BoundBasis = memo(graph._memo, key, self._made, graph)
         return bound
 
     def _made(self, graph: Graph) -> BoundBasis:
@@ -209,7 +211,7 @@ class Basis(nn.Module):
         size = self.sized(*sizes(size), batch, shape)
         if edge_index is None and self.axes is not None and None in size:
             reject("grid", f"the shape of the grid, for {self}", grid, "pass grid=, or make the basis with a shape")
-        graph = Graph.of(
+        graph = read_graph(
             edge_index,
             edge_weight,
             edge_type,

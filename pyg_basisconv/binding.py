@@ -15,6 +15,7 @@ from .graph import Graph, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
 from .program import Call
+from .reading import read_graph
 from .theta import Theta
 
 Reader = Callable[[Any], Tensor]  # from what the user calls x to the rows that the family reads
@@ -25,6 +26,7 @@ class Layer(Protocol):
 
     basis: Basis
     theta: Theta
+    _modules: dict[str, Any]  # which has these, without the detour by `nn.Module.__getattr__`
     in_channels: int | tuple[int, int]
     target_channels: int
     flow: str
@@ -85,16 +87,18 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
     Raises:
         ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
     """
-    basis, theta, x, edge_index = layer.basis, layer.theta, call.x, call.edge_index
+    modules, x, edge_index = layer._modules, call.x, call.edge_index
+    basis: Basis = modules["basis"]
+    theta: Theta = modules["theta"]
     given, pair = isinstance(edge_index, BoundBasis), isinstance(x, tuple | list) and len(x) == 2
     if not layer.takes_pairs and pair and not (x[1] is None and layer.takes_sources):
         fix = "apply the two layers, each to its own pair"
         reject("x", "one tensor, for two layers in one", "a pair", fix)
-    edges, shape, size = layout(None if given else edge_index, layer.flow), grid_shape(call.grid), call.size
+    edges, shape = layout(None if given else edge_index, layer.flow), grid_shape(call.grid)
+    M, N = sizes(call.size)
     if not given:
-        M, N = sizes(size)
-        size = basis.sized(rows(x) if M is None else M, N, call.batch, shape)
-    features, M, N, target_row = read(x, size, edges.shape[1], theta, basis.reads_target)
+        M, N = basis.sized(rows(x) if M is None else M, N, call.batch, shape)
+    features, M, N, target_row = read(x, M, N, edges.shape[1], theta, basis.reads_target)
     reads: Reader = whole if features is x else sources if features is x[0] else both
     if layer.in_channels == -1:
         layer.in_channels = theta.P  # found in this call
@@ -103,7 +107,7 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
         if own is not None:
             check_like(features, own)
     if given:
-        asked = N if pair and x[1] is not None else sizes(size)[1]
+        asked = N if pair and x[1] is not None else sizes(call.size)[1]
         _alone(call)
         check_bound(edge_index, basis, features, asked)
         family = basis.accept(edge_index)
@@ -114,7 +118,7 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
     dtype = features.dtype
     if call.edge_weight is not None and autocasting(features.device):
         dtype = call.edge_weight.dtype
-    graph = Graph.of(
+    graph = read_graph(
         edges,
         call.edge_weight,
         call.edge_type,
@@ -132,7 +136,7 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
         value = getattr(call, name)
         if value is not None and not basis.reads_edges:
             reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
-    bound = bind_content(layer, call, graph, reads, observed)
+    bound = _on_graph(layer, call, graph, Inputs(features, theta), reads, observed)
     family = bound.family
     if features.shape[-2] != family.M:
         reject(
@@ -155,8 +159,12 @@ def _with_constants(layer: Layer, bound: Binding) -> Binding:
 
 def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
     """Binds the basis to a graph that was checked, and to the content of a call where it is computed from that."""
-    basis, inputs = layer.basis, Inputs(reads(call.x), layer.theta)
-    read = graph
+    inputs = Inputs(reads(call.x), layer._modules["theta"])
+    return _on_graph(layer, call, graph, inputs, reads, observed)
+
+
+def _on_graph(layer: Layer, call: Call, graph: Graph, inputs: Inputs, reads: Reader, observed: bool) -> Binding:
+    basis, read = layer._modules["basis"], graph
     if basis.reads_content:
         read = graph.holding(content_of(layer, call, graph, inputs, observed))
     return Binding(inputs, basis.on(layer.masked(read)), graph, reads)
@@ -164,8 +172,8 @@ def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed
 
 def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed: bool = False) -> Content:
     """What the weights of a call are computed from."""
-    x = call.x
-    square = graph.M == graph.N and not layer.basis.pools
+    x, basis = call.x, layer._modules["basis"]
+    square = graph.M == graph.N and not basis.pools
     target = x[1] if isinstance(x, tuple | list) else inputs.x if square else None
     if target is not None and layer.target_channels not in (-1, target.shape[-1]):
         fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"

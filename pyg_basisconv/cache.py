@@ -15,6 +15,7 @@ from .portable import faked, portable
 
 _T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
+_expired = torch.UntypedStorage._expired  # what `StorageWeakRef` calls by two more functions
 _LASTING = 8  # results kept that depend on no tensor: only this limit ever drops them
 _ROOM = 64 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
@@ -33,12 +34,12 @@ class cached_property(functools.cached_property[_T]):
         return vars(instance).setdefault(self.attrname, self.func(instance))
 
 
-def lasting(build: Callable[[], _T]) -> _T:
-    """What `build()` gives, made outside of inference mode: tensors made in it could not be trained with later."""
+def lasting(build: Callable[..., _T], *args: Any) -> _T:
+    """What `build(*args)` gives, made outside of inference mode: tensors made in it could not be trained with later."""
     if not torch.is_inference_mode_enabled():
-        return build()
+        return build(*args)
     with torch.inference_mode(False):
-        return build()
+        return build(*args)
 
 
 class kept(cached_property[Any]):
@@ -57,14 +58,14 @@ class kept(cached_property[Any]):
         return instance.__dict__.setdefault(self.attrname, self.func(instance))
 
 
-def memo(store: dict[Any, Any], key: Hashable, build: Callable[[], Any]) -> Any:
-    """What `build()` gave when first asked for under `key` of a store; the same as for `kept` holds."""
+def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args: Any) -> Any:
+    """What `build(*args)` gave when first asked for under `key` of a store; the same as for `kept` holds."""
     found = store.get(key, _NOTHING)
     if found is not _NOTHING:
         return found
     if portable():
-        return build()
-    return store.setdefault(key, lasting(build))
+        return build(*args)
+    return store.setdefault(key, lasting(build, *args) if torch.is_inference_mode_enabled() else build(*args))
 
 
 def shorten(store: dict[Any, Any], limit: int) -> None:
@@ -94,18 +95,21 @@ class Witness:
     False
     """
 
-    __slots__ = ("_copies", "_refs", "_versions", "compares", "nbytes")
+    __slots__ = ("_copies", "_refs", "_versions", "compares", "nbytes", "places")
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         doubted = _DOUBTED.get()
         self.nbytes, self.compares = 0, False  # whether it compares numbers
-        self._versions: list[Hashable] = []
+        self.places: list[Hashable] = []  # by which they are found again
+        self._versions: list[int | None] = []
         self._refs: list[StorageWeakRef] = []
         self._copies: list[Tensor | None] = []
         for t in parts:
-            compared = doubted or t.is_floating_point()
-            self._versions.append(_version(t))
-            self._refs.append(StorageWeakRef(t.untyped_storage()))
+            storage, is_float = t.untyped_storage(), t.is_floating_point()
+            self.places.append((storage._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype))
+            self._versions.append(None if is_float else t._version)
+            self._refs.append(StorageWeakRef(storage))
+            compared = is_float or doubted
             self._copies.append(t.detach().clone() if compared else None)
             self.nbytes += t.nbytes
             self.compares |= compared
@@ -114,20 +118,20 @@ class Witness:
     def expired(self) -> bool:
         """Whether one of them is gone."""
         for ref in self._refs:  # noqa: SIM110 - a generator takes longer
-            if ref.expired():
+            if _expired(ref.cdata):
                 return True
         return False
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:
         """Whether these, which stand where those of before stood, hold the same numbers."""
-        for t, version, copy in zip(parts, self._versions, self._copies, strict=True):
-            if version != _version(t) or not (copy is None or torch.equal(copy, t)):
+        for t, place, version, copy in zip(parts, self.places, self._versions, self._copies, strict=True):
+            if version is not None and version != t._version:
+                return False
+            if t.untyped_storage()._cdata != place[0] or t.shape != place[2]:  # type: ignore[index]
+                return False
+            if copy is not None and not torch.equal(copy, t):
                 return False
         return True
-
-
-def _version(t: Tensor) -> Hashable:
-    return t.untyped_storage()._cdata, t.shape, None if t.is_floating_point() else t._version
 
 
 class _Entry(NamedTuple):
@@ -173,7 +177,7 @@ class IdentityCache:
 
         seen: a witness of the tensors from before the call, where there is one.
         """
-        if portable() or torch.compiler.is_compiling() or faked():
+        if seen is None and (portable() or torch.compiler.is_compiling() or faked()):
             return build()
         parts: list[Tensor] = []
         key: list[Hashable] = [extra]
@@ -185,16 +189,17 @@ class IdentityCache:
                 return build()
             key.append((t.layout, t.shape))
             parts.extend(constituents(t))
-        key.extend(map(_place, parts))
-        place = tuple(key)
         if not parts:
-            return self._without_tensors(place, build)
+            return self._without_tensors(tuple(key), build)
+        key += map(_place, parts) if seen is None else seen.places
+        place = tuple(key)
         entry = self._entries.get(place)
         if entry is not None and entry.witness.agrees(parts):
             return entry.value
-        self._sweep(sum([t.nbytes for t in parts]))
-        witness, value = lasting(lambda: (Witness(parts) if seen is None else seen, build()))
-        if witness.agrees(parts):  # nobody has written to them meanwhile
+        witness = lasting(Witness, parts) if seen is None else seen
+        self._sweep(witness.nbytes)
+        value = lasting(build)
+        if not witness.compares or witness.agrees(parts):  # nobody has written to them meanwhile
             self._entries.pop(place, None)
             self._entries[place] = _Entry(witness, value)
         return value

@@ -262,11 +262,11 @@ class BasisConv(MessagePassing):
 
     def _ways(self, call: Call, bound: Binding, chosen: Plan) -> Ways:
         """How a call is evaluated that is bound and planned, and the program for calls like it."""
-        graph, family, inputs, reads = bound.graph, bound.family, bound.inputs, bound.reads
+        inputs, family, graph, reads = bound
         kept = None if graph is None else family  # a family that was given is in each call
         step = self._step(bound, chosen)
         if step is not None:
-            now = partial(step, inputs.theta, inputs.x, self.bias, family)
+            now = partial(step, inputs.theta, inputs.x, parameter(self, "bias"), family)
             return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
@@ -434,12 +434,12 @@ class BasisConv(MessagePassing):
         """
         if bound.graph is None:
             return self._choose(bound)
-        basis, theta, x, weight = self.basis, bound.inputs.theta, bound.inputs.x, bound.graph.weight
+        basis, theta, x, weight = self._modules["basis"], bound.inputs.theta, bound.inputs.x, bound.graph.weight
         reference = theta.reference
         learns = torch.is_grad_enabled(), x.requires_grad, reference is not None and reference.requires_grad
         form = (
             (basis, basis.training, theta, self.order, self.cached, learns),
-            (x.dtype, x.layout, x.device, x.shape[:-2], x.shape[-1]),
+            (x.dtype, x.layout, x.device, x.shape[-1], x.shape[:-2] if x.dim() > 2 else ()),
             (weight is None or weight.dim(), *map(rounded, (bound.family.M, bound.family.N, bound.graph.E))),
         )
         plans = self._programs.plans

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .bound import BoundBasis, Explicit, ListedEdges, SharedEdges, TypedEdges, counted, dense, explicit, members
 from .edge_set import EdgeSet
-from .kernels.lists import lists_of
+from .kernels.lists import List, lists_of
 from .kernels.pattern import index_dtype
 from .sparse import Sparse
 
@@ -30,11 +30,17 @@ __all__ = [
 
 def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
     """Families of the same M and N, one after the other, as one list of edges; None where that costs too much."""
-    first, K = parts[0], sum([part.K for part in parts])
-    starts = [0, *accumulate([part.K for part in parts])]
-    lists = [part.lists for part in parts]
-    if all(lists) and lists_of(first.dtype, K * max(first.M, first.N)):
-        entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
+    first, K = parts[0], 0
+    starts: list[int] = []
+    entries: list[List] = []
+    listed = True
+    for part in parts:
+        lists = part.lists
+        listed &= bool(lists)
+        entries += [e.from_member(K) for e in lists] if K else lists
+        starts.append(K)
+        K += part.K
+    if listed and lists_of(first.dtype, K * max(first.M, first.N)):
         return ListedEdges(K, first.M, first.N, entries, first.dtype)
     typed = [family for part in parts if (family := part.typed) is not None]
     if len(typed) < len(parts):
@@ -44,7 +50,7 @@ def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
         torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
         if e.K == 1
         else e.type.int() + start
-        for e, start in zip(sets, starts, strict=False)
+        for e, start in zip(sets, starts, strict=True)
     ]
     weight = None
     if any(part.weight is not None for part in typed):

@@ -8,7 +8,6 @@ from torch.nn.parameter import UninitializedParameter
 
 from .basis import Basis, BoundBasis
 from .errors import reject
-from .graph import Size, sizes
 from .kernels.op import autocasting
 from .layouts import check_form
 from .theta import Theta
@@ -17,13 +16,14 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def read(
-    x: Any, size: Size, found: int | None, theta: Theta, reads_target: bool
+    x: Any, M: int | None, N: int | None, found: int | None, theta: Theta, reads_target: bool
 ) -> tuple[Tensor, int, int, int | None]:
     """Checks the features of a call.
 
     Args:
         x: what the user gave.
-        size: what the user gave.
+        M: how many sources the user said there are.
+        N: how many targets.
         found: what the edges say N is, where neither x nor size says it.
         theta: the parameter that x is to meet.
         reads_target: whether the basis reads the target's own features.
@@ -31,7 +31,6 @@ def read(
     Returns:
         The rows that the basis reads, M, N, and the row of the first target's own features.
     """
-    M, N = sizes(size)
     if not isinstance(x, tuple | list):
         check_features(x, "x", theta)
         rows = x.size(-2)
@@ -86,11 +85,12 @@ def check_features(x: Any, name: str, theta: Theta) -> None:
         reject(name, "a floating point dtype", x.dtype, "convert it with .float()")
     if x.dim() < 2 or (x.layout != torch.strided and (x.dim() != 2 or x.dense_dim())):
         reject(name, "shape (*, M, P); (M, P) where it is sparse", tuple(x.shape), "add the missing axes")
-    weight = theta.reference
-    if isinstance(weight, UninitializedParameter):
+    weight, P = theta.reference, theta.P
+    if P < 0 and isinstance(weight, UninitializedParameter):
         theta.complete(x.size(-1))
-    if theta.P >= 0 and x.size(-1) != theta.P:
-        reject(name, f"{theta.P} channels (in_channels) on the last axis", x.size(-1), "correct x or in_channels")
+        P = theta.P
+    if P >= 0 and x.shape[-1] != P:
+        reject(name, f"{P} channels (in_channels) on the last axis", x.size(-1), "correct x or in_channels")
     if weight is not None:
         check_like(x, weight, name)
 

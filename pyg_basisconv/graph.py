@@ -1,26 +1,20 @@
-"""What the user calls a graph, in any of PyG's layouts, checked once and brought to one form."""
+"""A graph: edges with weights and types, and all that was derived from them. It is made in `reading`."""
 
-import math
 from collections.abc import Callable, Hashable
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, Witness, cached_property, memo
+from .cache import cached_property, memo
 from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
-from .kernels.lists import Array, List, below, lists_of, narrow
-from .kernels.pattern import extremes, index_dtype, within
-from .layouts import Ends, Layout, check_form, layout
-from .portable import checked, portable
+from .kernels.lists import Array, List, lists_of
+from .portable import portable
 
 _CPU = torch.device("cpu")
 Size = int | tuple[int | None, int | None] | None
-_STRUCTURES = IdentityCache()
-_GRAPHS = IdentityCache()
 
 
 class Structure:
@@ -134,7 +128,7 @@ class Graph:
         sources: int | None = None,
         grid: tuple[int, ...] | None = None,
     ) -> None:
-        self.structure = structure
+        self.structure, self.M, self.N = structure, structure.M, structure.N
         self.weight = weight
         self.dtype = dtype
         self.batch = batch
@@ -149,14 +143,6 @@ class Graph:
         self.learns |= isinstance(lambda_max, Tensor) and lambda_max.requires_grad
         self._memo: dict[Hashable, Any] = {}
         self._bare: Graph | None = None
-
-    @property
-    def M(self) -> int:
-        return self.structure.M
-
-    @property
-    def N(self) -> int:
-        return self.structure.N
 
     @property
     def E(self) -> int:
@@ -300,7 +286,7 @@ class Graph:
 
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gave when first asked for under `key`; never kept where a gradient passes through it."""
-        if self.differentiable:
+        if self.learns or self.mask is not None:
             return build()
         return memo(self._memo, key, build)
 
@@ -315,127 +301,6 @@ class Graph:
             return Graph(self.structure.T, self.weight, *about).masked(self.mask)
 
         return self.memo("T", build)  # type: ignore[no-any-return]
-
-    @classmethod
-    def of(
-        cls,
-        edge_index: Any,
-        edge_weight: Tensor | None = None,
-        edge_type: Tensor | None = None,
-        *,
-        size: Size = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | None = None,
-        flow: str = "source_to_target",
-        batch: Tensor | None = None,
-        lambda_max: Tensor | float | None = None,
-        target_row: int | None = 0,
-        sources: int | None = None,
-        grid: tuple[int, ...] | None = None,
-        seen: Witness | None = None,
-    ) -> "Graph":
-        """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
-
-        Args:
-            edge_index: a `Layout`, or what has one: (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed
-                adjacency (N, M) as PyG has it (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`), or None
-                for no edges.
-            edge_weight: (E,) or (E, K) floating point.
-            edge_type: (E,) integers.
-            size: (M, N), or one number for both; what is None is found from the edges.
-            dtype: of the weights; that of edge_weight, or torch's default, where None.
-            device: where x is, to be compared.
-            flow: PyG's; "target_to_source" turns every edge round.
-            batch: (M,) integers.
-            lambda_max: for Laplacians.
-            target_row: see the class.
-            sources: see the class.
-            grid: see the class.
-            seen: a witness of the tensors from before the call, where there is one; in the order of the arguments.
-
-        Raises:
-            ValueError: whatever does not fit, with what was expected, what came, and the fix.
-        """
-        size = sizes(size)
-        edges = edge_index if isinstance(edge_index, Layout) else layout(edge_index, flow)
-        if dtype is None:
-            dtype = _dtype(edges.values if edge_weight is None else edge_weight)
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
-        eigen = lambda_max if isinstance(lambda_max, Tensor) else None
-        for name, t in (
-            ("edge_weight", edge_weight),
-            ("edge_type", edge_type),
-            ("batch", batch),
-            ("lambda_max", eigen),
-        ):
-            if t is not None:
-                check_form(name, t)
-        number = None if eigen is not None else lambda_max
-
-        def build() -> Graph:
-            about = (batch, lambda_max, target_row, sources, grid)
-            graph = cls._read(edges, edge_weight, edge_type, size, dtype, device, *about)
-            graph.kind = edges.kind
-            return graph
-
-        graph: Graph = _GRAPHS.get(
-            (*edges.tensors, edge_weight, edge_type, batch, eigen),
-            (edges.form, size, dtype, device, number, target_row, sources, grid),
-            build,
-            seen,
-        )
-        return graph
-
-    @classmethod
-    def _read(
-        cls,
-        edges: Layout,
-        edge_weight: Tensor | None,
-        edge_type: Tensor | None,
-        size: tuple[int | None, int | None],
-        dtype: torch.dtype,
-        device: torch.device | None,
-        batch: Tensor | None,
-        lambda_max: Tensor | float | None,
-        target_row: int | None,
-        sources: int | None,
-        grid: tuple[int, ...] | None,
-    ) -> "Graph":
-        """Checks the call and makes the graph; the integer part of it, once for the same edges."""
-        if edges.values is not None:
-            if edge_weight is not None:
-                reject(
-                    "edge_weight", "None beside a sparse edge_index that has values", "both", "give the weights once"
-                )
-            edge_weight = edges.values
-        ends = None if edges.ends is None else edges.ends()
-        M, N = size
-        rows = M if sources is None else sources  # behind the sources may stand rows that no edge reads
-        for name, given, found in (("M", rows, edges.shape[0]), ("N", N, edges.shape[1])):
-            if given is not None and found is not None and given != found:
-                reject(
-                    "edge_index",
-                    f"{name} = {given} as x has rows",
-                    f"a sparse matrix with {name} = {found}",
-                    "pass the transposed adjacency of shape (N, M)",
-                )
-        M, N = edges.shape[0] if M is None else M, edges.shape[1] if N is None else N
-        _check(ends, edge_weight, edge_type, batch, lambda_max, dtype, device)
-        # Beside numbers that come and go, the same edges keep what was derived from them alone.
-        varying = not (edge_weight is batch is None and isinstance(lambda_max, int | float | None))
-        args = (edge_type, M, N, device, sources)
-        structure = (
-            _STRUCTURES.get((*edges.indices, edge_type), (edges.form, *args[1:]), lambda: _structure(ends, *args))
-            if varying
-            else _structure(ends, *args)
-        )
-        # What is kept owns its memory: the caller's tensors may die, or change.
-        weight = edge_weight if edge_weight is None or edge_weight.requires_grad else edge_weight.clone()
-        batch = None if batch is None else batch.clone()
-        if isinstance(lambda_max, Tensor) and not lambda_max.requires_grad:
-            lambda_max = lambda_max.clone()
-        return cls(structure, weight, dtype, batch, lambda_max, target_row, sources, grid)
 
 
 def sizes(size: Size) -> tuple[int | None, int | None]:
@@ -467,138 +332,3 @@ def grid_shape(grid: Any) -> tuple[int, ...] | None:
     if not shape or any(isinstance(n, bool) or not isinstance(n, int | torch.SymInt) or n < 0 for n in shape):
         reject("grid", "one integer from 0 on for each axis", grid, "pass the shape of the grid, such as (28, 28)")
     return shape
-
-
-def _dtype(weight: Tensor | None) -> torch.dtype:
-    """That of the weights, torch's default where there are none."""
-    if not isinstance(weight, Tensor):
-        return torch.get_default_dtype()
-    if not weight.dtype.is_floating_point:
-        reject("edge_weight", "a floating point dtype", weight.dtype, "convert it with .float()")
-    return weight.dtype
-
-
-def _check(
-    ends: Ends | None,
-    edge_weight: Tensor | None,
-    edge_type: Tensor | None,
-    batch: Tensor | None,
-    lambda_max: Tensor | float | None,
-    dtype: torch.dtype,
-    device: torch.device | None,
-) -> None:
-    """Shapes, dtypes and devices: what costs nothing and is looked at in every call."""
-    E = 0
-    if ends is not None:
-        E = ends[0].numel()
-        if ends[0].dtype not in (torch.int64, torch.int32):
-            reject("edge_index", "dtype torch.int64 or torch.int32", ends[0].dtype, "convert it with .long()")
-        device = device or ends[0].device
-    for name, t in (
-        ("edge_index", None if ends is None else ends[0]),
-        ("edge_weight", edge_weight),
-        ("edge_type", edge_type),
-        ("batch", batch),
-    ):
-        if t is not None and not isinstance(t, Tensor):
-            reject(name, "a tensor", type(t).__name__, "convert it with torch.as_tensor")
-        if t is not None and device is not None and t.device != device:
-            reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
-    if edge_weight is not None:
-        if not edge_weight.is_floating_point():
-            fix = f"convert it with .to({dtype}); types go in edge_type, beside a matrix without values"
-            reject("edge_weight", "a floating point dtype", edge_weight.dtype, fix)
-        if edge_weight.dim() not in (1, 2) or edge_weight.shape[0] != E:
-            reject(
-                "edge_weight",
-                f"one row per edge, shape ({E},) or ({E}, K)",
-                tuple(edge_weight.shape),
-                "give as many weights as edge_index has columns",
-            )
-        if edge_weight.dtype != dtype:
-            reject("edge_weight", f"dtype {dtype}, as x", edge_weight.dtype, f"convert it with .to({dtype})")
-    if edge_type is not None:
-        if edge_type.shape != (E,):
-            reject("edge_type", f"one type per edge, shape ({E},)", tuple(edge_type.shape), "give one type per edge")
-        if edge_type.dtype not in (torch.int64, torch.int32):
-            reject("edge_type", "dtype torch.int64 or torch.int32", edge_type.dtype, "convert it with .long()")
-    if lambda_max is not None:
-        if not isinstance(lambda_max, Tensor | float | int):
-            reject("lambda_max", "a real number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")
-        values = torch.as_tensor(lambda_max)
-        if values.is_complex():
-            reject("lambda_max", "real numbers", values.dtype, "take its real part, .real")
-        if isinstance(lambda_max, Tensor) and device is not None and values.device not in (device, _CPU):
-            reject("lambda_max", f"a tensor on {device}, where x is", values.device, "move all inputs to one device")
-        if not values.numel():
-            reject("lambda_max", "a number, or one per graph", tuple(values.shape), "leave it out")
-        if values.numel() > 1 and batch is None:
-            reject(
-                "lambda_max", "a number where no batch is given", tuple(values.shape), "pass batch, or one lambda_max"
-            )
-        if portable():
-            positive = isinstance(lambda_max, Tensor) or 0 < lambda_max < math.inf
-        else:
-            positive = bool((values > 0).all()) and bool(torch.isfinite(values).all())
-        if not positive:
-            reject(
-                "lambda_max",
-                "positive finite numbers",
-                lambda_max if portable() else values.tolist(),
-                "leave it out for twice the largest weight of the Laplacian",
-            )
-
-
-def _structure(
-    ends: Ends | None,
-    edge_type: Tensor | None,
-    M: int | None,
-    N: int | None,
-    device: torch.device | None,
-    sources: int | None,
-) -> Structure:
-    """Checks the values of the indices, once for a graph, and copies them into the narrowest integers."""
-    if ends is None:
-        if M is None or N is None:
-            reject("size", "(M, N) where there is no edge_index", (M, N), "pass size=(M, N)")
-        none = torch.empty(0, dtype=torch.int32, device=device)
-        return Structure(none, none, None, M, N)
-    source, target = ends
-    if portable():
-        if M is None or N is None:
-            reject("size", "(M, N), where indices are not looked at", (M, N), "pass size=(M, N)")
-        source = checked(source.long(), M if sources is None else sources)
-        return Structure(source, checked(target.long(), N), edge_type, M, N)
-    if source.is_meta:
-        reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
-    sizes, given = [], (source.numpy(), target.numpy()) if source.device.type == "cpu" else None
-    if given is not None and M is not None and N is not None and index_dtype(M, N) == torch.int32:
-        arrays = narrow(given, (M if sources is None else sources, N))
-        if arrays is not None:
-            return Structure.of_arrays(arrays, None if edge_type is None else edge_type.clone(), M, N)
-    for i, (name, end, count) in enumerate(
-        (("source", source, M if sources is None else sources), ("target", target, N))
-    ):
-        if count is None or not (within(end, count) if given is None else below(given[i], count)):
-            low, high = extremes(end) if end.numel() else (0, -1)
-            if low < 0:
-                reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
-            if count is not None:
-                reject(
-                    "edge_index",
-                    f"{name} indices below {count}, the number of {name}s",
-                    high,
-                    "check the edges, or pass x (or size) for all nodes",
-                )
-            count = high + 1
-        sizes.append(count)
-    if M is None and N is None:
-        sizes = [max(sizes)] * 2
-    sizes[0] = sizes[0] if M is None else M  # behind the sources may stand rows that no edge reads
-    dtype = index_dtype(*sizes)
-    edge_type = None if edge_type is None else edge_type.clone()
-    if given is not None:
-        width = np.int32 if dtype == torch.int32 else np.int64
-        arrays = given[0].astype(width), given[1].astype(width)
-        return Structure.of_arrays(arrays, edge_type, sizes[0], sizes[1])
-    return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), edge_type, sizes[0], sizes[1])

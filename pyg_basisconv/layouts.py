@@ -12,7 +12,7 @@ from torch_geometric.typing import SparseTensor
 from .cache import constituents
 from .errors import reject
 
-Ends = tuple[Tensor, Tensor]
+Ends = Tensor | tuple[Tensor, Tensor]  # the sources and the targets; of a tensor, its rows
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 
 
@@ -73,6 +73,8 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     ((2, 2), (tensor([1]), tensor([0])))
     """
     turned = flow != "source_to_target"
+    if type(edge_index) is Tensor and edge_index.layout is torch.strided and not edge_index.is_nested:  # as a rule
+        return _dense(edge_index, turned)
     if edge_index is None:
         return Layout(None, (), (), None, (None, None), None)
     check_form("edge_index", edge_index, sparse=True)
@@ -81,8 +83,7 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
         shape = shape[::-1] if turned else shape
         return Layout(("EdgeIndex", shape, turned), (plain,), (plain,), None, shape, lambda: _rows(plain, turned))
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
-        here = (edge_index,)
-        return Layout(("edge_index", turned), here, here, None, (None, None), lambda: _rows(edge_index, turned))
+        return _dense(edge_index, turned)
     if turned:
         reject(
             "edge_index",
@@ -106,13 +107,17 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     return _sparse(edge_index)
 
 
+def _dense(edge_index: Tensor, turned: bool) -> Layout:
+    here = (edge_index,)
+    return Layout(("edge_index", turned), here, here, None, (None, None), lambda: _rows(edge_index, turned))
+
+
 def _rows(edge_index: Tensor, turned: bool) -> Ends:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         reject(
             "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it if it is (E, 2)"
         )
-    first, second = edge_index.unbind()
-    return (second, first) if turned else (first, second)
+    return (edge_index[1], edge_index[0]) if turned else edge_index
 
 
 def _sparse(adjacency: Tensor) -> Layout:

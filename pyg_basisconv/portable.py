@@ -23,21 +23,15 @@ def portable() -> bool:
     So it is under `torch.export` (and with it ONNX), whose tensors have no numbers and whose sizes are symbols; where
     transforms of `torch.func` are active, and under forward-mode derivatives. What is computed there is not kept.
     """
+    transformed, exports = torch._C._are_functorch_transforms_active, torch.compiler.is_exporting
     if torch.compiler.is_dynamo_compiling():
-        return _now()
+        return forward_ad._current_level >= 0 or transformed() or exports()
     found = _MODE.get()
-    return _now() if found is None else found
-
-
-def _now() -> bool:
-    return forward_ad._current_level >= 0 or _transformed() or exporting()
-
-
-def _transformed() -> bool:
-    """Whether a transform is active, or the vmap of `autograd.grad(is_grads_batched=True)`, which is none of them."""
-    if torch._C._are_functorch_transforms_active() or torch.compiler.is_dynamo_compiling():
-        return bool(torch._C._are_functorch_transforms_active())
-    return torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
+    if found is not None:
+        return found
+    # The vmap of `autograd.grad(is_grads_batched=True)` is no transform, but has a dispatch key.
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    return forward_ad._current_level >= 0 or transformed() or included(_VMAP) or (exports() and faked())
 
 
 def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
@@ -52,11 +46,6 @@ def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
             _MODE.reset(token)
 
     return on_one_path
-
-
-def exporting() -> bool:
-    """Whether this thread exports: what torch says is of all threads."""
-    return torch.compiler.is_exporting() and (torch.compiler.is_dynamo_compiling() or faked())
 
 
 def faked() -> bool:

@@ -92,7 +92,7 @@ class Programs:
             program: to be kept.
             seen: a witness of its tensors from before it was made, see `witness`.
         """
-        if not seen.agrees(_parts(call)):
+        if seen.compares and not seen.agrees(_parts(call)):  # a change of integers changes the key
             return
         kept = self._kept
         for some in list(kept)[:_LOOKS]:  # of those that were looked at longest ago

@@ -12,6 +12,7 @@ from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.graph import Graph
+from pyg_basisconv.reading import read_graph
 
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 3]])
 X = torch.ones(5, 3)
@@ -319,4 +320,4 @@ def test_fine_after_all() -> None:
     assert conv()((X, None), EDGES).shape == (5, 2)
     assert conv(bases.Chebyshev(2))(X, EDGES, lambda_max=2).shape == (5, 2)
     assert conv(bases.Chebyshev(2))(X, EDGES, batch=torch.zeros(5).long()).shape == (5, 2)
-    assert isinstance(Graph.of(EDGES), Graph)
+    assert isinstance(read_graph(EDGES), Graph)

@@ -11,11 +11,11 @@ from oracle import Graph
 from torch import Tensor
 from torch.testing import assert_close
 
-from pyg_basisconv import BasisConv, bases, graph, sparse, theta
+from pyg_basisconv import BasisConv, bases, graph, reading, sparse, theta
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.explicit import EdgeSet
 
-CACHES = {name: value for name, value in vars(graph).items() if isinstance(value, IdentityCache)}
+CACHES = {name: value for name, value in vars(reading).items() if isinstance(value, IdentityCache)}
 
 
 def random_edges(seed: int, M: int = 8, E: int = 20) -> Tensor:

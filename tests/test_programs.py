@@ -26,7 +26,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.explain import Explainer, GNNExplainer
 
 import pyg_basisconv
-from pyg_basisconv import BasisConv, GridConv, bases, graph, mechanisms, theta
+from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, reading, theta
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.convert.attention import weigh
 
@@ -810,7 +810,7 @@ def test_tensors_that_are_swapped(name: str) -> None:
 
 
 def caches() -> list[IdentityCache]:
-    return [value for value in vars(graph).values() if isinstance(value, IdentityCache)]
+    return [value for value in vars(reading).values() if isinstance(value, IdentityCache)]
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])

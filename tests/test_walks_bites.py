@@ -16,6 +16,7 @@ from torch import Tensor
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
 from pyg_basisconv.graph import Graph
+from pyg_basisconv.reading import read_graph
 
 
 class OtherTypes(Basis):
@@ -27,7 +28,7 @@ class OtherTypes(Basis):
 
     def on(self, graph: Graph) -> BoundBasis:
         s = graph.structure
-        other = Graph.of(
+        other = read_graph(
             torch.stack([s.source, s.target]),
             graph.weight,
             self.change(s.type),

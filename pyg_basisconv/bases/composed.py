@@ -28,13 +28,14 @@ class BoundConcat(BoundBasis):
         self.parts = tuple(parts)
         first = self.parts[0]
         self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
+        self.K = 0
         for part in self.parts:
-            if (part.M, part.N) != (self.M, self.N):
+            if part.M != self.M or part.N != self.N:
                 reject("basis", f"matrices of {self.M} x {self.N}", f"{part.M} x {part.N}", "add families of one size")
-        self.K = sum(part.K for part in self.parts)
-        self.source_grid = next((part.source_grid for part in self.parts if part.source_grid is not None), None)
-        self.target_grid = next((part.target_grid for part in self.parts if part.target_grid is not None), None)
-        self.batch = max((part.batch for part in self.parts), key=len)
+            self.K += part.K
+            self.source_grid = part.source_grid if self.source_grid is None else self.source_grid
+            self.target_grid = part.target_grid if self.target_grid is None else self.target_grid
+            self.batch = part.batch if len(part.batch) > len(self.batch) else self.batch
 
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
@@ -384,15 +385,20 @@ class Composed(Basis):
         self.variance_gain = parts[0].variance_gain
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
+    @property
+    def _parts(self) -> Iterable[Basis]:
+        """The same without the detour by `nn.Module.__getattr__`."""
+        return cast(Iterable[Basis], self._modules["parts"]._modules.values())  # type: ignore[union-attr]
+
     def complete(self, source: int, target: int, inner: int) -> None:
-        for part in self.parts:
-            part.complete(source, target, inner)  # type: ignore[operator]
+        for part in self._parts:
+            part.complete(source, target, inner)
 
     def sized(
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
-        for part in self.parts:
-            M, N = part.sized(M, N, batch, grid)  # type: ignore[operator]
+        for part in self._parts:
+            M, N = part.sized(M, N, batch, grid)
         return M, N
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -405,7 +411,7 @@ class Composed(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None and not self.keeps_members:
             graph = graph.holding(graph.content.within(members=None))
-        return self.join([part.on(graph) for part in self.parts])  # type: ignore[operator]
+        return self.join([part.on(graph) for part in self._parts])
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         """The bound basis, of bound parts."""
@@ -450,7 +456,7 @@ class Concat(Composed):
         if content is None:
             return super().build(graph)
         bound, start = [], 0
-        for part in cast(Iterable[Basis], self.parts):
+        for part in self._parts:
             bound.append(part.on(graph.holding(content.of(start, start + part.K))))
             start += part.K
         return BoundConcat(bound)

@@ -16,13 +16,13 @@ from ..binding import bind, content_of
 from ..content import Content, Inputs
 from ..conv import BasisConv
 from ..errors import reject
-from ..graph import Graph
 from ..kernels.backend import KERNELS
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
 from ..mechanisms.rows import EdgeTerms
 from ..portable import portable
 from ..program import Call
+from ..reading import read_graph
 from ..theta import Theta
 from .build import mean
 from .ends import Ends, by_edge, read_ends, returned, targets
@@ -239,7 +239,7 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
         **about: as in a call: edge_attr, mask, valid.
     """
     size = (x.shape[-2], target.shape[-2])
-    graph = Graph.of(edge_index, size=size, dtype=x.dtype, device=x.device)
+    graph = read_graph(edge_index, size=size, dtype=x.dtype, device=x.device)
     edges = 0 if edge_index is None else edge_index.shape[1]
     content = Content(Inputs(x, conv.theta), target, edges=edges, **about)
     return conv.basis.on(conv.masked(graph.holding(content)))

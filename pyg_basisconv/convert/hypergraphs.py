@@ -18,6 +18,7 @@ from ..graph import Graph, sizes
 from ..mechanisms import Additive
 from ..plan import Plan
 from ..program import Call
+from ..reading import read_graph
 from ..theta import Heads
 from .attention import attention_conv, fill, heads_of, own, started
 from .build import basis_conv, only_sum
@@ -150,7 +151,7 @@ class AttendedHypergraph(Whole):
         size = (x.shape[-2], hyperedge_attr.shape[-2])
         u, A = self.conv((x, hyperedge_attr), hyperedge_index, size=size, return_attention=True)
         weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
-        B, D = inverses(Graph.of(hyperedge_index, weight, size=size, dtype=x.dtype, device=x.device))
+        B, D = inverses(read_graph(hyperedge_index, weight, size=size, dtype=x.dtype, device=x.device))
         u = u * B.to(u.dtype).unsqueeze(-1)
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
         y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)

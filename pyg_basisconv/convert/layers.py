@@ -16,9 +16,9 @@ from ..binding import Binding
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
-from ..graph import Graph
 from ..plan import Plan
 from ..program import Call
+from ..reading import read_graph
 
 _COALESCED = IdentityCache()
 
@@ -166,7 +166,7 @@ class Converted(BasisConv):
     def _bind_to(self, basis: Basis, x: Tensor, edge_index: Any) -> BoundBasis:
         sparse = edge_index.layout != torch.strided if isinstance(edge_index, Tensor) else edge_index.has_value()
         dtype = None if sparse and torch.is_autocast_enabled(x.device.type) else x.dtype
-        return basis.on(Graph.of(edge_index, size=x.shape[-2], dtype=dtype, device=x.device, flow=self.flow))
+        return basis.on(read_graph(edge_index, size=x.shape[-2], dtype=dtype, device=x.device, flow=self.flow))
 
 
 class Parts(nn.Module):

@@ -13,9 +13,9 @@ from ..bases import Identity, Relations
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
-from ..graph import Graph
 from ..layouts import layout
 from ..plan import Plan
+from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
 from .attention import fill, own
 from .build import mean
@@ -95,7 +95,7 @@ class Related(Converted):
     def _of_numbers(self, x: "Sides", edge_index: Any, edge_type: Tensor | None) -> Tensor:
         """The result for nodes that have numbers instead of features."""
         weight, bias = self.theta.dense(), self.bias  # (K, P, Q)
-        graph = Graph.of(
+        graph = read_graph(
             edge_index,
             edge_type=edge_type,
             size=(self._count(x.source), self._count(x.target)),

@@ -111,7 +111,8 @@ def over_degrees(edges: List, K: int, sizes: tuple[int, int], norm: str, dtype: 
     if _compiled(edges):
         weight: Array = np.empty(source.size, _FLOATS[dtype])
         kinds = None if isinstance(kind, int) else kind
-        _checked(KERNELS.over_degrees(kinds, K, source, target, *sizes, norm, weight), [edges], K, sizes)
+        if not KERNELS.over_degrees(kinds, K, source, target, *sizes, norm, weight):
+            _reject([edges], K, sizes)
         return weight
     if K > 1:
         source, target, sizes = _member(source, kind, K), _member(target, kind, K), (sizes[0] * K, sizes[1] * K)
@@ -176,11 +177,14 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     """
     (M, N), at_target = sizes, members == "target"
     if _compiled(lists[0]):
-        E, of_ones = sum([e.source.size for e in lists]), all(e.weight is None for e in lists)
+        E, of_ones = 0, True
+        for e in lists:
+            E, of_ones = E + e.source.size, of_ones and e.weight is None
         ptr: Array = np.empty((N * K if at_target else N) + 1, np.int32)
         index: Array = np.empty(E, np.int32)
         values = None if of_ones else np.empty(E, _FLOATS[dtype])
-        _checked(KERNELS.compressed(lists, K, at_target, M, N, ptr, index, values), lists, K, sizes)
+        if not KERNELS.compressed(lists, K, at_target, M, N, ptr, index, values):
+            _reject(lists, K, sizes)
         return _matrix(values, ptr, index)
     group = _joined([_member(e.target, e.kind, K) if at_target else e.target for e in lists])
     other = _joined([e.source if at_target else _member(e.source, e.kind, K) for e in lists])
@@ -241,13 +245,12 @@ def below(index: Array, size: int) -> bool:
     return not index.size or int(np.maximum.reduce(unsigned)) < size
 
 
-def _checked(within: bool, lists: Sequence[List], K: int, sizes: tuple[int, int]) -> None:
+def _reject(lists: Sequence[List], K: int, sizes: tuple[int, int]) -> None:
     """Says which index was out of range, where a compiled kernel found one."""
-    if not within:
-        for edges in lists:
-            for index, size in zip((edges.kind, edges.source, edges.target), (K, *sizes), strict=True):
-                _check(np.atleast_1d(np.asarray(index, np.int32)), size)
-        reject("lists", "kinds that are integers, and weights of the matrix's dtype", "others", "convert them")
+    for edges in lists:
+        for index, size in zip((edges.kind, edges.source, edges.target), (K, *sizes), strict=True):
+            _check(np.atleast_1d(np.asarray(index, np.int32)), size)
+    reject("lists", "kinds that are integers, and weights of the matrix's dtype", "others", "convert them")
 
 
 def _check(index: Array, size: int) -> None:

@@ -1,0 +1,259 @@
+"""What the user calls a graph, in any of PyG's layouts, checked once and brought to one form."""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cache import IdentityCache, Witness
+from .errors import reject
+from .graph import Graph, Size, Structure, sizes
+from .kernels.lists import Array, narrow
+from .kernels.pattern import extremes, index_dtype, within
+from .layouts import Ends, Layout, check_form, layout
+from .portable import checked, portable
+
+_CPU = torch.device("cpu")
+_INTEGERS = (torch.int64, torch.int32)
+_STRUCTURES = IdentityCache()
+_GRAPHS = IdentityCache()
+
+
+def read_graph(
+    edge_index: Any,
+    edge_weight: Tensor | None = None,
+    edge_type: Tensor | None = None,
+    *,
+    size: Size = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    flow: str = "source_to_target",
+    batch: Tensor | None = None,
+    lambda_max: Tensor | float | None = None,
+    target_row: int | None = 0,
+    sources: int | None = None,
+    grid: tuple[int, ...] | None = None,
+    seen: Witness | None = None,
+) -> Graph:
+    """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
+
+    Args:
+        edge_index: a `Layout`, or what has one: (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed
+            adjacency (N, M) as PyG has it (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`), or None for
+            no edges.
+        edge_weight: (E,) or (E, K) floating point.
+        edge_type: (E,) integers.
+        size: (M, N), or one number for both; what is None is found from the edges.
+        dtype: of the weights; that of edge_weight, or torch's default, where None.
+        device: where x is, to be compared.
+        flow: PyG's; "target_to_source" turns every edge round.
+        batch: (M,) integers.
+        lambda_max: for Laplacians.
+        target_row: see `Graph`.
+        sources: see `Graph`.
+        grid: see `Graph`.
+        seen: a witness of the tensors from before the call, where there is one; in the order of the arguments.
+
+    Raises:
+        ValueError: whatever does not fit, with what was expected, what came, and the fix.
+
+    >>> graph = read_graph(torch.tensor([[0, 1], [1, 2]]))
+    >>> graph.M, graph.N, graph.target.tolist()
+    (3, 3, [1, 2])
+    """
+    M, N = (None, None) if size is None else sizes(size)
+    edges = edge_index if isinstance(edge_index, Layout) else layout(edge_index, flow)
+    eigen = lambda_max if isinstance(lambda_max, Tensor) else None
+    numbers = {"edge_weight": edge_weight, "edge_type": edge_type, "batch": batch, "lambda_max": eigen}
+    if dtype is None:
+        dtype = _dtype(edges.values if edge_weight is None else edge_weight)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        reject("dtype", "a floating point dtype", dtype, "matrices have real entries")
+    for name, t in numbers.items():
+        if t is not None:
+            check_form(name, t)
+    given = _Given(edges, edge_weight, edge_type, M, N, dtype, device, batch, lambda_max, target_row, sources, grid)
+    known = (edges.form, M, N, dtype, device, lambda_max if eigen is None else None, target_row, sources, grid)
+    graph: Graph = _GRAPHS.get((*edges.tensors, *numbers.values()), known, given.read, seen)
+    return graph
+
+
+class _Given(NamedTuple):
+    """The arguments of `read_graph`."""
+
+    edges: Layout
+    edge_weight: Tensor | None
+    edge_type: Tensor | None
+    M: int | None
+    N: int | None
+    dtype: torch.dtype
+    device: torch.device | None
+    batch: Tensor | None
+    lambda_max: Tensor | float | None
+    target_row: int | None
+    sources: int | None
+    grid: tuple[int, ...] | None
+
+    def read(self) -> Graph:
+        """Checks the arguments and makes the graph; the integer part of it, once for the same edges."""
+        edges, weight, batch, lambda_max = self.edges, self.edge_weight, self.batch, self.lambda_max
+        if edges.values is not None:
+            if weight is not None:
+                fix = "give the weights once"
+                reject("edge_weight", "None beside a sparse edge_index that has values", "both", fix)
+            weight = edges.values
+        ends = None if edges.ends is None else edges.ends()
+        M, N = (self.M, self.N) if edges.shape == (None, None) else self._sizes()
+        self._check(ends, weight)
+        if weight is None and batch is None and not isinstance(lambda_max, Tensor):
+            structure = self._structure(ends, M, N)
+        else:  # numbers that come and go, beside which the same edges keep what was derived from them alone
+            known = (edges.form, M, N, self.device, self.sources)
+            structure = _STRUCTURES.get((*edges.indices, self.edge_type), known, lambda: self._structure(ends, M, N))
+        # What is kept owns its memory: the caller's tensors may die, or change.
+        weight = weight if weight is None or weight.requires_grad else weight.clone()
+        batch = None if batch is None else batch.clone()
+        if isinstance(lambda_max, Tensor) and not lambda_max.requires_grad:
+            lambda_max = lambda_max.clone()
+        graph = Graph(structure, weight, self.dtype, batch, lambda_max, self.target_row, self.sources, self.grid)
+        graph.kind = edges.kind
+        return graph
+
+    def _sizes(self) -> tuple[int | None, int | None]:
+        """M and N, by what was said of them and by the edges, where these say it."""
+        M, N = self.M, self.N
+        rows = M if self.sources is None else self.sources  # behind the sources may stand rows that no edge reads
+        for name, given, found in (("M", rows, self.edges.shape[0]), ("N", N, self.edges.shape[1])):
+            if given is not None and found is not None and given != found:
+                got, fix = f"a sparse matrix with {name} = {found}", "pass the transposed adjacency of shape (N, M)"
+                reject("edge_index", f"{name} = {given} as x has rows", got, fix)
+        return self.edges.shape[0] if M is None else M, self.edges.shape[1] if N is None else N
+
+    def _check(self, ends: Ends | None, weight: Tensor | None) -> None:
+        """Shapes, dtypes and devices: what costs nothing and is looked at in every call."""
+        index = None if ends is None else ends if isinstance(ends, Tensor) else ends[0]
+        device, E = self.device, 0
+        if index is not None:
+            E, device = index.shape[-1], device or index.device
+            if index.dtype not in _INTEGERS:
+                reject("edge_index", "dtype torch.int64 or torch.int32", index.dtype, "convert it with .long()")
+            if index.device != device:
+                _check_device("edge_index", index, device)
+        if weight is not None:
+            _check_device("edge_weight", weight, device)
+            _check_weight(weight, E, self.dtype)
+        kind = self.edge_type
+        if kind is not None:
+            _check_device("edge_type", kind, device)
+            if kind.shape != (E,):
+                reject("edge_type", f"one type per edge, shape ({E},)", tuple(kind.shape), "give one type per edge")
+            if kind.dtype not in _INTEGERS:
+                reject("edge_type", "dtype torch.int64 or torch.int32", kind.dtype, "convert it with .long()")
+        if self.batch is not None:
+            _check_device("batch", self.batch, device)
+        if self.lambda_max is not None:
+            _check_lambda_max(self.lambda_max, self.batch, device)
+
+    def _structure(self, ends: Ends | None, M: int | None, N: int | None) -> Structure:
+        """Checks the values of the indices, once for a graph, and copies them into the narrowest integers."""
+        kind = self.edge_type
+        if ends is None:
+            if M is None or N is None:
+                reject("size", "(M, N) where there is no edge_index", (M, N), "pass size=(M, N)")
+            none = torch.empty(0, dtype=torch.int32, device=self.device)
+            return Structure(none, none, None, M, N)
+        sources = M if self.sources is None else self.sources
+        if portable():
+            if M is None or N is None or sources is None:
+                reject("size", "(M, N), where indices are not looked at", (M, N), "pass size=(M, N)")
+            source, target = ends
+            return Structure(checked(source.long(), sources), checked(target.long(), N), kind, M, N)
+        if (ends if isinstance(ends, Tensor) else ends[0]).is_meta:
+            reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
+        kind, numbers = None if kind is None else kind.clone(), _numbers(ends)
+        if numbers is not None and M is not None and N is not None and sources is not None:
+            arrays = narrow(numbers, (sources, N)) if index_dtype(M, N) == torch.int32 else None
+            if arrays is not None:
+                return Structure.of_arrays(arrays, kind, M, N)
+        source, target = ends
+        found = _counted("source", source, sources), _counted("target", target, N)
+        if M is None and N is None:
+            found = (max(found),) * 2
+        M = found[0] if M is None else M  # behind the sources may stand rows that no edge reads
+        dtype = index_dtype(M, found[1])
+        if numbers is None:
+            return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), kind, M, found[1])
+        width = np.int32 if dtype == torch.int32 else np.int64
+        return Structure.of_arrays((numbers[0].astype(width), numbers[1].astype(width)), kind, M, found[1])
+
+
+def _numbers(ends: Ends) -> tuple[Array, Array] | None:
+    """The sources and targets in numpy, where they are on the CPU."""
+    if isinstance(ends, Tensor):
+        rows = ends.numpy() if ends.device.type == "cpu" else None
+        return None if rows is None else (rows[0], rows[1])
+    return (ends[0].numpy(), ends[1].numpy()) if ends[0].device.type == "cpu" else None
+
+
+def _counted(name: str, end: Tensor, count: int | None) -> int:
+    """How many nodes there are at one end of the edges: the edges say it, where nothing else does."""
+    if count is not None and within(end, count):
+        return count
+    low, high = extremes(end) if end.numel() else (0, -1)
+    if low < 0:
+        reject("edge_index", f"{name} indices from 0 on", low, "remove the negative indices")
+    if count is not None:
+        fix = "check the edges, or pass x (or size) for all nodes"
+        reject("edge_index", f"{name} indices below {count}, the number of {name}s", high, fix)
+    return high + 1
+
+
+def _dtype(weight: Tensor | None) -> torch.dtype:
+    """That of the weights, torch's default where there are none."""
+    if not isinstance(weight, Tensor):
+        return torch.get_default_dtype()
+    if not weight.dtype.is_floating_point:
+        reject("edge_weight", "a floating point dtype", weight.dtype, "convert it with .float()")
+    return weight.dtype
+
+
+def _check_device(name: str, t: Any, device: torch.device | None) -> None:
+    if not isinstance(t, Tensor):
+        reject(name, "a tensor", type(t).__name__, "convert it with torch.as_tensor")
+    if device is not None and t.device != device:
+        reject(name, f"a tensor on {device}, where x is", t.device, "move all inputs to one device")
+
+
+def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:
+    if not weight.is_floating_point():
+        fix = f"convert it with .to({dtype}); types go in edge_type, beside a matrix without values"
+        reject("edge_weight", "a floating point dtype", weight.dtype, fix)
+    if weight.dim() not in (1, 2) or weight.shape[0] != E:
+        expected, fix = f"one row per edge, shape ({E},) or ({E}, K)", "give as many weights as edge_index has columns"
+        reject("edge_weight", expected, tuple(weight.shape), fix)
+    if weight.dtype != dtype:
+        reject("edge_weight", f"dtype {dtype}, as x", weight.dtype, f"convert it with .to({dtype})")
+
+
+def _check_lambda_max(lambda_max: Any, batch: Tensor | None, device: torch.device | None) -> None:
+    if not isinstance(lambda_max, Tensor | float | int):
+        reject("lambda_max", "a real number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")
+    values = torch.as_tensor(lambda_max)
+    if values.is_complex():
+        reject("lambda_max", "real numbers", values.dtype, "take its real part, .real")
+    if isinstance(lambda_max, Tensor) and device is not None and values.device not in (device, _CPU):
+        reject("lambda_max", f"a tensor on {device}, where x is", values.device, "move all inputs to one device")
+    if not values.numel():
+        reject("lambda_max", "a number, or one per graph", tuple(values.shape), "leave it out")
+    if values.numel() > 1 and batch is None:
+        fix = "pass batch, or one lambda_max"
+        reject("lambda_max", "a number where no batch is given", tuple(values.shape), fix)
+    if portable():
+        positive = isinstance(lambda_max, Tensor) or 0 < lambda_max < math.inf
+    else:
+        positive = bool((values > 0).all()) and bool(torch.isfinite(values).all())
+    if not positive:
+        fix = "leave it out for twice the largest weight of the Laplacian"
+        reject("lambda_max", "positive finite numbers", lambda_max if portable() else values.tolist(), fix)
