@@ -12,6 +12,7 @@ from .cache import cached_property, memo, underived
 from .costs import Compaction, Direction, Side, Work
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
+from .kernels.lists import List
 from .portable import fixed_mode
 from .reading import read_graph
 
@@ -115,6 +116,10 @@ class Basis(nn.Module):
     def edges(self, graph: Graph) -> EdgeList:
         """The family on a graph as typed weighted edges; the tensors of the graph are kept, and to be read only."""
         raise NotImplementedError(f"{type(self).__name__} gives neither edges(graph) nor build(graph)")
+
+    def listed(self, graph: Graph) -> Sequence[List] | None:
+        """The same as lists in numpy, where the graph has one and that is all there is to know; None otherwise."""
+        return None
 
     def build(self, graph: Graph) -> BoundBasis:
         """Binds to a graph, anew."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, kept, memo, underived
+from .cache import IdentityCache, cached_property, kept, lasting, memo, underived
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Compaction, Direction, Side, Work
@@ -601,15 +601,17 @@ class ListedEdges(TypedEdges):
     def weight(self) -> Tensor | None:
         return weights(self.lists, self.dtype)
 
-    @kept
+    @cached_property
     def _into(self) -> Matrix:
         """From M sources to the K members of N targets."""
-        return compressed(self.lists, self.K, (self.M, self.N), "target", self.dtype)
+        return lasting(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
 
-    @kept
+    @cached_property
     def _from(self) -> Matrix:
         """From the K members of M sources to N targets."""
-        return self._into if self.K == 1 else compressed(self.lists, self.K, (self.M, self.N), "source", self.dtype)
+        if self.K == 1:
+            return self._into
+        return lasting(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
 
     def expand_rows(self, x: Tensor) -> Tensor:
         y = spmm_rows(x, *self._into)  # (N K, P)

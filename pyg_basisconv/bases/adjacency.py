@@ -1,6 +1,7 @@
 """The matrices that a graph gives directly: adjacency, degree and Laplacian, normalised."""
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -62,11 +63,24 @@ class Adjacency(Basis):
         self.norm, self.existing, self.diagonal = norm, existing, float(diagonal)
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
-    def build(self, graph: Graph) -> BoundBasis:
+    def listed(self, graph: Graph) -> Sequence[List] | None:
         of_ones = self.self_loops is False or self.self_loops == 1  # a loop of weight 0 takes those away that are there
         edges = graph.as_list if of_ones and not self.diagonal and self.existing != "add" else None
-        if edges is not None:
-            return self._listed(graph, edges)
+        if edges is None:
+            return None
+        if self.self_loops:
+            check_square(graph, "for self loops", "use a basis without self loops")
+            edges = looped(edges, graph.N)
+        if self.norm == "sym":
+            check_square(graph, "for norm='sym'", "use norm='mean'")
+        if self.norm is not None:
+            edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
+        return [edges]
+
+    def build(self, graph: Graph) -> BoundBasis:
+        lists = self.listed(graph)
+        if lists is not None:
+            return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
         structure, weight = self._weights(graph)
         masked = weight if graph.mask is None else self._weights(graph.thinned)[1]
         if self.norm is not None:
@@ -78,17 +92,6 @@ class Adjacency(Basis):
             weight = _ones(structure, graph.wide) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return single(structure, weight, graph.dtype)
-
-    def _listed(self, graph: Graph, edges: List) -> BoundBasis:
-        """The same of edges and loops of weight 1."""
-        if self.self_loops:
-            check_square(graph, "for self loops", "use a basis without self loops")
-            edges = looped(edges, graph.N)
-        if self.norm == "sym":
-            check_square(graph, "for norm='sym'", "use norm='mean'")
-        if self.norm is not None:
-            edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
-        return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
 
     def _weights(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The edges and loops, and their weights, None for ones."""
@@ -170,18 +173,17 @@ class Laplacian(Basis):
             w = loopless.at_source(power(degree, -1.0)) * w
         return split.loops, torch.cat([-w, torch.ones_like(degree)])
 
-    def listed(self, graph: Graph) -> List | None:
-        """The same, where all edges are ones on the CPU."""
+    def listed(self, graph: Graph) -> Sequence[List] | None:
         edges = graph.as_list
         if edges is None:
             return None
         check_square(graph, "for self loops", "use a basis without self loops")
-        return laplacian(edges, graph.N, self.norm, graph.dtype)
+        return [laplacian(edges, graph.N, self.norm, graph.dtype)]
 
     def build(self, graph: Graph) -> BoundBasis:
-        edges = self.listed(graph)
-        if edges is not None:
-            return ListedEdges(1, graph.M, graph.N, [edges], graph.dtype)
+        lists = self.listed(graph)
+        if lists is not None:
+            return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
         structure, weight = self.weights(graph)
         return single(structure, weight, graph.dtype)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, cast
 
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
 from ..bound import COMPOSITES
-from ..cache import cached_property, kept
+from ..cache import cached_property, kept, lasting
 from ..errors import check_depth, reject
-from ..explicit import Explicit, TypedEdges, counted, dense, members, one_list
+from ..explicit import Explicit, ListedEdges, TypedEdges, counted, dense, members, one_list
 from ..graph import Graph
 from ..kernels import Meetings
+from ..kernels.lists import List, lists_of
 from ..portable import portable, refuse
 from ..theta import Theta
 
@@ -24,8 +26,11 @@ Change = Callable[[Explicit], Explicit]
 class BoundConcat(BoundBasis):
     """Families of the same M and N, one after the other."""
 
+    _lists: Sequence[List] = ()  # the entries of all parts, where these are bound when they are first asked for
+    _bind: Callable[[], Sequence[BoundBasis]] | None = None  # what binds them then
+
     def __init__(self, parts: Sequence[BoundBasis]) -> None:
-        self.parts = tuple(parts)
+        self._parts = tuple(parts)
         first = self.parts[0]
         self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
         self.K = 0
@@ -36,6 +41,29 @@ class BoundConcat(BoundBasis):
             self.source_grid = part.source_grid if self.source_grid is None else self.source_grid
             self.target_grid = part.target_grid if self.target_grid is None else self.target_grid
             self.batch = part.batch if len(part.batch) > len(self.batch) else self.batch
+
+    @classmethod
+    def of_lists(cls, basis: "Concat", graph: Graph, lists: Sequence[List]) -> "BoundConcat":
+        """The same of a graph on the CPU, whose edges are all that is needed as a rule."""
+        self = cast(BoundConcat, cls.__new__(cls))
+        self.K, self.M, self.N, self.dtype, self.device = basis.K, graph.M, graph.N, graph.dtype, graph.device
+        self._lists, self._bind = lists, partial(basis.bind_parts, graph.bare)
+        return self
+
+    @property
+    def parts(self) -> tuple[BoundBasis, ...]:
+        """The families."""
+        bind = self._bind
+        if bind is None:
+            return self._parts
+        if portable():  # what is bound there is not kept
+            return tuple(bind())
+        self._parts = tuple(lasting(bind))
+        self._bind = None
+        return self._parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_parts": self.parts, **super().__getstate__()}
 
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
@@ -68,7 +96,7 @@ class BoundConcat(BoundBasis):
 
     @kept
     def takes_rows(self) -> bool:
-        return all(part.takes_rows for part in self.parts)
+        return bool(self._lists) or all(part.takes_rows for part in self.parts)
 
     def expand_rows(self, x: Tensor) -> Tensor:
         if self.typed is not None:
@@ -93,6 +121,8 @@ class BoundConcat(BoundBasis):
 
     @kept
     def typed(self) -> TypedEdges | None:
+        if self._lists:
+            return ListedEdges(self.K, self.M, self.N, self._lists, self.dtype)
         return one_list(self.parts)
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
@@ -411,7 +441,11 @@ class Composed(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None and not self.keeps_members:
             graph = graph.holding(graph.content.within(members=None))
-        return self.join([part.on(graph) for part in self._parts])
+        return self.join(self.bind_parts(graph))
+
+    def bind_parts(self, graph: Graph) -> list[BoundBasis]:
+        """Each part, bound."""
+        return [part.on(graph) for part in self._parts]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         """The bound basis, of bound parts."""
@@ -454,12 +488,24 @@ class Concat(Composed):
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content
         if content is None:
-            return super().build(graph)
+            lists = self.listed(graph)
+            return super().build(graph) if lists is None else BoundConcat.of_lists(self, graph, lists)
         bound, start = [], 0
         for part in self._parts:
             bound.append(part.on(graph.holding(content.of(start, start + part.K))))
             start += part.K
         return BoundConcat(bound)
+
+    def listed(self, graph: Graph) -> Sequence[List] | None:
+        found: list[List] = []
+        start = 0
+        for part in self._parts:
+            lists = part.listed(graph)
+            if lists is None:
+                return None
+            found += [edges.from_member(start) for edges in lists] if start else lists
+            start += part.K
+        return found if lists_of(graph.dtype, self.K * max(graph.M, graph.N)) else None
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundConcat(bound)

@@ -56,8 +56,7 @@ class BoundIdentity(BoundBasis):
     def lists(self) -> Sequence[List]:  # type: ignore[override]
         if portable() or self.device.type != "cpu" or not lists_of(self.dtype, self.M):
             return ()
-        places = np.arange(self.M, dtype=np.int32)
-        return (List(0, places, places, None),)
+        return (_diagonal(self.M),)
 
     @kept
     def typed(self) -> TypedEdges:
@@ -93,6 +92,11 @@ class BoundIdentity(BoundBasis):
         return BoundIdentity(self.M, self.dtype, device)
 
 
+def _diagonal(M: int) -> List:
+    places = np.arange(M, dtype=np.int32)
+    return List(0, places, places, None)
+
+
 class Identity(Basis):
     r"""The identity, :math:`A = I`: a 1 x 1 convolution, and the root or skip term of many layers. K = 1.
 
@@ -109,6 +113,10 @@ class Identity(Basis):
 
     def __init__(self) -> None:
         super().__init__(1)
+
+    def listed(self, graph: Graph) -> Sequence[List] | None:
+        places = graph.M == graph.N and graph.target_row == 0 and graph.as_list is not None
+        return [_diagonal(graph.M)] if places else None
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.M == graph.N and graph.target_row == 0:

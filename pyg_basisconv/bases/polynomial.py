@@ -242,11 +242,10 @@ class Chebyshev(Basis):
         self.lambda_max = lambda_max
 
     def build(self, graph: Graph) -> BoundBasis:
-        edges = self.laplacian.listed(graph) if self.lambda_max is graph.lambda_max is None else None
-        if edges is not None:
-            return BoundPolynomial(
-                ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N)], graph.dtype), self.K, 2.0, -1.0
-            )
+        lists = self.laplacian.listed(graph) if self.lambda_max is graph.lambda_max is None else None
+        if lists is not None:
+            operator = ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N) for edges in lists], graph.dtype)
+            return BoundPolynomial(operator, self.K, 2.0, -1.0)
         structure, weight = self.laplacian.weights(graph.masked(None))
         scale = self._lambda_max(graph.masked(None), structure.source, weight)
         if graph.mask is not None:

@@ -71,13 +71,15 @@ _record_applied: Callable[..., Tensor] = super(torch.autograd.Function, _Applied
 
 
 def _expand(x: Tensor, A: Rows) -> Tensor:
-    """The products side by side, with a record for gradients."""
-    return _expanded(x, A) if portable() else _record_applied(x, A, True)
+    """The products side by side, with a record for gradients where these are recorded."""
+    plain = not torch.is_grad_enabled() or portable()
+    return _expanded(x, A) if plain else _record_applied(x, A, True)
 
 
 def _combine(z: Tensor, A: Rows) -> Tensor:
-    """The sum of all products, with a record for gradients."""
-    return _combined(z, A) if portable() else _record_applied(z, A, False)
+    """The sum of all products, with a record for gradients where these are recorded."""
+    plain = not torch.is_grad_enabled() or portable()
+    return _combined(z, A) if plain else _record_applied(z, A, False)
 
 
 def side_by_side(weight: Tensor) -> Tensor:
@@ -87,7 +89,13 @@ def side_by_side(weight: Tensor) -> Tensor:
 
 
 def _grad_stacked(z: Tensor, x: Tensor, K: int) -> Tensor:
-    """The derivative by Theta: (M, K Q), (M, P) -> (K, P, Q). As (z^T x)^T: the wide one is read along its rows."""
+    """The derivative by Theta: (M, K Q), (M, P) -> (K, P, Q).
+
+    As (z^T x)^T, where the wider one is read along its rows; not for one matrix with a narrow x, as x^T z is already
+    laid out like the parameter.
+    """
+    if K == 1 and x.shape[1] <= z.shape[1]:
+        return (x.t() @ z).unsqueeze(0)
     return (z.t() @ x).view(K, z.shape[1] // K, x.shape[1]).transpose(1, 2)
 
 
