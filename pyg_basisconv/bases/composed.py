@@ -427,9 +427,14 @@ class Composed(Basis):
     def sized(
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
-        for part in self._parts:
+        for part in self._sized:
             M, N = part.sized(M, N, batch, grid)
         return M, N
+
+    @cached_property
+    def _sized(self) -> list[Basis]:
+        """The parts that may know sizes of their own."""
+        return [part for part in self._parts if type(part).sized is not Basis.sized]
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
         return next((r for part in self.parts if (r := part.reach(grid)) is not None), None)  # type: ignore[operator]
