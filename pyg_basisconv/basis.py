@@ -7,11 +7,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .bound import COMPOSITES, BoundBasis, Compact, EdgeList, Native, OnImage, explicit
+from .bound import COMPOSITES, BoundBasis, EdgeList, explicit
 from .cache import cached_property, underived
-from .costs import Compaction, Direction, Side, Work
+from .costs import Direction, Work
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
+from .orders.base import OnImage
+from .orders.compacted import Compact, Compaction, Side
+from .orders.native import Native
 from .portable import fixed_mode
 
 __all__ = [

@@ -19,12 +19,13 @@ from .binding import Binding, Reader, bind, bind_content, content_of, whole
 from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
+from .costs import Problem, rounded
 from .errors import check_flags, reject
 from .explicit import Sparse
 from .graph import Graph, Size, sizes
 from .kernels.op import autocasting
-from .orders import LINKED, contract, measured, planned, spreads
-from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
+from .orders import LINKED, ORDERS
+from .plan import Plan, contract, measured, planned, spreads
 from .portable import fixed_mode, portable
 from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
 from .theta import Theta, default
@@ -446,7 +447,7 @@ class BasisConv(MessagePassing):
         chosen = plans.get(form)
         if chosen is None:
             chosen = self._choose(bound)
-            if chosen.order in ALWAYS and not chosen.problem.cached:
+            if ORDERS[chosen.order].always and not chosen.problem.cached:
                 plans[form] = chosen
                 shorten(plans, PLANS)
         return chosen

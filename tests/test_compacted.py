@@ -85,7 +85,8 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[], Graph], Matrices]] =
 
 def by(form: str, conv: BasisConv, x: Tensor, bound: BoundBasis) -> Tensor:
     """The layer by one form of an order, whichever of the two the plan would take."""
-    y = ORDERS[form](bound, Inputs(x, conv.theta))
+    order, which = form.split(", ")
+    y = ORDERS[order].run(bound, Inputs(x, conv.theta), None, which, False).y
     return y if conv.bias is None else y + conv.bias
 
 

@@ -8,10 +8,13 @@ import torch
 from contract import THETAS, close, draw, make, take, tensors
 from torch import Tensor
 
-from pyg_basisconv import BasisConv, bases, orders, theta
-from pyg_basisconv.basis import BoundBasis, Compaction, Native, Work
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.costs import Problem, Work
 from pyg_basisconv.mechanisms import Dot
-from pyg_basisconv.plan import ORDERS, Plan, Problem, plan
+from pyg_basisconv.orders import ORDERS
+from pyg_basisconv.orders.compacted import Compaction, Offer
+from pyg_basisconv.orders.mixed import Mixing
+from pyg_basisconv.plan import Plan, plan
 
 
 def problem(**changes) -> Problem:
@@ -61,7 +64,13 @@ def test_phi_beyond_the_limit_is_refused() -> None:
 
 
 TOUCHED = Compaction("target", Work(40, 20, 1), 20, Work(20, 20, 1), 2)
-SMALL = {"M": 50, "N": 50, "native": (1000, 100, 1, True), "compact": (TOUCHED,), "mixing": (2, Work(40, 50, 1))}
+OFFERS = {"native": (1000, 100, 1, True), "compacted": Offer((TOUCHED,), 2), "mixed": Mixing(2, Work(40, 50, 1))}
+SMALL = {"M": 50, "N": 50, "offers": tuple(OFFERS.items())}
+MORE = {
+    **OFFERS,
+    "compacted": Offer((TOUCHED._replace(enter=Work(80, 40, 1), rows=80, products=4),), 3),
+    "mixed": Mixing(3, Work(60, 50, 1)),
+}
 
 
 def test_pure() -> None:
@@ -83,11 +92,7 @@ def test_costs_grow_with_what_they_count() -> None:
             {"grad_theta": True},
             {"grad_basis": True},
             {"B": 8},
-            {
-                "K": 4,
-                "compact": (TOUCHED._replace(enter=Work(80, 40, 1), rows=80, products=4),),
-                "mixing": (3, Work(60, 50, 1)),
-            },
+            {"K": 4, "offers": tuple(MORE.items())},
         ):
             more = plan(problem(**{**SMALL, "grad_theta": False, **change}), order)[order]
             assert more.operations > least.operations, (order, change)
@@ -145,10 +150,6 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
     def spied(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda *args: taken.append(name) or function(*args)
 
-    def native(basis: BoundBasis, kind: theta.Theta, width: int) -> Native | None:
-        found = right(basis, kind, width)
-        return found and found._replace(run=spied("native", found.run))
-
     def watched(cls: type[theta.Theta]) -> Callable[..., Callable[..., Tensor] | None]:
         whole = cls.step
 
@@ -158,12 +159,10 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
 
         return step
 
-    right = BoundBasis.native
     for cls in (theta.Full, theta.Pass):
         monkeypatch.setattr(cls, "step", watched(cls))
-    spies = {name: spied(name.split(",")[0], f) for name, f in orders.ORDERS.items()}
-    monkeypatch.setattr(orders, "ORDERS", spies)
-    monkeypatch.setattr(BoundBasis, "native", native)
+    for name, one in ORDERS.items():
+        monkeypatch.setattr(one, "run", spied(name, one.run))
     g = cases.graph()
     sites = torch.tensor([[0, 1], [2, 2], [1, 1], [2, 0], [0, 0], [1, 2]])
     basis = {

@@ -15,6 +15,7 @@ from ..errors import check_depth, reject
 from ..explicit import Explicit, TypedEdges, counted, dense, members, one_list
 from ..graph import Graph
 from ..kernels import Meetings
+from ..orders.compacted import on_all_rows
 from ..portable import portable, refuse
 from ..theta import Theta
 
@@ -148,7 +149,7 @@ class BoundConcat(BoundBasis):
         parts = [part.compact(side) for part in self.parts]
         if not any(parts):
             return None
-        found = [whole.of_all(side) if part is None else part for part, whole in zip(parts, self.parts, strict=True)]
+        found = [part or on_all_rows(whole, side) for part, whole in zip(parts, self.parts, strict=True)]
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             blocks = weight.split([part.K for part in self.parts])
