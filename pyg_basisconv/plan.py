@@ -15,7 +15,7 @@ from .basis import BoundBasis
 from .content import Inputs
 from .costs import Estimate, Problem, amount
 from .errors import reject
-from .orders import LINKED, ORDERS, Contracted
+from .orders import LINKED, ORDERS, Contracted, Order
 from .orders.sparse import sparsest
 from .portable import faked, portable
 
@@ -124,6 +124,10 @@ def _finite(y: Tensor) -> bool:
     return bool(y.detach().isfinite().all())
 
 
+# Most orders go by the sizes alone.
+_MEASURES = [(name, one.measure) for name, one in ORDERS.items() if type(one).measure is not Order.measure]
+
+
 def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messages: bool) -> Problem:
     """The sizes of a call.
 
@@ -136,6 +140,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
     """
     x, theta, grad = inputs.x, inputs.theta, torch.is_grad_enabled()
     weight, P, features = theta.reference, x.size(-1), sparsest(x, cached)
+    found = [(name, measure(family, inputs, messages, name == order)) for name, measure in _MEASURES]
     problem = Problem(
         K=family.K,
         M=family.M,
@@ -155,17 +160,16 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         cached=cached,
         learns=weight is not None,
         messages=messages,
+        offers=tuple([one for one in found if one[1] is not None]),
     )
-    found = ((name, one.measure(family, inputs, problem, name == order)) for name, one in ORDERS.items())
-    problem = problem._replace(offers=tuple((name, offer) for name, offer in found if offer is not None))
     return problem.of_example if portable() else problem
 
 
 def planned(problem: Problem, order: str) -> Plan:
     """The plan, of an order that looks at no values where there are none."""
-    if portable() and order in ORDERS and ORDERS[order].reads_numbers:
+    if order in ORDERS and ORDERS[order].reads_numbers and portable():
         reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
     chosen = plan(problem, order)
-    if portable() and order == "auto" and ORDERS[chosen.order].mixes_nodes:  # whose result would have to be looked at
+    if order == "auto" and ORDERS[chosen.order].mixes_nodes and portable():  # whose result would have to be looked at
         chosen = plan(problem, LINKED)
     return chosen

@@ -41,13 +41,13 @@ class Order:
     mixes_nodes = False  # True if zeros of a dense product bring what is not finite to nodes that are not linked
     keeps_format = False  # True if an image comes out in the memory format that it came in
 
-    def measure(self, family: Any, inputs: Inputs, p: Problem, asked: bool) -> Any:
+    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Any:
         """What it alone reads of a family, a hashable value of plain integers; None where the family has nothing.
 
         Args:
             family: a `BoundBasis`.
             inputs: the features and the parameter.
-            p: the sizes of the call.
+            messages: whether PyG's message passing is to be used.
             asked: whether the user asks for this order, so that it is measured even where it cannot pay.
         """
         return None

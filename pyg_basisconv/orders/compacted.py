@@ -57,10 +57,10 @@ class Compacted(Order):
 
     name, reads_numbers = "compacted", True
 
-    def measure(self, family: Any, inputs: Inputs, p: Problem, asked: bool) -> Offer | None:
-        if p.messages or not p.learns or not inputs.theta.sums or inputs.x.layout != torch.strided or portable():
+    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Offer | None:
+        if messages or portable() or not (asked or family.K * max(family.M, family.N) > _FEW_ROWS):
             return None
-        if not asked and family.K * max(family.M, family.N) <= _FEW_ROWS:
+        if inputs.theta.reference is None or not inputs.theta.sums or inputs.x.layout != torch.strided:
             return None
         found = (family.compact("target"), family.compact("source"))
         mixtures = inputs.theta.mixtures

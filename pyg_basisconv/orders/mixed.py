@@ -27,9 +27,9 @@ class Mixed(Order):
 
     name = "mixed"
 
-    def measure(self, family: Any, inputs: Inputs, p: Problem, asked: bool) -> Mixing | None:
+    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Mixing | None:
         H = inputs.theta.mixtures
-        work = None if p.messages or H is None else family.mixing
+        work = None if messages or H is None else family.mixing
         return None if work is None or H is None else Mixing(H, work)
 
     def estimate(self, p: Problem, offer: Mixing | None) -> Estimate:

@@ -32,8 +32,8 @@ class Natively(Order):
 
     name, keeps_format = "native", True
 
-    def measure(self, family: Any, inputs: Inputs, p: Problem, asked: bool) -> tuple[int, int, int, bool] | None:
-        native: Native | None = family.native(inputs.theta, p.P)
+    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> tuple[int, int, int, bool] | None:
+        native: Native | None = family.native(inputs.theta, inputs.x.size(-1))
         return None if native is None else native[1:5]
 
     def estimate(self, p: Problem, offer: tuple[int, int, int, bool] | None) -> Estimate:

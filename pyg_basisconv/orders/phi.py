@@ -17,7 +17,7 @@ class Phi(Order):
 
     name, mixes_nodes = "phi", True
 
-    def measure(self, family: Any, inputs: Inputs, p: Problem, asked: bool) -> bool | None:
+    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> bool | None:
         return True if family.batch else None  # each graph of the batch has matrices of its own
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
