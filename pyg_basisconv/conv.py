@@ -21,13 +21,13 @@ from .cache import Witness, shorten
 from .content import Inputs
 from .costs import Problem, rounded
 from .errors import check_flags, reject
-from .explicit import Sparse
-from .graph import Graph, Size, sizes
+from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, contract, measured, planned, spreads
 from .portable import fixed_mode, portable
 from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
+from .sparse import Sparse
 from .theta import Theta, default
 from .theta.base import Step
 
@@ -331,7 +331,7 @@ class BasisConv(MessagePassing):
                 N = unknown()
             elif N is None:
                 with unset_fake_temporarily():  # what it may look at is its own
-                    N = basis.sized(source.shape[-2], None, None, given.get("grid"))[1]
+                    N = basis.sized(source.shape[-2], None, None, grid_shape(given.get("grid")))[1]
             if N is None:
                 N = source.shape[-2]
         y: Tensor = source.new_empty(*source.shape[:-2], N, self.theta.outputs(source.shape[-1]))

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
-from pyg_basisconv.explicit import explicit
+from pyg_basisconv.bound import explicit
 from pyg_basisconv.graph import Graph
 
 PATHS = ("auto", "phi", "theta_first", "a_first")  # of families written out, which have no kernel of their own

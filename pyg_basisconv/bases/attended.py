@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import ContentStep
+from ..bound import ContentStep, Explicit, SharedEdges, dense
 from ..cache import cached_property
 from ..content import Content, Inputs
+from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
-from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.activations import seen, seen_tanh
 from ..kernels.attend import Side, Weights

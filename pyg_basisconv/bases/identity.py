@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Side, Work
+from ..bound import ListedEdges, TypedEdges, explicit, members
 from ..cache import kept
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..explicit import EdgeSet, ListedEdges, TypedEdges, explicit, members
 from ..graph import Graph
 from ..kernels import Meetings
 from ..kernels.lists import List, lists_of

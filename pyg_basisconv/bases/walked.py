@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
+from ..bound import members
 from ..cache import cached_property
+from ..edge_set import EdgeSet, disjoint
 from ..errors import reject
-from ..explicit import EdgeSet, disjoint, members
 from ..graph import Graph, gather
 from ..kernels import matmul
 from ..portable import portable, refuse
