@@ -13,7 +13,7 @@ from .costs import Direction, Work
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
 from .orders.base import OnImage
-from .orders.compacted import Compact, Compaction, Side
+from .orders.compacted import Compact, Compaction, End
 from .orders.native import Native
 from .portable import fixed_mode
 
@@ -24,9 +24,9 @@ __all__ = [
     "Compaction",
     "Direction",
     "EdgeList",
+    "End",
     "Native",
     "OnImage",
-    "Side",
     "Work",
     "bound_basis",
 ]

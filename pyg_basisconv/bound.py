@@ -17,7 +17,7 @@ from .graph import Graph
 from .kernels import Meetings, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.pattern import tally
-from .orders.compacted import Compact, Compaction, Side, tiled
+from .orders.compacted import Compact, Compaction, End, tiled
 from .orders.native import Native, after_theta
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
@@ -191,7 +191,7 @@ class BoundBasis:
         """The offsets that its matrices are of, on the grid of such a family; None where they are of none."""
         return None
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         """The sum over the members and Theta on the rows where there is something, if that may pay."""
         return tiled(self, side)
 
@@ -219,7 +219,7 @@ class BoundBasis:
         return self.explicit.work(direction)
 
     @property
-    def natively(self) -> "BoundBasis | None":
+    def native_family(self) -> "BoundBasis | None":
         """The same family evaluated by a vendor's kernel, where there is one for it."""
         return None
 
@@ -230,7 +230,7 @@ class BoundBasis:
             theta: the parameter.
             width: P.
         """
-        fast = self.natively
+        fast = self.native_family
         return None if fast is None else after_theta(fast, theta, width)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
@@ -238,7 +238,7 @@ class BoundBasis:
         return None
 
     @property
-    def kernel(self) -> tuple[int, int, int]:
+    def native_cost(self) -> tuple[int, int, int]:
         """Of a family that is evaluated natively: operations and numbers per unit of width; kernels. See `Native`."""
         each = self.work("each")
         return 2 * each.entries, 2 * each.rows, each.products
@@ -437,7 +437,7 @@ class TypedEdges(Explicit):
     def meetings(self) -> Meetings | None:
         return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         e = self.edge_set
         if self.K == 1 or portable():
             return None
@@ -454,13 +454,13 @@ class TypedEdges(Explicit):
 
         return Compact(run, Compaction(side, enter, pairs.count, leave, pairs.members))
 
-    def _by_pair(self, side: Side, order: Tensor | None) -> Tensor | None:
+    def _by_pair(self, side: End, order: Tensor | None) -> Tensor | None:
         """The weights in the order of the pairs; kept where no gradient reaches them."""
         if self.weight is None:
             return None
         if self.learns or order is None:
             return permute(self.weight, order)
-        held: dict[Side, Tensor] = self.__dict__.setdefault("_held", {})
+        held: dict[End, Tensor] = self.__dict__.setdefault("_held", {})
         if side not in held:
             with torch.inference_mode(False):
                 held[side] = self.weight.index_select(0, order)

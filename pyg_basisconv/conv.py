@@ -24,7 +24,7 @@ from .errors import check_flags, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
-from .plan import Plan, contract, measured, planned, spreads
+from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked
 from .portable import fixed_mode, portable
 from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
 from .sparse import Sparse
@@ -101,13 +101,7 @@ class BasisConv(MessagePassing):
             reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
         if not basis.needs_edges:
             self._explain = False  # PyG's explainers have masks for the edges of a graph
-        if order != "auto" and order not in ORDERS:
-            reject(
-                "order",
-                f"'auto' or one of {', '.join(map(repr, ORDERS))}",
-                repr(order),
-                "'auto' lets the plan choose",
-            )
+        check_order(order)
         check_flags(bias=bias, cached=cached)
         widths = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
         if len(widths) != 2 or (widths is in_channels and not basis.reads_content):
@@ -345,7 +339,7 @@ class BasisConv(MessagePassing):
         y, kept, biased = contract(chosen, family, inputs, bias)
         if biased:
             return y
-        if self.order == "auto" and spreads(chosen, y):
+        if self.order == "auto" and reaches_unlinked(chosen, y):
             return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole), LINKED))
         if bias is None:
             return y.clone() if any(_same_memory(y, t) for t in (inputs.x, *kept)) else y

@@ -15,7 +15,7 @@ from .basis import BoundBasis
 from .content import Inputs
 from .costs import Estimate, Problem, amount
 from .errors import reject
-from .orders import LINKED, ORDERS, Contracted, Order
+from .orders import LINKED, ORDERS, Contracted
 from .orders.sparse import sparsest
 from .portable import faked, portable
 
@@ -64,6 +64,12 @@ class Plan:
         return "\n".join([*lines, f"{self.order}: {self.why}"])
 
 
+def check_order(order: object) -> None:
+    """Rejects what is neither 'auto' nor the name of an order."""
+    if order != "auto" and order not in ORDERS:
+        reject("order", f"'auto' or one of {', '.join(map(repr, ORDERS))}", repr(order), "'auto' lets the plan choose")
+
+
 @lru_cache(maxsize=1024)
 def plan(problem: Problem, order: str = "auto") -> Plan:
     """Chooses an order, or says why a forced one cannot be had.
@@ -81,8 +87,7 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
     >>> plan(Cora).order
     'theta_first'
     """
-    if order != "auto" and order not in ORDERS:
-        reject("order", f"'auto' or one of {', '.join(map(repr, ORDERS))}", repr(order), "'auto' lets the plan choose")
+    check_order(order)
     offers = dict(problem.offers)
     estimates = tuple(one.estimate(problem, offers.get(name)) for name, one in ORDERS.items())
     if order != "auto":
@@ -110,10 +115,8 @@ def contract(chosen: Plan, family: BoundBasis, inputs: Inputs, bias: Tensor | No
     return ORDERS[chosen.order].run(family, inputs, bias, chosen.chosen.form, chosen.problem.cached)
 
 
-def spreads(chosen: Plan, y: Tensor) -> bool:
-    """Whether a dense product may have brought what is not finite to all nodes, by zeros: only what is linked may have
-    it.
-    """
+def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:
+    """Whether a dense product may have brought what is not finite to nodes that are not linked, by its zeros."""
     return ORDERS[chosen.order].mixes_nodes and not _finite(y)
 
 
@@ -122,10 +125,6 @@ def _finite(y: Tensor) -> bool:
     if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True
     return bool(y.detach().isfinite().all())
-
-
-# Most orders go by the sizes alone.
-_MEASURES = [(name, one.measure) for name, one in ORDERS.items() if type(one).measure is not Order.measure]
 
 
 def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messages: bool) -> Problem:
@@ -140,7 +139,8 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
     """
     x, theta, grad = inputs.x, inputs.theta, torch.is_grad_enabled()
     weight, P, features = theta.reference, x.size(-1), sparsest(x, cached)
-    found = [(name, measure(family, inputs, messages, name == order)) for name, measure in _MEASURES]
+    measures = [one for one in ORDERS.values() if one.measures]
+    found = [(one.name, one.measure(family, inputs, messages, one.name == order)) for one in measures]
     problem = Problem(
         K=family.K,
         M=family.M,

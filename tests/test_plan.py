@@ -9,9 +9,11 @@ from contract import THETAS, close, draw, make, take, tensors
 from torch import Tensor
 
 from pyg_basisconv import BasisConv, bases, theta
-from pyg_basisconv.costs import Problem, Work
+from pyg_basisconv.basis import BoundBasis
+from pyg_basisconv.content import Inputs
+from pyg_basisconv.costs import MACHINES, Estimate, Problem, Tally, Work
 from pyg_basisconv.mechanisms import Dot
-from pyg_basisconv.orders import ORDERS
+from pyg_basisconv.orders import ORDERS, Contracted, Order
 from pyg_basisconv.orders.compacted import Compaction, Offer
 from pyg_basisconv.orders.mixed import Mixing
 from pyg_basisconv.plan import Plan, plan
@@ -182,6 +184,49 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
     auto = take(conv, "auto")
     close(auto(x, **tensors(g)), y)
     assert taken[-1] == conv.plan(x, **tensors(g)).order
+
+
+class Written(Order):
+    """A_k^T x with the matrices written out: an order of one's own, in one class."""
+
+    name, measures = "written", True
+
+    def measure(self, family: BoundBasis, inputs: Inputs, messages: bool, asked: bool) -> int | None:
+        return None if family.batch else family.M * family.N
+
+    def estimate(self, p: Problem, offer: int | None) -> Estimate:
+        if offer is None:
+            return self.refuse("there are other matrices for each graph")
+        t = Tally(MACHINES[p.device], p.itemsize)
+        t.product(p.N, p.M, p.P, p.K)
+        return t.estimate(self.name, p.K * offer)
+
+    def grounds(self, p: Problem, offer: int) -> str:
+        return f"{offer} entries are few"
+
+    def run(self, family: BoundBasis, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
+        return Contracted(inputs.theta.contract([A.T @ inputs.x for A in family.to_dense()]))
+
+
+def test_an_order_of_ones_own(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The layer and the plan take, print, obey and refuse one that they have never heard of."""
+    g, x = cases.graph(), draw(6, 3)
+    before = BasisConv(3, 2, bases.Powers(2)).double()
+    expected = before(x, **tensors(g))
+    with pytest.raises(ValueError, match=r"^order: expected 'auto' or one of"):
+        BasisConv(3, 2, bases.Powers(2), order="written")
+    monkeypatch.setitem(ORDERS, "written", Written())
+    plan.cache_clear()
+    request.addfinalizer(plan.cache_clear)
+    conv = BasisConv(3, 2, bases.Powers(2), order="written").double()
+    conv.load_state_dict(before.state_dict())
+    close(conv(x, **tensors(g)), expected)
+    assert conv.plan(x, **tensors(g))["written"].memory == conv.basis.K * 36 * 8
+    free = take(conv, "auto").plan(x, **tensors(g))
+    assert (free.order, free.why.split("; ")[1]) == ("written", "36 entries are few")
+    heads = BasisConv(3, 2, bases.Attention(1, Dot(3)), order="written").double()
+    with pytest.raises(ValueError, match=r"^order: 'written' was asked for, but there are other matrices"):
+        heads(draw(2, 6, 3), **tensors(g))
 
 
 def test_the_layer_plans_by_its_widths() -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
+from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
 from ..bound import COMPOSITES, Explicit, ListedEdges, TypedEdges, counted, dense, members
 from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
@@ -155,8 +155,8 @@ class BoundConcat(BoundBasis):
         return torch.cat([alpha[:rows] for alpha in found], 1) if found else None
 
     @property
-    def natively(self) -> BoundBasis | None:
-        fast = [part.natively for part in self.parts]
+    def native_family(self) -> BoundBasis | None:
+        fast = [part.native_family for part in self.parts]
         if not any(fast):
             return None
         return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
@@ -169,7 +169,7 @@ class BoundConcat(BoundBasis):
             return None
         return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         tiled = super().compact(side)
         if tiled is not None:
             return tiled
@@ -214,8 +214,8 @@ class BoundConcat(BoundBasis):
         return found
 
     @property
-    def kernel(self) -> tuple[int, int, int]:
-        operations, numbers, kernels = zip(*(part.kernel for part in self.parts), strict=True)
+    def native_cost(self) -> tuple[int, int, int]:
+        operations, numbers, kernels = zip(*(part.native_cost for part in self.parts), strict=True)
         return sum(operations), sum(numbers), sum(kernels)
 
     def map(self, change: Change) -> "BoundConcat":

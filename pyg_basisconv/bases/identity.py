@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Side, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, End, Work
 from ..bound import ListedEdges, TypedEdges, explicit, members
 from ..cache import kept
 from ..edge_set import EdgeSet
@@ -77,7 +77,7 @@ class BoundIdentity(BoundBasis):
         here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
         return [(0,) * len(lattice.sources)] if here else None
 
-    def compact(self, side: Side) -> None:
+    def compact(self, side: End) -> None:
         return None  # there is something in every row
 
     @property

@@ -36,9 +36,10 @@ class Order:
     """
 
     name: str
+    measures = False  # True if it reads more of a family than its sizes, see `measure`
     always = False  # True if no graph makes it impossible where it is possible for one
     reads_numbers = False  # True if it looks at numbers, which torch.export and torch.func have none of
-    mixes_nodes = False  # True if zeros of a dense product bring what is not finite to nodes that are not linked
+    mixes_nodes = False  # True if a dense product brings what is not finite to nodes that are not linked, by its zeros
     keeps_format = False  # True if an image comes out in the memory format that it came in
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Any:

@@ -15,7 +15,7 @@ from .base import MESSAGES, Contracted, Order
 
 _FEW_ROWS = 1 << 15  # so few do not pay: to look for those where there is something takes longer
 
-Side = Literal["source", "target"]
+End = Literal["source", "target"]
 
 
 class Compaction(NamedTuple):
@@ -27,7 +27,7 @@ class Compaction(NamedTuple):
     keeps them in the cache, one entry of the batch after the other.
     """
 
-    side: Side
+    side: End
     enter: Work
     rows: int
     leave: Work
@@ -55,7 +55,7 @@ class Compacted(Order):
     What is gathered is gathered again for the gradient.
     """
 
-    name, reads_numbers = "compacted", True
+    name, measures, reads_numbers = "compacted", True, True
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Offer | None:
         if messages or portable() or not (asked or family.K * max(family.M, family.N) > _FEW_ROWS):
@@ -124,7 +124,7 @@ class Compacted(Order):
         return Contracted(compact.run(x, inputs.theta.diagonal(x.shape[-1]).to(x)))
 
 
-def tiled(family: Any, side: Side) -> Compact | None:
+def tiled(family: Any, side: End) -> Compact | None:
     """The evaluation of a family in which each source and each target has one partner at most; see `meetings`."""
     met = None if portable() else family.meetings
     if met is None or not met.many or side == "source":
@@ -136,7 +136,7 @@ def tiled(family: Any, side: Side) -> Compact | None:
     return Compact(run, Compaction(side, Work(met.N * family.K), met.N, Work(), 1, tiled=True))
 
 
-def on_all_rows(family: Any, side: Side) -> Compact:
+def on_all_rows(family: Any, side: End) -> Compact:
     """The evaluation of a family that is one of several, and does not know where there is something."""
     if side == "target":
         sizes = Compaction(side, family.work("expand"), family.K * family.N, Work(), family.K)

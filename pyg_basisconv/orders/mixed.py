@@ -25,7 +25,7 @@ class Mixed(Order):
     The coefficients of Theta then learn as weights of edges do.
     """
 
-    name = "mixed"
+    name, measures = "mixed", True
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Mixing | None:
         H = inputs.theta.mixtures

@@ -30,7 +30,7 @@ class Native(NamedTuple):
 class Natively(Order):
     """A vendor's kernel, on what is projected, or on x itself."""
 
-    name, keeps_format = "native", True
+    name, measures, keeps_format = "native", True, True
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> tuple[int, int, int, bool] | None:
         native: Native | None = family.native(inputs.theta, inputs.x.size(-1))
@@ -80,7 +80,7 @@ def after_theta(fast: Any, theta: Theta, width: int) -> Native:
     """Theta first, and then a family that a kernel evaluates.
 
     Args:
-        fast: the family, with what its kernel costs in `kernel`.
+        fast: the family, with what its kernel costs in `native_cost`.
         theta: the parameter.
         width: P.
     """
@@ -89,6 +89,6 @@ def after_theta(fast: Any, theta: Theta, width: int) -> Native:
         y = theta.gather(fast, inputs.projected)
         return y if bias is None else y + bias.to(y.dtype)
 
-    operations, numbers, kernels = fast.kernel
+    operations, numbers, kernels = fast.native_cost
     inner = theta.inner if theta.inner > 0 else width
     return Native(run, operations * inner, numbers * inner, kernels, projects=True)

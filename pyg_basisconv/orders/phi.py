@@ -15,7 +15,7 @@ PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
 class Phi(Order):
     """X (A o Theta): the operator (M P, N Q), built once for the whole batch."""
 
-    name, mixes_nodes = "phi", True
+    name, measures, mixes_nodes = "phi", True, True
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> bool | None:
         return True if family.batch else None  # each graph of the batch has matrices of its own
