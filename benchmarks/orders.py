@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pyg_basisconv import BasisConv, bases, theta
-from pyg_basisconv.plan import ORDERS
+from pyg_basisconv.orders import ORDERS
 
 from .compare import assert_close, step
 from .machine import machine

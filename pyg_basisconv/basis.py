@@ -7,12 +7,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .bound import COMPOSITES, BoundBasis, Compact, EdgeList, Native, OnImage, explicit
+from .bound import COMPOSITES, BoundBasis, EdgeList, explicit
 from .cache import cached_property, memo, underived
-from .costs import Compaction, Direction, Side, Work
+from .costs import Direction, Work
 from .errors import reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.lists import List
+from .orders.base import OnImage
+from .orders.compacted import Compact, Compaction, End
+from .orders.native import Native
 from .portable import fixed_mode
 from .reading import read_graph
 
@@ -23,9 +26,9 @@ __all__ = [
     "Compaction",
     "Direction",
     "EdgeList",
+    "End",
     "Native",
     "OnImage",
-    "Side",
     "Work",
     "bound_basis",
 ]

@@ -11,8 +11,9 @@ from .bases.identity import BoundIdentity
 from .bases.polynomial import BoundPolynomial
 from .bases.walked import BoundWalks
 from .basis import BoundBasis
+from .bound import SharedEdges, TypedEdges
+from .edge_set import EdgeSet, disjoint
 from .errors import reject
-from .explicit import EdgeSet, SharedEdges, TypedEdges, disjoint
 
 __all__ = ["block_diagonal"]
 

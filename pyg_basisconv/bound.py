@@ -9,15 +9,16 @@ from torch import Tensor
 from .cache import IdentityCache, cached_property, kept, lasting, memo, underived
 from .compiled import serial_number
 from .content import Content, Inputs
-from .costs import Compaction, Direction, Side, Work
+from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
 from .graph import Graph
-from .kernels import Meetings, Pattern, gather_matmul, matmul, spmm, spmm_rows, typed_matmul
-from .kernels.dense import whole
+from .kernels import Meetings, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.pattern import tally
+from .orders.compacted import Compact, Compaction, End, tiled
+from .orders.native import Native, after_theta
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
 from .theta import Theta
@@ -42,25 +43,6 @@ class EdgeList(NamedTuple):
     weight: Tensor
 
 
-OnImage = Callable[[Tensor, Tensor | None], Tensor]  # from an image and the bias to an image
-
-
-class Native(NamedTuple):
-    """An evaluation by a vendor's kernel, and what it costs for one entry of the batch.
-
-    run: from the features, with the parameter, and the bias to the output; operations, numbers: of the kernel, numbers
-    read and written; kernels: how many are launched; projects: whether x Theta is computed before, and is what the
-    kernel reads; of_image: the same from images (B, P, *grid) to images (B, Q, *grid), where it takes them.
-    """
-
-    run: Callable[[Inputs, Tensor | None], Tensor]
-    operations: int
-    numbers: int
-    kernels: int
-    projects: bool = False
-    of_image: OnImage | None = None
-
-
 class ContentStep(NamedTuple):
     """The whole of A and Theta of one content in one step.
 
@@ -71,13 +53,6 @@ class ContentStep(NamedTuple):
 
     run: Callable[[Inputs, Tensor | None], Tensor | None]
     again: Callable[[Any, Content, Tensor | None], Tensor | None]
-
-
-class Compact(NamedTuple):
-    """Such an evaluation, from x (*, M, P) and the diagonal blocks of Theta, (K, g, P / g, Q / g), to (*, N, Q)."""
-
-    run: Callable[[Tensor, Tensor], Tensor]
-    sizes: Compaction
 
 
 class BoundBasis:
@@ -216,32 +191,9 @@ class BoundBasis:
         """The offsets that its matrices are of, on the grid of such a family; None where they are of none."""
         return None
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         """The sum over the members and Theta on the rows where there is something, if that may pay."""
-        met = None if portable() else self.meetings
-        if met is None or not met.many or side == "source":
-            return None
-
-        def run(x: Tensor, weight: Tensor) -> Tensor:
-            return gather_matmul(x[..., : met.M, :], whole(weight), met)
-
-        return Compact(run, Compaction(side, Work(met.N * self.K), met.N, Work(), 1, tiled=True))
-
-    def of_all(self, side: Side) -> Compact:
-        """The same on all rows of all members."""
-        if side == "target":
-            sizes = Compaction(side, self.work("expand"), self.K * self.N, Work(), self.K)
-        else:
-            sizes = Compaction(side, Work(), self.K * self.M, self.work("combine"), self.K)
-
-        def run(x: Tensor, weight: Tensor) -> Tensor:
-            matrices = whole(weight).unbind(0)
-            if side == "source":
-                return self.combine([matmul(x, matrix) for matrix in matrices])
-            products = [matmul(u, matrix) for u, matrix in zip(self.iterate(x), matrices, strict=True)]
-            return products[0] if len(products) == 1 else torch.stack(products).sum(0)
-
-        return Compact(run, sizes)
+        return tiled(self, side)
 
     @property
     def alpha(self) -> Tensor | None:
@@ -267,7 +219,7 @@ class BoundBasis:
         return self.explicit.work(direction)
 
     @property
-    def natively(self) -> "BoundBasis | None":
+    def native_family(self) -> "BoundBasis | None":
         """The same family evaluated by a vendor's kernel, where there is one for it."""
         return None
 
@@ -278,24 +230,15 @@ class BoundBasis:
             theta: the parameter.
             width: P.
         """
-        fast = self.natively
-        if fast is None:
-            return None
-
-        def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
-            y = theta.gather(fast, inputs.projected)
-            return y if bias is None else y + bias.to(y.dtype)
-
-        operations, numbers, kernels = fast.kernel
-        inner = theta.inner if theta.inner > 0 else width
-        return Native(run, operations * inner, numbers * inner, kernels, projects=True)
+        fast = self.native_family
+        return None if fast is None else after_theta(fast, theta, width)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         """An order in one step, where the family is computed from content and has it; see `Theta.step`."""
         return None
 
     @property
-    def kernel(self) -> tuple[int, int, int]:
+    def native_cost(self) -> tuple[int, int, int]:
         """Of a family that is evaluated natively: operations and numbers per unit of width; kernels. See `Native`."""
         each = self.work("each")
         return 2 * each.entries, 2 * each.rows, each.products
@@ -494,7 +437,7 @@ class TypedEdges(Explicit):
     def meetings(self) -> Meetings | None:
         return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         e = self.edge_set
         if self.K == 1 or portable():
             return None
@@ -511,13 +454,13 @@ class TypedEdges(Explicit):
 
         return Compact(run, Compaction(side, enter, pairs.count, leave, pairs.members))
 
-    def _by_pair(self, side: Side, order: Tensor | None) -> Tensor | None:
+    def _by_pair(self, side: End, order: Tensor | None) -> Tensor | None:
         """The weights in the order of the pairs; kept where no gradient reaches them."""
         if self.weight is None:
             return None
         if self.learns or order is None:
             return permute(self.weight, order)
-        held: dict[Side, Tensor] = self.__dict__.setdefault("_held", {})
+        held: dict[End, Tensor] = self.__dict__.setdefault("_held", {})
         if side not in held:
             with torch.inference_mode(False):
                 held[side] = self.weight.index_select(0, order)

@@ -5,12 +5,13 @@ evaluated as it is without compilation: checked, bound, planned, and from the sa
 too, which follows the record that autograd made inside of the first.
 """
 
+import ast
 import os
 import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from threading import RLock
 from typing import Any, NamedTuple
@@ -31,9 +32,8 @@ _AUTOGRAD = (
     DispatchKey.AutogradNestedTensor,
     DispatchKey.ADInplaceOrView,
 )
-_NONE = -(1 << 40)  # in the place of a size that is not given
 _READ_AGAIN = {"mask", "valid", "edge_attr", "attn_mask", "key_padding_mask"}  # and not by autograd, for the derivative
-_NUMBERED: dict[int, weakref.ref[Any]] = {}
+_LIVING: dict[int, weakref.ref[Any]] = {}
 
 
 def _anew() -> tuple["count[int]", Any]:
@@ -55,13 +55,13 @@ def serial_number(thing: Any) -> int:
     """A number by which an operator can name a layer, or a bound basis, for as long as it lives."""
     number = next(_COUNT)
     # What dies takes its entry along. A `WeakValueDictionary` does so too, at several times the cost.
-    _NUMBERED[number] = weakref.ref(thing, partial(_NUMBERED.pop, number))
+    _LIVING[number] = weakref.ref(thing, partial(_LIVING.pop, number))
     return number
 
 
-def numbered(number: int) -> Any:
+def of_serial(number: int) -> Any:
     """What has a number."""
-    return _NUMBERED[number]()
+    return _LIVING[number]()
 
 
 def operates(layer: Any, *given: Any) -> bool:
@@ -95,78 +95,75 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
         given: the arguments of its `evaluate` by name; what is None is left out.
     """
     tensors: list[Tensor] = []
-    names: list[str] = []  # of tensors, "=" between those of the same one; parameters have a dot in front
-    lengths: list[str] = []  # of what is in numbers, and which way flags are
     numbers: list[int] = []
-    bound = -1
+    form = ""  # the literal of a dictionary, see `arguments`
 
-    def add(name: str, tensor: Tensor) -> None:
-        for i, other in enumerate(tensors):
-            if other is tensor:
-                names[i] += "=" + name
-                return
-        tensors.append(tensor)
-        names.append(name)
+    def place(name: str, value: Any) -> str:
+        if isinstance(value, Tensor):
+            for i, other in enumerate(tensors):
+                if other is value:
+                    return f"'t{i}'"
+            tensors.append(value)
+            return f"'t{len(tensors) - 1}'"
+        if value is None or isinstance(value, bool):
+            return str(value)
+        if isinstance(value, float):  # which torch.compile would take for a constant
+            tensors.append(torch.scalar_tensor(value, dtype=torch.float64))
+            return f"'f{len(tensors) - 1}'"
+        if isinstance(value, int):
+            numbers.append(value)
+            return f"'n{len(numbers) - 1}'"
+        if isinstance(value, tuple | list):
+            return "(" + "".join([place(name, part) + "," for part in value]) + ")"
+        return reject(name, "a tensor, under torch.compile", type(value).__name__, "call this layer outside of it")
 
     for name, value in given.items():
-        if value is None:
-            continue
-        if isinstance(value, Tensor):
-            add(name, value)
-        elif isinstance(value, bool):
-            lengths.append(f"{name}:{value}")
-        elif name == "x":
-            for part, end in zip(value, ("x_src", "x_dst"), strict=True):
-                if part is not None:
-                    add(end, part)
-        elif name in ("size", "grid"):
-            listed = value if isinstance(value, tuple | list) else (value,) * (2 if name == "size" else 1)
-            numbers.extend([_NONE if n is None else n for n in listed])
-            lengths.append(f"{name}:{len(listed)}")
-        elif name == "lambda_max" and isinstance(value, float | int):
-            tensors.append(torch.scalar_tensor(value, dtype=torch.float64))
-            names.append("number")
-        elif name == "edge_index" and hasattr(value, "serial"):
-            bound = value.serial
+        if name == "edge_index" and hasattr(value, "serial"):
             onto = (value.N,) if value.target_grid is None else value.target_grid
-            numbers.extend(onto)
-            lengths.append(f"onto:{len(onto)}")
-        else:
-            reject(name, "a tensor, under torch.compile", type(value).__name__, "call this layer outside of it")
+            form += f"'onto':{place(name, onto)},'bound':{place(name, value.serial)},"
+        elif value is not None:
+            form += f"'{name}':{place(name, value)},"
     for name, parameter in layer.named_parameters():
         tensors.append(parameter)
-        names.append("." + name)
+        form += f"'.{name}':'t{len(tensors) - 1}',"
     if any(_draws(part) for part in layer.modules()):
-        tensors.append(torch.randint(1 << 60, ()))  # two calls are two draws, and one that is made again is the same
-        names.append("seed")
+        # Two calls are two draws, and one that is made again is the same.
+        form += f"'seed':{place('seed', torch.randint(1 << 60, ()))},"
     device = tensors[0].device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     grad = torch.is_grad_enabled()
     wanted = [grad and t.requires_grad for t in tensors]
-    about = ",".join(names), ",".join(lengths), numbers, bound, wanted, autocast
-    found: list[Tensor] = torch.ops.basisconv.layer(tensors, layer.serial, *about)[0]
+    found: list[Tensor] = torch.ops.basisconv.layer(tensors, layer.serial, form, numbers, wanted, autocast)[0]
     return found
 
 
-def arguments(
-    tensors: Sequence[Tensor], names: str, lengths: str, numbers: Sequence[int]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The arguments by name, and the parameters, of what `call` makes of them."""
-    named = {one: t for some, t in zip(names.split(","), tensors, strict=True) for one in some.split("=")}
-    given: dict[str, Any] = {name: t for name, t in named.items() if not name.startswith(".")}
-    if "x_src" in given:
-        given["x"] = given.pop("x_src"), given.pop("x_dst", None)
-    start = 0
-    for name, length in (one.split(":") for one in lengths.split(",") if one):
-        if length in ("True", "False"):
-            given[name] = length == "True"
-            continue
-        given[name] = tuple(numbers[start : start + int(length)])
-        start += int(length)
-    if "size" in given:
-        M, N = given["size"]
-        given["size"] = None if M == _NONE else M, None if N == _NONE else N
-    return given, {name[1:]: t for name, t in named.items() if name.startswith(".")}
+@lru_cache(maxsize=1024)
+def _places(form: str) -> dict[str, Any]:
+    """The literal, read: what stands there is read only."""
+    found: dict[str, Any] = ast.literal_eval(f"{{{form}}}")
+    return found
+
+
+def arguments(form: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> dict[str, Any]:
+    """What `results` writes down, by name: t3 and n3 are a tensor and a number, f3 is the tensor of a float.
+
+    Parameters have a dot in front.
+
+    >>> arguments("'x':('t0',None),'size':('n0','n1'),", [torch.zeros(1)], [3, 4])
+    {'x': (tensor([0.]), None), 'size': (3, 4)}
+    """
+
+    def at(place: Any) -> Any:
+        if isinstance(place, tuple):
+            return tuple(map(at, place))
+        return (numbers if place[0] == "n" else tensors)[int(place[1:])] if isinstance(place, str) else place
+
+    return {name: at(place) for name, place in _places(form).items()}
+
+
+def _indices(form: str) -> dict[str, int]:
+    """Which tensors the arguments are that are one each."""
+    return {name: int(p[1:]) for name, p in _places(form).items() if isinstance(p, str) and p[0] == "t"}
 
 
 class _Record(NamedTuple):
@@ -291,30 +288,30 @@ def _holding(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
 def _layer(
     tensors: list[Tensor],
     layer: int,
-    names: str,
-    lengths: str,
+    form: str,
     numbers: list[int],
-    bound: int,
     wanted: list[bool],
     autocast: torch.dtype | None,
 ) -> tuple[list[Tensor], Tensor]:
-    grad = any(wanted)
+    grad, at, owner = any(wanted), _indices(form), of_serial(layer)
+    own = {at["." + name]: parameter for name, parameter in owner.named_parameters()}
+    again = {at[name] for name in _READ_AGAIN & at.keys()} if grad else set()
     leaves = list(tensors)
-    own = {"." + name: p for name, p in numbered(layer).named_parameters()}
-    for i, name in enumerate(names.split(",")):
-        if name in own and _is_own(tensors[i], own[name], wanted[i], grad):
-            leaves[i] = own[name]
+    for i, t in enumerate(tensors):
+        if i in own and _is_own(t, own[i], wanted[i], grad):
+            leaves[i] = own[i]
         elif wanted[i]:
-            leaves[i] = tensors[i].detach().requires_grad_()
-        elif grad and not _READ_AGAIN.isdisjoint(name.split("=")):
-            leaves[i] = tensors[i].clone()  # what is computed from them may be kept in other ways than autograd's
-    given, parameters = arguments(leaves, names, lengths, numbers)
+            leaves[i] = t.detach().requires_grad_()
+        elif i in again:
+            leaves[i] = t.clone()  # what is computed from it may be kept in other ways than autograd's
+    given = arguments(form, leaves, numbers)
+    parameters = {name[1:]: given.pop(name) for name in at if name.startswith(".")}
     seed = given.pop("seed", None)
-    if "number" in given:
-        given["lambda_max"] = float(given.pop("number"))
+    if _places(form).get("lambda_max", "")[:1] == "f":
+        given["lambda_max"] = float(given["lambda_max"])
     if given.pop("onto", None) is not None:
-        given["edge_index"] = numbered(bound)
-    owner = _holding(numbered(layer), parameters)
+        given["edge_index"] = of_serial(given.pop("bound"))
+    owner = _holding(owner, parameters)
     lent = _Lent(leaves)
     with ExitStack() as stack:
         stack.enter_context(by_value())
@@ -362,15 +359,12 @@ def _own(t: Tensor, held: set[int]) -> Tensor:
 def _layer_fake(
     tensors: list[Tensor],
     layer: int,
-    names: str,
-    lengths: str,
+    form: str,
     numbers: list[int],
-    bound: int,
     wanted: list[bool],
     autocast: torch.dtype | None,
 ) -> tuple[list[Tensor], Tensor]:
-    given, _ = arguments(tensors, names, lengths, numbers)
-    owner = numbered(layer)
+    given, owner = arguments(form, tensors, numbers), of_serial(layer)
     found = _listed(owner.likeness(given, torch.library.get_ctx().new_dynamic_size))
     if autocast is not None:
         dtypes = (
@@ -382,7 +376,7 @@ def _layer_fake(
 
 
 def _layer_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[list[Tensor], Tensor]) -> None:
-    tensors, _, _, _, numbers, _, ctx.wanted, _ = inputs
+    tensors, _, _, numbers, ctx.wanted, _ = inputs
     ctx.numbers = None if numbers else []  # torch takes an empty list for one of tensors
     ctx.set_materialize_grads(False)
     ctx.mark_non_differentiable(output[1], *(y for y in output[0] if not y.is_floating_point()))
@@ -395,7 +389,7 @@ def _layer_backward(ctx: Any, grads: list[Tensor | None], _: Tensor) -> tuple[An
     down = [grads[i] for i in which]
     found = iter(torch.ops.basisconv.layer_backward(down, which, ticket, tensors, ctx.wanted))
     back = [next(found) if w else None for w in ctx.wanted]
-    return back, None, None, None, ctx.numbers, None, None, None
+    return back, None, None, ctx.numbers, None, None
 
 
 @contextmanager
@@ -419,19 +413,18 @@ def _backward(
     grads: list[Tensor], which: list[int], ticket: Tensor, tensors: list[Tensor], wanted: list[bool]
 ) -> list[Tensor]:
     like = [t for t, w in zip(tensors, wanted, strict=True) if w]
-    if not int(ticket):  # nothing that is wanted had a part in the result
-        return [t.new_zeros(t.shape) for t in like]
     record = _RECORDS.get(int(ticket))
-    if record is None:
+    if record is None and int(ticket):
         raise RuntimeError(
             "saved_tensors_hooks: the gradient of a compiled layer needs what it saved, and no copies of it"
         )
-    met = [(end, grad) for i, grad in zip(which, grads, strict=True) if (end := record.ends[i]) is not None]
-    ends, down = [end for end, _ in met], [grad for _, grad in met]
-    if not ends:
+    ends = [None] * len(which) if record is None else [record.ends[i] for i in which]
+    met = [(end, grad) for end, grad in zip(ends, grads, strict=True) if end is not None]
+    if record is None or not met:  # nothing that is wanted had a part in the result
         return [t.new_zeros(t.shape) for t in like]
     with _recording(), _unhooked(record.leaves), record.lent.given(tensors):
-        found = torch.autograd.grad(ends, record.starts, down, retain_graph=True, allow_unused=True)
+        edges, down = [end for end, _ in met], [grad for _, grad in met]
+        found = torch.autograd.grad(edges, record.starts, down, retain_graph=True, allow_unused=True)
     held = {_storage(t) for t in (*grads, *tensors)}
     made = (t.new_zeros(t.shape) if g is None else g.contiguous() for g, t in zip(found, like, strict=True))
     return [_own(g, held) for g in made]
@@ -447,9 +440,9 @@ def _twice(ctx: Any, *grads: Any) -> Any:
     raise NotImplementedError("create_graph=True: a compiled layer is differentiable once; call it uncompiled")
 
 
-_ABOUT = "str names, str lengths, SymInt[] numbers, SymInt bound, bool[] wanted"
+_ABOUT = "str form, SymInt[] numbers, bool[] wanted, ScalarType? autocast"
 LIBRARY.define(
-    f"layer(Tensor[] tensors, int layer, {_ABOUT}, ScalarType? autocast) -> (Tensor[], Tensor)",
+    f"layer(Tensor[] tensors, int layer, {_ABOUT}) -> (Tensor[], Tensor)",
     tags=torch.Tag.cudagraph_unsafe,
 )
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")

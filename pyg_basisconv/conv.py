@@ -19,14 +19,15 @@ from .binding import Binding, Reader, bind, bind_content, content_of, whole
 from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
+from .costs import Problem, rounded
 from .errors import check_flags, reject
-from .explicit import Sparse
-from .graph import Graph, Size, sizes
+from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
-from .orders import LINKED, contract, measured, planned, spreads
-from .plan import ALWAYS, ORDERS, Plan, Problem, rounded
+from .orders import LINKED, ORDERS
+from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked
 from .portable import fixed_mode, portable
 from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
+from .sparse import Sparse
 from .theta import Theta, default
 from .theta.base import Step
 
@@ -100,13 +101,7 @@ class BasisConv(MessagePassing):
             reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
         if not basis.needs_edges:
             self._explain = False  # PyG's explainers have masks for the edges of a graph
-        if order != "auto" and order not in ORDERS:
-            reject(
-                "order",
-                f"'auto' or one of {', '.join(map(repr, ORDERS))}",
-                repr(order),
-                "'auto' lets the plan choose",
-            )
+        check_order(order)
         check_flags(bias=bias, cached=cached)
         widths = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
         if len(widths) != 2 or (widths is in_channels and not basis.reads_content):
@@ -330,7 +325,7 @@ class BasisConv(MessagePassing):
                 N = unknown()
             elif N is None:
                 with unset_fake_temporarily():  # what it may look at is its own
-                    N = basis.sized(source.shape[-2], None, None, given.get("grid"))[1]
+                    N = basis.sized(source.shape[-2], None, None, grid_shape(given.get("grid")))[1]
             if N is None:
                 N = source.shape[-2]
         y: Tensor = source.new_empty(*source.shape[:-2], N, self.theta.outputs(source.shape[-1]))
@@ -344,7 +339,7 @@ class BasisConv(MessagePassing):
         y, kept, biased = contract(chosen, family, inputs, bias)
         if biased:
             return y
-        if self.order == "auto" and spreads(chosen, y):
+        if self.order == "auto" and reaches_unlinked(chosen, y):
             return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole), LINKED))
         if bias is None:
             return y.clone() if any(_same_memory(y, t) for t in (inputs.x, *kept)) else y
@@ -446,7 +441,7 @@ class BasisConv(MessagePassing):
         chosen = plans.get(form)
         if chosen is None:
             chosen = self._choose(bound)
-            if chosen.order in ALWAYS and not chosen.problem.cached:
+            if ORDERS[chosen.order].always and not chosen.problem.cached:
                 plans[form] = chosen
                 shorten(plans, PLANS)
         return chosen

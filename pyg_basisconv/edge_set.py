@@ -1,6 +1,7 @@
 """Where a family of matrices has entries, without what stands there."""
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -129,3 +130,14 @@ class EdgeSet:
     def move(self, device: torch.device) -> "EdgeSet":
         kind = None if self._type is None else self._type.to(device)
         return EdgeSet(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
+
+
+def disjoint(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """Numbers in several ranges of some sizes, as numbers in one range.
+
+    >>> disjoint([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])
+    tensor([0, 2, 4], dtype=torch.int32)
+    """
+    first = accumulate(sizes, initial=0)
+    numbers = torch.cat([one.long() + start for one, start in zip(index, first, strict=False)])
+    return numbers.to(index_dtype(sum(sizes)))

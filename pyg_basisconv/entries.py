@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable
 import torch
 from torch import Tensor
 
-from .cache import kept, memo
+from .cache import cached_property, kept, memo
 from .kernels import Pattern
 from .kernels.pattern import index_dtype, runs
 from .portable import portable
@@ -41,20 +41,20 @@ class Entries:
         self._lookups: dict[Hashable, Pattern] = {}
         self._runs: tuple[int, list[Entries]] | None = None
 
-    @property
+    @cached_property
     def device(self) -> torch.device:
         """Where the entries are."""
         return self.pattern.source.device
 
-    @property
+    @cached_property
     def E(self) -> int:
         return self.pattern.by_target.other.numel()
 
-    @property
+    @cached_property
     def M(self) -> int:
         return self.pattern.M
 
-    @property
+    @cached_property
     def N(self) -> int:
         return self.pattern.N
 
@@ -66,8 +66,10 @@ class Entries:
     @property
     def weight(self) -> Tensor | None:
         """(E,) the weights of the mask, by target."""
+        if self._weight is None:
+            return None
         order = self.pattern.by_target.order
-        return self._weight if self._weight is None or order is None else self._weight.index_select(0, order)
+        return self._weight if order is None else self._weight.index_select(0, order)
 
     def lookup(self, name: Hashable, size: int, index: Index) -> Pattern:
         """From a table of the given size to the entries: entry (m, n) reads the place index(m, n)."""
@@ -147,7 +149,7 @@ class Later(Entries):
     def __init__(
         self, write: Callable[[], Pattern], M: int, N: int, E: int, device: torch.device, complete: bool, causal: bool
     ) -> None:
-        self._write, self._sizes, self._device = write, (M, N, E), device
+        self._write, self.M, self.N, self.E, self.device = write, M, N, E, device
         self.complete, self.causal, self.first = complete, causal, 0
         self._weight = self.edge = self.alive = None
         self._lookups, self._runs = {}, None
@@ -155,23 +157,3 @@ class Later(Entries):
     @kept
     def pattern(self) -> Pattern:
         return self._write()
-
-    @property
-    def device(self) -> torch.device:
-        return self._device
-
-    @property
-    def M(self) -> int:
-        return self._sizes[0]
-
-    @property
-    def N(self) -> int:
-        return self._sizes[1]
-
-    @property
-    def E(self) -> int:
-        return self._sizes[2]
-
-    @property
-    def weight(self) -> Tensor | None:
-        return None

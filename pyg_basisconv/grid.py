@@ -15,6 +15,7 @@ from .conv import BasisConv
 from .errors import reject
 from .kernels.grids import Ints
 from .layouts import check_form
+from .orders import ORDERS
 from .plan import Plan
 from .program import Call, Program, Ways, parameter
 
@@ -69,7 +70,8 @@ class GridConv(BasisConv):
         targets = family.target_grid
         if on is not None:
             program = partial(_of_image, on, family.constant_weights, targets)
-            return Ways(partial(program, self, call), _of_given if bound.graph is None else program)
+            given = partial(_of_given, chosen.order)  # a program does not keep a family that each call has
+            return Ways(partial(program, self, call), given if bound.graph is None else program)
         now, later = super()._ways(call, bound, chosen)
         as_image = partial(self._as_image, image=call.x, targets=targets, N=family.N, order=chosen.order)
         return Ways(lambda: as_image(now()), partial(_of_rows, later, targets, family.N, chosen.order))
@@ -77,17 +79,16 @@ class GridConv(BasisConv):
     def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
         """The chosen order, where it takes and gives images."""
         family, image = bound.family.matrices, call.x
-        if chosen.order != "native" or family.source_grid is None or image.dim() != len(family.source_grid) + 2:
+        if family.source_grid is None or image.dim() != len(family.source_grid) + 2:
             return None
-        native = family.native(self.theta, bound.inputs.x.shape[-1])
-        return None if native is None else native.of_image
+        return ORDERS[chosen.order].on_images(family, self.theta, bound.inputs.x.shape[-1])
 
     def _as_image(self, y: Tensor, image: Tensor, targets: Ints | None, N: int, order: str) -> Tensor:
         """(*, N, Q) -> (*, Q, *targets), a view."""
         grid = tuple(image.shape[-self._axes(image) :])
         y = y.transpose(-1, -2).unflatten(-1, targets or (grid if math.prod(grid) == N else (N,)))
         # torch's own kernels keep the memory format; the other orders have channels last.
-        return y if order == "native" else like(y, image)
+        return y if ORDERS[order].keeps_format else like(y, image)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         if not given.get("image"):
@@ -149,13 +150,12 @@ def _of_image(
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y
 
 
-def _of_given(layer: BasisConv, call: Call) -> Tensor:
-    """The same on a bound family, which the call has in the place of its edges: a program does not keep it alive."""
+def _of_given(order: str, layer: BasisConv, call: Call) -> Tensor:
+    """The same on a bound family, which the call has in the place of its edges."""
     family = layer.basis.accept(call.edge_index)
-    native = family.matrices.native(layer.theta, call.x.shape[1])
-    assert native is not None  # it was chosen for a call like this one
-    assert native.of_image is not None
-    return _of_image(native.of_image, family.constant_weights, family.target_grid, layer, call)
+    on = ORDERS[order].on_images(family.matrices, layer.theta, call.x.shape[1])
+    assert on is not None  # it was chosen for a call like this one
+    return _of_image(on, family.constant_weights, family.target_grid, layer, call)
 
 
 def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:

@@ -124,8 +124,8 @@ def _sparse(adjacency: Tensor) -> Layout:
     """A transposed adjacency matrix, (N, M), in a layout of `torch.sparse`."""
     readers: dict[torch.layout, Callable[[], Ends]] = {
         torch.sparse_coo: lambda: (adjacency._indices()[1], adjacency._indices()[0]),
-        torch.sparse_csr: lambda: (adjacency.col_indices(), _spread(adjacency.crow_indices())),
-        torch.sparse_csc: lambda: (_spread(adjacency.ccol_indices()), adjacency.row_indices()),
+        torch.sparse_csr: lambda: (adjacency.col_indices(), _groups(adjacency.crow_indices())),
+        torch.sparse_csc: lambda: (_groups(adjacency.ccol_indices()), adjacency.row_indices()),
     }
     if adjacency.layout not in readers:
         reject("edge_index", "a COO, CSR or CSC layout", adjacency.layout, "convert it with to_sparse_csr()")
@@ -139,6 +139,6 @@ def _sparse(adjacency: Tensor) -> Layout:
     return Layout(form, (adjacency,), tuple(indices), values, shape, readers[adjacency.layout])
 
 
-def _spread(pointers: Tensor) -> Tensor:
+def _groups(pointers: Tensor) -> Tensor:
     """The group of each entry, from the pointers of a compressed layout."""
     return torch.repeat_interleave(pointers.diff())

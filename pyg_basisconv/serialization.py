@@ -21,19 +21,24 @@ from . import bases, mechanisms, theta
 from .bases.composition import Constants
 from .basis import Compaction, EdgeList, Work
 from .cache import IdentityCache
-from .plan import Estimate, Plan, Problem
+from .costs import Estimate, Problem
+from .orders.compacted import Offer
+from .orders.mixed import Mixing
+from .plan import Plan
 from .walks import Sort, Vocabulary
 from .walks.config import Knowledge
 
 __all__ = ["PLAIN"]
 
-_PARTS = (Compaction, Estimate, IdentityCache, Problem, Work, mechanisms.Sizes, UninitializedParameter, nn.ModuleList)
+_PARTS = (IdentityCache, mechanisms.Sizes, UninitializedParameter, nn.ModuleList)
+_COSTS = (Compaction, Estimate, Mixing, Offer, Problem, Work)
 _VALUES = (EdgeList, Knowledge, Constants, Plan, Sort, Vocabulary, bases.FiniteGroup)
 _MODULES = [getattr(module, name) for module in (bases, mechanisms, theta) for name in module.__all__]
 
 PLAIN: tuple[type, ...] = (
     *_VALUES,
     *_PARTS,
+    *_COSTS,
     *(kind for kind in _MODULES if isinstance(kind, type) and issubclass(kind, nn.Module)),
 )
 

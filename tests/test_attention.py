@@ -701,7 +701,7 @@ def test_dropout_in_blocks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     "case", ["MLP-graph", "GATv2(shared,edge,bias)-graph", "Dot(edge,both)-bipartite", "MLP(edge)-dense"]
 )
 def test_hidden_layers_in_pieces(case: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.kernels.pairs._CHUNK", hidden)
+    monkeypatch.setattr("pyg_basisconv.kernels.hidden_layer._CHUNK", hidden)
     check_paths(CASES[case])
 
 

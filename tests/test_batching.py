@@ -22,7 +22,7 @@ from pyg_basisconv.bases.identity import BoundIdentity
 from pyg_basisconv.bases.polynomial import BoundPolynomial
 from pyg_basisconv.bases.walked import BoundWalks
 from pyg_basisconv.batching import block_diagonal
-from pyg_basisconv.explicit import SharedEdges
+from pyg_basisconv.bound import SharedEdges
 
 STRUCTURED = (BoundPolynomial, BoundConcat, BoundProduct, BoundMix, BoundWalks, BoundIdentity, SharedEdges)
 # One of each class of basis, and of what it is made of: the last, with all the graphs that there are for it.

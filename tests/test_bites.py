@@ -12,7 +12,7 @@ from torch import Tensor
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
 from pyg_basisconv.basis import BoundBasis as Bound
-from pyg_basisconv.explicit import explicit
+from pyg_basisconv.bound import explicit
 from pyg_basisconv.graph import Graph
 
 

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, bases, graph, reading, sparse, theta
 from pyg_basisconv.cache import IdentityCache
-from pyg_basisconv.explicit import EdgeSet
+from pyg_basisconv.edge_set import EdgeSet
 
 CACHES = {name: value for name, value in vars(reading).items() if isinstance(value, IdentityCache)}
 

@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases import Basis, BoundBasis
 from pyg_basisconv.content import Inputs
-from pyg_basisconv.kernels import Pairs, distinct, typed_matmul
+from pyg_basisconv.kernels import Pairs, typed, typed_matmul
 from pyg_basisconv.orders import ORDERS
 
 FORMS = ("compacted, source", "compacted, target", "mixed, a_first", "mixed, theta_first")
@@ -85,7 +85,8 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[], Graph], Matrices]] =
 
 def by(form: str, conv: BasisConv, x: Tensor, bound: BoundBasis) -> Tensor:
     """The layer by one form of an order, whichever of the two the plan would take."""
-    y = ORDERS[form](bound, Inputs(x, conv.theta))
+    order, which = form.split(", ")
+    y = ORDERS[order].run(bound, Inputs(x, conv.theta), None, which, False).y
     return y if conv.bias is None else y + conv.bias
 
 
@@ -355,7 +356,7 @@ def test_second_derivatives_by_weights(form: str) -> None:
 
 def test_nothing_of_the_size_of_the_family_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither K N rows, nor one for each pair or edge, forward or backward, with weights that learn."""
-    monkeypatch.setitem(distinct._NUMBERS, "cpu", 1 << 14)
+    monkeypatch.setitem(typed._NUMBERS, "cpu", 1 << 14)
     K, M, E, P = 50, 4000, 60_000, 16
     generator = torch.Generator().manual_seed(0)
     edge_index, kind = torch.randint(M, (2, E), generator=generator), torch.randint(K, (E,), generator=generator)
@@ -470,10 +471,10 @@ def test_pieces_of_any_size(turned: bool, size: int, monkeypatch: pytest.MonkeyP
 def test_large_enough_for_several_pieces() -> None:
     """Wide rows are held a few thousand numbers at a time."""
     pairs = Pairs(torch.zeros(500).long(), torch.arange(500), torch.arange(500), (1, 500, 500))
-    pieces = pairs.pieces(distinct._NUMBERS["cpu"])
+    pieces = pairs.pieces(typed._NUMBERS["cpu"])
     assert len(pieces) > 1
     assert sum(piece.at.numel() for piece in pieces) == 500
-    assert pairs.pieces(distinct._NUMBERS["cpu"]) is pieces
+    assert pairs.pieces(typed._NUMBERS["cpu"]) is pieces
     assert len(pairs.pieces(1)) == 1
 
 

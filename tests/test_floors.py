@@ -6,7 +6,7 @@ from pathlib import Path
 import pyg_basisconv
 from pyg_basisconv import bases, mechanisms, theta
 from pyg_basisconv.basis import Basis, BoundBasis
-from pyg_basisconv.plan import ORDERS
+from pyg_basisconv.orders import ORDERS
 from pyg_basisconv.theta import Theta
 
 ROOT = Path(pyg_basisconv.__file__).parent
@@ -74,8 +74,15 @@ def names(path: Path) -> set[str]:
 def test_the_layer_names_no_kind_of_basis_theta_or_order() -> None:
     kinds = {*bases.__all__, *theta.__all__, *mechanisms.__all__, *ORDERS} - {"Basis", "BoundBasis", "Theta"}
     assert not names(ROOT / "conv.py") & kinds
-    assert names(ROOT / "orders.py") & kinds  # they are found where they are
+    assert names(ROOT / "bases" / "adjacency.py") & kinds  # they are found where they are
     assert not {name for name in IMPORTS["pyg_basisconv.conv"] if name.split(".")[1] in ("bases", "mechanisms")}
+
+
+def test_an_order_is_named_in_its_own_file_and_by_what_has_it() -> None:
+    """The layers, the programs, the plan and its costs learn of no order."""
+    for name in ("basis", "binding", "conv", "costs", "grid", "plan", "program"):
+        assert not names(ROOT / f"{name}.py") & set(ORDERS)
+    assert set(ORDERS) <= set().union(*map(names, (ROOT / "orders").glob("*.py")))
 
 
 def kinds_below(base: type) -> set[type]:

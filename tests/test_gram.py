@@ -16,7 +16,7 @@ from torch.testing import assert_close
 from pyg_basisconv import BasisConv, bases, mechanisms
 from pyg_basisconv.algebra.gram import Gram, Places, gram
 from pyg_basisconv.basis import BoundBasis, EdgeList
-from pyg_basisconv.explicit import explicit
+from pyg_basisconv.bound import explicit
 
 DOUBLE = torch.float64
 

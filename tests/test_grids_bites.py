@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
-from pyg_basisconv.explicit import explicit
+from pyg_basisconv.bound import explicit
 from pyg_basisconv.graph import Graph
 
 PATHS = ("auto", "phi", "theta_first", "a_first")  # of families written out, which have no kernel of their own
@@ -412,43 +412,43 @@ KERNELS: dict[str, Callable[[Callable], Callable]] = {
 
 def evaluate_by(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -> None:
     """Has convolutions evaluated by `apply`, those too that go to torch's kernel by a shorter way."""
-    from pyg_basisconv.bases import grid
+    from pyg_basisconv.bases import bound_grid
 
     def convolution(frame: Any, groups: int, width: int, kernel: Callable[[], Tensor]) -> Callable[..., Tensor]:
         def call(image: Tensor, bias: Tensor | None) -> Tensor:
             weight = kernel().unflatten(0, (groups, -1)).permute(3, 0, 2, 1)  # (K, g, P / g, Q / g)
-            return apply(image, weight, bias, grid.Taps(frame, None, False))
+            return apply(image, weight, bias, bound_grid.Taps(frame, None, False))
 
         return call
 
-    monkeypatch.setattr(grid, "apply", apply)
-    monkeypatch.setattr(grid, "convolution", convolution)
+    monkeypatch.setattr(bound_grid, "apply", apply)
+    monkeypatch.setattr(bound_grid, "convolution", convolution)
 
 
 def test_what_spoils_kernels_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyg_basisconv.bases import grid
+    from pyg_basisconv.bases import bound_grid
 
-    evaluate_by(monkeypatch, grid.apply)
+    evaluate_by(monkeypatch, bound_grid.apply)
     for c in (SAMPLES["conv2d-groups"], SQUARE):
         check_against_torch(c, paths=("native",))
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_wrong_kernels_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyg_basisconv.bases import grid
+    from pyg_basisconv.bases import bound_grid
 
     c = SAMPLES["conv2d-groups"] if name == "groups" else SQUARE
     check_against_torch(c, paths=("native",))
-    evaluate_by(monkeypatch, KERNELS[name](grid.apply))
+    evaluate_by(monkeypatch, KERNELS[name](bound_grid.apply))
     with pytest.raises(AssertionError):
         check_against_torch(c, paths=("native",))
 
 
 @pytest.mark.parametrize("field", ["before", "dilation"])
 def test_wrong_frames_fail(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyg_basisconv.bases import grid
+    from pyg_basisconv.bases import bound_grid
 
-    apply = grid.apply
+    apply = bound_grid.apply
 
     def wrong(image: Tensor, weight: Tensor, bias: Tensor | None, window: Any) -> Tensor:
         before, dilation = window.frame.before, window.frame.dilation

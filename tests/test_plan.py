@@ -8,10 +8,15 @@ import torch
 from contract import THETAS, close, draw, make, take, tensors
 from torch import Tensor
 
-from pyg_basisconv import BasisConv, bases, orders, theta
-from pyg_basisconv.basis import BoundBasis, Compaction, Native, Work
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.basis import BoundBasis
+from pyg_basisconv.content import Inputs
+from pyg_basisconv.costs import MACHINES, Estimate, Problem, Tally, Work
 from pyg_basisconv.mechanisms import Dot
-from pyg_basisconv.plan import ORDERS, Plan, Problem, plan
+from pyg_basisconv.orders import ORDERS, Contracted, Order
+from pyg_basisconv.orders.compacted import Compaction, Offer
+from pyg_basisconv.orders.mixed import Mixing
+from pyg_basisconv.plan import Plan, plan
 
 
 def problem(**changes) -> Problem:
@@ -61,7 +66,13 @@ def test_phi_beyond_the_limit_is_refused() -> None:
 
 
 TOUCHED = Compaction("target", Work(40, 20, 1), 20, Work(20, 20, 1), 2)
-SMALL = {"M": 50, "N": 50, "native": (1000, 100, 1, True), "compact": (TOUCHED,), "mixing": (2, Work(40, 50, 1))}
+OFFERS = {"native": (1000, 100, 1, True), "compacted": Offer((TOUCHED,), 2), "mixed": Mixing(2, Work(40, 50, 1))}
+SMALL = {"M": 50, "N": 50, "offers": tuple(OFFERS.items())}
+MORE = {
+    **OFFERS,
+    "compacted": Offer((TOUCHED._replace(enter=Work(80, 40, 1), rows=80, products=4),), 3),
+    "mixed": Mixing(3, Work(60, 50, 1)),
+}
 
 
 def test_pure() -> None:
@@ -83,11 +94,7 @@ def test_costs_grow_with_what_they_count() -> None:
             {"grad_theta": True},
             {"grad_basis": True},
             {"B": 8},
-            {
-                "K": 4,
-                "compact": (TOUCHED._replace(enter=Work(80, 40, 1), rows=80, products=4),),
-                "mixing": (3, Work(60, 50, 1)),
-            },
+            {"K": 4, "offers": tuple(MORE.items())},
         ):
             more = plan(problem(**{**SMALL, "grad_theta": False, **change}), order)[order]
             assert more.operations > least.operations, (order, change)
@@ -145,10 +152,6 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
     def spied(name: str, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return lambda *args: taken.append(name) or function(*args)
 
-    def native(basis: BoundBasis, kind: theta.Theta, width: int) -> Native | None:
-        found = right(basis, kind, width)
-        return found and found._replace(run=spied("native", found.run))
-
     def watched(cls: type[theta.Theta]) -> Callable[..., Callable[..., Tensor] | None]:
         whole = cls.step
 
@@ -158,12 +161,10 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
 
         return step
 
-    right = BoundBasis.native
     for cls in (theta.Full, theta.Pass):
         monkeypatch.setattr(cls, "step", watched(cls))
-    spies = {name: spied(name.split(",")[0], f) for name, f in orders.ORDERS.items()}
-    monkeypatch.setattr(orders, "ORDERS", spies)
-    monkeypatch.setattr(BoundBasis, "native", native)
+    for name, one in ORDERS.items():
+        monkeypatch.setattr(one, "run", spied(name, one.run))
     g = cases.graph()
     sites = torch.tensor([[0, 1], [2, 2], [1, 1], [2, 0], [0, 0], [1, 2]])
     basis = {
@@ -183,6 +184,49 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
     auto = take(conv, "auto")
     close(auto(x, **tensors(g)), y)
     assert taken[-1] == conv.plan(x, **tensors(g)).order
+
+
+class Written(Order):
+    """A_k^T x with the matrices written out: an order of one's own, in one class."""
+
+    name, measures = "written", True
+
+    def measure(self, family: BoundBasis, inputs: Inputs, messages: bool, asked: bool) -> int | None:
+        return None if family.batch else family.M * family.N
+
+    def estimate(self, p: Problem, offer: int | None) -> Estimate:
+        if offer is None:
+            return self.refuse("there are other matrices for each graph")
+        t = Tally(MACHINES[p.device], p.itemsize)
+        t.product(p.N, p.M, p.P, p.K)
+        return t.estimate(self.name, p.K * offer)
+
+    def grounds(self, p: Problem, offer: int) -> str:
+        return f"{offer} entries are few"
+
+    def run(self, family: BoundBasis, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
+        return Contracted(inputs.theta.contract([A.T @ inputs.x for A in family.to_dense()]))
+
+
+def test_an_order_of_ones_own(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The layer and the plan take, print, obey and refuse one that they have never heard of."""
+    g, x = cases.graph(), draw(6, 3)
+    before = BasisConv(3, 2, bases.Powers(2)).double()
+    expected = before(x, **tensors(g))
+    with pytest.raises(ValueError, match=r"^order: expected 'auto' or one of"):
+        BasisConv(3, 2, bases.Powers(2), order="written")
+    monkeypatch.setitem(ORDERS, "written", Written())
+    plan.cache_clear()
+    request.addfinalizer(plan.cache_clear)
+    conv = BasisConv(3, 2, bases.Powers(2), order="written").double()
+    conv.load_state_dict(before.state_dict())
+    close(conv(x, **tensors(g)), expected)
+    assert conv.plan(x, **tensors(g))["written"].memory == conv.basis.K * 36 * 8
+    free = take(conv, "auto").plan(x, **tensors(g))
+    assert (free.order, free.why.split("; ")[1]) == ("written", "36 entries are few")
+    heads = BasisConv(3, 2, bases.Attention(1, Dot(3)), order="written").double()
+    with pytest.raises(ValueError, match=r"^order: 'written' was asked for, but there are other matrices"):
+        heads(draw(2, 6, 3), **tensors(g))
 
 
 def test_the_layer_plans_by_its_widths() -> None:

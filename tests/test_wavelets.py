@@ -14,7 +14,7 @@ from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases.adjacency import Adjacency
 from pyg_basisconv.bases.wavelets import BoundWavelets, lazy
 from pyg_basisconv.basis import EdgeList
-from pyg_basisconv.explicit import TypedEdges
+from pyg_basisconv.bound import TypedEdges
 
 GRAPHS = {
     "directed": cases.graph,

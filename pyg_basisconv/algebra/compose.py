@@ -14,9 +14,10 @@ from ..basis import Basis
 from ..conv import BasisConv
 from ..convert import convert, grids
 from ..convert.layers import Converted, Signature
+from ..costs import MACHINES, Problem, Tally
 from ..errors import check_flags, reject
 from ..grid import GridConv
-from ..plan import MACHINES, Plan, Problem, Tally
+from ..plan import Plan
 from ..theta import Chain, Pass, Theta
 from .channels import LINEARS, NORMS, multiplying, normalising
 from .following import hooked

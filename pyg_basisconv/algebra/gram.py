@@ -11,8 +11,8 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, bound_basis
 from ..cache import cached_property
 from ..errors import reject
-from ..explicit import Sparse
 from ..kernels import Pattern
+from ..sparse import Sparse
 
 _DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, rows are written out; numbers at a time
 _PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
+from ..bound import ListedEdges, TypedEdges
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees

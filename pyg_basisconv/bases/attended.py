@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import ContentStep
+from ..bound import ContentStep, Explicit, SharedEdges, dense
 from ..cache import cached_property
 from ..content import Content, Inputs
+from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
-from ..explicit import EdgeSet, Explicit, SharedEdges, dense
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.activations import seen, seen_tanh
+from ..kernels.all_pairs import later_hidden, pair_attention, pair_product, pair_weights
 from ..kernels.attend import Side, Weights
 from ..kernels.onepass import gates, one_pass_fits
 from ..kernels.op import autocasting
-from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
 from ..mechanisms import Score
 from ..mechanisms.base import wide
 from ..portable import portable, refuse
@@ -378,7 +378,7 @@ class BoundAttention(MemberByMember):
         return Work(E, self.K * self.N, products, 12 * E)
 
     @property
-    def natively(self) -> "BoundBasis | None":
+    def native_family(self) -> "BoundBasis | None":
         """The same family, evaluated by the vendor's attention."""
         return Fused(self) if self.is_native else None
 
@@ -594,7 +594,7 @@ class Fused(MemberByMember):
         return a.heads_first(y)
 
     @property
-    def kernel(self) -> tuple[int, int, int]:
+    def native_cost(self) -> tuple[int, int, int]:
         # Both products, of which the one with the keys is taken to be as wide as that with the values.
         e = self.entries
         pairs = self.K * self.M * self.N // (2 if e.causal else 1)

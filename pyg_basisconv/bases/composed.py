@@ -3,24 +3,51 @@
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, Native, Side, Work
-from ..bound import COMPOSITES
+from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
+from ..bound import COMPOSITES, Explicit, ListedEdges, TypedEdges, counted, dense, members
 from ..cache import cached_property, kept, lasting
+from ..edge_set import EdgeSet
 from ..errors import check_depth, reject
-from ..explicit import Explicit, ListedEdges, TypedEdges, counted, dense, members, one_list
 from ..graph import Graph
 from ..kernels import Meetings
 from ..kernels.lists import List, lists_of
+from ..orders.compacted import on_all_rows
 from ..portable import portable, refuse
 from ..theta import Theta
 
 Change = Callable[[Explicit], Explicit]
+
+
+def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
+    """Families of the same M and N, one after the other, as one list of edges; None where that costs too much."""
+    first, K = parts[0], sum([part.K for part in parts])
+    starts = [0, *accumulate([part.K for part in parts])]
+    lists = [part.lists for part in parts]
+    if all(lists) and lists_of(first.dtype, K * max(first.M, first.N)):
+        entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
+        return ListedEdges(K, first.M, first.N, entries, first.dtype)
+    typed = [family for part in parts if (family := part.typed) is not None]
+    if len(typed) < len(parts):
+        return None
+    sets = [part.edge_set for part in typed]
+    kinds = [
+        torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
+        if e.K == 1
+        else e.type.int() + start
+        for e, start in zip(sets, starts, strict=False)
+    ]
+    weight = None
+    if any(part.weight is not None for part in typed):
+        one = torch.ones(1, dtype=first.dtype, device=first.device)
+        weight = torch.cat([one.expand(part.E) if part.weight is None else part.weight for part in typed])
+    source, target = torch.cat([e.source for e in sets]), torch.cat([e.target for e in sets])
+    return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), source, target), weight, first.dtype)
 
 
 class BoundConcat(BoundBasis):
@@ -158,8 +185,8 @@ class BoundConcat(BoundBasis):
         return torch.cat([alpha[:rows] for alpha in found], 1) if found else None
 
     @property
-    def natively(self) -> BoundBasis | None:
-        fast = [part.natively for part in self.parts]
+    def native_family(self) -> BoundBasis | None:
+        fast = [part.native_family for part in self.parts]
         if not any(fast):
             return None
         return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
@@ -172,14 +199,14 @@ class BoundConcat(BoundBasis):
             return None
         return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         tiled = super().compact(side)
         if tiled is not None:
             return tiled
         parts = [part.compact(side) for part in self.parts]
         if not any(parts):
             return None
-        found = [whole.of_all(side) if part is None else part for part, whole in zip(parts, self.parts, strict=True)]
+        found = [part or on_all_rows(whole, side) for part, whole in zip(parts, self.parts, strict=True)]
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             blocks = weight.split([part.K for part in self.parts])
@@ -217,8 +244,8 @@ class BoundConcat(BoundBasis):
         return found
 
     @property
-    def kernel(self) -> tuple[int, int, int]:
-        operations, numbers, kernels = zip(*(part.kernel for part in self.parts), strict=True)
+    def native_cost(self) -> tuple[int, int, int]:
+        operations, numbers, kernels = zip(*(part.native_cost for part in self.parts), strict=True)
         return sum(operations), sum(numbers), sum(kernels)
 
     def map(self, change: Change) -> "BoundConcat":

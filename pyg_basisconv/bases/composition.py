@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..bound import Explicit
 from ..cache import kept
 from ..errors import reject
-from ..explicit import Explicit
 from ..graph import Graph
 from .composed import Composed, Product, check_bases, one_after_other
 

@@ -1,8 +1,9 @@
 """The user's own edges, as they are."""
 
 from ..basis import Basis, BoundBasis
+from ..bound import SharedEdges, TypedEdges
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..explicit import EdgeSet, SharedEdges, TypedEdges
 from ..graph import Graph, Structure
 from ..kernels.pattern import extremes
 from ..portable import portable

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..basis import Basis, EdgeList
 from ..errors import reject
 from ..graph import Graph
-from .grid import ints
+from .bound_grid import ints
 
 
 class Gridded(Basis):

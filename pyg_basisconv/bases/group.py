@@ -14,8 +14,8 @@ from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints
 from ..theta import Blocks, Theta
+from .bound_grid import BoundGrid, Lattice, OnImages, apply, on_grids
 from .composed import real
-from .grid import BoundGrid, Lattice, OnImages, apply, on_grids
 from .gridded import Gridded
 from .window import Window
 

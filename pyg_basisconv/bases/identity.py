@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Side, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, End, Work
+from ..bound import ListedEdges, TypedEdges, explicit, members
 from ..cache import kept
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..explicit import EdgeSet, ListedEdges, TypedEdges, explicit, members
 from ..graph import Graph
 from ..kernels import Meetings
 from ..kernels.lists import List, lists_of
@@ -75,7 +76,7 @@ class BoundIdentity(BoundBasis):
         here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
         return [(0,) * len(lattice.sources)] if here else None
 
-    def compact(self, side: Side) -> None:
+    def compact(self, side: End) -> None:
         return None  # there is something in every row
 
     @property

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, EdgeList
+from ..bound import TypedEdges, explicit, members
+from ..edge_set import EdgeSet
 from ..entries import Entries, Later
 from ..errors import reject
-from ..explicit import EdgeSet, TypedEdges, explicit, members
 from ..graph import Graph
 from ..kernels.pattern import tally
 from ..portable import portable, refuse

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..bound import Explicit, ListedEdges, members
 from ..cache import kept
 from ..errors import check_depth, reject
-from ..explicit import Explicit, ListedEdges, members
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..portable import portable, refuse

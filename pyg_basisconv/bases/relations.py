@@ -7,8 +7,9 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from ..basis import Basis, BoundBasis
+from ..bound import ListedEdges, TypedEdges
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..explicit import EdgeSet, ListedEdges, TypedEdges
 from ..graph import Graph
 from ..kernels import lists
 from ..kernels.lists import lists_of, over_degrees

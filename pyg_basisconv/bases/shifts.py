@@ -9,7 +9,7 @@ from torch import Tensor
 from ..basis import BoundBasis
 from ..errors import reject
 from ..graph import Graph
-from .grid import BoundGrid, Lattice, Mode, check_mode, ints
+from .bound_grid import BoundGrid, Lattice, Mode, check_mode, ints
 from .gridded import Gridded
 
 

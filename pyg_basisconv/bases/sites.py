@@ -6,11 +6,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..basis import BoundBasis, Compact, Direction, EdgeList, Side, Work
+from ..basis import BoundBasis, Compact, Direction, EdgeList, End, Work
 from ..errors import reject
 from ..kernels import Meetings
 from ..kernels.grids import Ints
-from .grid import Lattice
+from .bound_grid import Lattice
 
 
 class Sites(NamedTuple):
@@ -62,7 +62,7 @@ class BoundSites(BoundBasis):
     def meetings(self) -> Meetings:
         return self.places.meetings
 
-    def compact(self, side: Side) -> Compact | None:
+    def compact(self, side: End) -> Compact | None:
         return super().compact(side) or self.explicit.compact(side)
 
     def edges(self) -> EdgeList:

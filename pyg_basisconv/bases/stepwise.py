@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
+from ..bound import TypedEdges, members
+from ..edge_set import EdgeSet
 from ..errors import reject
-from ..explicit import EdgeSet, TypedEdges, members
 from ..graph import Graph
 from ..portable import refuse
 from ..walks import Step

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ..basis import Work
+from ..bound import Explicit, TypedEdges
 from ..cache import cached_property
-from ..explicit import EdgeSet, Explicit, TypedEdges
+from ..edge_set import EdgeSet
 from ..graph import gather
 from ..kernels.pattern import index_dtype
 

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, Side, Work
+from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, End, Work
+from ..bound import members
 from ..cache import cached_property
+from ..edge_set import EdgeSet, disjoint
 from ..errors import reject
-from ..explicit import EdgeSet, disjoint, members
 from ..graph import Graph, gather
 from ..kernels import matmul
 from ..portable import portable, refuse
@@ -331,7 +332,7 @@ class BoundWalks(BoundBasis):
         """The walks as they are, whatever they weigh."""
         return self._but(steps=self.steps.counting, norm=None, binary=False)
 
-    def compact(self, side: Side) -> Compact:
+    def compact(self, side: End) -> Compact:
         sized = self._sized
         trie = sized.forward if side == "target" else sized.backward
         rows = Work(trie.reached, trie.reached, trie.leaves)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..bound import Explicit, explicit, members
 from ..errors import check_depth, reject
-from ..explicit import Explicit, explicit, members
 from ..graph import Graph
 from ..portable import refuse
 from .adjacency import Adjacency

@@ -14,7 +14,7 @@ from ..errors import reject
 from ..graph import Graph
 from ..kernels.grids import Ints, pooling_targets
 from ..portable import portable, refuse
-from .grid import BoundGrid, Lattice, Mode, Norm, check_mode, ints
+from .bound_grid import BoundGrid, Lattice, Mode, Norm, check_mode, ints
 from .gridded import Gridded
 from .sites import BoundSites, Sites, find
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..bases import Window
-from ..bases.grid import Norm
+from ..bases.bound_grid import Norm
 from ..basis import BoundBasis
 from ..errors import reject
 from ..grid import GridConv, last_format
@@ -70,7 +70,7 @@ class Transposed(ConvertedGrid):
         if not asked or not all(0 <= o < s for o, s in zip(more, window.stride, strict=True)):
             most = [b + s - 1 for b, s in zip(least, window.stride, strict=True)]
             reject("output_size", f"a size from {least} to {most}", size, "the stride leaves no other")
-        return _spreading(window.kernel_size, window.stride, window.padding, window.dilation, more)
+        return _transposed_window(window.kernel_size, window.stride, window.padding, window.dilation, more)
 
 
 class Unfolded(ConvertedGrid):
@@ -109,7 +109,7 @@ def transposed(layer: Any) -> nn.Module:
     kernel = weight_of(layer)
     n, g = kernel.dim() - 2, layer.groups
     options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
-    window = _spreading(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
+    window = _transposed_window(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
     P, Q = kernel.shape[0], kernel.shape[1] * g
     return filled(Transposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
@@ -144,7 +144,7 @@ def patches(layer: Any) -> nn.Module:
 
 
 @lru_cache(maxsize=256)
-def _spreading(kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, more: Ints) -> Window:
+def _transposed_window(kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, more: Ints) -> Window:
     """The window of a transposed convolution; made once, since each output size of a call is another."""
     return Window(None, kernel, stride, padding, dilation, transposed=True, output_padding=more)
 

@@ -20,7 +20,7 @@ from .registry import Left, rule
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
-_SPREAD = IdentityCache()
+_JOINT = IdentityCache()
 
 
 def _forward_only(layer: Any) -> None:
@@ -112,7 +112,7 @@ class Heterogeneous(nn.Module):
             starts.append((before, first[relation[2]]))
             before += key.shape[0]
         queries = torch.cat([query for _, query, _ in parts.values()])
-        edges = self._spread(edge_index_dict, tuple(starts))
+        edges = self._joint_edges(edge_index_dict, tuple(starts))
         y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
         return self._finish(
             dict(zip(first, y.split([key.shape[0] for key, _, _ in parts.values()]), strict=True)), x_dict
@@ -131,15 +131,15 @@ class Heterogeneous(nn.Module):
         return torch.einsum("nhd,hde->nhe", x.unflatten(1, (self.heads, -1)), weight).flatten(1)
 
     @staticmethod
-    def _spread(edge_index_dict: Edges, starts: tuple[tuple[int, int], ...]) -> Tensor:
+    def _joint_edges(edge_index_dict: Edges, starts: tuple[tuple[int, int], ...]) -> Tensor:
         """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
         edges = tuple(read_ends(edge_index, False, 0).edges for edge_index in edge_index_dict.values())
 
         def build() -> Tensor:
             return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
 
-        spread: Tensor = _SPREAD.get(edges, starts, build)
-        return spread
+        joint: Tensor = _JOINT.get(edges, starts, build)
+        return joint
 
     def _finish(self, found: Features, x_dict: Features) -> Features:
         """What is made of the sums, for those types of nodes that edges may lead to."""

@@ -189,5 +189,5 @@ def of_incidences(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.d
     """(E,) the weight of the hyperedge of each incidence."""
     if weight is None:
         return None
-    spread: Tensor = _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])
-    return spread
+    found: Tensor = _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])
+    return found

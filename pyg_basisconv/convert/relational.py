@@ -23,7 +23,7 @@ from .layers import Signature, reset
 from .registry import rule
 from .whole import Whole, check_forms, joined
 
-_SPREAD = IdentityCache()
+_JOINT = IdentityCache()
 
 
 @rule(RGATConv, node_dim=0)
@@ -140,7 +140,7 @@ class Relational(Whole):
         elif self.lin_edge is not None:
             assert self.additive, "RGATConv multiplies with edge_attr"
             z = x.new_zeros(kind.numel(), self.lin_edge.out_features)
-        edges = _SPREAD.get((ends.edges, kind), (N, self.within, self.flow), lambda: self._spread(ends.edges, kind, N))
+        edges = self._joint_edges(ends.edges, kind, N)
         h = x @ self.matrices()  # (R, N, H C)
         sources = h.flatten(0, 1)
         targets = sources if self.within else h.transpose(0, 1).flatten(1)
@@ -209,8 +209,13 @@ class Relational(Whole):
             return torch.stack([torch.block_diag(*blocks) for blocks in weight])
         return weight
 
-    def _spread(self, edges: Tensor, kind: Tensor, N: int) -> Tensor:
+    def _joint_edges(self, edges: Tensor, kind: Tensor, N: int) -> Tensor:
         """The edges between pairs of a relation and a node, that is r N + m."""
-        source, target = edges if self.flow == "source_to_target" else edges.flip(0)
-        shift = kind.long() * N
-        return torch.stack([source + shift, target + shift if self.within else target])
+
+        def build() -> Tensor:
+            source, target = edges if self.flow == "source_to_target" else edges.flip(0)
+            shift = kind.long() * N
+            return torch.stack([source + shift, target + shift if self.within else target])
+
+        joint: Tensor = _JOINT.get((edges, kind), (N, self.within, self.flow), build)
+        return joint

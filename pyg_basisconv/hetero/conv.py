@@ -12,9 +12,9 @@ from torch_geometric.nn.parameter_dict import ParameterDict
 
 from ..bases import Relations
 from ..bases.relations import Norm
+from ..bound import members
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
-from ..explicit import members
 from ..features import check_features
 from ..theta import Full, Pass, Theta
 from .edges import EdgeType, TypeEdges, typed_edges

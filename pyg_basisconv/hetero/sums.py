@@ -3,8 +3,8 @@
 from ..bases.edges import typed
 from ..bases.relations import NORMS, Norm, normalised
 from ..basis import Basis, BoundBasis
+from ..bound import TypedEdges
 from ..errors import reject
-from ..explicit import TypedEdges
 from ..graph import Graph
 from ..kernels.pattern import tally
 

@@ -3,14 +3,14 @@
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
 from .dense import matmul, matmuls
-from .distinct import Pairs, typed_matmul
+from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
-from .pairs import hidden
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
 from .scored import ProductScores, ProjectedScores, TermScores, attention, scored_attention
 from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
+from .typed import Pairs, typed_matmul
 
 __all__ = [
     "Meetings",

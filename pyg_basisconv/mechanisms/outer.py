@@ -12,9 +12,9 @@ from ..entries import Entries
 from ..errors import check_flags, reject
 from ..kernels import ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
+from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, rows
 from ..kernels.onepass import one_pass_fits
-from ..kernels.pairs import block_diagonal
 from ..theta.heads import all_heads, product, split_heads
 from .base import (
     Combination,

@@ -1,6 +1,6 @@
 """Transforms of data, beside those of `torch_geometric.transforms`."""
 
 from .basis import AddBasis, InducedBasis
-from .grid import ToGrid
+from .to_grid import ToGrid
 
 __all__ = ["AddBasis", "InducedBasis", "ToGrid"]

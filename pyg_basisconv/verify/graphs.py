@@ -105,7 +105,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "LEConv": [{}, {"bias": False}, {"flow": "target_to_source"}],
 }
-ORDERS = ("a_first", "theta_first", "phi")
+FORCED = ("a_first", "theta_first", "phi")
 WITHOUT_WEIGHTS = ("SAGEConv", "ClusterGCNConv")
 WITHOUT_CHANNELS = ("LGConv", "SimpleConv")
 
@@ -150,7 +150,7 @@ def _triangle() -> Iterator[Case]:
     edge_index, weight = graph()
     kind = torch.randint(0, 3, weight.shape)
     shared = torch.rand(weight.numel(), 3, dtype=torch.float64)
-    for order in ORDERS:
+    for order in FORCED:
         conv = _conv(bases.Edges(3), P, Q, order)
         for x in (features(N, P), features(2, 3, N, P)):
             yield Case(
@@ -171,7 +171,7 @@ def _mixed_product() -> Iterator[Case]:
     kind = torch.randint(0, 3, weight.shape)
     # All of x at once, so that what comes out is the operator itself: (M P, N Q) from the identity.
     eye = torch.eye(N * P, dtype=torch.float64).view(N * P, N, P)
-    for order in ORDERS:
+    for order in FORCED:
         conv = _conv(bases.Edges(3), P, Q, order)
         yield Case(
             lambda w, theta, conv=conv: conv(eye, theta, edge_index, w, kind).view(N, P, N, Q),
@@ -186,7 +186,7 @@ def _composition() -> Iterator[Case]:
     families = [bases.Identity() + bases.Adjacency("mean"), bases.Diffusion(2), bases.Chebyshev(3)]
     for first, second in zip(families, families[1:] + families[:1], strict=True):
         one, two = _conv(first, P, 3), _conv(second, 3, Q)
-        for order in ORDERS:
+        for order in FORCED:
             both = _conv(first @ second, P, Q, order)
             yield Case(
                 lambda x, w, a, b, both=both: both(x, torch.einsum("kpr,lrq->klpq", a, b).flatten(0, 1), edge_index, w),

@@ -66,7 +66,7 @@ def _groups(n: int) -> list[Options]:
     ]
 
 
-def _spread(n: int) -> list[Options]:
+def _transposed(n: int) -> list[Options]:
     """Of a transposed convolution with n axes."""
     return [
         {},
@@ -100,7 +100,7 @@ def _pools(n: int) -> list[Options]:
 # What layers of torch are made with, beside what LIKE says; all of them are converted.
 LAYERS: dict[str, list[Options]] = {
     **{f"Conv{n}d": _windows(n) + _groups(n) for n in GRIDS},
-    **{f"ConvTranspose{n}d": _spread(n) for n in GRIDS},
+    **{f"ConvTranspose{n}d": _transposed(n) for n in GRIDS},
     **{f"AvgPool{n}d": _pools(n) for n in GRIDS},
     "Unfold": [
         {},
@@ -151,7 +151,7 @@ def _row(name: str, reference: str, kinds: dict[str, list[Options]]) -> None:
 for _n in GRIDS:
     _row(f"CNN, {_n}-D", f"torch.nn.Conv{_n}d", {f"Conv{_n}d": _windows(_n)})
 _row("CNN, grouped and depthwise", "torch.nn.ConvNd(groups=g)", {f"Conv{n}d": _groups(n) for n in GRIDS})
-_row("CNN, transposed", "torch.nn.ConvTransposeNd", {f"ConvTranspose{n}d": _spread(n) for n in GRIDS})
+_row("CNN, transposed", "torch.nn.ConvTransposeNd", {f"ConvTranspose{n}d": _transposed(n) for n in GRIDS})
 _row("average pooling", "torch.nn.AvgPoolNd", {f"AvgPool{n}d": _pools(n) for n in GRIDS})
 _row("patches", "torch.nn.Unfold", {"Unfold": LAYERS["Unfold"]})
 

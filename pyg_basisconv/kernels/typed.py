@@ -219,55 +219,36 @@ def _plain(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: 
     return product.new_zeros(N, product.shape[1]).index_add(0, pairs.at, product)
 
 
-class _Reach(torch.autograd.Function):
-    """sum_k A_k^T x W_k: (M, B P) -> (N, B Q)."""
+class _Product(torch.autograd.Function):
+    """sum_k A_k^T x W_k: (M, B P) -> (N, B Q); turned, with A_k in its place: (N, B P) -> (M, B Q)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int, turned: bool
+    ) -> Tensor:
         ctx.save_for_backward(x, weight, edge)
-        ctx.about = pairs, batch
-        call = _Call(pairs, edge, batch)
-        total = _zeros(x, pairs.sizes[2], batch, weight.shape[1] * weight.shape[3])
+        ctx.about, ctx.turned = (pairs, batch), turned
+        call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
+        read, write = (call.read, call.scatter) if turned else (call.reach, call.leave)
+        total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=wide(x))
         for piece in call.pieces(weight):
-            call.leave(_multiply(call.reach(x, piece), weight, piece, batch), piece, total)
+            write(_multiply(read(x, piece), weight, piece, batch), piece, total)
         return total.to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, edge = ctx.saved_tensors
         need_x, need_weight, need_edge, *_ = ctx.needs_input_grad
-        grad, turned = grad.contiguous(), weight.transpose(2, 3)
-        grad_x = _Spread.apply(grad, turned, edge, *ctx.about) if need_x else None
-        grad_weight = _Outer.apply(x, grad, edge, weight.shape, *ctx.about) if need_weight else None
-        grad_edge = _slopes(x, grad, turned, edge, *ctx.about) if need_edge else None
-        return grad_x, grad_weight, grad_edge, None, None
-
-
-class _Spread(torch.autograd.Function):
-    """sum_k A_k z W_k: (N, B Q) -> (M, B P)."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int) -> Tensor:
-        ctx.save_for_backward(z, weight, edge)
-        ctx.about = pairs, batch
-        call = _Call(pairs, edge, batch)
-        total = _zeros(z, pairs.sizes[1], batch, weight.shape[1] * weight.shape[3])
-        for piece in call.pieces(weight):
-            call.scatter(_multiply(call.read(z, piece), weight, piece, batch), piece, total)
-        return total.to(z.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, weight, edge = ctx.saved_tensors
-        need_z, need_weight, need_edge, *_ = ctx.needs_input_grad
-        grad = grad.contiguous()
-        grad_z = _Reach.apply(grad, weight.transpose(2, 3), edge, *ctx.about) if need_z else None
+        grad, back = grad.contiguous(), weight.transpose(2, 3)
+        # Rows of the sources, of the targets, and the matrices from the width of the latter to that of the former.
+        source, target, into = (grad, x, weight) if ctx.turned else (x, grad, back)
+        grad_x = _Product.apply(grad, back, edge, *ctx.about, not ctx.turned) if need_x else None
         grad_weight = None
         if need_weight:
-            shape = weight.transpose(2, 3).shape
-            grad_weight = _Outer.apply(grad, z, edge, shape, *ctx.about).transpose(2, 3)
-        grad_edge = _slopes(grad, z, weight, edge, *ctx.about) if need_edge else None
-        return grad_z, grad_weight, grad_edge, None, None
+            outer = _Outer.apply(source, target, edge, into.transpose(2, 3).shape, *ctx.about)
+            grad_weight = outer.transpose(2, 3) if ctx.turned else outer
+        grad_edge = _slopes(source, target, into, edge, *ctx.about) if need_edge else None
+        return grad_x, grad_weight, grad_edge, None, None, None
 
 
 class _Outer(torch.autograd.Function):
@@ -290,8 +271,8 @@ class _Outer(torch.autograd.Function):
         x, z, edge = ctx.saved_tensors
         need_x, need_z, need_edge, *_ = ctx.needs_input_grad
         turned = grad.transpose(2, 3)
-        grad_x = _Spread.apply(z, turned, edge, *ctx.about) if need_x else None
-        grad_z = _Reach.apply(x, grad, edge, *ctx.about) if need_z else None
+        grad_x = _Product.apply(z, turned, edge, *ctx.about, True) if need_x else None
+        grad_z = _Product.apply(x, grad, edge, *ctx.about, False) if need_z else None
         grad_edge = _slopes(x, z, turned, edge, *ctx.about) if need_edge else None
         return grad_x, grad_z, grad_edge, None, None, None
 
@@ -305,10 +286,6 @@ def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, ba
         call.slopes(x, _multiply(call.read(z, piece), weight, piece, batch), piece) for piece in call.pieces(weight)
     ]
     return torch.cat(found) if found else torch.zeros_like(edge)
-
-
-def _zeros(like: Tensor, rows: int, batch: int, width: int) -> Tensor:
-    return like.new_zeros((rows, batch * width), dtype=wide(like))
 
 
 def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, turned: bool = False) -> Tensor:
@@ -336,7 +313,6 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     *batch, rows, P = x.shape
     B = prod(x.shape[:-2])
     flat = x.movedim(-2, 0).reshape(rows, B * P)  # batches lie side by side in the width
-    product = _Spread if turned else _Reach
     _, M, N = pairs.sizes
     Q = weight.shape[1] * weight.shape[3]
     if not B:
@@ -345,5 +321,5 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     if portable():
         y = _plain(flat, weight, edge, pairs, B, turned)
     else:
-        y = product.apply(flat, weight, edge, pairs, B)
+        y = _Product.apply(flat, weight, edge, pairs, B, turned)
     return y.view(-1, *batch, Q).movedim(0, -2)

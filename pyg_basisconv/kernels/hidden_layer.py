@@ -16,7 +16,7 @@ _CHUNK = 1 << 20  # numbers held at a time
 Activation = Callable[[Tensor], Tensor]
 
 
-class _Side(NamedTuple):
+class _Grouped(NamedTuple):
     """The entries of a pattern grouped by one end: ptr (G + 1,), group (E,), other (E,), and their order by target."""
 
     ptr: Tensor
@@ -38,13 +38,13 @@ class _Side(NamedTuple):
             start = end
 
 
-def _by_target(pattern: Pattern) -> _Side:
-    return _Side(pattern.by_target.ptr, pattern.row, pattern.by_target.other, None)
+def _by_target(pattern: Pattern) -> _Grouped:
+    return _Grouped(pattern.by_target.ptr, pattern.row, pattern.by_target.other, None)
 
 
-def _by_source(pattern: Pattern) -> _Side:
+def _by_source(pattern: Pattern) -> _Grouped:
     _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
-    return _Side(t_ptr, pattern.T.row, t_index, t_back)
+    return _Grouped(t_ptr, pattern.T.row, t_index, t_back)
 
 
 class _Hidden(torch.autograd.Function):
@@ -164,7 +164,7 @@ def block_diagonal(out: Tensor) -> Tensor:
 
 
 def _inner(
-    side: _Side, e: slice, own: Tensor | None, others: Tensor | None, edge: Tensor | None, weight: Tensor | None
+    side: _Grouped, e: slice, own: Tensor | None, others: Tensor | None, edge: Tensor | None, weight: Tensor | None
 ) -> Tensor:
     """What enters the activation for some entries, (c, H D)."""
     u: Tensor | None = None

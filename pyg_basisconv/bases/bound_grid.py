@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Native, Work
+from ..bound import members
 from ..cache import cached_property, kept
 from ..content import Inputs
 from ..errors import reject
-from ..explicit import members
 from ..kernels.grids import (
     AXES,
     Frame,
