@@ -113,10 +113,16 @@ def rounded(n: int) -> int:
     return -(-n >> zeros) << zeros
 
 
+_UNKNOWN = 1 << 13  # in the place of a size that only numbers tell, such as how many edges are no loops
+
+
 def _hint(value: Any) -> Any:
     if isinstance(value, tuple):
         return type(value)(*map(_hint, value)) if hasattr(value, "_fields") else tuple(map(_hint, value))
-    return value.node.hint if isinstance(value, SymInt) else value
+    if not isinstance(value, SymInt):
+        return value
+    hint = value.node.hint
+    return _UNKNOWN if hint is None else hint
 
 
 @dataclass

@@ -10,8 +10,9 @@ from cases import graph
 from contract import close, draw
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
+from torch_geometric import nn as pyg
 
-from pyg_basisconv import BasisConv, GridConv, bases, theta
+from pyg_basisconv import BasisConv, GridConv, bases, convert, theta
 from pyg_basisconv.mechanisms import MLP, Additive, Dot
 
 SIZES = ((9, 30), (5, 7))  # others than those of the example
@@ -29,6 +30,17 @@ class Model(nn.Module):
     ) -> Tensor:
         first, second = self.layers
         return second(first(x, edge_index, edge_weight, edge_type).relu(), edge_index, edge_weight, edge_type)
+
+
+class Named(nn.Module):
+    """A converted layer, whose arguments have no names of their own."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = convert(layer)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.layer(x, edge_index)
 
 
 def gat(heads: int = 2) -> bases.Basis:
@@ -77,6 +89,8 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "GCN": (lambda: Model(conv(bases.Adjacency("sym", True)), conv(bases.Adjacency("sym", True), P=4)), "w"),
     "GAT": (lambda: Model(conv(gat(), theta.Heads()), conv(gat(1), P=4)), ""),
     "RGCN": (lambda: Model(conv(RELATIONS), conv(RELATIONS, P=4)), "t"),
+    "GATConv converted": (lambda: Named(pyg.GATConv(3, 4, 2)), ""),  # takes loops away: how many, no symbol says
+    "GATv2Conv converted": (lambda: Named(pyg.GATv2Conv(3, 4, 2)), ""),
     "ChebNet": (lambda: Model(conv(bases.Chebyshev(3)), conv(bases.Chebyshev(2), P=4)), ""),
 }
 ONNX = ("Edges", "Attention(graph)", "Attention(dense)", "GCN")
