@@ -75,11 +75,12 @@ def both(x: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([x[0], x[1]], -2)
 
 
-def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
-    """Checks a call, and binds the basis to it.
+def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
+    """Checks a call, and binds a basis to it.
 
     Args:
         layer: whose call it is.
+        basis: the layer's own, or one that stands for it in this call, without content.
         call: its arguments.
         observed: whether weights that are computed from content are to be looked at.
         seen: a witness of the tensors that the basis is bound to, where there is one.
@@ -88,7 +89,6 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
         ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
     """
     modules, x, edge_index = layer._modules, call.x, call.edge_index
-    basis: Basis = modules["basis"]
     theta: Theta = modules["theta"]
     given, pair = isinstance(edge_index, BoundBasis), isinstance(x, tuple | list) and len(x) == 2
     if not layer.takes_pairs and pair and not (x[1] is None and layer.takes_sources):
@@ -115,9 +115,9 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
         return _with_constants(layer, Binding(Inputs(features, theta), family, None, reads))
     if edge_index is None and basis.needs_edges:
         reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
-    dtype = features.dtype
-    if call.edge_weight is not None and autocasting(features.device):
-        dtype = call.edge_weight.dtype
+    dtype, weight = features.dtype, edges.values if call.edge_weight is None else call.edge_weight
+    if weight is not None and autocasting(features.device):
+        dtype = weight.dtype
     graph = read_graph(
         edges,
         call.edge_weight,
@@ -136,7 +136,7 @@ def bind(layer: Layer, call: Call, observed: bool = False, seen: Witness | None 
         value = getattr(call, name)
         if value is not None and not basis.reads_edges:
             reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
-    bound = _on_graph(layer, call, graph, Inputs(features, theta), reads, observed)
+    bound = _on_graph(layer, basis, call, graph, Inputs(features, theta), reads, observed)
     family = bound.family
     if features.shape[-2] != family.M:
         reject(
@@ -159,12 +159,15 @@ def _with_constants(layer: Layer, bound: Binding) -> Binding:
 
 def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
     """Binds the basis to a graph that was checked, and to the content of a call where it is computed from that."""
-    inputs = Inputs(reads(call.x), layer._modules["theta"])
-    return _on_graph(layer, call, graph, inputs, reads, observed)
+    modules = layer._modules
+    inputs = Inputs(reads(call.x), modules["theta"])
+    return _on_graph(layer, modules["basis"], call, graph, inputs, reads, observed)
 
 
-def _on_graph(layer: Layer, call: Call, graph: Graph, inputs: Inputs, reads: Reader, observed: bool) -> Binding:
-    basis, read = layer._modules["basis"], graph
+def _on_graph(
+    layer: Layer, basis: Basis, call: Call, graph: Graph, inputs: Inputs, reads: Reader, observed: bool
+) -> Binding:
+    read = graph
     if basis.reads_content:
         read = graph.holding(content_of(layer, call, graph, inputs, observed))
     return Binding(inputs, basis.on(layer.masked(read)), graph, reads)

@@ -239,7 +239,8 @@ class BasisConv(MessagePassing):
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Checks a call, and binds the basis to it."""
-        return bind(self, call, observed, seen)
+        basis: Any = self._modules["basis"]
+        return bind(self, basis, call, observed, seen)
 
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, where the parameter and the family have it."""

@@ -524,3 +524,12 @@ def test_a_parameter_under_two_names():
     conv.register_parameter("again", conv.theta.weight)
     x = contract.draw(6, 3)
     same(conv, lambda layer: layer(x, wired(6)["edge_index"]), [], "aot_eager")
+
+
+@pytest.mark.parametrize("options", [{"improved": True}, {"cached": True}, {"add_self_loops": False}], ids=str)
+@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+def test_options_of_a_converted_layer_are_compiled_whole(options: dict[str, bool], weighted: bool):
+    """Also those under which graphs without weights have another basis."""
+    layer, given = convert(GCNConv(3, 4, **options)).double(), wired(6)
+    weight = contract.draw(given["edge_index"].shape[1]).abs() if weighted else None
+    same(layer, lambda f: f(contract.draw(6, 3), given["edge_index"], weight), [])

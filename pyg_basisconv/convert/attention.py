@@ -126,7 +126,7 @@ class Attending(Whole):
     def _gated(self, call: Call) -> Tensor | None:
         """The result of the attention, values of edges and all; None where it is made otherwise."""
         assert self.values is not None
-        inputs, family, graph, _ = bind(self.conv, call)
+        inputs, family, graph, _ = bind(self.conv, self.conv.basis, call)
         if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
             return None
         content = content_of(self.conv, call, graph, inputs)

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.typing import SparseTensor
 
-from ..basis import Basis, BoundBasis
-from ..binding import Binding
-from ..cache import IdentityCache
+from ..basis import Basis
+from ..binding import Binding, bind
+from ..cache import IdentityCache, Witness
 from ..conv import BasisConv
 from ..errors import reject
 from ..plan import Plan
 from ..program import Call
-from ..reading import read_graph
 
 _COALESCED = IdentityCache()
 
@@ -149,24 +148,20 @@ class Converted(BasisConv):
         return super()._choose(bound, self.messages if messages else order)
 
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        call = self.call.arguments(args, kwargs)
-        if self.others:
-            other = self._other(call.edge_index, call.edge_weight)
-            if other in self.others:
-                call = call._replace(edge_index=self._bind_to(self.others[other], call.x, call.edge_index))
-        return call
+        return self.call.arguments(args, kwargs)
 
-    def _other(self, edge_index: Any, edge_weight: Tensor | None) -> str:
-        if isinstance(edge_index, SparseTensor):
-            return "sparse_tensor"
-        if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
-            return "sparse"
-        return "bare" if edge_weight is None and isinstance(edge_index, Tensor) else ""
+    def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
+        other = self.others.get(_reading(call.edge_index, call.edge_weight)) if self.others else None
+        return super()._bind(call, observed, seen) if other is None else bind(self, other, call, observed, seen)
 
-    def _bind_to(self, basis: Basis, x: Tensor, edge_index: Any) -> BoundBasis:
-        sparse = edge_index.layout != torch.strided if isinstance(edge_index, Tensor) else edge_index.has_value()
-        dtype = None if sparse and torch.is_autocast_enabled(x.device.type) else x.dtype
-        return basis.on(read_graph(edge_index, size=x.shape[-2], dtype=dtype, device=x.device, flow=self.flow))
+
+def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:
+    """How PyG reads a graph, see `Converted`."""
+    if isinstance(edge_index, SparseTensor):
+        return "sparse_tensor"
+    if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
+        return "sparse"
+    return "bare" if edge_weight is None and isinstance(edge_index, Tensor) else ""
 
 
 class Parts(nn.Module):
