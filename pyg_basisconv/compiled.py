@@ -286,12 +286,7 @@ def _holding(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
 
 
 def _layer(
-    tensors: list[Tensor],
-    layer: int,
-    form: str,
-    numbers: list[int],
-    wanted: list[bool],
-    autocast: torch.dtype | None,
+    tensors: list[Tensor], layer: int, form: str, numbers: list[int], wanted: list[bool], autocast: torch.dtype | None
 ) -> tuple[list[Tensor], Tensor]:
     grad, at, owner = any(wanted), _indices(form), of_serial(layer)
     own = {at["." + name]: parameter for name, parameter in owner.named_parameters()}
@@ -357,12 +352,7 @@ def _own(t: Tensor, held: set[int]) -> Tensor:
 
 
 def _layer_fake(
-    tensors: list[Tensor],
-    layer: int,
-    form: str,
-    numbers: list[int],
-    wanted: list[bool],
-    autocast: torch.dtype | None,
+    tensors: list[Tensor], layer: int, form: str, numbers: list[int], wanted: list[bool], autocast: torch.dtype | None
 ) -> tuple[list[Tensor], Tensor]:
     given, owner = arguments(form, tensors, numbers), of_serial(layer)
     found = _listed(owner.likeness(given, torch.library.get_ctx().new_dynamic_size))

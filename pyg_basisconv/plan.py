@@ -139,8 +139,8 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
     """
     x, theta, grad = inputs.x, inputs.theta, torch.is_grad_enabled()
     weight, P, features = theta.reference, x.size(-1), sparsest(x, cached)
-    measures = [one for one in ORDERS.values() if one.measures]
-    found = [(one.name, one.measure(family, inputs, messages, one.name == order)) for one in measures]
+    orders = ORDERS.items()
+    found = [(name, one.measure(family, inputs, messages, name == order)) for name, one in orders if one.measures]
     problem = Problem(
         K=family.K,
         M=family.M,

@@ -197,9 +197,10 @@ def test_what_else_is_a_plain_value():
     edges = bases.Chebyshev(2).bind(torch.tensor([[0, 1], [1, 0]])).edges()
     assert isinstance(file(edges), EdgeList)
     assert_close(tuple(file(edges)), tuple(edges), rtol=0, atol=0)
-    plan = BasisConv(3, 4, bases.Relations(2)).plan(
+    plan = BasisConv(3, 4, bases.Relations(2), theta.Separable(2), order="compacted").plan(
         torch.randn(5, 3), torch.tensor([[0, 1], [1, 0]]), edge_type=torch.tensor([0, 1])
     )
+    assert [name for name, _ in plan.problem.offers] == ["compacted", "mixed"]
     assert file(plan) == plan
     assert str(file(plan)) == str(plan)
     words = Vocabulary(["played", "/film/genre"], [("Actor", "Role"), None], {"genre": "/film/genre"})
