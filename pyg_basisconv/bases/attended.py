@@ -19,7 +19,7 @@ from ..kernels.activations import seen, seen_tanh
 from ..kernels.attend import Side, Weights
 from ..kernels.onepass import gates, one_pass_fits
 from ..kernels.op import autocasting
-from ..kernels.pairwise import later_hidden, pair_attention, pair_product, pair_weights
+from ..kernels.pairwise import by_heads, later_hidden, pair_attention, pair_product, pair_rows, pair_weights
 from ..mechanisms import Score
 from ..mechanisms.base import wide
 from ..portable import portable, refuse
@@ -320,19 +320,34 @@ class BoundAttention(MemberByMember):
         e, plain = self.entries, self.entries.bias is None and self._of_products
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
             return None
+        K, dtype, weighted, numbered = self.K, self.dtype, self.weighted, self.numbered
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            if not self.observed:
-                return _natively(self.score, self.normalize, e, self.dropout[0], inputs, bias)
-            z = inputs.rows
-            return _joined(pair_product(self.pair_weights().to(z.dtype), _by_heads(z, self.K, z.dtype)), inputs, bias)
+            if self.observed:
+                return self._on_pairs(inputs, bias)
+            return _natively(self.score, self.normalize, e, self.dropout[0], inputs, bias)
 
-        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.weighted and e.has_weight:
                 return None
-            return _natively(basis.scores(content, e), basis.normalize, e, basis.drawn()[0], content.inputs, bias)
+            score, normalize, dropout = basis.scores(content, e), basis.normalize, basis.drawn()
+            if not content.observed:
+                return _natively(score, normalize, e, dropout[0], content.inputs, bias)
+            if normalize != "source" or dropout[0] or not isinstance(score.scoring, ProductScores):
+                return None
+            about = content.batch, normalize, dropout, weighted, dtype, True, numbered
+            family = BoundAttention(K, score, e, *about)
+            return family._on_pairs(content.inputs, bias), family
 
         return ContentStep(run, again)
+
+    def _on_pairs(self, inputs: Inputs, bias: Tensor | None) -> Tensor:
+        """All pairs in one step, whose weights are held."""
+        key, query = self.score.rows
+        assert key is not None
+        assert query is not None
+        y, self._pair_weights = pair_rows(query, key, inputs.rows, self.K, self.entries.causal, weighted=True)
+        return _joined(y, inputs.theta, bias)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         if order == "native":
@@ -412,7 +427,7 @@ class BoundAttention(MemberByMember):
     def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
         if self._of_products and self.entries.bias is None:
-            key, query = (_by_heads(cast(Tensor, t), self.K, dtype) for t in self.score.rows)
+            key, query = (by_heads(cast(Tensor, t), self.K).to(dtype) for t in self.score.rows)
             return query, key, None
         e, dots = self.entries, self.score.dots
         assert dots is not None
@@ -451,7 +466,7 @@ class BoundAttention(MemberByMember):
     @property
     def holds_pairs(self) -> bool:
         """Whether the weights of all pairs are what is written out."""
-        return self.is_native and self.few_pairs and not self.dropout[0]
+        return self._pair_weights is not None or (self.is_native and self.few_pairs and not self.dropout[0])
 
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
@@ -461,8 +476,9 @@ class BoundAttention(MemberByMember):
 
     def mean(self) -> Tensor:
         """The mean of the matrices, written out, (*, M, N)."""
-        if self.holds_pairs and len(self.batch) == 1:
-            return self.pair_weights().mean(1).to(self.dtype).transpose(-1, -2)
+        if len(self.batch) == 1 and self.holds_pairs:
+            mean = self.pair_weights().mean(1)
+            return (mean if mean.dtype == self.dtype else mean.to(self.dtype)).mT
         return self.to_dense().mean(0)
 
 
@@ -514,23 +530,18 @@ def _natively(
     """All pairs by the vendor's kernel, members side by side before and after; None where scores do not stand so."""
     if normalize != "source" or not isinstance(score.scoring, ProductScores):
         return None
-    value, K = inputs.rows, inputs.theta.K
-    key, query = (_by_heads(cast(Tensor, t), K, value.dtype) for t in score.rows)
-    return _joined(pair_attention(query, key, None, _by_heads(value, K, value.dtype), p, entries.causal), inputs, bias)
+    key, query = score.rows
+    assert key is not None
+    assert query is not None
+    y, _ = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, p=p)
+    return _joined(y, inputs.theta, bias)
 
 
-def _joined(y: Tensor, inputs: Inputs, bias: Tensor | None) -> Tensor:
-    """What the parameter makes of products (B, K, N, D)."""
-    y = inputs.theta.join(y.transpose(1, 2).flatten(2), bias)
+def _joined(y: Tensor, theta: Theta, bias: Tensor | None) -> Tensor:
+    """What the parameter makes of products that stand by rows."""
+    y = theta.join(y, bias)
     # A view that was made without gradients may not be written to with them.
     return y if y._base is None or torch.is_grad_enabled() else y.detach()
-
-
-def _by_heads(rows: Tensor, K: int, dtype: torch.dtype) -> Tensor:
-    """(B, M, K d) -> (B, K, M, d), a view."""
-    B, M, width = rows.shape
-    rows = rows if rows.dtype == dtype else rows.to(dtype)
-    return rows.view(B, M, K, width // K).transpose(1, 2)
 
 
 def _itself(bound: BoundBasis) -> BoundBasis:

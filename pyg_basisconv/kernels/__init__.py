@@ -2,7 +2,7 @@
 
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
-from .dense import matmul, matmuls
+from .dense import Affine, affine, matmul, matmuls
 from .distinct import Pairs, typed_matmul
 from .multihead import at_entries, inner, softmax
 from .pairs import hidden
@@ -13,6 +13,7 @@ from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
 
 __all__ = [
+    "Affine",
     "Meetings",
     "Pairs",
     "Pattern",
@@ -21,6 +22,7 @@ __all__ = [
     "ProjectedScores",
     "TermScores",
     "a_first",
+    "affine",
     "at_entries",
     "attend",
     "attention",

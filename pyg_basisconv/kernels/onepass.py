@@ -55,13 +55,13 @@ class Form(NamedTuple):
 
 
 @cache
-def _kernel(name: str, dtype: torch.dtype) -> Kernel | None:
-    """One of the kernels, for numbers of a dtype; None where they were not built."""
-    if KERNELS is None:
+def kernel(name: str, dtype: torch.dtype) -> Kernel | None:
+    """One of the kernels, for numbers of a dtype; None where there is none, as where they were not built."""
+    if KERNELS is None or dtype not in _DTYPES:
         return None
-    kernel = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # other threads run meanwhile
-    kernel.argtypes, kernel.restype = (ctypes.c_char_p,), ctypes.c_int
-    return kernel
+    found = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # other threads run meanwhile
+    found.argtypes, found.restype = (ctypes.c_char_p,), ctypes.c_int
+    return found
 
 
 def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
@@ -71,7 +71,7 @@ def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool
 
 def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
     """Whether the kernels take these tensors, factors among them, and this pattern."""
-    if form is None or z.dtype not in _DTYPES or not z.is_cpu or _kernel("attend_forward", z.dtype) is None:
+    if form is None or z.dtype not in _DTYPES or not z.is_cpu or kernel("attend_forward", z.dtype) is None:
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False  # what looks on sees torch's operations only
@@ -168,9 +168,9 @@ class Attend:
             *map(_address, made),
             *map(_address, back),
         )
-        kernel = _kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
-        assert kernel is not None
-        code = kernel(call)
+        found = kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
+        assert found is not None
+        code = found(call)
         if code == _OUT_OF_RANGE:
             reject("index", f"integers from 0 to {M - 1}", extremes(index), "correct the edges")
         if code:
