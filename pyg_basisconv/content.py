@@ -111,9 +111,12 @@ class Content:
     def affine(self, of_source: Sequence[Affine], of_target: Sequence[Affine] = ()) -> Sequence[Tensor]:
         """What maps of the sources' features give, and then maps of the targets'; in as few products as may be."""
         inputs, values = self.inputs, self.members is not None
+        if not (of_source or of_target):
+            return ()
         if not of_target or self.of_target is self.x:
             return inputs.affine((*of_source, *of_target), values)
-        return *inputs.affine(of_source, values), *affine_each(self.of_target, of_target)
+        of_sources = inputs.affine(of_source, values) if of_source else ()
+        return *of_sources, *affine_each(self.of_target, of_target)
 
     @property
     def projected(self) -> Tensor:

@@ -105,7 +105,7 @@ class Attending(Whole):
     ) -> tuple[Tensor, Any]:
         """The result of the attention, and its weights where they are needed."""
         weight = call.get("edge_weight")
-        if not needed and self.gated and z is not None:
+        if z is not None and not needed and self.gated:
             y = self._gated(Call(x, ends.edges, weight, edge_attr=z, size=size))
             if y is not None:
                 return y, None

@@ -79,13 +79,10 @@ def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int
         return False
     if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
         return False
-    return all(
-        t is None or (type(t) in _PLAIN and t.dtype == z.dtype and t.is_cpu and not t.is_neg()) for t in (z, *tensors)
-    )
-
-
-def _address(t: Tensor | None) -> int:
-    return 0 if t is None else t.data_ptr()
+    for t in (z, *tensors):
+        if t is not None and (type(t) not in _PLAIN or t.dtype != z.dtype or not t.is_cpu or t.is_neg()):
+            return False
+    return True
 
 
 def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
@@ -95,11 +92,6 @@ def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
     if t.shape != (rows, width):
         reject("tensors", f"{rows} rows of {width}", tuple(t.shape), "pass those of this pattern")
     return t.data_ptr(), t.stride(0)
-
-
-def laid_out(t: Tensor | None) -> Tensor | None:
-    """The same rows, the numbers of each side by side."""
-    return t if t is None or t.stride(-1) == 1 else t.contiguous()
 
 
 def gates(form: Form, normalised: bool, c: int, width: int) -> bool:
@@ -159,14 +151,13 @@ class Attend:
                     "tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass those of this parameter"
                 )
         sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
+        addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
-            *(ptr.data_ptr(), index.data_ptr(), *across),
-            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides),
+            *(*addresses[:2], *across, addresses[2], *sides, *addresses[3:6], *strides),
             *_rows(self.values, E, c),
-            *map(_address, made),
-            *map(_address, back),
+            *addresses[6:],
         )
         found = kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
         assert found is not None

@@ -29,7 +29,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, gates, laid_out, takes
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, gates, takes
 from .op import derivative, wide
 from .pattern import Pattern
 
@@ -375,13 +375,9 @@ def _one_pass(
     tensors: Tensors,
 ) -> Attend:
     source, target, entry, *vectors = form.spread(tensors)
-    terms = (
-        laid_out(source),
-        laid_out(target),
-        laid_out(entry),
-        *(None if v is None else v.contiguous() for v in vectors),
-    )
-    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, laid_out(values))
+    terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
+    terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
+    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
 
 
 # What `Function.apply` does besides is for transforms of `torch.func`, under which these are not called.
@@ -438,7 +434,7 @@ def scored_attention(
         else:
             call = _one_pass(form, normalised, pattern, c, table, factor, values, tensors)
             y = cast(Tensor, call.forward(keep=False)[1])
-        return y.to(z.dtype)
+        return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     if recorded:

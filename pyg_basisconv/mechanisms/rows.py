@@ -69,7 +69,8 @@ def made(terms: Tensor | EdgeTerms) -> Tensor:
 
 
 class TermRows(RowScore):
-    """Terms of sources, (M, K), targets, (N, K), and entries, (E, K), those that there are, under an activation.
+    """Terms of sources, (M, K), targets, (N, K), and entries, (E, K), those that there are, under an activation; and
+    one of all pairs, (1, K), beside which the number of targets is given.
 
     >>> import torch
     >>> score = TermRows(torch.zeros(3, 2), torch.ones(4, 2)) + TermRows(None, torch.ones(4, 2))
@@ -83,13 +84,23 @@ class TermRows(RowScore):
         target: Tensor | None = None,
         entry: Tensor | EdgeTerms | None = None,
         activation: Callable[[Tensor], Tensor] | None = None,
+        everywhere: Tensor | None = None,
+        targets: int = 0,
     ) -> None:
         self.of_ends, self.entry, self.activation = (source, target), entry, activation
+        self.everywhere, self.targets = everywhere, targets
         self.scoring = TermScores(activation)
 
     @cached_property
     def rows(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return *self.of_ends, None if self.entry is None else made(self.entry), None
+        source, target = self.of_ends
+        if self.everywhere is not None:
+            target = self.everywhere.expand(self.targets, -1) if target is None else target + self.everywhere
+        return source, target, None if self.entry is None else made(self.entry), None
+
+    def owned(self) -> Score:
+        source, target, entry, _ = self.rows
+        return self if self.everywhere is None else TermRows(source, target, entry, self.activation)
 
     def turn(self) -> Score:
         source, target, entry = [None if t is None else wide(t).t() for t in self.rows[:3]]
@@ -102,12 +113,12 @@ class TermRows(RowScore):
         if not isinstance(other, TermRows) or self.activation is not None or other.activation is not None:
             return super().__add__(other)
         source, target = map(added, self.of_ends, other.of_ends)
-        return TermRows(source, target, added(self.entry, other.entry))
+        everywhere, targets = added(self.everywhere, other.everywhere), self.targets or other.targets
+        return TermRows(source, target, added(self.entry, other.entry), None, everywhere, targets)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Score:
-        return TermRows(
-            *self.of_ends, self.entry, function if self.activation is None else _then(self.activation, function)
-        )
+        activation = function if self.activation is None else _then(self.activation, function)
+        return TermRows(*self.of_ends, self.entry, activation, self.everywhere, self.targets)
 
 
 def _then(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
