@@ -490,7 +490,6 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
 
 
-@fixed_mode
 def _on_content(
     graph: Graph, reads: Reader, again: Callable[..., Any], observed: bool, layer: BasisConv, call: Call
 ) -> Any:

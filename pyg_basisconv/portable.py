@@ -30,14 +30,10 @@ def portable() -> bool:
 
 
 def _now() -> bool:
-    return forward_ad._current_level >= 0 or _transformed() or exporting()
-
-
-def _transformed() -> bool:
-    """Whether a transform is active, or the vmap of `autograd.grad(is_grads_batched=True)`, which is none of them."""
-    if torch._C._are_functorch_transforms_active() or torch.compiler.is_dynamo_compiling():
-        return bool(torch._C._are_functorch_transforms_active())
-    return torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active() or exporting():
+        return True
+    # The vmap of `autograd.grad(is_grads_batched=True)` is none of the transforms.
+    return not torch.compiler.is_dynamo_compiling() and torch._C._dispatch_tls_is_dispatch_key_included(_VMAP)
 
 
 def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:

@@ -511,11 +511,12 @@ def _in_rows(
     values: Tensor | None = None,
 ) -> Tensor | None:
     """Theta first, members side by side from beginning to end; None where scores do not stand so."""
-    theta, z, (p, seed) = inputs.theta, inputs.rows, dropout
+    theta, (p, seed) = inputs.theta, dropout
     scored, K, factor = _scored(score, normalize), theta.K, entries.weight if weighted else None
     if scored is None or scored.scoring is None:
         return None
     tensors = [None if t is None else wide(t) for t in scored.rows]
+    z = inputs.rows  # which what is scored may have been made with
     factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:
         kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()

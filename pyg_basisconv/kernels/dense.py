@@ -1,14 +1,14 @@
 """Dense products of many rows with narrow matrices."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..portable import portable
-from .op import autocasting, derivative
+from .op import autocasting
 
 _SMALL = 1 << 20  # numbers that several maps give, up to which they are one product
 
@@ -111,88 +111,14 @@ def _matrix(weight: Tensor) -> Tensor:
     return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
 
 
-class _Affine(torch.autograd.Function):
-    """See `affine`."""
-
-    @staticmethod
-    def forward(ctx: Any, scales: Sequence[float], x: Tensor, *tensors: Tensor | None) -> Sequence[Tensor]:
-        matrix, widths, found = _joined(scales, x, tensors)
-        ctx.save_for_backward(x, matrix, *tensors)
-        ctx.scales, ctx.widths = scales, widths
-        return tuple(found)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, matrix, *tensors = ctx.saved_tensors
-        scales, (_, needs_x, *needs) = ctx.scales, ctx.needs_input_grad
-        if torch.is_grad_enabled() or portable():
-            return derivative(_plain_affine, (scales, x, *tensors), torch.cat(grads, -1))
-        down = torch.cat([g if s == 1 else g * s for g, s in zip(grads, scales, strict=True)], -1)
-        down, flat = (t if t.dim() == 2 else t.reshape(-1, t.shape[-1]) for t in (down, x))
-        d_x = down.mm(matrix).view(x.shape) if needs_x else None
-        n, found = len(scales), cast(list[Tensor | None], [None] * len(tensors))
-        if any(needs[:n]):
-            found[:n] = down.t().mm(flat).split_with_sizes(ctx.widths)
-        if any(needs[n:]):
-            found[n:] = down.sum(0).split_with_sizes(ctx.widths)
-        shaped = zip(found, tensors, needs, strict=True)
-        return None, d_x, *(_as(d, t) if need and d is not None else None for d, t, need in shaped)
-
-
-def _joined(
-    scales: Sequence[float], x: Tensor, tensors: Sequence[Tensor | None]
-) -> tuple[Tensor, list[int], Sequence[Tensor]]:
-    """The matrix of all maps, how many rows of it each has, and their results, without a record for gradients."""
-    n = len(scales)
-    weights: Sequence[Tensor] = tensors[:n]  # type: ignore[assignment]
-    biases = [b for b in tensors[n:] if b is not None]
-    widths = [w.shape[0] if w.dim() == 2 else w.shape[0] * w.shape[2] for w in weights]
-    matrix = _above_each_other([w if w.dim() == 2 else w.mT for w in weights], x.shape[-1])
-    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    if biases:
-        if len(biases) < n:
-            biases = [x.new_zeros(w) if b is None else b.view(-1) for b, w in zip(tensors[n:], widths, strict=True)]
-        rows = torch.addmm(_above_each_other(biases, -1), flat, matrix.t())
-    else:
-        rows = flat.mm(matrix.t())
-    found = (rows if x.dim() == 2 else rows.view(*x.shape[:-1], rows.shape[1])).split_with_sizes(widths, -1)
-    for part, scale in zip(found, scales, strict=True):
-        if scale != 1:
-            part.mul_(scale)
-    return matrix, widths, found
-
-
-def _above_each_other(tensors: list[Tensor], width: int) -> Tensor:
-    """All as rows of some width, or as one row for -1."""
-    if len({t.shape[1:] for t in tensors}) > 1:
-        tensors = [t.reshape(-1) if width < 0 else t.reshape(-1, width) for t in tensors]
-    found = torch.cat(tensors)
-    return found if found.dim() == 1 + (width > 0) else found.view(-1) if width < 0 else found.view(-1, width)
-
-
-def _as(d: Tensor, t: Tensor) -> Tensor:
-    """A gradient in the shape of what it is of."""
-    return d.view(t.shape[0], t.shape[2], t.shape[1]).mT if t.dim() == 3 else d.view(t.shape)
-
-
-def _plain_affine(scales: Sequence[float], x: Tensor, *tensors: Tensor | None) -> Tensor:
-    """All of them in one row, by operations that have any derivatives."""
-    found = []
-    for weight, bias, scale in zip(tensors[: len(scales)], tensors[len(scales) :], scales, strict=True):
-        assert weight is not None
-        rows = F.linear(x, _matrix(weight), None if bias is None else bias.flatten())
-        found.append(rows if scale == 1 else rows * scale)
-    return torch.cat(found, -1)
-
-
-# What `Function.apply` does besides is for transforms of `torch.func`, under which this is not called.
-_record: Callable[..., Sequence[Tensor]] = super(torch.autograd.Function, _Affine).apply  # type: ignore[misc]
-
-
 def joins(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether `affine` is to be asked for several maps of the same rows."""
-    numbers = sum([m.weight.numel() for m in maps])
-    return x.layout == torch.strided and 0 < x.numel() * numbers <= _SMALL * x.shape[-1] ** 2 and not _plain(x)
+    if x.layout != torch.strided or portable():  # whose sizes may be symbols
+        return False
+    numbers = 0
+    for weight, _, _ in maps:
+        numbers += weight.numel()
+    return 0 < x.numel() * numbers <= _SMALL * x.shape[-1] ** 2
 
 
 def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
@@ -202,10 +128,14 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     >>> one.flatten(), two.shape, two[0, 0]
     (tensor([3., 3.]), torch.Size([2, 8]), tensor(1.5000))
     """
-    weights, biases, scales = zip(*maps, strict=True)
-    if torch.is_grad_enabled():
-        return _record(scales, x, *weights, *biases)
-    return _joined(scales, x, (*weights, *biases))[2]
+    P, biases = x.shape[-1], [bias for _, bias, _ in maps if bias is not None]
+    widths = [weight.numel() // P for weight, _, _ in maps]
+    matrix, bias = torch.cat([_matrix(weight) for weight, _, _ in maps]), None
+    if biases:
+        each = zip(maps, widths, strict=True)
+        bias = torch.cat([x.new_zeros(w) if b is None else b.reshape(w) for (_, b, _), w in each])
+    found = F.linear(x, matrix, bias).split_with_sizes(widths, -1)
+    return [y if scale == 1 else y * scale for y, (_, _, scale) in zip(found, maps, strict=True)]
 
 
 def whole(blocks: Tensor) -> Tensor:

@@ -167,14 +167,14 @@ class Attend:
         if code:
             raise MemoryError
 
-    def forward(self, keep: bool) -> list[Tensor | None]:
+    def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """The sums, (N, c W), and what is to be kept for the way back, if it is."""
         z, c, N = self.z, self.c, self.pattern.N
         terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
         stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
         if keep and self.gates and self.terms[1] is not None:
             stats = z.new_empty(N, c)
-        made = [terms, z.new_empty(N, z.shape[1]), stats]
+        made = terms, z.new_empty(N, z.shape[1]), stats
         self._run("forward", (0, 0, 0), made, [None] * 10)
         return made
 

@@ -5,7 +5,7 @@ Everything here is node-major: what the c heads have at a node, or at an entry, 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -343,7 +343,6 @@ class _OnePass(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> Tensor:
         terms, y, stats = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
-        assert y is not None
         # The derivative of a softmax reads the sums, and the caller may write to what it gets.
         held = y.clone() if normalised else None
         ctx.save_for_backward(z, factor, values, terms, held, stats, *tensors)
@@ -432,8 +431,7 @@ def scored_attention(
         if recorded:
             y = _record_one_pass(form, scoring, normalised, pattern, c, table, factor, values, *tensors)
         else:
-            call = _one_pass(form, normalised, pattern, c, table, factor, values, tensors)
-            y = cast(Tensor, call.forward(keep=False)[1])
+            _, y, _ = _one_pass(form, normalised, pattern, c, table, factor, values, tensors).forward(keep=False)
         return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)

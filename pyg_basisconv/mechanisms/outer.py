@@ -33,7 +33,7 @@ from .base import (
 )
 from .edges import Feature, edge_rows
 from .inner import Bilinear
-from .rows import RowScore, TermRows, by_rows
+from .rows import MappedRows, RowScore, TermRows, by_rows
 
 Target = Literal["shared", "own"] | None
 
@@ -92,7 +92,7 @@ class Additive(Mechanism):
         if self.projected:
             if self.target_kind == "shared" and content.target is content.x:
                 if by_rows(content) and not self.has_bias:
-                    return ProjectedRows(content.projected_rows, self.source, self.target)
+                    return ProjectedRows(content.projected_rows, own(self, "source"), own(self, "target"))
                 source, target = _terms(content.projected_rows, self.source, self.target)
             else:
                 source = content.projected_rows @ block_diagonal(self.source)
@@ -103,9 +103,11 @@ class Additive(Mechanism):
             source = source + self.bias if self.has_bias else source
         else:
             of_source = Affine(own(self, "source"), own(self, "bias") if self.has_bias else None)
-            of_target = [Affine(own(self, "target"))] if self.target_kind is not None else []
-            source, *rest = content.affine([of_source], of_target)
-            target = rest[0] if rest else None
+            of_target = Affine(own(self, "target")) if self.target_kind is not None else None
+            mapped = MappedRows(content, of_source, of_target)
+            if by_rows(content):
+                return mapped
+            source, target = mapped.of_ends
         if by_rows(content):
             return TermRows(source, target)
         return node_score(heads_first(source, content), None if target is None else heads_first(target, content))

@@ -56,7 +56,7 @@ class Relative(Mechanism):
         if self.period == 1:  # a term of all pairs, and so of all targets
             one = wide(own(self, "weight"))
             if by_rows(content):
-                return TermRows(None, everywhere=one.t(), targets=entries.N)
+                return TermRows(None, everywhere=one.view(-1), targets=entries.N)
             one = per_copy(one.clone(), content)
             return node_score(None, one.expand(*one.shape[:-1], entries.N))
         weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))

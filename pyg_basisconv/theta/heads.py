@@ -63,7 +63,7 @@ class Values(Theta):
         return Affine(own(self, "weight"), own(self, "value_bias")) if self.by_rows else None
 
     def rows(self, x: Tensor) -> Tensor:
-        return all_heads(x, self.weight, self.value_bias)
+        return all_heads(x, own(self, "weight"), own(self, "value_bias"))
 
     def project(self, x: Tensor) -> Members:
         return split_heads(self.rows(x), self.K)
