@@ -104,11 +104,8 @@ class Affine(NamedTuple):
     @property
     def matrix(self) -> Tensor:
         """(K D, P)."""
-        return _matrix(self.weight)
-
-
-def _matrix(weight: Tensor) -> Tensor:
-    return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
+        weight = self.weight
+        return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
 
 
 def joins(x: Tensor, maps: Sequence[Affine]) -> bool:
@@ -130,12 +127,20 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     """
     P, biases = x.shape[-1], [bias for _, bias, _ in maps if bias is not None]
     widths = [weight.numel() // P for weight, _, _ in maps]
-    matrix, bias = torch.cat([_matrix(weight) for weight, _, _ in maps]), None
-    if biases:
-        each = zip(maps, widths, strict=True)
-        bias = torch.cat([x.new_zeros(w) if b is None else b.reshape(w) for (_, b, _), w in each])
-    found = F.linear(x, matrix, bias).split_with_sizes(widths, -1)
+    matrix = _joined([weight if weight.dim() == 2 else weight.mT for weight, _, _ in maps], P)
+    if biases and len(biases) < len(maps):
+        biases = [x.new_zeros(w) if b is None else b for (_, b, _), w in zip(maps, widths, strict=True)]
+    found = F.linear(x, matrix, _joined(biases) if biases else None).split_with_sizes(widths, -1)
     return [y if scale == 1 else y * scale for y, (_, _, scale) in zip(found, maps, strict=True)]
+
+
+def _joined(parts: list[Tensor], *width: int) -> Tensor:
+    """Rows of several tensors, of a given width, above each other; numbers, where no width is given."""
+    dim = 1 + len(width)
+    if len({t.shape[1:] for t in parts}) > 1:
+        parts = [t if t.dim() == dim else t.reshape(-1, *width) for t in parts]
+    found = torch.cat(parts)
+    return found if found.dim() == dim else found.view(-1, *width)
 
 
 def whole(blocks: Tensor) -> Tensor:

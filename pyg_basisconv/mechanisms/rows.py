@@ -78,6 +78,12 @@ class TermRows(RowScore):
     (tensor(16.), <built-in method relu of type object at ...>, ('source', 'target'))
     """
 
+    entry: Tensor | EdgeTerms | None = None
+    activation: Callable[[Tensor], Tensor] | None = None
+    everywhere: Tensor | None = None
+    targets = 0
+    scoring = TermScores()
+
     def __init__(
         self,
         source: Tensor | None,
@@ -95,12 +101,15 @@ class TermRows(RowScore):
     def rows(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         source, target = self.of_ends
         if self.everywhere is not None:
-            target = self.everywhere.expand(self.targets, -1) if target is None else target + self.everywhere
+            everywhere = self.everywhere  # a parameter: what is made of it is not to change with it
+            target = everywhere.expand(self.targets, -1).clone() if target is None else target + everywhere
         return source, target, None if self.entry is None else made(self.entry), None
 
     def owned(self) -> Score:
+        if self.everywhere is None:
+            return self
         source, target, entry, _ = self.rows
-        return self if self.everywhere is None else TermRows(source, target, entry, self.activation)
+        return TermRows(source, target, entry, self.activation)
 
     @property
     def is_constant(self) -> bool:
@@ -132,8 +141,6 @@ class MappedRows(TermRows):
     """
 
     def __init__(self, content: Content, of_source: Affine, of_target: Affine | None) -> None:
-        super().__init__(None)
-        del self.of_ends
         self.content, self.of_source, self.of_target = content, of_source, of_target
 
     @cached_property
