@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, kept, memo, underived
+from .cache import IdentityCache, kept, memo, underived
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Compaction, Direction, Side, Work
@@ -102,6 +102,7 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
+    serial: int  # see `serial_number`
     batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
     source_grid: tuple[int, ...] | None = None  # the shape of the grid that the sources are, where they are one
     target_grid: tuple[int, ...] | None = None  # the same of the targets
@@ -113,14 +114,14 @@ class BoundBasis:
     _expansions: IdentityCache | None = None
     origin: tuple[Any, Graph] | None = None  # the basis that it is, and the graph it was bound to, where it was made so
 
-    @cached_property
-    def serial(self) -> int:
-        """A number by which an operator can name it, see `serial_number`."""
-        return serial_number(self)
+    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
+        self = super().__new__(cls)
+        self.serial = serial_number(self)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
+        kept = {"serial", "origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
         return {name: value for name, value in underived(self).items() if name not in kept}
 
     def edges(self) -> EdgeList:

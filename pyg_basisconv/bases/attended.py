@@ -27,6 +27,8 @@ from ..theta import Theta
 
 # Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
 BLOCK = 1 << 20
+# Weights of all pairs that are held where they are asked for; beyond, those of a mask are evaluated in turns.
+PAIRS = 1 << 26
 # Entries of one copy that are evaluated together, on the CPU and on CUDA; it bounds the memory, and is otherwise
 # indifferent from 1 << 20 on.
 RUN = (1 << 23, 1 << 26)
@@ -452,7 +454,7 @@ class BoundAttention(MemberByMember):
     @property
     def few_pairs(self) -> bool:
         """Whether the weights of all pairs may be held, and are made in a dtype wide enough."""
-        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= BLOCK
+        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= PAIRS
 
     def pair_weights(self) -> Tensor:
         """(B, K, N, M) the weights of all pairs; made once, so that a layer and who looks at it have the same."""

@@ -112,8 +112,10 @@ def joins(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether `affine` is to be asked for several maps of the same rows."""
     if x.layout != torch.strided or portable():  # whose sizes may be symbols
         return False
-    numbers = 0
-    for weight, _, _ in maps:
+    numbers, learns = 0, maps[0].weight.requires_grad
+    for weight, bias, _ in maps:
+        if weight.requires_grad != learns or not (bias is None or bias.requires_grad == learns):
+            return False  # what is frozen has a result without a record, which the others would give it
         numbers += weight.numel()
     return 0 < x.numel() * numbers <= _SMALL * x.shape[-1] ** 2
 

@@ -17,7 +17,10 @@ from .op import derivative, wide
 
 _CALL = Struct("=24q")  # `PairCall` in the kernels
 _PLAIN = (Tensor, Parameter)
-_MOST, _WIDEST = 1 << 27, 64  # products of numbers, and channels of a head, up to which the compiled kernels are taken
+_FEW = (
+    1 << 18
+)  # products of numbers up to which the compiled kernels are faster than the vendor's, who holds no weights
+_WIDEST = 64  # channels of a head up to which they are taken where weights are held
 
 
 def pair_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
@@ -125,12 +128,12 @@ def _call(
         raise MemoryError
 
 
-def _takes(query: Tensor, key: Tensor, value: Tensor, heads: int) -> bool:
-    """Whether the compiled kernels take these; many pairs and wide heads are the vendor's."""
+def _takes(query: Tensor, key: Tensor, value: Tensor, heads: int, weighted: bool) -> bool:
+    """Whether the compiled kernels take these: not wide heads, nor many pairs whose weights nobody wants."""
     if kernel("pair_forward", query.dtype) is None or torch._C._len_torch_dispatch_stack():
         return False
-    numbers = max(query.numel() * key.shape[1], query.shape[1] * value.numel())
-    if not 0 < numbers <= _MOST or not 0 < max(query.shape[2], value.shape[2]) <= heads * _WIDEST:
+    numbers, widest = query.numel() * key.shape[1], max(query.shape[2], value.shape[2])
+    if not (numbers and value.numel()) or widest > heads * _WIDEST or (numbers > _FEW and not weighted):
         return False
     for t in (query, key, value):
         if type(t) not in _PLAIN or t.dtype != query.dtype or not t.is_cpu or t.stride(2) != 1 or t.is_neg():
@@ -177,7 +180,7 @@ def pair_rows(
     >>> y.shape, weight.shape, weight[0, 0, 0]
     (torch.Size([1, 2, 6]), torch.Size([1, 3, 2, 4]), tensor([0.2500, 0.2500, 0.2500, 0.2500]))
     """
-    if not p and _takes(query, key, value, heads):
+    if not p and _takes(query, key, value, heads, weighted):
         if torch.is_grad_enabled():
             return _record(query, key, value, heads, causal, weighted)
         return _compiled(query, key, value, heads, causal, weighted, False)[:2]
