@@ -1,8 +1,9 @@
 // Attention on edges, in one pass over the edges of each target or source; see attend_body.h, and gate_body.h for
-// weights of each channel.
+// weights of each channel; and between all pairs, see pair_body.h.
 //
 // Plain C++17 without the headers of any other library. What is called is `basisconv_attend_forward_*`,
-// `basisconv_attend_backward_*`, and the same with `gate`, with one argument, the `Call` below.
+// `basisconv_attend_backward_*`, and the same with `gate`, with one argument, the `Call` below; and with `pair`, with
+// a `PairCall`.
 
 #include <algorithm>
 #include <cstdint>
@@ -69,6 +70,40 @@ struct Call {
     void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;
 };
 
+// Attention between all pairs of N targets and M sources, of B sequences and K heads: rows of K D or K W numbers, heads
+// side by side, with steps from one sequence to the next and from one row to the next where they are read; what is
+// written is contiguous.
+struct PairCall {
+    int64_t B, K, N, M, D, W, causal;
+    const void* query;
+    int64_t query_batch, query_row;
+    const void* key;
+    int64_t key_batch, key_row;
+    const void* value;
+    int64_t value_batch, value_row;
+    void *y, *weight;  // (B, N, K W), and (B, K, N, M) where it is wanted
+    void* stats;       // (B, K, N, 2) what is taken off scores, and 1 / sums
+    const void *grad, *down;  // of y, and of the weights where there is one
+    void *d_query, *d_key, *d_value;
+};
+
+// Runs f(b, k) for each head of each sequence, on several threads where that is much; the greatest of its results.
+template <typename F>
+int each_head(const PairCall& call, F f) {
+    const int64_t heads = call.B * call.K;
+    int code = FINE;
+#ifdef _OPENMP
+    const bool many = heads > 1 && heads * call.N * call.M * (call.D + call.W) > 1 << 18;
+    if (many && omp_get_max_threads() > 1 && !omp_in_parallel()) {
+#pragma omp parallel for schedule(dynamic) reduction(max : code)
+        for (int64_t i = 0; i < heads; i++) code = std::max(code, f(i / call.K, i % call.K));
+        return code;
+    }
+#endif
+    for (int64_t i = 0; i < heads; i++) code = std::max(code, f(i / call.K, i % call.K));
+    return code;
+}
+
 // Ranges of rows with about as many entries each; how many there are depends on the sizes alone, so that sums which
 // are made for each of them are the same at any number of threads.
 struct Ranges {
@@ -114,6 +149,7 @@ namespace plain {
 #include "lanes.h"
 #include "attend_body.h"
 #include "gate_body.h"
+#include "pair_body.h"
 }  // namespace plain
 #undef LANE_BYTES
 
@@ -127,6 +163,7 @@ namespace avx2 {
 #include "lanes.h"
 #include "attend_body.h"
 #include "gate_body.h"
+#include "pair_body.h"
 }  // namespace avx2
 #undef LANE_BYTES
 #pragma GCC pop_options
@@ -138,6 +175,7 @@ namespace avx512 {
 #include "lanes.h"
 #include "attend_body.h"
 #include "gate_body.h"
+#include "pair_body.h"
 }  // namespace avx512
 #undef LANE_BYTES
 #pragma GCC pop_options
@@ -145,9 +183,8 @@ namespace avx512 {
 
 namespace {
 
-typedef int (*Kernel)(const Call&);
-
 // Of the kernels for the instruction sets, the one for this machine.
+template <typename Kernel>
 Kernel chosen(Kernel widest, Kernel wide, Kernel any) {
 #ifdef BASISCONV_X86
     __builtin_cpu_init();
@@ -167,17 +204,21 @@ Kernel chosen(Kernel widest, Kernel wide, Kernel any) {
 #define CHOSEN(name) chosen(plain::name, plain::name, plain::name)
 #endif
 
-#define EXPORTED(name, kernel)                              \
+#define EXPORTED(name, Arguments, kernel)                                                        \
     extern "C" __attribute__((visibility("default"))) int basisconv_##name(const void* packed) { \
-        static const Kernel run = CHOSEN(kernel);           \
-        return run(*static_cast<const Call*>(packed));      \
+        static int (*const run)(const Arguments&) = CHOSEN(kernel);                              \
+        return run(*static_cast<const Arguments*>(packed));                                      \
     }
 
-EXPORTED(attend_forward_float, attend_forward<float>)
-EXPORTED(attend_forward_double, attend_forward<double>)
-EXPORTED(attend_backward_float, attend_backward<float>)
-EXPORTED(attend_backward_double, attend_backward<double>)
-EXPORTED(gate_forward_float, gate_forward<float>)
-EXPORTED(gate_forward_double, gate_forward<double>)
-EXPORTED(gate_backward_float, gate_backward<float>)
-EXPORTED(gate_backward_double, gate_backward<double>)
+EXPORTED(attend_forward_float, Call, attend_forward<float>)
+EXPORTED(attend_forward_double, Call, attend_forward<double>)
+EXPORTED(attend_backward_float, Call, attend_backward<float>)
+EXPORTED(attend_backward_double, Call, attend_backward<double>)
+EXPORTED(gate_forward_float, Call, gate_forward<float>)
+EXPORTED(gate_forward_double, Call, gate_forward<double>)
+EXPORTED(gate_backward_float, Call, gate_backward<float>)
+EXPORTED(gate_backward_double, Call, gate_backward<double>)
+EXPORTED(pair_forward_float, PairCall, pair_forward<float>)
+EXPORTED(pair_forward_double, PairCall, pair_forward<double>)
+EXPORTED(pair_backward_float, PairCall, pair_backward<float>)
+EXPORTED(pair_backward_double, PairCall, pair_backward<double>)

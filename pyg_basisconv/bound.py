@@ -47,12 +47,13 @@ class ContentStep(NamedTuple):
     """The whole of A and Theta of one content in one step.
 
     run: from the inputs that the family was computed from, and the bias, to the output; again: the same for another
-    content of its basis, without a look at what does not depend on content, of which it holds none. It gives None where
-    the basis has changed so that there is no such step any more.
+    content of its basis, without a look at what does not depend on content, of which it holds none. Where the
+    content is observed, it gives the family, too; and None where the basis has changed so that there is no such step
+    any more.
     """
 
     run: Callable[[Inputs, Tensor | None], Tensor | None]
-    again: Callable[[Any, Content, Tensor | None], Tensor | None]
+    again: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
 
 
 class BoundBasis:

@@ -1,5 +1,6 @@
 """What a basis that is computed from content reads: the features of sources, targets and edges, and masks."""
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Any, cast
 
@@ -10,13 +11,14 @@ from torch.nn import functional as F
 from .cache import cached_property
 from .entries import Entries
 from .errors import reject
-from .kernels import spmm
+from .kernels import Affine, affine, spmm
+from .kernels.dense import joins
 from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
 from .theta import Theta
 from .theta.base import Members
-from .theta.heads import side_by_side, split_heads, stacked
+from .theta.heads import all_heads, side_by_side, split_heads, stacked
 
 
 class Inputs:
@@ -34,6 +36,24 @@ class Inputs:
     def rows(self) -> Tensor:
         """The same side by side, (*, M, K D)."""
         return self.theta.rows(self.x) if self.theta.by_rows else side_by_side(stacked(self.projected))
+
+    def affine(self, maps: Sequence[Affine], values: bool = True) -> Sequence[Tensor]:
+        """What maps of the features give; in one product, and with the values unless these are not wanted."""
+        own = self.theta.affine if values and "rows" not in vars(self) else None
+        # Values that are wider than x might not be made at all; and in `weigh`, x is not what they are made of.
+        if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
+            joined = own, *maps
+            if joins(self.x, joined):
+                vars(self)["rows"], *found = affine(self.x, joined)
+                return found
+        return affine_each(self.x, maps)
+
+
+def affine_each(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
+    """What maps of some features give, in one product where that is small."""
+    if len(maps) > 1 and joins(x, maps):
+        return affine(x, maps)
+    return [all_heads(x, *one) for one in maps]
 
 
 _ALL = slice(None)
@@ -87,6 +107,16 @@ class Content:
         content = copy(self)
         vars(content).update(changes)
         return content
+
+    def affine(self, of_source: Sequence[Affine], of_target: Sequence[Affine] = ()) -> Sequence[Tensor]:
+        """What maps of the sources' features give, and then maps of the targets'; in as few products as may be."""
+        inputs, values = self.inputs, self.members is not None
+        if not (of_source or of_target):
+            return ()
+        if not of_target or self.of_target is self.x:
+            return inputs.affine((*of_source, *of_target), values)
+        of_sources = inputs.affine(of_source, values) if of_source else ()
+        return *of_sources, *affine_each(self.of_target, of_target)
 
     @property
     def projected(self) -> Tensor:

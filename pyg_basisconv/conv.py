@@ -217,9 +217,7 @@ class BasisConv(MessagePassing):
         seen = witness(call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose_alike(bound)
-        ways = self._ways(call, bound, chosen)
-        if observed and bound.graph is not None:
-            ways = ways._replace(later=partial(_observed, bound.graph, bound.reads, chosen))
+        ways = self._ways(call, bound, chosen, observed)
         self._programs.keep(key, call, ways.later, seen)
         y = ways.now()
         return (y, bound.family.matrices) if observed else y
@@ -256,7 +254,7 @@ class BasisConv(MessagePassing):
         special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
         return None if special else bound.family.content_step(self.theta, chosen.order)
 
-    def _ways(self, call: Call, bound: Binding, chosen: Plan) -> Ways:
+    def _ways(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Ways:
         """How a call is evaluated that is bound and planned, and the program for calls like it."""
         inputs, family, graph, reads = bound
         kept = None if graph is None else family  # a family that was given is in each call
@@ -266,10 +264,11 @@ class BasisConv(MessagePassing):
             return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
-            return Ways(
-                partial(content_step.run, inputs, self.bias), partial(_on_content, graph, reads, content_step.again)
-            )
+            later = partial(_on_content, graph, reads, content_step.again, observed)
+            return Ways(partial(content_step.run, inputs, self.bias), later)
         now = partial(self._in_order, inputs, family, chosen)
+        if graph is not None and observed:
+            return Ways(now, partial(_observed, graph, reads, chosen))
         if graph is not None and self.basis.reads_content:
             return Ways(now, partial(_on_graph, graph, reads, chosen))
         return Ways(now, partial(_with_family, kept, reads, chosen))
@@ -487,12 +486,18 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
 
 
-def _on_content(graph: Graph, reads: Reader, again: Callable[..., Tensor | None], layer: BasisConv, call: Call) -> Any:
-    """One step, on a family that is computed from the content of the call."""
+def _on_content(
+    graph: Graph, reads: Reader, again: Callable[..., Any], observed: bool, layer: BasisConv, call: Call
+) -> Any:
+    """One step, on a family that is computed from the content of the call; with it, where it is observed."""
     modules = layer._modules
-    content = content_of(layer, call, graph, Inputs(reads(call.x), modules["theta"]))
-    y = again(modules["basis"], content, parameter(layer, "bias"))
-    return layer.evaluate(*call) if y is None else y
+    content = content_of(layer, call, graph, Inputs(reads(call.x), modules["theta"]), observed)
+    found = again(modules["basis"], content, parameter(layer, "bias"))
+    if found is None:
+        return layer.evaluate(*call, observed=observed)
+    if observed:
+        found[1].origin = modules["basis"], graph.holding(content)
+    return found
 
 
 def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
@@ -507,6 +512,4 @@ def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call:
 def _observed(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Any:
     """The same, with the family."""
     bound = bind_content(layer, call, graph, reads, observed=True)
-    step = layer._content_step(bound, chosen)
-    y = None if step is None else step.run(bound.inputs, parameter(layer, "bias"))
-    return layer._in_order(bound.inputs, bound.family, chosen) if y is None else y, bound.family.matrices
+    return layer._in_order(bound.inputs, bound.family, chosen), bound.family.matrices

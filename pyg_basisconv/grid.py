@@ -63,9 +63,9 @@ class GridConv(BasisConv):
             reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")
         return bound
 
-    def _ways(self, call: Call, bound: Binding, chosen: Plan) -> Ways:
+    def _ways(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Ways:
         if not call.image:
-            return super()._ways(call, bound, chosen)
+            return super()._ways(call, bound, chosen, observed)
         on, family = self._on_images(call, bound, chosen), bound.family
         targets = family.target_grid
         if on is not None:

@@ -45,7 +45,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv, GATConv, GATv2Conv, TransformerConv
 
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, bases, mechanisms, theta
 
 PATHS = ("auto", "a_first", "theta_first", "native", "phi", "message", "message/a_first")
 REFUSED = ("native", "phi")  # the orders that some attentions cannot take
@@ -1243,3 +1243,37 @@ def test_the_oracle_is_feastnet() -> None:
 CHECKS: dict[str, Callable[..., None]] = {
     name.removeprefix("check_"): check for name, check in list(globals().items()) if name.startswith("check_")
 }
+
+
+BY_ROWS: dict[str, Callable[[], mechanisms.Mechanism]] = {
+    "dot": lambda: mechanisms.Dot(3, bias=True),
+    "additive": lambda: mechanisms.Additive(bias=True) + mechanisms.Relative(period=1),
+    "constant": lambda: mechanisms.Relative(period=1),
+}
+
+
+@pytest.mark.parametrize("mechanism", ["dot", "additive"])
+def test_what_is_frozen_has_no_gradient_beside_what_learns(mechanism: str) -> None:
+    conv = BasisConv(4, 6, bases.Attention(2, BY_ROWS[mechanism](), bases.Adjacency()), theta.Heads(bias=True)).double()
+    for parameter in conv.basis.parameters():
+        parameter.requires_grad_(False)
+    x, edges = torch.randn(6, 4, dtype=torch.float64), torch.tensor(EDGES).t()
+    for _ in range(3):
+        y, A = conv(x, edges, return_attention=True)
+        assert y.requires_grad
+        assert not A.to_dense().requires_grad
+
+
+@pytest.mark.parametrize("mechanism", ["additive", "constant"])
+def test_weights_stay_when_parameters_change(mechanism: str) -> None:
+    conv = BasisConv(
+        4, 6, bases.Attention(2, BY_ROWS[mechanism](), bases.Adjacency(), normalize="sigmoid"), theta.Heads()
+    ).double()
+    x, edges = torch.randn(6, 4, dtype=torch.float64), torch.tensor(EDGES).t()
+    for _ in range(2):
+        _, A = conv(x, edges, return_attention=True)
+        before = A.weights().detach().clone()
+        with torch.no_grad():
+            for parameter in conv.parameters():
+                parameter.add_(1)
+        assert_close(A.weights(), before, rtol=0, atol=0)

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pyg_basisconv import BasisConv, bases
-from pyg_basisconv.kernels import Meetings, Pattern, gather_matmul, sddmm, spmm, tiled
+from pyg_basisconv.kernels import Affine, Meetings, Pattern, affine, gather_matmul, sddmm, spmm, tiled
 
 SHAPES = {
     # M, N, E
@@ -256,3 +256,35 @@ def test_typed_edges_that_meet_once_are_gathered() -> None:
         (edge_index, edge_type, torch.rand(5, dtype=torch.float64)),
     ):
         assert bases.Edges(2).bind(edges, weight, types, dtype=torch.float64).meetings is None
+
+
+@pytest.mark.parametrize("lead", [(), (2,)], ids=["rows", "batch"])
+@pytest.mark.parametrize("biases", ["all", "some", "none"])
+def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None:
+    torch.manual_seed(0)
+    shapes, scales = [(3, 4, 2), (3, 4, 2), (5, 4), (1, 4, 7)], (1.0, 0.5, 1.0, -2.0)
+    weights = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
+    widths = [s[0] * s[2] if len(s) == 3 else s[0] for s in shapes]
+    there = [biases == "all" or (biases == "some" and i % 2 == 0) for i in range(4)]
+    shifts = [
+        torch.randn(n, dtype=torch.float64).requires_grad_() if b else None for n, b in zip(widths, there, strict=True)
+    ]
+    x = torch.randn(*lead, 6, 4, dtype=torch.float64).requires_grad_()
+    leaves = [t for t in (x, *weights, *shifts) if t is not None]
+    maps = [Affine(*one) for one in zip(weights, shifts, scales, strict=True)]
+
+    def each() -> list[Tensor]:
+        found = []
+        for w, b, s in maps:
+            members = [w] if w.dim() == 2 else [member.t() for member in w]
+            y = torch.cat([x @ member.t() for member in members], -1)
+            found.append(s * (y if b is None else y + b))
+        return found
+
+    for found, expected in zip(affine(x, maps), each(), strict=True):
+        assert_close(found, expected)
+    with torch.no_grad():
+        for found, expected in zip(affine(x, maps), each(), strict=True):
+            assert_close(found, expected)
+    assert gradcheck(lambda *_: tuple(affine(x, maps)), leaves)
+    assert gradgradcheck(lambda *_: tuple(affine(x, maps)), leaves)

@@ -16,7 +16,7 @@ from ..entries import Entries
 from ..errors import reject
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.activations import seen, seen_tanh
-from ..kernels.all_pairs import later_hidden, pair_attention, pair_product, pair_weights
+from ..kernels.all_pairs import by_heads, later_hidden, pair_attention, pair_product, pair_rows, pair_weights
 from ..kernels.attend import Side, Weights
 from ..kernels.onepass import gates, one_pass_fits
 from ..kernels.op import autocasting
@@ -27,6 +27,8 @@ from ..theta import Theta
 
 # Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
 BLOCK = 1 << 20
+# Weights of all pairs that are held where they are asked for; beyond, those of a mask are evaluated in turns.
+PAIRS = 1 << 26
 # Entries of one copy that are evaluated together, on the CPU and on CUDA; it bounds the memory, and is otherwise
 # indifferent from 1 << 20 on.
 RUN = (1 << 23, 1 << 26)
@@ -320,19 +322,34 @@ class BoundAttention(MemberByMember):
         e, plain = self.entries, self.entries.bias is None and self._of_products
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
             return None
+        K, dtype, weighted, numbered = self.K, self.dtype, self.weighted, self.numbered
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            if not self.observed:
-                return _natively(self.score, self.normalize, e, self.dropout[0], inputs, bias)
-            z = inputs.rows
-            return _joined(pair_product(self.pair_weights().to(z.dtype), _by_heads(z, self.K, z.dtype)), inputs, bias)
+            if self.observed:
+                return self._on_pairs(inputs, bias)
+            return _natively(self.score, self.normalize, e, self.dropout[0], inputs, bias)
 
-        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.weighted and e.has_weight:
                 return None
-            return _natively(basis.scores(content, e), basis.normalize, e, basis.drawn()[0], content.inputs, bias)
+            score, normalize, dropout = basis.scores(content, e), basis.normalize, basis.drawn()
+            if not content.observed:
+                return _natively(score, normalize, e, dropout[0], content.inputs, bias)
+            if normalize != "source" or dropout[0] or not isinstance(score.scoring, ProductScores):
+                return None
+            about = content.batch, normalize, dropout, weighted, dtype, True, numbered
+            family = BoundAttention(K, score, e, *about)
+            return family._on_pairs(content.inputs, bias), family
 
         return ContentStep(run, again)
+
+    def _on_pairs(self, inputs: Inputs, bias: Tensor | None) -> Tensor:
+        """All pairs in one step, whose weights are held."""
+        key, query = self.score.rows
+        assert key is not None
+        assert query is not None
+        y, self._pair_weights = pair_rows(query, key, inputs.rows, self.K, self.entries.causal, weighted=True)
+        return _joined(y, inputs.theta, bias)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         if order == "native":
@@ -412,7 +429,7 @@ class BoundAttention(MemberByMember):
     def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
         if self._of_products and self.entries.bias is None:
-            key, query = (_by_heads(cast(Tensor, t), self.K, dtype) for t in self.score.rows)
+            key, query = (by_heads(cast(Tensor, t), self.K).to(dtype) for t in self.score.rows)
             return query, key, None
         e, dots = self.entries, self.score.dots
         assert dots is not None
@@ -437,7 +454,7 @@ class BoundAttention(MemberByMember):
     @property
     def few_pairs(self) -> bool:
         """Whether the weights of all pairs may be held, and are made in a dtype wide enough."""
-        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= BLOCK
+        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= PAIRS
 
     def pair_weights(self) -> Tensor:
         """(B, K, N, M) the weights of all pairs; made once, so that a layer and who looks at it have the same."""
@@ -451,7 +468,7 @@ class BoundAttention(MemberByMember):
     @property
     def holds_pairs(self) -> bool:
         """Whether the weights of all pairs are what is written out."""
-        return self.is_native and self.few_pairs and not self.dropout[0]
+        return self._pair_weights is not None or (self.is_native and self.few_pairs and not self.dropout[0])
 
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
@@ -461,8 +478,9 @@ class BoundAttention(MemberByMember):
 
     def mean(self) -> Tensor:
         """The mean of the matrices, written out, (*, M, N)."""
-        if self.holds_pairs and len(self.batch) == 1:
-            return self.pair_weights().mean(1).to(self.dtype).transpose(-1, -2)
+        if len(self.batch) == 1 and self.holds_pairs:
+            mean = self.pair_weights().mean(1)
+            return (mean if mean.dtype == self.dtype else mean.to(self.dtype)).mT
         return self.to_dense().mean(0)
 
 
@@ -495,11 +513,12 @@ def _in_rows(
     values: Tensor | None = None,
 ) -> Tensor | None:
     """Theta first, members side by side from beginning to end; None where scores do not stand so."""
-    theta, z, (p, seed) = inputs.theta, inputs.rows, dropout
+    theta, (p, seed) = inputs.theta, dropout
     scored, K, factor = _scored(score, normalize), theta.K, entries.weight if weighted else None
     if scored is None or scored.scoring is None:
         return None
     tensors = [None if t is None else wide(t) for t in scored.rows]
+    z = inputs.rows  # which what is scored may have been made with
     factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:
         kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()
@@ -514,23 +533,18 @@ def _natively(
     """All pairs by the vendor's kernel, members side by side before and after; None where scores do not stand so."""
     if normalize != "source" or not isinstance(score.scoring, ProductScores):
         return None
-    value, K = inputs.rows, inputs.theta.K
-    key, query = (_by_heads(cast(Tensor, t), K, value.dtype) for t in score.rows)
-    return _joined(pair_attention(query, key, None, _by_heads(value, K, value.dtype), p, entries.causal), inputs, bias)
+    key, query = score.rows
+    assert key is not None
+    assert query is not None
+    y, _ = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, p=p)
+    return _joined(y, inputs.theta, bias)
 
 
-def _joined(y: Tensor, inputs: Inputs, bias: Tensor | None) -> Tensor:
-    """What the parameter makes of products (B, K, N, D)."""
-    y = inputs.theta.join(y.transpose(1, 2).flatten(2), bias)
+def _joined(y: Tensor, theta: Theta, bias: Tensor | None) -> Tensor:
+    """What the parameter makes of products that stand by rows."""
+    y = theta.join(y, bias)
     # A view that was made without gradients may not be written to with them.
     return y if y._base is None or torch.is_grad_enabled() else y.detach()
-
-
-def _by_heads(rows: Tensor, K: int, dtype: torch.dtype) -> Tensor:
-    """(B, M, K d) -> (B, K, M, d), a view."""
-    B, M, width = rows.shape
-    rows = rows if rows.dtype == dtype else rows.to(dtype)
-    return rows.view(B, M, K, width // K).transpose(1, 2)
 
 
 def _itself(bound: BoundBasis) -> BoundBasis:

@@ -87,7 +87,7 @@ class Attending(Whole):
             N = targets(edge_index, source) if size is None else size[1]
             x = (source, source.new_zeros(N, self.blind))
         replies = self.replies(call.get("return_attention_weights"))
-        y, A = self.attend(x, ends, z, (M, N), replies, call)
+        y, A = self.attend(x, ends, z, None if size is None and N is None else (M, N), replies, call)
         y = self.finish(y, target, call)
         return (y, self.reply(A, ends, call)) if replies else y
 
@@ -98,22 +98,25 @@ class Attending(Whole):
                 "edge_index: expected a (2, E) tensor where loops with features are added, got a SparseTensor; "
                 "pass the edges as (2, E), or make the layer with add_self_loops=False"
             )
-        return read_ends(edge_index, self.loops is not None, count, self.conv.flow)
+        conv: Any = self._modules["conv"]
+        return read_ends(edge_index, self.loops is not None, count, conv.flow)
 
     def attend(
         self, x: Any, ends: Ends, z: Tensor | None, size: Any, needed: bool, call: dict[str, Any]
     ) -> tuple[Tensor, Any]:
         """The result of the attention, and its weights where they are needed."""
         weight = call.get("edge_weight")
-        if not needed and self.gated and z is not None:
+        if z is not None and not needed and self.gated:
             y = self._gated(Call(x, ends.edges, weight, edge_attr=z, size=size))
             if y is not None:
                 return y, None
-        if not (needed or self.values is not None):
-            return self.conv(x, ends.edges, weight, edge_attr=z, size=size), None
-        y, A = self.conv(x, ends.edges, weight, edge_attr=z, size=size, return_attention=True)
-        if self.values is not None and z is not None:
-            y = y + self.values.gather(A.incidence, self.values.project(z))
+        parts: Any = self._modules
+        conv, values = parts["conv"], parts.get("values")
+        if not (needed or values is not None):
+            return conv(x, ends.edges, weight, edge_attr=z, size=size), None
+        y, A = conv(x, ends.edges, weight, edge_attr=z, size=size, return_attention=True)
+        if values is not None and z is not None:
+            y = y + values.gather(A.incidence, values.project(z))
         return y, A
 
     @property
@@ -165,7 +168,8 @@ class Attending(Whole):
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         """What is done with the sum over the edges."""
-        return y if self.root is None or target is None else y + self.root(target)
+        root = self._modules.get("root")
+        return y if root is None or target is None else y + root(target)
 
     def replies(self, asked: Any) -> bool:
         """Whether the call returns the weights too."""

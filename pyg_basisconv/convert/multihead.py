@@ -48,6 +48,7 @@ class Multihead(Whole, nn.MultiheadAttention):
         self.embed_dim, self.num_heads, self.head_dim = E, H, D
         self.kdim, self.vdim, self.batch_first, self.dropout = layer.kdim, layer.vdim, layer.batch_first, layer.dropout
         self.own_row, self.zero_row = layer.bias_k is not None, bool(layer.add_zero_attn)
+        self.rows = self.own_row + self.zero_row  # how many sources the layer adds
         weights, biases = _projections(layer)
         self.lifted = self.rows > 0 and biases is not None  # the biases are then rows of the matrices
         if self.rows:
@@ -79,11 +80,6 @@ class Multihead(Whole, nn.MultiheadAttention):
         if layer.out_proj.bias is not None:
             self.conv.bias = own(layer.out_proj.bias, layer.out_proj.bias)
 
-    @property
-    def rows(self) -> int:
-        """How many sources the layer adds."""
-        return self.own_row + self.zero_row
-
     def forward(
         self,
         query: Tensor,
@@ -114,7 +110,9 @@ class Multihead(Whole, nn.MultiheadAttention):
         turned = not self.batch_first and query.dim() == 3
         given = [query, key] if key is value else [query, key, value]
         sides = [t.transpose(0, 1) if turned else t for t in given]
-        mask, valid = self._masks(attn_mask, key_padding_mask, sides)
+        mask, valid = None, None
+        if not (attn_mask is None and key_padding_mask is None):
+            mask, valid = self._masks(attn_mask, key_padding_mask, sides)
         if self.rows:
             sides = [self._with_ones(sides[0]), *map(self._with_rows, sides[1:])]
         if key is value:
@@ -128,7 +126,7 @@ class Multihead(Whole, nn.MultiheadAttention):
         if not need_weights:
             return y, None
         if average_attn_weights:
-            return y, A.mean().transpose(-1, -2)
+            return y, A.mean().mT
         return y, A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:

@@ -57,11 +57,11 @@ class Skipping(Attending):
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         if not self.root_weight:
             return y
-        assert self.root is not None
-        skip = self.root(target)
-        if self.lin_beta is None:
+        parts: Any = self._modules
+        skip, mixture = parts["root"](target), parts.get("lin_beta")
+        if mixture is None:
             return y + skip
-        beta = self.lin_beta(torch.cat([y, skip, y - skip], dim=-1)).sigmoid()
+        beta = mixture(torch.cat([y, skip, y - skip], dim=-1)).sigmoid()
         return beta * skip + (1 - beta) * y
 
     def replies(self, asked: Any) -> bool:

@@ -89,6 +89,8 @@ class Whole(nn.Module):
 def check_forms(given: dict[str, Any]) -> None:
     """Rejects arguments in a form that nothing here reads, before anything is made of them."""
     for name, value in given.items():
+        if value is None:
+            continue
         if type(value) is tuple or type(value) is list:
             for part in value:
                 check_form(name, part, sparse=True)

@@ -2,7 +2,7 @@
 
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
-from .dense import matmul, matmuls
+from .dense import Affine, affine, matmul, matmuls
 from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
@@ -13,6 +13,7 @@ from .tiled import Meetings, gather_matmul
 from .typed import Pairs, typed_matmul
 
 __all__ = [
+    "Affine",
     "Meetings",
     "Pairs",
     "Pattern",
@@ -21,6 +22,7 @@ __all__ = [
     "ProjectedScores",
     "TermScores",
     "a_first",
+    "affine",
     "at_entries",
     "attend",
     "attention",

@@ -1,14 +1,26 @@
 """Attention between all pairs: the vendor's kernel, with the derivatives that it has not."""
 
+from collections.abc import Callable, Sequence
+from itertools import compress
+from struct import Struct
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 from torch.nn import functional as F
 
 from ..errors import reject
 from ..portable import portable
-from .op import derivative
+from .onepass import kernel
+from .op import derivative, wide
+
+_CALL = Struct("=24q")  # `PairCall` in the kernels
+_PLAIN = (Tensor, Parameter)
+_FEW = (
+    1 << 18
+)  # products of numbers up to which the compiled kernels are faster than the vendor's, who holds no weights
+_WIDEST = 64  # channels of a head up to which they are taken where weights are held
 
 
 def pair_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,6 +64,130 @@ class _Twice(torch.autograd.Function):
             return pair_weights(query, key, later_hidden(bias, query, key) if ctx.causal else bias) @ value
 
         return None, *derivative(plain, (query, key, value, bias), grad), None, None
+
+
+class _Pairs(torch.autograd.Function):
+    """See `pair_rows`; by the compiled kernels, which make the weights again on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        ctx.set_materialize_grads(False)
+        y, weight, stats = _compiled(query, key, value, heads, causal, weighted, True)
+        ctx.save_for_backward(query, key, value, stats)
+        ctx.given = heads, causal
+        return y, weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, down: Tensor | None) -> tuple[Tensor | None, ...]:
+        query, key, value, stats = ctx.saved_tensors
+        heads, causal = ctx.given
+        if torch.is_grad_enabled():
+            there = [t is not None for t in (grad, down)]
+
+            def plain(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+                return list(compress(_plain_rows(query, key, value, heads, causal), there))
+
+            ends = [t for t in (grad, down) if t is not None]
+            return *derivative(plain, (query, key, value), ends), None, None, None
+        B, N, _ = query.shape
+        grad = value.new_zeros(B, N, value.shape[2]) if grad is None else grad.resolve_neg().contiguous()
+        down = None if down is None else down.resolve_neg().contiguous()
+        found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (query, key, value)]
+        _call("pair_backward", (query, key, value), heads, causal, (None, None, stats, grad, down, *found))
+        return *found, None, None, None
+
+
+def _compiled(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool, keep: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The sums, the weights, if these are wanted, and what is to be kept for the way back, if it is."""
+    B, N, _ = query.shape
+    y = value.new_empty(B, N, value.shape[2])
+    weight = value.new_empty(B, heads, N, key.shape[1]) if weighted else None
+    stats = value.new_empty(B, heads, N, 2) if keep else None
+    _call("pair_forward", (query, key, value), heads, causal, (y, weight, stats, *[None] * 5))
+    return y, weight, stats
+
+
+def _call(
+    name: str, sides: tuple[Tensor, Tensor, Tensor], heads: int, causal: bool, others: Sequence[Tensor | None]
+) -> None:
+    query, key, value = sides
+    (B, N, width), (C, M, other), (F, L, values) = query.shape, key.shape, value.shape
+    if not (B == C == F and M == L and width == other) or width % heads or values % heads or (causal and N != M):
+        shapes = tuple(query.shape), tuple(key.shape), tuple(value.shape)
+        reject("x", f"rows of {heads} heads of the same sequences", shapes, "pass those of this parameter")
+    numbers = [B, heads, N, M, width // heads, values // heads, causal]
+    for t in sides:
+        numbers += t.data_ptr(), t.stride(0), t.stride(1)
+    found = kernel(name, query.dtype)
+    assert found is not None
+    if found(_CALL.pack(*numbers, *[0 if t is None else t.data_ptr() for t in others])):
+        raise MemoryError
+
+
+def _takes(query: Tensor, key: Tensor, value: Tensor, heads: int, weighted: bool) -> bool:
+    """Whether the compiled kernels take these: not wide heads, nor many pairs whose weights nobody wants."""
+    if kernel("pair_forward", query.dtype) is None or torch._C._len_torch_dispatch_stack():
+        return False
+    numbers, widest = query.numel() * key.shape[1], max(query.shape[2], value.shape[2])
+    if not (numbers and value.numel()) or widest > heads * _WIDEST or (numbers > _FEW and not weighted):
+        return False
+    for t in (query, key, value):
+        if type(t) not in _PLAIN or t.dtype != query.dtype or not t.is_cpu or t.stride(2) != 1 or t.is_neg():
+            return False
+    return True
+
+
+def by_heads(rows: Tensor, heads: int) -> Tensor:
+    """(B, M, K d) -> (B, K, M, d), a view."""
+    B, M, width = rows.shape
+    return rows.view(B, M, heads, width // heads).transpose(1, 2)
+
+
+def _plain_rows(query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool) -> tuple[Tensor, Tensor]:
+    """By operations that have any derivatives."""
+    q, k, v = (by_heads(t, heads) for t in (query, key, value))
+    q, k = q.to(wide(q)), k.to(wide(k))
+    weight = pair_weights(q, k, later_hidden(None, q, k) if causal else None)
+    return pair_product(weight.to(v.dtype), v).transpose(1, 2).flatten(2), weight
+
+
+# What `Function.apply` does besides is for transforms of `torch.func`, under which this is not called.
+_record: Callable[..., tuple[Tensor, Tensor | None]] = super(torch.autograd.Function, _Pairs).apply  # type: ignore[misc]
+
+
+def pair_rows(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool = False, p: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """Attention between all pairs whose heads stand side by side at each place, and its weights.
+
+    Args:
+        query: (B, N, K d), scaled.
+        key: (B, M, K d).
+        value: (B, M, K D).
+        heads: K.
+        causal: whether targets do not look at sources that come after them.
+        weighted: whether the weights are wanted.
+        p: the probability that a weight is dropped, where they are not.
+
+    Returns:
+        (B, N, K D), and (B, K, N, M) or None.
+
+    >>> y, weight = pair_rows(torch.zeros(1, 2, 3), torch.zeros(1, 4, 3), torch.ones(1, 4, 6), 3, False, True)
+    >>> y.shape, weight.shape, weight[0, 0, 0]
+    (torch.Size([1, 2, 6]), torch.Size([1, 3, 2, 4]), tensor([0.2500, 0.2500, 0.2500, 0.2500]))
+    """
+    if not p and _takes(query, key, value, heads, weighted):
+        if torch.is_grad_enabled():
+            return _record(query, key, value, heads, causal, weighted)
+        return _compiled(query, key, value, heads, causal, weighted, False)[:2]
+    if weighted:
+        return _plain_rows(query, key, value, heads, causal)
+    q, k, v = (by_heads(t if t.dtype == value.dtype else t.to(value.dtype), heads) for t in (query, key, value))
+    return pair_attention(q, k, None, v, p, causal).transpose(1, 2).flatten(2), None
 
 
 def later_hidden(bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor:

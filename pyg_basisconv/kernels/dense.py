@@ -1,13 +1,16 @@
 """Dense products of many rows with narrow matrices."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..portable import portable
 from .op import autocasting
+
+_SMALL = 1 << 20  # numbers that several maps give, up to which they are one product
 
 
 class _Products(torch.autograd.Function):
@@ -85,6 +88,61 @@ def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
         return y
     y = y.view(*laid_out[0].shape[:-1], y.shape[-1])
     return y.movedim(0, -2) if beside else y
+
+
+class Affine(NamedTuple):
+    r"""The maps :math:`x W_k + b_k` of K members, side by side, times a number.
+
+    weight: W, (K, P, D), or (K, P) where D = 1; bias: b, as many numbers as a row of the result, or None; scale: the
+    number.
+    """
+
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+
+    @property
+    def matrix(self) -> Tensor:
+        """(K D, P)."""
+        weight = self.weight
+        return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
+
+
+def joins(x: Tensor, maps: Sequence[Affine]) -> bool:
+    """Whether `affine` is to be asked for several maps of the same rows."""
+    if x.layout != torch.strided or portable():  # whose sizes may be symbols
+        return False
+    numbers, learns = 0, maps[0].weight.requires_grad
+    for weight, bias, _ in maps:
+        if weight.requires_grad != learns or not (bias is None or bias.requires_grad == learns):
+            return False  # what is frozen has a result without a record, which the others would give it
+        numbers += weight.numel()
+    return 0 < x.numel() * numbers <= _SMALL * x.shape[-1] ** 2
+
+
+def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
+    """What several maps give, in one product: (*, M, P) -> (*, M, K D) each; where they are to be joined, see `joins`.
+
+    >>> one, two = affine(torch.ones(2, 3), [Affine(torch.ones(1, 3)), Affine(torch.ones(2, 3, 4), None, 0.5)])
+    >>> one.flatten(), two.shape, two[0, 0]
+    (tensor([3., 3.]), torch.Size([2, 8]), tensor(1.5000))
+    """
+    P, biases = x.shape[-1], [bias for _, bias, _ in maps if bias is not None]
+    widths = [weight.numel() // P for weight, _, _ in maps]
+    matrix = _joined([weight if weight.dim() == 2 else weight.mT for weight, _, _ in maps], P)
+    if biases and len(biases) < len(maps):
+        biases = [x.new_zeros(w) if b is None else b for (_, b, _), w in zip(maps, widths, strict=True)]
+    found = F.linear(x, matrix, _joined(biases) if biases else None).split_with_sizes(widths, -1)
+    return [y if scale == 1 else y * scale for y, (_, _, scale) in zip(found, maps, strict=True)]
+
+
+def _joined(parts: list[Tensor], *width: int) -> Tensor:
+    """Rows of several tensors, of a given width, above each other; numbers, where no width is given."""
+    dim = 1 + len(width)
+    if len({t.shape[1:] for t in parts}) > 1:
+        parts = [t if t.dim() == dim else t.reshape(-1, *width) for t in parts]
+    found = torch.cat(parts)
+    return found if found.dim() == dim else found.view(-1, *width)
 
 
 def whole(blocks: Tensor) -> Tensor:

@@ -55,13 +55,13 @@ class Form(NamedTuple):
 
 
 @cache
-def _kernel(name: str, dtype: torch.dtype) -> Kernel | None:
-    """One of the kernels, for numbers of a dtype; None where they were not built."""
-    if KERNELS is None:
+def kernel(name: str, dtype: torch.dtype) -> Kernel | None:
+    """One of the kernels, for numbers of a dtype; None where there is none, as where they were not built."""
+    if KERNELS is None or dtype not in _DTYPES:
         return None
-    kernel = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # other threads run meanwhile
-    kernel.argtypes, kernel.restype = (ctypes.c_char_p,), ctypes.c_int
-    return kernel
+    found = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # other threads run meanwhile
+    found.argtypes, found.restype = (ctypes.c_char_p,), ctypes.c_int
+    return found
 
 
 def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
@@ -71,7 +71,7 @@ def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool
 
 def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
     """Whether the kernels take these tensors, factors among them, and this pattern."""
-    if form is None or z.dtype not in _DTYPES or not z.is_cpu or _kernel("attend_forward", z.dtype) is None:
+    if form is None or z.dtype not in _DTYPES or not z.is_cpu or kernel("attend_forward", z.dtype) is None:
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False  # what looks on sees torch's operations only
@@ -79,13 +79,10 @@ def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int
         return False
     if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
         return False
-    return all(
-        t is None or (type(t) in _PLAIN and t.dtype == z.dtype and t.is_cpu and not t.is_neg()) for t in (z, *tensors)
-    )
-
-
-def _address(t: Tensor | None) -> int:
-    return 0 if t is None else t.data_ptr()
+    for t in (z, *tensors):
+        if t is not None and (type(t) not in _PLAIN or t.dtype != z.dtype or not t.is_cpu or t.is_neg()):
+            return False
+    return True
 
 
 def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
@@ -95,11 +92,6 @@ def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
     if t.shape != (rows, width):
         reject("tensors", f"{rows} rows of {width}", tuple(t.shape), "pass those of this pattern")
     return t.data_ptr(), t.stride(0)
-
-
-def laid_out(t: Tensor | None) -> Tensor | None:
-    """The same rows, the numbers of each side by side."""
-    return t if t is None or t.stride(-1) == 1 else t.contiguous()
 
 
 def gates(form: Form, normalised: bool, c: int, width: int) -> bool:
@@ -159,31 +151,30 @@ class Attend:
                     "tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass those of this parameter"
                 )
         sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
+        addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
-            *(ptr.data_ptr(), index.data_ptr(), *across),
-            *(z.data_ptr(), *sides, *map(_address, vectors), _address(factor), *strides),
+            *(*addresses[:2], *across, addresses[2], *sides, *addresses[3:6], *strides),
             *_rows(self.values, E, c),
-            *map(_address, made),
-            *map(_address, back),
+            *addresses[6:],
         )
-        kernel = _kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
-        assert kernel is not None
-        code = kernel(call)
+        found = kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
+        assert found is not None
+        code = found(call)
         if code == _OUT_OF_RANGE:
             reject("index", f"integers from 0 to {M - 1}", extremes(index), "correct the edges")
         if code:
             raise MemoryError
 
-    def forward(self, keep: bool) -> list[Tensor | None]:
+    def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """The sums, (N, c W), and what is to be kept for the way back, if it is."""
         z, c, N = self.z, self.c, self.pattern.N
         terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
         stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
         if keep and self.gates and self.terms[1] is not None:
             stats = z.new_empty(N, c)
-        made = [terms, z.new_empty(N, z.shape[1]), stats]
+        made = terms, z.new_empty(N, z.shape[1]), stats
         self._run("forward", (0, 0, 0), made, [None] * 10)
         return made
 

@@ -13,13 +13,15 @@ LIBRARY = torch.library.Library("basisconv", "DEF")
 _PLAIN = (Tensor, Parameter)
 
 
-def derivative(plain: Callable[..., Tensor], inputs: Sequence[Any], grad: Tensor) -> tuple[Tensor | None, ...]:
+def derivative(
+    plain: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Any], grad: Tensor | Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
     """That of a plain form by its inputs, None for those that need none; to be differentiated again, and transformed.
 
     Args:
         plain: of the inputs.
         inputs: tensors, and whatever else it takes.
-        grad: of its result.
+        grad: of its result, or of each of its results.
     """
     with torch.enable_grad():
         # Views: what one input is made of another is not to be followed.

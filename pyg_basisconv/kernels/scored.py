@@ -5,7 +5,7 @@ Everything here is node-major: what the c heads have at a node, or at an entry, 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, gates, laid_out, takes
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, gates, takes
 from .op import derivative, wide
 from .pattern import Pattern
 
@@ -343,7 +343,6 @@ class _OnePass(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> Tensor:
         terms, y, stats = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
-        assert y is not None
         # The derivative of a softmax reads the sums, and the caller may write to what it gets.
         held = y.clone() if normalised else None
         ctx.save_for_backward(z, factor, values, terms, held, stats, *tensors)
@@ -375,13 +374,9 @@ def _one_pass(
     tensors: Tensors,
 ) -> Attend:
     source, target, entry, *vectors = form.spread(tensors)
-    terms = (
-        laid_out(source),
-        laid_out(target),
-        laid_out(entry),
-        *(None if v is None else v.contiguous() for v in vectors),
-    )
-    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, laid_out(values))
+    terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
+    terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
+    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
 
 
 # What `Function.apply` does besides is for transforms of `torch.func`, under which these are not called.
@@ -436,9 +431,8 @@ def scored_attention(
         if recorded:
             y = _record_one_pass(form, scoring, normalised, pattern, c, table, factor, values, *tensors)
         else:
-            call = _one_pass(form, normalised, pattern, c, table, factor, values, tensors)
-            y = cast(Tensor, call.forward(keep=False)[1])
-        return y.to(z.dtype)
+            _, y, _ = _one_pass(form, normalised, pattern, c, table, factor, values, tensors).forward(keep=False)
+        return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     if recorded:

@@ -264,7 +264,8 @@ class Combination(Mechanism):
 
     def scores(self, content: Content, entries: Entries) -> list[Score]:
         """The scores of the parts."""
-        return [part.score(content, entries) for part in self.parts]  # type: ignore[operator]
+        parts: Any = self._modules["parts"]
+        return [part.score(content, entries) for part in parts._modules.values()]
 
 
 class Sum(Combination):

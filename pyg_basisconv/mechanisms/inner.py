@@ -10,10 +10,10 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_flags, reject
-from ..kernels import ProductScores, hidden, inner
+from ..kernels import Affine, ProductScores, hidden, inner
 from ..portable import portable
-from ..theta.base import project
-from ..theta.heads import all_heads, split_heads
+from ..theta.base import own, project
+from ..theta.heads import split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
 from .edges import edge_rows
 from .rows import RowScore
@@ -152,18 +152,17 @@ class Dot(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         # Scaled while it is small: a matrix, and not the queries that it gives.
         scale = self.key_width**-0.5 if self.scale is None else self.scale
-        H = cast(Sizes, self.sizes).heads
+        assert self.sizes is not None
+        H = self.sizes.heads
         if self.projected:
-            sides = content.projected_rows, content.projected_target_rows * scale
+            key, query = content.projected_rows, content.projected_target_rows * scale
         else:
-            bias = (self.key_bias, self.query_bias) if self.has_bias else (None, None)
-            sides = (
-                all_heads(content.x, self.key, bias[0]),
-                all_heads(content.of_target, self.query, bias[1], scale),
-            )
-        if not self.edge_dim and not portable() and all(side.shape[:-2] == content.batch for side in sides):
-            return ProductRows(*sides, H)
-        key, query = (split_heads(side, H) for side in sides)
+            bias = (own(self, "key_bias"), own(self, "query_bias")) if self.has_bias else (None, None)
+            maps = Affine(own(self, "key"), bias[0]), Affine(own(self, "query"), bias[1], scale)
+            key, query = content.affine(maps[:1], maps[1:])
+        if not self.edge_dim and not portable() and key.shape[:-2] == query.shape[:-2] == content.batch:
+            return ProductRows(key, query, H)
+        key, query = split_heads(key, H), split_heads(query, H)
         score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))
         if not self.edge_dim:
             return score

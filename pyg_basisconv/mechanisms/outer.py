@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_flags, reject
-from ..kernels import ProjectedScores, TermScores, hidden
+from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, rows
 from ..kernels.onepass import one_pass_fits
-from ..theta.heads import all_heads, product, split_heads
+from ..theta.base import own
+from ..theta.heads import all_heads, split_heads
 from .base import (
     Combination,
     Mechanism,
@@ -32,7 +33,7 @@ from .base import (
 )
 from .edges import Feature, edge_rows
 from .inner import Bilinear
-from .rows import RowScore, TermRows, by_rows
+from .rows import MappedRows, RowScore, TermRows, by_rows
 
 Target = Literal["shared", "own"] | None
 
@@ -91,7 +92,7 @@ class Additive(Mechanism):
         if self.projected:
             if self.target_kind == "shared" and content.target is content.x:
                 if by_rows(content) and not self.has_bias:
-                    return ProjectedRows(content.projected_rows, self.source, self.target)
+                    return ProjectedRows(content.projected_rows, own(self, "source"), own(self, "target"))
                 source, target = _terms(content.projected_rows, self.source, self.target)
             else:
                 source = content.projected_rows @ block_diagonal(self.source)
@@ -101,9 +102,12 @@ class Additive(Mechanism):
                     target = all_heads(content.of_target, self.weight) @ block_diagonal(self.target)
             source = source + self.bias if self.has_bias else source
         else:
-            source = product(content.x, self.source, self.bias if self.has_bias else None)
-            if self.target_kind is not None:
-                target = product(content.of_target, self.target)
+            of_source = Affine(own(self, "source"), own(self, "bias") if self.has_bias else None)
+            of_target = Affine(own(self, "target")) if self.target_kind is not None else None
+            mapped = MappedRows(content, of_source, of_target)
+            if by_rows(content):
+                return mapped
+            source, target = mapped.of_ends
         if by_rows(content):
             return TermRows(source, target)
         return node_score(heads_first(source, content), None if target is None else heads_first(target, content))
@@ -248,25 +252,31 @@ class MLP(Mechanism):
             nn.init.zeros_(self.bias)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        H, D = self.out.shape
-        bias = self.bias if self.has_bias else None
+        out = own(self, "out")
+        (H, D), bias = out.shape, own(self, "bias") if self.has_bias else None
+        of_source, of_target = [], []
+        if self.target_kind == "own":
+            of_target, bias = [Affine(own(self, "target"), bias)], None
+        if not self.projected:
+            of_source = [Affine(own(self, "source"), bias)]
+        terms = content.affine(of_source, of_target)
         if self.projected:
             source = content.projected_rows if bias is None else content.projected_rows + bias.flatten()
         else:
-            source = all_heads(content.x, self.source, bias)  # (*, M, H D)
+            source = terms[0]  # (*, M, H D)
         if self.target_kind is None and not self.edge_dim:
             u = self.activation(source)
             if self.gated:
                 u = u * all_heads(content.x, self.gate).sigmoid()
-            s = (u.unflatten(-1, (H, D)) * self.out).sum(-1)  # (*, M, H)
+            s = (u.unflatten(-1, (H, D)) * out).sum(-1)  # (*, M, H)
             return TermRows(s) if by_rows(content) else node_score(heads_first(s, content), None)
         target = edge = weight = None
         if self.target_kind == "shared":
             target = content.projected_target_rows
         elif self.target_kind == "own":
-            target = all_heads(content.of_target, self.target)
+            target = terms[-1]
         if by_rows(content) and not self.edge_dim:
-            in_rows = HiddenRows(source, target, self.out, self.activation)
+            in_rows = HiddenRows(source, target, out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
             if entries.E * H * D <= HELD or one_pass_fits(form, source.device, entries.E):
                 return in_rows
@@ -280,7 +290,7 @@ class MLP(Mechanism):
             None if target is None else wide(target.flatten(0, -2)),
             edge,
             weight,
-            wide(self.out),
+            wide(out),
             self.activation,
             entries.pattern.copies(count),
         )  # (H, B E)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..cache import cached_property
 from ..content import Content
-from ..kernels import TermScores
+from ..kernels import Affine, TermScores
 from ..portable import portable
 from .base import Score, added, entry_score, node_score, wide
 
@@ -69,7 +69,8 @@ def made(terms: Tensor | EdgeTerms) -> Tensor:
 
 
 class TermRows(RowScore):
-    """Terms of sources, (M, K), targets, (N, K), and entries, (E, K), those that there are, under an activation.
+    """Terms of sources, (M, K), targets, (N, K), and entries, (E, K), those that there are, under an activation; and
+    one of all pairs, (K,), beside which the number of targets is given.
 
     >>> import torch
     >>> score = TermRows(torch.zeros(3, 2), torch.ones(4, 2)) + TermRows(None, torch.ones(4, 2))
@@ -77,19 +78,43 @@ class TermRows(RowScore):
     (tensor(16.), <built-in method relu of type object at ...>, ('source', 'target'))
     """
 
+    entry: Tensor | EdgeTerms | None = None
+    activation: Callable[[Tensor], Tensor] | None = None
+    everywhere: Tensor | None = None
+    targets = 0
+    scoring = TermScores()
+
     def __init__(
         self,
         source: Tensor | None,
         target: Tensor | None = None,
         entry: Tensor | EdgeTerms | None = None,
         activation: Callable[[Tensor], Tensor] | None = None,
+        everywhere: Tensor | None = None,
+        targets: int = 0,
     ) -> None:
         self.of_ends, self.entry, self.activation = (source, target), entry, activation
+        self.everywhere, self.targets = everywhere, targets
         self.scoring = TermScores(activation)
 
     @cached_property
     def rows(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        return *self.of_ends, None if self.entry is None else made(self.entry), None
+        source, target = self.of_ends
+        if self.everywhere is not None:
+            everywhere = self.everywhere  # a parameter: what is made of it is not to change with it
+            target = everywhere.expand(self.targets, -1).clone() if target is None else target + everywhere
+        return source, target, None if self.entry is None else made(self.entry), None
+
+    def owned(self) -> Score:
+        if self.everywhere is None:
+            return self
+        source, target, entry, _ = self.rows
+        return TermRows(source, target, entry, self.activation)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether it is a term of all pairs, and nothing else."""
+        return self.of_ends == (None, None) and self.entry is None and self.activation is None
 
     def turn(self) -> Score:
         source, target, entry = [None if t is None else wide(t).t() for t in self.rows[:3]]
@@ -102,12 +127,36 @@ class TermRows(RowScore):
         if not isinstance(other, TermRows) or self.activation is not None or other.activation is not None:
             return super().__add__(other)
         source, target = map(added, self.of_ends, other.of_ends)
-        return TermRows(source, target, added(self.entry, other.entry))
+        everywhere, targets = added(self.everywhere, other.everywhere), self.targets or other.targets
+        return TermRows(source, target, added(self.entry, other.entry), None, everywhere, targets)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Score:
-        return TermRows(
-            *self.of_ends, self.entry, function if self.activation is None else _then(self.activation, function)
-        )
+        activation = function if self.activation is None else _then(self.activation, function)
+        return TermRows(*self.of_ends, self.entry, activation, self.everywhere, self.targets)
+
+
+class MappedRows(TermRows):
+    """Terms of sources and targets that are maps of a content. They are made when they are read, so that a term of all
+    pairs that is added before becomes the bias of the targets'.
+    """
+
+    def __init__(self, content: Content, of_source: Affine, of_target: Affine | None) -> None:
+        self.content, self.of_source, self.of_target = content, of_source, of_target
+
+    @cached_property
+    def of_ends(self) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+        of_target = [] if self.of_target is None else [self.of_target]
+        source, *target = self.content.affine([self.of_source], of_target)
+        return source, target[0] if target else None
+
+    def owned(self) -> Score:
+        return TermRows(*self.of_ends)
+
+    def __add__(self, other: Score) -> Score:
+        target = self.of_target
+        if target is None or target.bias is not None or not (type(other) is TermRows and other.is_constant):
+            return super().__add__(other)
+        return MappedRows(self.content, self.of_source, target._replace(bias=other.everywhere))
 
 
 def _then(first: Callable[[Tensor], Tensor], second: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

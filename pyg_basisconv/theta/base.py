@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ..errors import reject
-from ..kernels import matmul
+from ..kernels import Affine, matmul
 from ..kernels.contract import Rows
 from ..sparse_input import sparse_matmul
 
@@ -159,6 +159,11 @@ class Theta(nn.Module):
         """Whether its members stand side by side: `rows` is what `project` gives, and `join` what `gather` makes."""
         return False
 
+    @property
+    def affine(self) -> Affine | None:
+        """What `rows` is, where that is a map that others of the same features may be joined with."""
+        return None
+
     def rows(self, x: Tensor) -> Tensor:
         """The K projected members side by side: (*, M, P) -> (*, M, K D)."""
         raise NotImplementedError
@@ -242,6 +247,12 @@ class Theta(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def own(module: nn.Module, name: str) -> Any:
+    """A parameter, without the detour by `nn.Module.__getattr__`; or what stands under its name, parametrized."""
+    parameters = module._parameters
+    return parameters[name] if name in parameters else getattr(module, name)
 
 
 def glorot(weight: Tensor, P: int, Q: int, variance_gain: float = 1) -> None:

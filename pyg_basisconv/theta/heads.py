@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import check_flags, reject
-from ..kernels import matmul
+from ..kernels import Affine, matmul
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Family, Members, Theta, glorot
+from .base import Blocks, Family, Members, Theta, glorot, own
 
 # Products of fewer numbers take less time than an association that is faster in their gradient.
 _SMALL = 1 << 16
@@ -58,8 +58,12 @@ class Values(Theta):
     def by_rows(self) -> bool:
         return type(self) in (Heads, LowRank)  # a subclass may make something else of its members
 
+    @property
+    def affine(self) -> Affine | None:
+        return Affine(own(self, "weight"), own(self, "value_bias")) if self.by_rows else None
+
     def rows(self, x: Tensor) -> Tensor:
-        return all_heads(x, self.weight, self.value_bias)
+        return all_heads(x, own(self, "weight"), own(self, "value_bias"))
 
     def project(self, x: Tensor) -> Members:
         return split_heads(self.rows(x), self.K)
@@ -173,7 +177,8 @@ class LowRank(Values):
         return self.join(side_by_side(family.each(stacked(z))))
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
-        return product(y, self.output.flatten(0, 1).t(), None if bias is None else bias.to(y.dtype))
+        bias = bias if bias is None or bias.dtype == y.dtype else bias.to(y.dtype)
+        return product(y, own(self, "output").flatten(0, 1).t(), bias)
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
@@ -206,10 +211,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float 
 
 
 def all_heads(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """All s (x W_k + b_k) in one product, side by side: (*, M, P), (K, P, D), (K, D) -> (*, M, K D)."""
-    K, P, D = weight.shape
-    flat = weight.transpose(1, 2).reshape(K * D, P)
-    return product(x, flat, None if bias is None else bias.view(K * D), scale)
+    """All s (x W_k + b_k) in one product, side by side, see `Affine`: (*, M, P), (K, P, D), (K, D) -> (*, M, K D)."""
+    flat = Affine(weight).matrix
+    return product(x, flat, None if bias is None else bias.view(flat.shape[0]), scale)
 
 
 def split_heads(rows: Tensor, K: int) -> Tensor:

@@ -1,0 +1,199 @@
+// Attention between all pairs, for one instruction set; included behind attend_body.h. See `PairCall`.
+//
+// Everything is a vector of sources long: keys and values are turned beforehand, channel by channel, and filled up with
+// zeros. Some targets are taken at a time, so that what is read of the sources serves all of them.
+
+template <typename R>
+struct Pairs {
+    typedef typename Lanes<R>::V V;
+    static constexpr int64_t L = Lanes<R>::L, TARGETS = 4;
+
+    const PairCall& call;
+    const int64_t M, D, W, room;  // room: of the sources, in whole vectors
+
+    explicit Pairs(const PairCall& k) : call(k), M(k.M), D(k.D), W(k.W), room(rounded(k.M, 2 * L)) {}
+
+    static const R* head(const void* table, int64_t batch, int64_t b, int64_t offset) {
+        return static_cast<const R*>(table) + b * batch + offset;
+    }
+
+    static R total(V v) {
+        R sum = 0;
+        for (int64_t l = 0; l < L; l++) sum += v[l];
+        return sum;
+    }
+
+    // Of M rows the columns of one head, side by side; and back.
+    void turn(const R* from, int64_t stride, int64_t width, R* to) const {
+        for (int64_t d = 0; d < width; d++) {
+            for (int64_t m = 0; m < M; m++) to[d * room + m] = from[m * stride + d];
+            std::fill(to + d * room + M, to + (d + 1) * room, R(0));
+        }
+    }
+    void turn_back(const R* from, int64_t width, void* table, int64_t b, int64_t k) const {
+        R* to = static_cast<R*>(table) + b * M * call.K * width + k * width;
+        for (int64_t m = 0; m < M; m++)
+            for (int64_t d = 0; d < width; d++) to[m * call.K * width + d] = from[d * room + m];
+    }
+
+    // The inner products of some rows with all columns of a table.
+    void products(const R* const* rows, const R* table, int64_t width, R* out) const {
+        for (int64_t j = 0; j < room; j += 2 * L) {
+            V sum[TARGETS][2] = {};
+            for (int64_t d = 0; d < width; d++) {
+                const V one = load(table + d * room + j), two = load(table + d * room + j + L);
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < TARGETS; r++) {
+                    sum[r][0] += rows[r][d] * one;
+                    sum[r][1] += rows[r][d] * two;
+                }
+            }
+#pragma GCC unroll 4
+            for (int64_t r = 0; r < TARGETS; r++) {
+                store(out + r * room + j, sum[r][0]);
+                store(out + r * room + j + L, sum[r][1]);
+            }
+        }
+    }
+
+    // The sums of a table's columns under some rows of weights.
+    void sums(const R* weight, const R* table, int64_t width, R* const* out, int64_t count) const {
+        for (int64_t d = 0; d < width; d++) {
+            V sum[TARGETS] = {};
+            for (int64_t j = 0; j < room; j += L) {
+                const V column = load(table + d * room + j);
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < TARGETS; r++) sum[r] += load(weight + r * room + j) * column;
+            }
+            for (int64_t r = 0; r < count; r++) out[r][d] = total(sum[r]);
+        }
+    }
+
+    // To a table's columns, some rows of numbers times the weights of each.
+    void spread(const R* weight, const R* const* rows, int64_t width, R* table, int64_t count) const {
+        for (int64_t d = 0; d < width; d++) {
+            R numbers[TARGETS] = {};
+            for (int64_t r = 0; r < count; r++) numbers[r] = rows[r][d];
+            for (int64_t j = 0; j < room; j += L) {
+                V sum = load(table + d * room + j);
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < TARGETS; r++) sum += numbers[r] * load(weight + r * room + j);
+                store(table + d * room + j, sum);
+            }
+        }
+    }
+
+    // From the scores of target n to its weights, by what is taken off the scores, and by what they are divided.
+    void weigh(R* score, int64_t n, R* stats, bool known) const {
+        const int64_t limit = call.causal ? std::min(n + 1, M) : M;
+        const R hidden = -std::numeric_limits<R>::infinity();
+        std::fill(score + limit, score + room, hidden);
+        if (!known) {
+            V top = all<R>(hidden);
+            for (int64_t j = 0; j < room; j += L) {
+                const V s = load(score + j);
+                top = pick<R>(s > top, s, top);
+            }
+            stats[0] = hidden;
+            for (int64_t l = 0; l < L; l++) stats[0] = std::max(stats[0], R(top[l]));
+        }
+        V sum{};
+        for (int64_t j = 0; j < room; j += L) {
+            const V w = shrinking<R>(load(score + j) - stats[0]);
+            sum += w;
+            store(score + j, w);
+        }
+        if (!known) stats[1] = R(1) / total(sum);
+        for (int64_t j = 0; j < room; j += L) store(score + j, load(score + j) * stats[1]);
+    }
+
+    // One head of one sequence.
+    int forward(int64_t b, int64_t k) const {
+        Memory memory((D + W + TARGETS) * room * int64_t(sizeof(R)) + 256);
+        if (!memory.fine) return NO_MEMORY;
+        R *keys = memory.take<R>(D * room), *values = memory.take<R>(W * room), *weight = memory.take<R>(TARGETS * room);
+        turn(head(call.key, call.key_batch, b, k * D), call.key_row, D, keys);
+        turn(head(call.value, call.value_batch, b, k * W), call.value_row, W, values);
+        const R* query = head(call.query, call.query_batch, b, k * D);
+        R* y = static_cast<R*>(call.y) + b * call.N * call.K * W + k * W;
+        for (int64_t n = 0; n < call.N; n += TARGETS) {
+            const int64_t count = std::min(TARGETS, call.N - n);
+            const R* rows[TARGETS];
+            R* out[TARGETS];
+            for (int64_t r = 0; r < TARGETS; r++) {
+                rows[r] = query + (n + std::min(r, count - 1)) * call.query_row;
+                out[r] = y + (n + r) * call.K * W;
+            }
+            products(rows, keys, D, weight);
+            for (int64_t r = 0; r < TARGETS; r++) {
+                R own[2];
+                weigh(weight + r * room, n + r, own, false);
+                if (r >= count) continue;
+                const int64_t at = (b * call.K + k) * call.N + n + r;
+                if (call.stats) std::copy(own, own + 2, static_cast<R*>(call.stats) + 2 * at);
+                if (call.weight) std::copy(weight + r * room, weight + r * room + M, static_cast<R*>(call.weight) + at * M);
+            }
+            sums(weight, values, W, out, count);
+        }
+        return FINE;
+    }
+
+    int backward(int64_t b, int64_t k) const {
+        Memory memory((2 * (D + W) + 2 * TARGETS) * room * int64_t(sizeof(R)) + 512);
+        if (!memory.fine) return NO_MEMORY;
+        R *keys = memory.take<R>(D * room), *values = memory.take<R>(W * room);
+        R *d_keys = memory.take<R>(D * room), *d_values = memory.take<R>(W * room);
+        R *weight = memory.take<R>(TARGETS * room), *slope = memory.take<R>(TARGETS * room);
+        turn(head(call.key, call.key_batch, b, k * D), call.key_row, D, keys);
+        turn(head(call.value, call.value_batch, b, k * W), call.value_row, W, values);
+        std::fill(d_keys, d_keys + D * room, R(0));
+        std::fill(d_values, d_values + W * room, R(0));
+        const R* query = head(call.query, call.query_batch, b, k * D);
+        const R* grad = head(call.grad, call.N * call.K * W, b, k * W);
+        R* d_query = static_cast<R*>(call.d_query) + b * call.N * call.K * D + k * D;
+        for (int64_t n = 0; n < call.N; n += TARGETS) {
+            const int64_t count = std::min(TARGETS, call.N - n);
+            const R *rows[TARGETS], *down[TARGETS];
+            R* out[TARGETS];
+            for (int64_t r = 0; r < TARGETS; r++) {
+                const int64_t i = n + std::min(r, count - 1);
+                rows[r] = query + i * call.query_row;
+                down[r] = grad + i * call.K * W;
+                out[r] = d_query + i * call.K * D;
+            }
+            products(rows, keys, D, weight);
+            products(down, values, W, slope);
+            for (int64_t r = 0; r < TARGETS; r++) {
+                const int64_t at = (b * call.K + k) * call.N + n + std::min(r, count - 1);
+                R *w = weight + r * room, *d = slope + r * room;
+                weigh(w, n + r, static_cast<R*>(call.stats) + 2 * at, true);
+                if (call.down) {
+                    const R* own = static_cast<const R*>(call.down) + at * M;
+                    for (int64_t m = 0; m < M; m++) d[m] += own[m];
+                }
+                V sum{};
+                for (int64_t j = 0; j < room; j += L) sum += load(w + j) * load(d + j);
+                const R mean = total(sum);
+                for (int64_t j = 0; j < room; j += L) store(d + j, load(w + j) * (load(d + j) - mean));
+            }
+            sums(slope, keys, D, out, count);
+            spread(slope, rows, D, d_keys, count);
+            spread(weight, down, W, d_values, count);
+        }
+        turn_back(d_keys, D, call.d_key, b, k);
+        turn_back(d_values, W, call.d_value, b, k);
+        return FINE;
+    }
+};
+
+template <typename R>
+int pair_forward(const PairCall& call) {
+    const Pairs<R> pairs(call);
+    return each_head(call, [&](int64_t b, int64_t k) { return pairs.forward(b, k); });
+}
+
+template <typename R>
+int pair_backward(const PairCall& call) {
+    const Pairs<R> pairs(call);
+    return each_head(call, [&](int64_t b, int64_t k) { return pairs.backward(b, k); });
+}
