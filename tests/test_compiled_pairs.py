@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyg_basisconv.kernels.pairwise import pair_rows
+from pyg_basisconv.kernels.all_pairs import pair_rows
 from test_compiled_attention import check_threads
 from torch import Tensor, nn
 
 from pyg_basisconv import convert
-from pyg_basisconv.kernels import pairwise
+from pyg_basisconv.kernels import all_pairs
 from pyg_basisconv.kernels.onepass import KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels are not built")
@@ -58,8 +58,8 @@ def both(run: Any, leaves: list[Tensor]) -> list[Tensor]:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The kernels that were called."""
     found: list[str] = []
-    real = pairwise._call
-    monkeypatch.setattr(pairwise, "_call", lambda name, *rest: (found.append(name), real(name, *rest))[1])
+    real = all_pairs._call
+    monkeypatch.setattr(all_pairs, "_call", lambda name, *rest: (found.append(name), real(name, *rest))[1])
     return found
 
 
