@@ -13,6 +13,8 @@
 #include <exception>
 #include <vector>
 
+#include "spmm.h"
+
 namespace {
 
 // A one-dimensional contiguous array that Python holds; None is an empty one without numbers.
@@ -412,6 +414,23 @@ PyObject* translated(PyObject* const* args, Py_ssize_t count) {
   Py_RETURN_NONE;
 }
 
+// --- spmm(x, weight, ptr, index, y, M, W, N, E): see spmm.h; the first five are addresses
+
+PyObject* product(PyObject* const* args, Py_ssize_t count) {
+  if (count != 9) return misfit("spmm takes 9 arguments");
+  int64_t given[9];
+  for (int i = 0; i < 9; ++i)
+    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  const auto numbers = [&](int i) { return reinterpret_cast<double*>(given[i]); };
+  const auto integers = [&](int i) { return reinterpret_cast<const int32_t*>(given[i]); };
+  bool fine;
+  {
+    const Unlocked others(given[8] * given[6] / 16);
+    fine = spmm({numbers(0), numbers(1), integers(2), integers(3), numbers(4), given[5], given[6], given[7], given[8]});
+  }
+  return PyBool_FromLong(fine);
+}
+
 // As Python calls it; what C++ throws for want of memory becomes Python's error.
 template <PyObject* (*function)(PyObject* const*, Py_ssize_t)>
 PyObject* called(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -435,6 +454,7 @@ PyMethodDef functions[] = {
     method<looped>("looped"),
     method<over_degrees>("over_degrees"),
     method<compressed>("compressed"),
+    method<product>("spmm"),
     {nullptr, nullptr, 0, nullptr},
 };
 

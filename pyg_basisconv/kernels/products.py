@@ -5,14 +5,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..errors import reject
 from ..portable import portable
+from .backend import KERNELS
 from .op import primitive, wide
-from .pattern import Pattern
+from .pattern import Pattern, extremes
 
 _NARROW = 8  # the width of rows up to which they are narrow
 _FEW = 1 << 12  # entries up to which what starts a product counts more than what it does
+_PLAIN = (Tensor, Parameter)
 _CHUNK = 1 << 22  # numbers held at a time where no vendor kernel applies
 
 # torch announces once per process that its compressed sparse layout may change; users of this library chose neither
@@ -43,6 +46,8 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     if not E or not W:
         return x.new_zeros(ptr.numel() - 1, W)
     x = x.contiguous()
+    if KERNELS is not None and dtype == torch.float64 and _compiles(x, weight, ptr, index):
+        return _compiled(x, weight, ptr, index)
     # On CPU torch's CSR product is the faster one for narrow rows, once there are enough of them.
     csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
     # Not on CUDA, where it sums in no fixed order, and not under autocast, which takes it for a dense product.
@@ -52,6 +57,26 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
         return torch.sparse_csr_tensor(ptr, index, values, size, check_invariants=False) @ x
     # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
+
+
+def _compiles(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
+    """Whether the compiled kernel takes these: plain tensors on the CPU, without anything that looks on."""
+    arrays = (x, ptr, index) if weight is None else (x, ptr, index, weight)
+    plain = all([type(t) in _PLAIN and t.is_cpu and t.is_contiguous() for t in arrays])
+    alike = ptr.dtype == index.dtype == torch.int32 and (weight is None or weight.dtype == x.dtype)
+    return plain and alike and not torch._C._len_torch_dispatch_stack()
+
+
+def _compiled(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
+    """The same by the compiled kernel, whose twins are torch's."""
+    (M, W), N, E = x.shape, ptr.numel() - 1, index.numel()
+    y = x.new_empty(N, W)
+    weights = 0 if weight is None else weight.data_ptr()
+    if not KERNELS.spmm(x.data_ptr(), weights, ptr.data_ptr(), index.data_ptr(), y.data_ptr(), M, W, N, E):
+        reject(
+            "index", f"pointers to {E} entries, with indices from 0 to {M - 1}", extremes(index), "correct the edges"
+        )
+    return y
 
 
 def _spmm_fake(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
