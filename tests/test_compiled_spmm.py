@@ -1,4 +1,4 @@
-"""The compiled product of a sparse matrix with a dense one, in double precision: against plain loops, and torch's own."""
+"""The compiled product of a sparse matrix with a dense one, in double precision: against loops, and torch's own."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -62,7 +62,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
 def _compiles(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
     """Whether the compiled kernel takes these: plain tensors on the CPU, without anything that looks on."""
     arrays = (x, ptr, index) if weight is None else (x, ptr, index, weight)
-    plain = all([type(t) in _PLAIN and t.is_cpu and t.is_contiguous() for t in arrays])
+    plain = all(type(t) in _PLAIN and t.is_cpu and t.is_contiguous() for t in arrays)
     alike = ptr.dtype == index.dtype == torch.int32 and (weight is None or weight.dtype == x.dtype)
     return plain and alike and not torch._C._len_torch_dispatch_stack()
 
