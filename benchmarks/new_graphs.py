@@ -15,7 +15,7 @@ from .contest import best, checked, measure
 from .data import random_graph
 from .layers import lay_out
 from .measure import Effort, Work
-from .result import Bench, OneThread, Result, Row, Target
+from .result import Bench, InDouble, OneThread, Result, Row, Target
 
 WIDTH, HEADS, RELATIONS = 64, 8, 4
 SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
@@ -106,8 +106,9 @@ def new_graph_rows() -> list[Row]:
         ("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), same),
         ("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), same),
     ]
-    return [
-        OneThread(NewGraphRow(name, make, target, size, typed=name == "RGCNConv"))
-        for size in SIZES
-        for name, make, target in layers
-    ]
+
+    def row(name: str, make: Callable[[], nn.Module], target: Target, size: tuple[int, int]) -> NewGraphRow:
+        return NewGraphRow(name, make, target, size, typed=name == "RGCNConv")
+
+    rows = [OneThread(row(*layer, size)) for size in SIZES for layer in layers]
+    return rows + [OneThread(InDouble(row(name, make, same, SIZES[-1]))) for name, make, _ in layers]

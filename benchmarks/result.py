@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+import torch
+
 from .data import Graph, graph
 from .measure import FULL, QUICK, Ceilings, Effort, ceilings, threads
 
@@ -154,3 +156,26 @@ class OneThread:
     def run(self, bench: Bench) -> Result:
         with threads(1):
             return replace(self.row.run(bench), work=self.name)
+
+
+@dataclass(frozen=True)
+class InDouble:
+    """A row in double precision: what it draws and makes has that dtype."""
+
+    row: Row
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}, float64"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.row.devices
+
+    def run(self, bench: Bench) -> Result:
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            return replace(self.row.run(bench), work=self.name)
+        finally:
+            torch.set_default_dtype(dtype)

@@ -18,7 +18,7 @@ from .data import random_graph
 from .gin import gin, with_gin
 from .layers import lay_out
 from .measure import Effort
-from .result import Bench, OneThread, Result, Row, Target
+from .result import Bench, InDouble, OneThread, Result, Row, Target
 
 NODES, EDGES, WIDTH, HEADS, RELATIONS = 100, 400, 16, 8, 3
 EFFORT = Effort(rounds=25, seconds=1.0, burst=0.01)
@@ -152,6 +152,7 @@ CALLS = [
 ]
 
 
+IN_DOUBLE = ("GCNConv", "ChebConv K=3", "RGCNConv", "GATConv 8 heads", "MultiheadAttention", "Conv2d 3 x 3")
 IN_EVALUATION = Call("MultiheadAttention in evaluation", lambda: Attended(True).eval(), on_sequence, None, None)
 
 
@@ -160,4 +161,7 @@ def small_rows() -> list[Row]:
     both = (False, True)
     rows = [SmallRow(call, backward) for call in CALLS for backward in both]
     rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]
-    return [OneThread(row) for row in [*rows, SmallRow(IN_EVALUATION, backward=False)]]
+    double = [call._replace(forward=1, both=1) for call in CALLS if call.name in IN_DOUBLE]
+    others: list[Row] = [SmallRow(IN_EVALUATION, backward=False)]
+    others += [InDouble(SmallRow(call, backward)) for call in double for backward in both]
+    return [OneThread(row) for row in [*rows, *others]]

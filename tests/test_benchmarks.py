@@ -264,7 +264,7 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("only", "count", "way"),
     [
-        (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 13, "torch"),  # two are small calls
+        (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 15, "torch"),  # four are small calls
         (("residual network",), 2, "torch"),
         (("typed edges",), 4, "FastRGCNConv"),
         (("edges of a 3 x 3 window",), 1, "<= 2 s"),
@@ -334,7 +334,12 @@ def test_rows_of_knowledge_graphs_end_to_end(
 
 @pytest.mark.parametrize(
     ("only", "count"),
-    [("small call", 2 * len(small.CALLS) + 7), ("new graph in every step", 14), ("batches of 32", 8), ("no growth", 3)],
+    [
+        ("small call", 2 * len(small.CALLS) + 2 * len(small.IN_DOUBLE) + 7),
+        ("new graph in every step", 21),
+        ("batches of 32", 8),
+        ("no growth", 3),
+    ],
 )
 def test_rows_of_small_and_new_graphs_end_to_end(
     only: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
