@@ -117,6 +117,19 @@ def test_derivatives(causal: bool) -> None:
     assert torch.autograd.gradgradcheck(lambda *t: pair_rows(*t, 2, causal, True), leaves)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_several_gradients_at_once(weighted: bool) -> None:
+    """By the vmap of `torch.autograd.grad(is_grads_batched=True)`, whose tensors have no memory to be pointed to."""
+    leaves = sides(2, 4, 5, 2, 3, 2)
+    ends = [t for t in pair_rows(*leaves, 2, False, weighted) if t is not None]
+    torch.manual_seed(1)
+    down = [torch.randn(3, *t.shape, dtype=t.dtype) for t in ends]
+    found = torch.autograd.grad(ends, leaves, down, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(ends, leaves, some, retain_graph=True) for some in zip(*down, strict=True)]
+    for mine, *theirs in zip(found, *one_by_one, strict=True):
+        torch.testing.assert_close(mine, torch.stack(theirs))
+
+
 def test_threads() -> None:
     leaves = sides(4, 40, 70, 6, 9, 11, torch.float32)
     check_threads(lambda: both(lambda *t: pair_rows(*t, 6, False, True), leaves))

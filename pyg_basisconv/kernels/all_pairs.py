@@ -83,7 +83,7 @@ class _Pairs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, down: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, value, stats = ctx.saved_tensors
         heads, causal = ctx.given
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or portable():
             there = [t is not None for t in (grad, down)]
 
             def plain(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
