@@ -7,12 +7,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyg_basisconv.kernels.all_pairs import pair_rows
 from test_compiled_attention import check_threads
 from torch import Tensor, nn
 
 from pyg_basisconv import convert
 from pyg_basisconv.kernels import all_pairs
+from pyg_basisconv.kernels.all_pairs import pair_rows
 from pyg_basisconv.kernels.onepass import KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the kernels are not built")
