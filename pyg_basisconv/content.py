@@ -40,7 +40,7 @@ class Inputs:
     def affine(self, maps: Sequence[Affine], values: bool = True) -> Sequence[Tensor]:
         """What maps of the features give; in one product, and with the values unless these are not wanted."""
         own = self.theta.affine if values and "rows" not in vars(self) else None
-        # Values that are wider than x might not be made at all; and in `weigh`, x is not what they are made of.
+        # Values that are wider than x might not be made at all.
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
             if joins(self.x, joined):
@@ -73,7 +73,7 @@ class Content:
         numbered: whether a caller wants to know which edge each weight is of.
         loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
         members: the slice of Theta's members that belongs to this basis; None inside of a product or a mixture, whose
-            members are not Theta's.
+            members are not Theta's, and where x is not what Theta projects.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class _Twice(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, bias)
         ctx.causal, ctx.p = causal, p
-        return y.view_as(y)
+        return y.clone()  # the caller may write to what it gets, and the kernel's own gradient reads y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
