@@ -489,7 +489,7 @@ class TypedEdges(Explicit):
         return self
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self.expand(x))
+        return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
 
     def expand(self, x: Tensor) -> Tensor:
         y = self._expand.apply(x)  # (*, N K, P)
@@ -633,9 +633,11 @@ class SharedEdges(Explicit):
 
 
 def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
-    """The K members of z, as a sequence."""
+    """The K members of z, as a sequence; one alone may be written to, which torch forbids for one of several views."""
     z = counted(z, K)
-    return z.unbind(0) if isinstance(z, Tensor) else z
+    if not isinstance(z, Tensor):
+        return z
+    return z.unbind(0) if K > 1 else (z.squeeze(0),)
 
 
 def counted(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:

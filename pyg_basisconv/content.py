@@ -22,10 +22,16 @@ from .theta.heads import all_heads, side_by_side, split_heads, stacked
 
 
 class Inputs:
-    """Features and the parameter that they meet; what both the basis and the layer make of them is made once."""
+    """Features and the parameter that they meet; what both the basis and the layer make of them is made once.
 
-    def __init__(self, x: Tensor, theta: Theta) -> None:
-        self.x, self.theta = x, theta
+    Args:
+        x: the features.
+        theta: the parameter.
+        summed: whether what it makes of them is summed; otherwise they are scored, and others are summed.
+    """
+
+    def __init__(self, x: Tensor, theta: Theta, summed: bool = True) -> None:
+        self.x, self.theta, self.summed = x, theta, summed
 
     @cached_property
     def projected(self) -> Members:
@@ -39,8 +45,8 @@ class Inputs:
 
     def affine(self, maps: Sequence[Affine], values: bool = True) -> Sequence[Tensor]:
         """What maps of the features give; in one product, and with the values unless these are not wanted."""
-        own = self.theta.affine if values and "rows" not in vars(self) else None
-        # Values that are wider than x might not be made at all; and in `weigh`, x is not what they are made of.
+        own = self.theta.affine if values and self.summed and "rows" not in vars(self) else None
+        # Values that are wider than x might not be made at all.
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
             if joins(self.x, joined):

@@ -543,6 +543,19 @@ def test_float_mask_of_minus_infinity() -> None:
         assert all(g.isfinite().all() for g in grad(y.square().sum(), [made.x, *conv.parameters()]))
 
 
+def test_second_derivatives_where_something_is_not_there() -> None:
+    """Terms of both ends become inner products in torch's kernel, but what hides a source does not."""
+    conv, made = layer(c := Case(lambda: leaf("Additive"), "none", call="valid", M=4))[0], inputs(c)
+    assert not made.valid.all()
+    found = []
+    for order in ("native", "theta_first"):
+        x = made.x = made.x.detach().requires_grad_()
+        slopes = grad(call(take(conv, order), made).sin().sum(), [x, *conv.parameters()], create_graph=True)
+        found.append(grad(sum(g.square().sum() for g in slopes), [x, *conv.parameters()]))
+    for one, other in zip(*found, strict=True):
+        close(one, other)
+
+
 DROPPED = {
     "gat": Case(gat, "loops"),
     "dot-graph": Case(dot, "graph", "LowRank"),

@@ -214,6 +214,7 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "bound dtype integer": ("dtype", lambda: bases.Adjacency().bind(EDGES, dtype=torch.int64)),
     "order unknown": ("order", lambda: conv(order="fast")),
+    "order list": ("order", lambda: conv(order=["a_first"])),
     "order set later": ("order", lambda: setattr(c := conv(), "order", "fast") or c(X, EDGES)),
     "order a_first of sparse x": ("order", lambda: conv(order="a_first")(X.to_sparse_csr(), EDGES)),
     "order phi of sparse x": ("order", lambda: conv(order="phi")(X.to_sparse_csr(), EDGES)),

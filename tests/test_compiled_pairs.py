@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_compiled_attention import check_threads
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from pyg_basisconv import convert
 from pyg_basisconv.kernels import all_pairs
@@ -117,6 +118,19 @@ def test_derivatives(causal: bool) -> None:
     assert torch.autograd.gradgradcheck(lambda *t: pair_rows(*t, 2, causal, True), leaves)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_several_gradients_at_once(weighted: bool) -> None:
+    """By the vmap of `torch.autograd.grad(is_grads_batched=True)`, whose tensors have no memory to be pointed to."""
+    leaves = sides(2, 4, 5, 2, 3, 2)
+    ends = [t for t in pair_rows(*leaves, 2, False, weighted) if t is not None]
+    torch.manual_seed(1)
+    down = [torch.randn(3, *t.shape, dtype=t.dtype) for t in ends]
+    found = torch.autograd.grad(ends, leaves, down, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(ends, leaves, some, retain_graph=True) for some in zip(*down, strict=True)]
+    for mine, *theirs in zip(found, *one_by_one, strict=True):
+        torch.testing.assert_close(mine, torch.stack(theirs))
+
+
 def test_threads() -> None:
     leaves = sides(4, 40, 70, 6, 9, 11, torch.float32)
     check_threads(lambda: both(lambda *t: pair_rows(*t, 6, False, True), leaves))
@@ -148,3 +162,17 @@ def test_of_torch(weights: bool, calls: list[str]) -> None:
             (y[0].sin().sum() + (y[1].cos().sum() if weights else 0)).backward()
         torch.testing.assert_close(given[0].grad, given[1].grad)
         assert calls == ["pair_forward", "pair_backward"]
+
+
+@pytest.mark.parametrize("which", [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)], ids=str)
+def test_nothing_is_projected_in_vain(which: tuple[int, ...]) -> None:
+    """The values are joined with what else is made of the same features, and only with that."""
+    peer = nn.MultiheadAttention(12, 3, batch_first=True)
+    sequences = [torch.ones(2, 5, 12) for _ in range(3)]
+    given = [sequences[i] for i in which]
+    counts = []
+    for layer in (convert(peer), peer):
+        with FlopCounterMode(display=False) as counter:
+            layer(*given)
+        counts.append(counter.get_total_flops())
+    assert counts[0] <= counts[1]

@@ -123,6 +123,29 @@ def test_a_result_that_was_made_without_gradients_may_be_written_to_with_them(or
         scale.grad = None
 
 
+ALONE = {
+    "identity": bases.Identity,
+    "power": lambda: bases.Powers(1),
+    "adjacency": bases.Adjacency,
+    "attention": lambda: bases.Attention(1, mechanisms.Dot(3)),
+    "attention on edges": lambda: bases.Attention(1, mechanisms.Dot(3), bases.Adjacency()),
+}
+
+
+@pytest.mark.parametrize("family", ALONE)
+@pytest.mark.parametrize("kind", contract.THETAS)
+@pytest.mark.parametrize("order", ["auto", "a_first", "theta_first"])
+def test_a_result_may_be_written_to_where_gradients_are_recorded(order: str, kind: str, family: str) -> None:
+    """As `torch.nn.ReLU(inplace=True)` does behind a layer, whatever views the result was made by."""
+    conv = contract.make(ALONE[family](), kind, order, bias=False)
+    edges = edges_of(5) if conv.basis.needs_edges else None
+    for lead in ((), (2,)):
+        x = contract.draw(*lead, 5, conv.in_channels).requires_grad_()
+        expected = torch.autograd.grad((3 * conv(x, edges)).sin().sum(), x)
+        found = torch.autograd.grad(conv(x, edges).mul_(3).sin().sum(), x)
+        contract.close(found[0], expected[0], 1e-10)
+
+
 FAMILIES = {
     "adjacency": lambda: bases.Adjacency("mean"),
     "powers": lambda: bases.Powers(3),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import ContentStep, Explicit, SharedEdges, dense
+from ..bound import ContentStep, Explicit, SharedEdges, dense, members
 from ..cache import cached_property
 from ..content import Content, Inputs
 from ..edge_set import EdgeSet
@@ -51,7 +51,7 @@ class MemberByMember(BoundBasis):
         return self.each(dense(z)).sum(0)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(self.expand(x))
+        return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
 
     def expand(self, x: Tensor) -> Tensor:
         return self.each(x.expand(self.K, *x.shape))

@@ -199,7 +199,9 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
         score = score + entry_score(spread(logarithm(found.alive), 1))
     if content.valid is not None:
         valid = F.pad(content.valid, (0, found.M - M))
-        score = score + node_score(spread(logarithm(valid), 1), None)
+        hidden = node_score(spread(logarithm(valid), 1), None)
+        hidden.ends = None  # a term of its own: as part of an inner product, it would have no second derivative
+        score = score + hidden
     if content.mask is not None:
         mask = F.pad(logarithm(content.mask), (0, 0, 0, found.M - M))
         table = spread(mask, 2).flatten(-2)

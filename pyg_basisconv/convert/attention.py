@@ -245,7 +245,7 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
     size = (x.shape[-2], target.shape[-2])
     graph = read_graph(edge_index, size=size, dtype=x.dtype, device=x.device)
     edges = 0 if edge_index is None else edge_index.shape[1]
-    content = Content(Inputs(x, conv.theta), target, edges=edges, **about)
+    content = Content(Inputs(x, conv.theta, summed=False), target, edges=edges, **about)
     return conv.basis.on(conv.masked(graph.holding(content)))
 
 

@@ -49,7 +49,7 @@ class _Twice(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(query, key, value, bias)
         ctx.causal, ctx.p = causal, p
-        return y.view_as(y)
+        return y.clone()  # the caller may write to what it gets, and the kernel's own gradient reads y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -83,7 +83,7 @@ class _Pairs(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, down: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, value, stats = ctx.saved_tensors
         heads, causal = ctx.given
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or portable():
             there = [t is not None for t in (grad, down)]
 
             def plain(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
