@@ -11,7 +11,7 @@ import secrets
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count
 from threading import RLock
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from torch._C import DispatchKey
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.nn.modules.dropout import _DropoutNd
 
-from .cache import by_value, underived
+from .cache import by_value, shorten, underived
 from .errors import reject
 from .kernels.op import LIBRARY
 
@@ -34,6 +34,8 @@ _AUTOGRAD = (
 )
 _READ_AGAIN = {"mask", "valid", "edge_attr", "attn_mask", "key_padding_mask"}  # and not by autograd, for the derivative
 _LIVING: dict[int, weakref.ref[Any]] = {}
+_READ: dict[str, dict[str, Any]] = {}  # the forms of calls, see `arguments`
+_FORMS = 1024  # that are kept
 
 
 def _anew() -> tuple["count[int]", Any]:
@@ -137,10 +139,12 @@ def results(layer: Any, given: dict[str, Any]) -> list[Tensor]:
     return found
 
 
-@lru_cache(maxsize=1024)
 def _places(form: str) -> dict[str, Any]:
     """The literal, read: what stands there is read only."""
-    found: dict[str, Any] = ast.literal_eval(f"{{{form}}}")
+    found = _READ.get(form)  # torch.compile would warn of an `lru_cache`
+    if found is None:
+        found = _READ[form] = ast.literal_eval(f"{{{form}}}")
+        shorten(_READ, _FORMS)
     return found
 
 
