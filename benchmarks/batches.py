@@ -11,7 +11,7 @@ from torch_geometric.loader import DataLoader
 
 from .gin import gin, with_gin
 from .loaders import CLASSES, LoadedRow, StepsRow, Training
-from .result import Bench, OneThread, Row, Target
+from .result import Bench, Row, Target, one_thread
 
 FEATURES, HEADS, GRAPHS, TOGETHER = 16, 8, 512, 32
 
@@ -71,4 +71,4 @@ def batch_rows() -> list[Row]:
             convert=with_gin,
         )
         rows += [StepsRow(training, Target(1)), LoadedRow(training, Target(1), most=None)]
-    return [OneThread(row) for row in rows]
+    return [one_thread(row) for row in rows]

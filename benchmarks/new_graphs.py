@@ -15,7 +15,7 @@ from .contest import best, checked, measure
 from .data import random_graph
 from .layers import lay_out
 from .measure import Effort, Work
-from .result import Bench, InDouble, OneThread, Result, Row, Target
+from .result import Bench, Result, Row, Target, in_double, one_thread
 
 WIDTH, HEADS, RELATIONS = 64, 8, 4
 SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
@@ -110,5 +110,5 @@ def new_graph_rows() -> list[Row]:
     def row(name: str, make: Callable[[], nn.Module], target: Target, size: tuple[int, int]) -> NewGraphRow:
         return NewGraphRow(name, make, target, size, typed=name == "RGCNConv")
 
-    rows = [OneThread(row(*layer, size)) for size in SIZES for layer in layers]
-    return rows + [OneThread(InDouble(row(name, make, same, SIZES[-1]))) for name, make, _ in layers]
+    rows = [one_thread(row(*layer, size)) for size in SIZES for layer in layers]
+    return rows + [one_thread(in_double(row(name, make, same, SIZES[-1]))) for name, make, _ in layers]

@@ -1,7 +1,8 @@
 """What a row is, what it asks for, and what was measured."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -140,42 +141,41 @@ class Row(Protocol):
 
 
 @dataclass(frozen=True)
-class OneThread:
+class Within:
+    """A row that is run within something, which its name says."""
+
+    row: Row
+    note: str
+    around: Callable[[], AbstractContextManager[Any]]
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name}, {self.note}"
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return self.row.devices
+
+    def run(self, bench: Bench) -> Result:
+        with self.around():
+            return replace(self.row.run(bench), work=self.name)
+
+
+def one_thread(row: Row) -> Within:
     """A row in one thread of torch, whatever the other rows have."""
-
-    row: Row
-
-    @property
-    def name(self) -> str:
-        return f"{self.row.name}, one thread"
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return self.row.devices
-
-    def run(self, bench: Bench) -> Result:
-        with threads(1):
-            return replace(self.row.run(bench), work=self.name)
+    return Within(row, "one thread", lambda: threads(1))
 
 
-@dataclass(frozen=True)
-class InDouble:
+def in_double(row: Row) -> Within:
     """A row in double precision: what it draws and makes has that dtype."""
+    return Within(row, "float64", _double)
 
-    row: Row
 
-    @property
-    def name(self) -> str:
-        return f"{self.row.name}, float64"
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        return self.row.devices
-
-    def run(self, bench: Bench) -> Result:
-        dtype = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            return replace(self.row.run(bench), work=self.name)
-        finally:
-            torch.set_default_dtype(dtype)
+@contextmanager
+def _double() -> Iterator[None]:
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(dtype)

@@ -18,7 +18,7 @@ from .data import random_graph
 from .gin import gin, with_gin
 from .layers import lay_out
 from .measure import Effort
-from .result import Bench, InDouble, OneThread, Result, Row, Target
+from .result import Bench, Result, Row, Target, in_double, one_thread
 
 NODES, EDGES, WIDTH, HEADS, RELATIONS = 100, 400, 16, 8, 3
 EFFORT = Effort(rounds=25, seconds=1.0, burst=0.01)
@@ -163,5 +163,5 @@ def small_rows() -> list[Row]:
     rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]
     double = [call._replace(forward=1, both=1) for call in CALLS if call.name in IN_DOUBLE]
     others: list[Row] = [SmallRow(IN_EVALUATION, backward=False)]
-    others += [InDouble(SmallRow(call, backward)) for call in double for backward in both]
-    return [OneThread(row) for row in [*rows, *others]]
+    others += [in_double(SmallRow(call, backward)) for call in double for backward in both]
+    return [one_thread(row) for row in [*rows, *others]]

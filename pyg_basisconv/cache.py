@@ -106,7 +106,7 @@ class Witness:
         self._copies: list[Tensor | None] = []
         for t in parts:
             storage, is_float = t.untyped_storage(), t.is_floating_point()
-            self.places.append((storage._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype))
+            self.places.append(_place(t))
             self._versions.append(None if is_float else t._version)
             self._refs.append(StorageWeakRef(storage))
             compared = is_float or doubted

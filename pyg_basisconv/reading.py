@@ -63,7 +63,7 @@ def read_graph(
     >>> graph.M, graph.N, graph.target.tolist()
     (3, 3, [1, 2])
     """
-    M, N = (None, None) if size is None else sizes(size)
+    M, N = sizes(size)
     edges = edge_index if isinstance(edge_index, Layout) else layout(edge_index, flow)
     eigen = lambda_max if isinstance(lambda_max, Tensor) else None
     numbers = {"edge_weight": edge_weight, "edge_type": edge_type, "batch": batch, "lambda_max": eigen}

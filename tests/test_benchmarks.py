@@ -33,7 +33,7 @@ from benchmarks.compare import assert_same_gradients, step
 from benchmarks.contest import best
 from benchmarks.on_graphs import LayerRow
 from benchmarks.report import Report
-from benchmarks.result import Bench, OneThread, Result, Target
+from benchmarks.result import Bench, Result, Target, one_thread
 from benchmarks.rows import rows
 from pyg_basisconv import BasisConv, convert
 
@@ -84,7 +84,7 @@ def test_a_row_in_one_thread():
             return result(work=self.name, length=torch.get_num_threads())
 
     with measure.threads(2):
-        found = OneThread(Threads()).run(Bench(quick=True))
+        found = one_thread(Threads()).run(Bench(quick=True))
         assert torch.get_num_threads() == 2
     assert (found.length, found.work) == (1, "how many, one thread")
 
