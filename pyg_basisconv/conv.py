@@ -19,14 +19,16 @@ from .binding import Binding, Reader, bind, bind_content, content_of, whole
 from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
-from .costs import Problem, rounded
+from .costs import Problem
 from .errors import check_flags, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
+from .layouts import layout
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked
 from .portable import fixed_mode, portable
-from .program import PLANS, Call, Programs, Ways, glance, parameter, witness
+from .program import FORMS, Call, Form, Program, Programs, Ways, form, glance, parameter, witness
+from .reading import read_graph
 from .sparse import Sparse
 from .theta import Theta, default
 from .theta.base import Step
@@ -213,12 +215,23 @@ class BasisConv(MessagePassing):
 
     @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
-        """The result of a call that is like none before."""
-        seen = witness(call)
+        """The result of a call that is like none before, but may be of a form that is known: on another graph."""
+        seen, programs = witness(call), self._programs
+        alike = None if observed else form(self, key, call)
+        known = programs.forms.get(alike)
+        if known is not None and known.begin is not None and not portable():
+            program = known.begin(self, call, seen)
+            if program is not None:
+                programs.keep(key, call, program, seen)
+                return program(self, call)
         bound = self._bind(call, observed, seen)
-        chosen = self._choose_alike(bound)
+        chosen = self._choose(bound) if known is None else known.plan
         ways = self._ways(call, bound, chosen, observed)
-        self._programs.keep(key, call, ways.later, seen)
+        programs.keep(key, call, ways.later, seen)
+        # Only an order that is possible on every graph is taken over.
+        if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
+            programs.forms[alike] = Form(chosen, ways.begin)
+            shorten(programs.forms, FORMS)
         y = ways.now()
         return (y, bound.family.matrices) if observed else y
 
@@ -237,8 +250,17 @@ class BasisConv(MessagePassing):
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Checks a call, and binds the basis to it."""
-        basis: Any = self._modules["basis"]
-        return bind(self, basis, call, observed, seen)
+        return bind(self, self._basis_for(call), call, observed, seen)
+
+    def _is_plain(self, call: Call) -> bool:
+        """Whether a call consists of features and edges, maybe with weights or types, which are read as they are."""
+        edges = call.edge_index
+        plain = isinstance(call.x, Tensor) and type(edges) is Tensor and edges.layout is torch.strided
+        return plain and not any(t is not None for t in call[4:-1]) and type(self)._bind is BasisConv._bind
+
+    def _basis_for(self, call: Call) -> Basis:
+        """The basis that reads the graph of a call: as a rule the layer's own."""
+        return self._modules["basis"]  # type: ignore[return-value]
 
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, where the parameter and the family have it."""
@@ -261,7 +283,8 @@ class BasisConv(MessagePassing):
         step = self._step(bound, chosen)
         if step is not None:
             now = partial(step, inputs.theta, inputs.x, parameter(self, "bias"), family)
-            return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads))
+            begin = partial(_begin_step, step) if graph is not None and self._is_plain(call) else None
+            return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads), begin)
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
             later = partial(_on_content, graph, reads, content_step.again, observed)
@@ -422,30 +445,6 @@ class BasisConv(MessagePassing):
         problem, order = self._problem(bound), self.order if order is None else order
         return planned(problem.coarse if order == "auto" and not portable() else problem, order)
 
-    def _choose_alike(self, bound: Binding) -> Plan:
-        """The same, looked up where a graph of about this size was met in a call of this form, and no hooks are there.
-
-        Only orders are taken over that are possible for every graph.
-        """
-        if bound.graph is None:
-            return self._choose(bound)
-        basis, theta, x, weight = self._modules["basis"], bound.inputs.theta, bound.inputs.x, bound.graph.weight
-        reference = theta.reference
-        learns = torch.is_grad_enabled(), x.requires_grad, reference is not None and reference.requires_grad
-        form = (
-            (basis, basis.training, theta, self.order, self.cached, learns),
-            (x.dtype, x.layout, x.device, x.shape[-1], x.shape[:-2] if x.dim() > 2 else ()),
-            (weight is None or weight.dim(), *map(rounded, (bound.family.M, bound.family.N, bound.graph.E))),
-        )
-        plans = self._programs.plans
-        chosen = plans.get(form)
-        if chosen is None:
-            chosen = self._choose(bound)
-            if ORDERS[chosen.order].always and not chosen.problem.cached:
-                plans[form] = chosen
-                shorten(plans, PLANS)
-        return chosen
-
     def _problem(self, bound: Binding) -> Problem:
         """The sizes of a call."""
         x, family, messages = bound.inputs.x, bound.family.matrices, not self._fused
@@ -478,6 +477,18 @@ def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, la
     A = call.edge_index if family is None else family
     x = call.x if reads is None else reads(call.x)
     return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
+
+
+def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness) -> Program | None:
+    """The program of one step on a graph that is new. The call is like one that was checked, but for its graph."""
+    basis, x = layer._basis_for(call), call.x
+    M = x.shape[-2]
+    if basis.sized(M, None, None, None) not in ((M, None), (M, M)):
+        return None
+    edges = layout(call.edge_index, layer.flow)
+    graph = read_graph(edges, *call[2:4], size=(M, M), dtype=x.dtype, device=x.device, seen=seen)
+    family = basis.on(graph)
+    return partial(_in_one_step, step, family, None) if family.takes_rows else None
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

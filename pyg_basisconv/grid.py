@@ -72,7 +72,7 @@ class GridConv(BasisConv):
             program = partial(_of_image, on, family.constant_weights, targets)
             given = partial(_of_given, chosen.order)  # a program does not keep a family that each call has
             return Ways(partial(program, self, call), given if bound.graph is None else program)
-        now, later = super()._ways(call, bound, chosen)
+        now, later, _ = super()._ways(call, bound, chosen)
         as_image = partial(self._as_image, image=call.x, targets=targets, N=family.N, order=chosen.order)
         return Ways(lambda: as_image(now()), partial(_of_rows, later, targets, family.N, chosen.order))
 

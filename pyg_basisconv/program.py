@@ -14,13 +14,14 @@ from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
 from .cache import Witness, constituents, shorten
+from .costs import rounded
 from .features import is_head
 from .layouts import layout
 
 _PLAIN = (Tensor, Parameter)
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _LIMIT = 8  # programs that a layer keeps
-PLANS = 32  # plans that it keeps
+FORMS = 32  # forms of calls about which it keeps something
 _LOOKS = 8  # those that are looked at at most when one more comes
 
 
@@ -45,10 +46,17 @@ Program = Callable[[Any, Call], Tensor]  # of the layer and a call
 
 
 class Ways(NamedTuple):
-    """A call that is bound and planned: what evaluates it now, and what evaluates calls like it later."""
+    """A call that is bound and planned: what evaluates it, now and later.
+
+    now: evaluates this very call.
+    later: evaluates calls like it.
+    begin: makes the program of a call of its form on a graph that is new, of the layer, the call and a witness of its
+        tensors; None where such a call is bound and planned like any other.
+    """
 
     now: Callable[[], Any]
     later: Program
+    begin: Callable[[Any, Call, Witness], Program | None] | None = None
 
 
 class _Kept(NamedTuple):
@@ -66,7 +74,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
-        self.plans: dict[Hashable, Any] = {}  # of calls of some form, for graphs that are new
+        self.forms: dict[Hashable, Any] = {}  # what was found out about calls of some form, see `form`
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
         return Programs, ()  # a copy makes its own
@@ -153,20 +161,22 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     ):
         return None
     if type(x) in _PLAIN and not x.is_nested:
-        key: list[Any] = [x.shape, x.dtype, x.layout, x.device, x.requires_grad]
+        shapes: Any = x.shape
+        about: list[Any] = [x.dtype, x.layout, x.device, x.requires_grad]
     elif isinstance(x, tuple | list) and len(x) == 2 and _plain(x[0]) and (x[1] is None or _plain(x[1])):
-        key = [None if t is None else _form(t) for t in x]
-        key += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
+        shapes = tuple([None if t is None else t.shape for t in x])
+        about = [None if t is None else (t.dtype, t.layout, t.device, t.requires_grad) for t in x]
+        about += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
     else:
         return None
-    key += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image)
-    key.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
+    about += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image)
+    about.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
     if torch._C._is_any_autocast_enabled():
-        key += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+        about += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
     seen = None if edges is None else _seen(edges, True)
     if seen is None and edges is not None:
         return None
-    key.append(seen)
+    key = [tuple(about), shapes, seen]
     if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is None:  # as a rule
         return tuple(key)
     for i, t in enumerate(call[2:-1], 2):
@@ -182,6 +192,38 @@ def glance(layer: Any, call: Call) -> Hashable | None:
             return None
         key.append((i, seen))
     return tuple(key)
+
+
+class Form(NamedTuple):
+    """What was found out about calls of one form, see `form`: the plan, and see `Ways`."""
+
+    plan: Any
+    begin: Callable[[Any, Call, Witness], Program | None] | None
+
+
+def form(layer: Any, key: Any, call: Call) -> Hashable | None:
+    """What a call has in common with calls on other graphs of about its size; None where its numbers tell the sizes.
+
+    Args:
+        layer: whose call it is.
+        key: of the call, see `glance`.
+        call: its arguments.
+    """
+    about, shapes, _, *_ = key
+    basis = layer._modules["basis"]
+    if basis.counts_batch:
+        return None
+    found: list[Hashable] = [about, basis.training]
+    for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
+        found.append(None if shape is None else (rounded(shape[-2]), shape[-1], *shape[:-2]))
+    for t in call[1:-1]:
+        if t is None or isinstance(t, float):
+            found.append(t is None)
+        elif isinstance(t, Tensor):
+            found.append((t.dtype, t.layout, t.dim(), rounded(t.numel() if t.layout is torch.strided else t._nnz())))
+        else:
+            return None
+    return tuple(found)
 
 
 def parameter(module: nn.Module, name: str) -> Any:

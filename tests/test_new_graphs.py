@@ -161,15 +161,15 @@ def test_an_order_that_a_graph_may_lack_is_planned_for_each() -> None:
     kind = torch.arange(E) % R
     for seed in range(3):
         close(conv(x, edges(seed), None, kind), by_messages(conv, x, edges(seed), kind))
-    assert not conv._programs.plans
+    assert not conv._programs.forms
 
 
 def test_plans_are_few() -> None:
     conv = BasisConv(P, Q, bases.Adjacency())
     for n in range(4, 90):
         conv(torch.randn(n, P), edges(n, n))
-    assert len(conv._programs.plans) <= 32
-    assert not copy.deepcopy(conv)._programs.plans
+    assert len(conv._programs.forms) <= 32
+    assert not copy.deepcopy(conv)._programs.forms
 
 
 @pytest.mark.parametrize("wrong", [3, -1])

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch_geometric.typing import SparseTensor
 
 from ..basis import Basis
-from ..binding import Binding, bind
-from ..cache import IdentityCache, Witness
+from ..binding import Binding
+from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
 from ..plan import Plan
@@ -150,9 +150,9 @@ class Converted(BasisConv):
     def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         return self.call.arguments(args, kwargs)
 
-    def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
-        other = self.others.get(_reading(call.edge_index, call.edge_weight)) if self.others else None
-        return super()._bind(call, observed, seen) if other is None else bind(self, other, call, observed, seen)
+    def _basis_for(self, call: Call) -> Basis:
+        own = super()._basis_for(call)
+        return self.others.get(_reading(call.edge_index, call.edge_weight), own) if self.others else own
 
 
 def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:
