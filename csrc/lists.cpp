@@ -7,6 +7,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -77,7 +78,8 @@ int64_t size_of(PyObject* object, int64_t least = 0) {
   return -1;
 }
 
-// --- narrow(source, target, M, N, into_source, into_target): the ends of edges as 32-bit integers
+// --- narrow(source, target, E, width, M, N, into): the ends of edges, at two addresses and of 4 or 8 bytes each, as 32-bit
+// --- integers, the targets behind the sources
 
 template <typename T>
 bool narrow_end(const T* end, int64_t count, int64_t limit, int32_t* into) {
@@ -92,19 +94,24 @@ bool narrow_end(const T* end, int64_t count, int64_t limit, int32_t* into) {
 }
 
 PyObject* narrow(PyObject* const* args, Py_ssize_t count) {
-  if (count != 6) return misfit("narrow takes 6 arguments");
-  Array ends[2], into[2];
+  if (count != 7) return misfit("narrow takes 7 arguments");
+  int64_t given[6];  // two addresses, E, width, M, N
+  for (int i = 0; i < 6; ++i)
+    if ((given[i] = PyLong_AsLongLong(args[i])) == -1 && PyErr_Occurred()) return nullptr;
+  const int64_t E = given[2], width = given[3];
+  Array into;
+  if (!into.take(args[6], true)) return nullptr;
+  const bool sized = std::min(given[4], given[5]) >= 0 && std::max(given[4], given[5]) <= INT32_MAX;
+  if (E < 0 || into.width() != 4 || into.size() != 2 * E || (width != 4 && width != 8) || !sized)
+    return misfit("narrow: arrays of other sizes");
   bool within = true;
-  for (int i = 0; i < 2; ++i) {
-    if (!ends[i].take(args[i]) || !into[i].take(args[4 + i], true)) return nullptr;
-    if (into[i].width() != 4 || into[i].size() != ends[i].size() || (ends[i].width() != 4 && ends[i].width() != 8))
-      return misfit("narrow: arrays of other sizes");
-    const int64_t limit = size_of(args[2 + i]), E = ends[i].size();
-    if (limit < 0) return nullptr;
-    int32_t* to = into[i].at<int32_t>();
+  {
     const Unlocked others(E);
-    within &= ends[i].width() == 8 ? narrow_end(ends[i].at<int64_t>(), E, limit, to)
-                                   : narrow_end(ends[i].at<int32_t>(), E, limit, to);
+    for (int i = 0; i < 2; ++i) {
+      int32_t* to = into.at<int32_t>() + i * E;
+      within &= width == 8 ? narrow_end(reinterpret_cast<const int64_t*>(given[i]), E, given[4 + i], to)
+                           : narrow_end(reinterpret_cast<const int32_t*>(given[i]), E, given[4 + i], to);
+    }
   }
   return PyBool_FromLong(within);
 }

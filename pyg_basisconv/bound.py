@@ -569,9 +569,14 @@ class ListedEdges(TypedEdges):
     def _merged(self) -> "ListedEdges":
         return ListedEdges(1, self.M, self.N, [e._replace(kind=0) for e in self.lists], self.dtype)
 
+    @cached_property
+    def adjoint(self) -> "ListedEdges":  # of numbers in numpy, which no transform sees
+        return self.T
+
     @property
     def T(self) -> "ListedEdges":
-        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
+        turned = [List(kind, target, source, weight) for kind, source, target, weight in self.lists]
+        return ListedEdges(self.K, self.N, self.M, turned, self.dtype)
 
     @property
     def _written(self) -> TypedEdges:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -70,8 +71,9 @@ def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args:
 
 def shorten(store: dict[Any, Any], limit: int) -> None:
     """Lets go of the oldest that is kept; other threads may do so at the same time."""
-    for key in list(store)[:-limit]:
-        store.pop(key, None)
+    if len(store) > limit:
+        for key in list(store)[:-limit]:
+            store.pop(key, None)
 
 
 def underived(thing: object) -> dict[str, Any]:
@@ -188,7 +190,7 @@ class IdentityCache:
             if type(t) not in _PLAIN or t.requires_grad or t.layout in _BLOCKS or t.is_inference():
                 return build()
             key.append((t.layout, t.shape))
-            parts.extend(constituents(t))
+            parts += constituents(t)
         if not parts:
             return self._without_tensors(tuple(key), build)
         key += map(_place, parts) if seen is None else seen.places
@@ -219,7 +221,7 @@ class IdentityCache:
         A storage that has died keeps its address until its weak references go.
         """
         entries = self._entries
-        for key in list(entries)[:_LOOKS]:
+        for key in list(islice(entries, _LOOKS)):
             entry = entries.pop(key, None)
             if entry is not None and not entry.witness.expired:
                 entries[key] = entry
@@ -246,6 +248,8 @@ def by_value() -> Iterator[None]:
 
 def constituents(t: Tensor) -> tuple[Tensor, ...]:
     """The strided tensors that a tensor consists of: indices first and values last, where it is sparse."""
+    if t.layout is torch.strided:  # as a rule
+        return (t,)
     if t.layout == torch.sparse_csr:
         return t.crow_indices(), t.col_indices(), t.values()
     if t.layout == torch.sparse_csc:

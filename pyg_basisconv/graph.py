@@ -143,6 +143,10 @@ class Graph:
         self.learns |= isinstance(lambda_max, Tensor) and lambda_max.requires_grad
         self._memo: dict[Hashable, Any] = {}
         self._bare: Graph | None = None
+        self._list: List | None = None
+        arrays = structure.arrays
+        if arrays is not None and weight is None and lists_of(dtype, max(self.M, self.N)):
+            self._list = List(0, arrays[0], arrays[1], None)
 
     @property
     def E(self) -> int:
@@ -152,10 +156,7 @@ class Graph:
     @property
     def as_list(self) -> List | None:
         """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
-        arrays, of_ones = self.structure.arrays, self.weight is None and self.mask is None
-        if arrays is None or not of_ones or portable() or not lists_of(self.dtype, max(self.M, self.N)):
-            return None
-        return List(0, *arrays, None)
+        return None if self.mask is not None or self._list is None or portable() else self._list
 
     def _copy(self) -> "Graph":
         graph = object.__new__(type(self))
@@ -198,7 +199,7 @@ class Graph:
     def thinned(self) -> "Graph":
         """The same graph, with the mask in its weights."""
         graph = self.masked(None)
-        graph.weight, graph._memo = self.thin(self.weight), {}
+        graph.weight, graph._list, graph._memo = self.thin(self.weight), None, {}
         graph.learns = True  # nothing that follows from a mask is kept
         return graph
 

@@ -4,6 +4,7 @@ What a layer keeps, and how it knows a call again, is here; the programs themsel
 """
 
 from collections.abc import Callable, Hashable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -103,7 +104,7 @@ class Programs:
         if seen.compares and not seen.agrees(_parts(call)):  # a change of integers changes the key
             return
         kept = self._kept
-        for some in list(kept)[:_LOOKS]:  # of those that were looked at longest ago
+        for some in list(islice(kept, _LOOKS)):  # of those that were looked at longest ago
             one = kept.pop(some, None)
             if one is not None and not one.witness.expired:
                 kept[some] = one
@@ -209,18 +210,20 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         key: of the call, see `glance`.
         call: its arguments.
     """
-    about, shapes, _, *_ = key
+    about, shapes, _, *others = key
     basis = layer._modules["basis"]
     if basis.counts_batch:
         return None
     found: list[Hashable] = [about, basis.training]
     for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
         found.append(None if shape is None else (rounded(shape[-2]), shape[-1], *shape[:-2]))
-    for t in call[1:-1]:
+    for i in (1, *[i for i, _ in others]):
+        t = call[i]
         if t is None or isinstance(t, float):
-            found.append(t is None)
+            found.append(i)
         elif isinstance(t, Tensor):
-            found.append((t.dtype, t.layout, t.dim(), rounded(t.numel() if t.layout is torch.strided else t._nnz())))
+            entries = t.numel() if t.layout is torch.strided else t._nnz()
+            found.append((i, t.dtype, t.layout, t.dim(), rounded(entries)))
         else:
             return None
     return tuple(found)

@@ -10,7 +10,7 @@ from torch import Tensor
 from .cache import IdentityCache, Witness
 from .errors import reject
 from .graph import Graph, Size, Structure, sizes
-from .kernels.lists import Array, narrow
+from .kernels.lists import LIMIT, arrays_of, narrow
 from .kernels.pattern import extremes, index_dtype, within
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
@@ -172,9 +172,10 @@ class _Given(NamedTuple):
             return Structure(checked(source.long(), sources), checked(target.long(), N), kind, M, N)
         if (ends if isinstance(ends, Tensor) else ends[0]).is_meta:
             reject("edge_index", "numbers", "a tensor on 'meta', which has none", "make it on a device")
-        kind, numbers = None if kind is None else kind.clone(), _numbers(ends)
-        if numbers is not None and M is not None and N is not None and sources is not None:
-            arrays = narrow(numbers, (sources, N)) if index_dtype(M, N) == torch.int32 else None
+        kind = None if kind is None else kind.clone()
+        on_cpu = (ends if isinstance(ends, Tensor) else ends[0]).is_cpu
+        if on_cpu and M is not None and N is not None and sources is not None and max(M, N) <= LIMIT:
+            arrays = narrow(ends, (sources, N))
             if arrays is not None:
                 return Structure.of_arrays(arrays, kind, M, N)
         source, target = ends
@@ -183,18 +184,10 @@ class _Given(NamedTuple):
             found = (max(found),) * 2
         M = found[0] if M is None else M  # behind the sources may stand rows that no edge reads
         dtype = index_dtype(M, found[1])
-        if numbers is None:
+        if not on_cpu:
             return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), kind, M, found[1])
-        width = np.int32 if dtype == torch.int32 else np.int64
-        return Structure.of_arrays((numbers[0].astype(width), numbers[1].astype(width)), kind, M, found[1])
-
-
-def _numbers(ends: Ends) -> tuple[Array, Array] | None:
-    """The sources and targets in numpy, where they are on the CPU."""
-    if isinstance(ends, Tensor):
-        rows = ends.numpy() if ends.device.type == "cpu" else None
-        return None if rows is None else (rows[0], rows[1])
-    return (ends[0].numpy(), ends[1].numpy()) if ends[0].device.type == "cpu" else None
+        width, arrays = np.int32 if dtype == torch.int32 else np.int64, arrays_of(ends)
+        return Structure.of_arrays((arrays[0].astype(width), arrays[1].astype(width)), kind, M, found[1])
 
 
 def _counted(name: str, end: Tensor, count: int | None) -> int:

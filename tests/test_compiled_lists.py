@@ -56,12 +56,14 @@ def edges(draw: st.DrawFn) -> tuple[List, int, int]:
 def test_ends_are_narrowed(given_edges: tuple[List, int, int], dtype: Any, off: int) -> None:
     """Ends that are no numbers of N places are found, and none else."""
     edges, N, _ = given_edges
-    ends = (edges.source + off).astype(dtype), edges.target.astype(dtype)
+    ends = torch.from_numpy(np.stack([edges.source + off, edges.target]).astype(dtype))
     compiled, twin = both(lambda: lists.narrow(ends, (N, N)))
     check_same(compiled, twin)
     wrong = any(not 0 <= m < N for m in ends[0].tolist())
     assert (compiled is None) == wrong
-    check_same(*both(lambda: lists.narrow(ends[::-1], (N, N))))
+    check_same(*both(lambda: lists.narrow(ends.flip(0), (N, N))))
+    check_same(compiled, lists.narrow(ends.t().contiguous().t(), (N, N)))  # not one row after the other
+    check_same(compiled, lists.narrow((ends[0], ends[1]), (N, N)))
 
 
 @settings(max_examples=100)
@@ -107,12 +109,14 @@ def test_patterns_are_those_of_numpy(given_edges: tuple[List, int, int], order: 
 
 ONES = np.zeros(2, np.int32)
 FLOATS = np.zeros(2, np.float32)
+HERE = ONES.ctypes.data, ONES.ctypes.data
 FAULTS = {
-    "narrow into fewer": (ValueError, "narrow", (ONES, ONES, 3, 3, ONES[:1].copy(), ONES.copy())),
-    "narrow into 64 bits": (ValueError, "narrow", (ONES, ONES, 3, 3, ONES.astype(np.int64), ONES.copy())),
-    "narrow of three": (ValueError, "narrow", (ONES, ONES, 3)),
-    "narrow of what is no array": (TypeError, "narrow", (3, ONES, 3, 3, ONES.copy(), ONES.copy())),
-    "narrow of every other": (ValueError, "narrow", (np.zeros(4, np.int32)[::2], ONES, 3, 3, ONES.copy(), ONES.copy())),
+    "narrow into fewer": (ValueError, "narrow", (*HERE, 2, 4, 3, 3, np.empty(3, np.int32))),
+    "narrow into 64 bits": (ValueError, "narrow", (*HERE, 2, 4, 3, 3, np.empty(4, np.int64))),
+    "narrow into every other": (ValueError, "narrow", (*HERE, 2, 4, 3, 3, np.empty(8, np.int32)[::2])),
+    "narrow of three": (ValueError, "narrow", (*HERE, 2)),
+    "narrow of what is no address": (TypeError, "narrow", (ONES, HERE[1], 2, 4, 3, 3, np.empty(4, np.int32))),
+    "narrow of fewer than none": (ValueError, "narrow", (*HERE, -2, 4, 3, 3, np.empty(4, np.int32))),
     "looped into too few": (ValueError, "looped", (ONES, ONES, 3, ONES.copy(), ONES.copy())),
     "looped of other lengths": (ValueError, "looped", (ONES, ONES[:1].copy(), 0, ONES.copy(), ONES.copy())),
     "weights of integers": (ValueError, "over_degrees", (None, 1, ONES, ONES, 3, 3, "rw", ONES.copy())),
@@ -130,8 +134,8 @@ FAULTS = {
     "no matrix": (ValueError, "over_degrees", (None, 0, ONES, ONES, 3, 3, "rw", FLOATS.copy())),
     "fewer nodes than none": (ValueError, "looped", (ONES, ONES, -1, ONES.copy(), ONES.copy())),
     "fewer groups than none": (ValueError, "grouped", (ONES[:0].copy(), ONES[:0].copy(), -1, *[ONES[:0].copy()] * 3)),
-    "a limit beyond 32 bits": (ValueError, "narrow", (ONES, ONES, 1 << 32, 3, ONES.copy(), ONES.copy())),
-    "ends of bytes": (ValueError, "narrow", (ONES.astype(np.int8), ONES, 3, 3, ONES.copy(), ONES.copy())),
+    "narrow beyond 32 bits": (ValueError, "narrow", (*HERE, 2, 4, 1 << 32, 3, np.empty(4, np.int32))),
+    "ends of bytes": (ValueError, "narrow", (*HERE, 2, 1, 3, 3, np.empty(4, np.int32))),
     "a list of three": (
         IndexError,
         "compressed",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
 from ..bound import COMPOSITES, Explicit, ListedEdges, TypedEdges, counted, dense, members
-from ..cache import cached_property, kept, lasting
+from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import check_depth, reject
 from ..graph import Graph
@@ -53,11 +53,10 @@ def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
 class BoundConcat(BoundBasis):
     """Families of the same M and N, one after the other."""
 
-    _lists: Sequence[List] = ()  # the entries of all parts, where these are bound when they are first asked for
-    _bind: Callable[[], Sequence[BoundBasis]] | None = None  # what binds them then
+    parts: Sequence[BoundBasis]
 
     def __init__(self, parts: Sequence[BoundBasis]) -> None:
-        self._parts = tuple(parts)
+        self.parts = tuple(parts)
         first = self.parts[0]
         self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
         self.K = 0
@@ -68,29 +67,6 @@ class BoundConcat(BoundBasis):
             self.source_grid = part.source_grid if self.source_grid is None else self.source_grid
             self.target_grid = part.target_grid if self.target_grid is None else self.target_grid
             self.batch = part.batch if len(part.batch) > len(self.batch) else self.batch
-
-    @classmethod
-    def of_lists(cls, basis: "Concat", graph: Graph, lists: Sequence[List]) -> "BoundConcat":
-        """The same of a graph on the CPU, whose edges are all that is needed as a rule."""
-        self = cast(BoundConcat, cls.__new__(cls))
-        self.K, self.M, self.N, self.dtype, self.device = basis.K, graph.M, graph.N, graph.dtype, graph.device
-        self._lists, self._bind = lists, partial(basis.bind_parts, graph.bare)
-        return self
-
-    @property
-    def parts(self) -> tuple[BoundBasis, ...]:
-        """The families."""
-        bind = self._bind
-        if bind is None:
-            return self._parts
-        if portable():  # what is bound there is not kept
-            return tuple(bind())
-        self._parts = tuple(lasting(bind))
-        self._bind = None
-        return self._parts
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_parts": self.parts, **super().__getstate__()}
 
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
@@ -123,7 +99,7 @@ class BoundConcat(BoundBasis):
 
     @kept
     def takes_rows(self) -> bool:
-        return bool(self._lists) or all(part.takes_rows for part in self.parts)
+        return all(part.takes_rows for part in self.parts)
 
     def expand_rows(self, x: Tensor) -> Tensor:
         if self.typed is not None:
@@ -148,8 +124,6 @@ class BoundConcat(BoundBasis):
 
     @kept
     def typed(self) -> TypedEdges | None:
-        if self._lists:
-            return ListedEdges(self.K, self.M, self.N, self._lists, self.dtype)
         return one_list(self.parts)
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
@@ -253,6 +227,42 @@ class BoundConcat(BoundBasis):
 
     def moved(self, device: torch.device) -> "BoundConcat":
         return BoundConcat([part.moved(device) for part in self.parts])
+
+
+class ListedConcat(BoundConcat):
+    """The same of a graph on the CPU, where the edges of all are in lists, and these are all that is needed as a rule.
+
+    Its parts are bound when they are first asked for.
+    """
+
+    takes_rows = True
+
+    def __init__(self, basis: "Concat", graph: Graph, lists: Sequence[List]) -> None:
+        self.K, self.M, self.N, self.dtype, self.device = basis.K, graph.M, graph.N, graph.dtype, graph.device
+        self.typed = ListedEdges(self.K, self.M, self.N, lists, self.dtype)
+        self._bind = partial(basis.bind_parts, graph.bare)
+
+    @property
+    def parts(self) -> Sequence[BoundBasis]:  # type: ignore[override]
+        """The families."""
+        return self._bound
+
+    @kept
+    def _bound(self) -> Sequence[BoundBasis]:
+        return tuple(self._bind())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoundConcat, (self.parts,)
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        return self.typed.expand_rows(x)
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return self.typed.combine_rows(z)
+
+    @property
+    def adjoint(self) -> BoundBasis:
+        return self.typed.adjoint
 
 
 class BoundProduct(BoundBasis):
@@ -521,7 +531,7 @@ class Concat(Composed):
         content = graph.content
         if content is None:
             lists = self.listed(graph)
-            return super().build(graph) if lists is None else BoundConcat.of_lists(self, graph, lists)
+            return super().build(graph) if lists is None else ListedConcat(self, graph, lists)
         bound, start = [], 0
         for part in self._parts:
             bound.append(part.on(graph.holding(content.of(start, start + part.K))))
