@@ -567,7 +567,7 @@ class ListedEdges(TypedEdges):
 
     @kept
     def _merged(self) -> "ListedEdges":
-        return ListedEdges(1, self.M, self.N, [e._replace(kind=0) for e in self.lists], self.dtype)
+        return ListedEdges(1, self.M, self.N, [List(0, e.source, e.target, e.weight) for e in self.lists], self.dtype)
 
     @cached_property
     def adjoint(self) -> "ListedEdges":  # of numbers in numpy, which no transform sees

@@ -190,7 +190,7 @@ class IdentityCache:
             if type(t) not in _PLAIN or t.requires_grad or t.layout in _BLOCKS or t.is_inference():
                 return build()
             key.append((t.layout, t.shape))
-            parts += constituents(t)
+            parts += (t,) if t.layout is torch.strided else constituents(t)
         if not parts:
             return self._without_tensors(tuple(key), build)
         key += map(_place, parts) if seen is None else seen.places
@@ -248,8 +248,6 @@ def by_value() -> Iterator[None]:
 
 def constituents(t: Tensor) -> tuple[Tensor, ...]:
     """The strided tensors that a tensor consists of: indices first and values last, where it is sparse."""
-    if t.layout is torch.strided:  # as a rule
-        return (t,)
     if t.layout == torch.sparse_csr:
         return t.crow_indices(), t.col_indices(), t.values()
     if t.layout == torch.sparse_csc:

@@ -216,18 +216,22 @@ class BasisConv(MessagePassing):
     @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
         """The result of a call that is like none before, but may be of a form that is known: on another graph."""
-        seen, programs = witness(call), self._programs
+        programs = self._programs
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
+        again = known is None or known.begin is None or programs.met(key)
+        seen = witness(call) if again else None
         if known is not None and known.begin is not None and not portable():
             program = known.begin(self, call, seen)
             if program is not None:
-                programs.keep(key, call, program, seen)
+                if seen is not None:
+                    programs.keep(key, call, program, seen)
                 return program(self, call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose(bound) if known is None else known.plan
         ways = self._ways(call, bound, chosen, observed)
-        programs.keep(key, call, ways.later, seen)
+        if seen is not None:
+            programs.keep(key, call, ways.later, seen)
         # Only an order that is possible on every graph is taken over.
         if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
             programs.forms[alike] = Form(chosen, ways.begin)
@@ -479,7 +483,7 @@ def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, la
     return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
 
 
-def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness) -> Program | None:
+def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
     """The program of one step on a graph that is new. The call is like one that was checked, but for its graph."""
     basis, x = layer._basis_for(call), call.x
     M = x.shape[-2]

@@ -52,12 +52,12 @@ class Ways(NamedTuple):
     now: evaluates this very call.
     later: evaluates calls like it.
     begin: makes the program of a call of its form on a graph that is new, of the layer, the call and a witness of its
-        tensors; None where such a call is bound and planned like any other.
+        tensors, if there is one; None where such a call is bound and planned like any other.
     """
 
     now: Callable[[], Any]
     later: Program
-    begin: Callable[[Any, Call, Witness], Program | None] | None = None
+    begin: Callable[[Any, Call, Witness | None], Program | None] | None = None
 
 
 class _Kept(NamedTuple):
@@ -76,12 +76,20 @@ class Programs:
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
         self.forms: dict[Hashable, Any] = {}  # what was found out about calls of some form, see `form`
+        self._met: dict[Hashable, bool] = {}  # keys of calls that were not kept
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
         return Programs, ()  # a copy makes its own
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def met(self, key: Hashable) -> bool:
+        """Whether such a call was asked about before. Where each graph is seen once, nothing need be kept of it."""
+        before = self._met.pop(key, False)
+        self._met[key] = True
+        shorten(self._met, _LIMIT)
+        return before
 
     def find(self, key: Hashable, call: Call) -> Program | None:
         """The program of an earlier call that was like this one."""
@@ -199,7 +207,7 @@ class Form(NamedTuple):
     """What was found out about calls of one form, see `form`: the plan, and see `Ways`."""
 
     plan: Any
-    begin: Callable[[Any, Call, Witness], Program | None] | None
+    begin: Callable[[Any, Call, Witness | None], Program | None] | None
 
 
 def form(layer: Any, key: Any, call: Call) -> Hashable | None:

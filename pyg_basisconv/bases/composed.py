@@ -1,7 +1,7 @@
 """Families made of families: side by side, products, transposes, fixed mixtures."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any, cast
@@ -452,10 +452,10 @@ class Composed(Basis):
         self.variance_gain = parts[0].variance_gain
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
-    @property
-    def _parts(self) -> Iterable[Basis]:
+    @cached_property
+    def _parts(self) -> Sequence[Basis]:
         """The same without the detour by `nn.Module.__getattr__`."""
-        return cast(Iterable[Basis], self._modules["parts"]._modules.values())  # type: ignore[union-attr]
+        return cast(Sequence[Basis], tuple(self.parts))
 
     def complete(self, source: int, target: int, inner: int) -> None:
         for part in self._parts:
@@ -545,7 +545,7 @@ class Concat(Composed):
             lists = part.listed(graph)
             if lists is None:
                 return None
-            found += [edges.from_member(start) for edges in lists]
+            found += [edges.from_member(start) for edges in lists] if start else lists
             start += part.K
         return found if lists_of(graph.dtype, self.K * max(graph.M, graph.N)) else None
 

@@ -46,7 +46,7 @@ class List(NamedTuple):
 
     def from_member(self, start: int) -> "List":
         """The same, of the matrices from number `start` on."""
-        return self._replace(kind=self.kind + start) if start else self
+        return List(self.kind + start, self.source, self.target, self.weight) if start else self
 
 
 def lists_of(dtype: torch.dtype, size: int) -> bool:

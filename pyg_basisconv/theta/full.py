@@ -122,9 +122,10 @@ class Pass(Theta):
 
     @property
     def uniform(self) -> float | None:
-        # What derives from it does more.
-        alike = type(self) is Pass and not self.concatenates and len(set(self.scales)) == 1
-        return self.scales[0] if alike else None
+        scale = self.scale
+        if type(self) is not Pass or self.combine == "concat":  # what derives from it does more
+            return None
+        return scale if isinstance(scale, float) else scale[0] if len(set(scale)) == 1 else None
 
     def step(self, order: str) -> Step | None:
         return _summed if order in _STEPS and self.uniform is not None else None
