@@ -57,6 +57,12 @@ class Basis(nn.Module):
     tensor([[0.0000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.5000],
             [0.0000, 0.0000, 0.0000]])
+
+    `a + b` has the matrices of both, `a @ b` the products, `a.T` the transposes; `2 * a` and `a - b` are mixtures,
+    matrix by matrix:
+
+    >>> 0.5 * bases.Identity(), bases.Identity() - bases.Adjacency('sym')
+    (Mix([[0.5]], Identity()), Mix([[1.0, -1.0]], Identity() + Adjacency(norm='sym')))
     """
 
     needs_edges = True  # False where a call without edge_index makes sense
@@ -239,6 +245,27 @@ class Basis(nn.Module):
 
     def __add__(self, other: "Basis") -> "Basis":
         return COMPOSITES["+"](self, other) if isinstance(other, Basis) else NotImplemented
+
+    def __sub__(self, other: "Basis") -> "Basis":
+        """The differences of the matrices, one by one."""
+        if not isinstance(other, Basis):
+            return NotImplemented
+        if other.K != self.K:
+            reject("basis", f"{self.K} matrices to subtract, as in {self}", other.K, "mix them: bases.Mix(C, a + b)")
+        K = self.K
+        rows = [[float(k == h) - float(k == K + h) for k in range(2 * K)] for h in range(K)]
+        return COMPOSITES["mix"](rows, self + other)
+
+    def __mul__(self, factor: float) -> "Basis":
+        """All matrices, times a number."""
+        if not isinstance(factor, int | float):
+            return NotImplemented
+        return COMPOSITES["mix"]([[factor * float(k == h) for k in range(self.K)] for h in range(self.K)], self)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> "Basis":
+        return self * -1.0
 
     def __matmul__(self, other: "Basis") -> "Basis":
         return COMPOSITES["@"](self, other) if isinstance(other, Basis) else NotImplemented

@@ -20,7 +20,7 @@ from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
 from .costs import Problem
-from .errors import check_flags, reject
+from .errors import check_arguments, check_flags, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
@@ -93,6 +93,7 @@ class BasisConv(MessagePassing):
         cached: bool = False,
         **kwargs: Any,
     ) -> None:
+        check_arguments(kwargs)
         kwargs.setdefault("aggr", "add")
         if kwargs["aggr"] not in ("add", "sum"):
             reject("aggr", "'add'", repr(kwargs["aggr"]), "a mean is in the basis: bases.Adjacency('mean')")

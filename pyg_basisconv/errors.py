@@ -5,6 +5,22 @@ from typing import Any, NoReturn
 DEPTH = 100  # of what is written, or made, of something that is made of something
 _CALLS = 1000  # within each other, of which Python allows no more
 
+_OF_MESSAGES = {"aggr", "aggr_kwargs", "flow", "node_dim", "decomposed_layers"}  # arguments of PyG's `MessagePassing`
+# Arguments of PyG's layers, and where they are in a `BasisConv`.
+_ELSEWHERE = {
+    "add_self_loops": "the basis has loops: bases.Adjacency('sym', self_loops=True)",
+    "concat": "the parameter puts heads side by side, or takes their mean: theta.Heads('mean')",
+    "dropout": "the attention drops: bases.Attention(heads, mechanism, dropout=p)",
+    "edge_dim": "the attention's mechanism reads edges, see help(bases.Attention)",
+    "heads": "the basis has a matrix for each head: bases.Attention(heads, mechanism), with theta.Heads()",
+    "improved": "the basis has loops: bases.Adjacency('sym', self_loops=2.0)",
+    "K": "the basis says how many there are: bases.Chebyshev(K)",
+    "normalize": "the basis is normalised: bases.Adjacency('sym')",
+    "num_bases": "the parameter shares matrices: theta.Separable(H)",
+    "num_relations": "the basis has a matrix for each: bases.Relations(num_relations)",
+    "root_weight": "it is one more matrix: bases.Identity() + bases.Adjacency('mean')",
+}
+
 
 def reject(argument: str, expected: str, got: object, fix: str) -> NoReturn:
     """Raises a `ValueError` that names the argument, what was expected, what came, and what to do.
@@ -28,6 +44,20 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             reject(name, "True or False", repr(value), "give one of them")
+
+
+def check_arguments(kwargs: dict[str, Any]) -> None:
+    """Rejects arguments that a `BasisConv` does not have, and says where what they mean is to be found.
+
+    >>> check_arguments({"flow": "target_to_source", "root_weight": True})
+    Traceback (most recent call last):
+    ...
+    ValueError: root_weight: expected no such argument of BasisConv, got True; it is one more matrix: ...
+    """
+    for name, value in kwargs.items():
+        if name not in _OF_MESSAGES:
+            fix = _ELSEWHERE.get(name, "leave it out, see help(BasisConv)")
+            reject(name, "no such argument of BasisConv", repr(value), fix)
 
 
 def check_count(name: str, value: object, least: int = 1, most: int = 1 << 31) -> None:

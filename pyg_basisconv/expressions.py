@@ -18,14 +18,14 @@ _KNOWN = {
     if isinstance(getattr(module, name), type) and issubclass(getattr(module, name), nn.Module)
 } | {name: getattr(nn, name) for name in _ACTIVATIONS}
 _SHOWN = 200  # letters of a text in a message
-_OPERATORS = {ast.Add: operator.add, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
 
 
 def read(text: str) -> Any:
     """The basis, or the parameter, that an expression describes, in the words of Python, such as it prints itself.
 
     It is not run: its names are classes of this package and activations of torch, their arguments numbers, strings,
-    lists and such expressions; there are `a + b`, `a @ b`, `2.5 * a`, `a.T`, and `a.then(f)` of a mechanism.
+    lists and such expressions; there are `a + b`, `a - b`, `a @ b`, `2.5 * a`, `a.T`, and `a.then(f)` of a mechanism.
 
     Args:
         text: the expression.

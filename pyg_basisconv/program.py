@@ -224,7 +224,7 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         return None
     found: list[Hashable] = [about, basis.training]
     for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
-        found.append(None if shape is None else (rounded(shape[-2]), shape[-1], *shape[:-2]))
+        found.append(None if shape is None else (shape[:-2], *map(rounded, shape[-2:-1]), shape[-1:]))
     for i in (1, *[i for i, _ in others]):
         t = call[i]
         if t is None or isinstance(t, float):

@@ -262,6 +262,14 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
         lambda g: oracle.mix([[0.5, 0.0, -2.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]], oracle.chebyshev(g, 3)),
         "s",
     ),
+    "Powers-2Powers.T": (
+        lambda: bases.Powers(2) - 2 * bases.Powers(2).T,
+        lambda g: (
+            oracle.powers(oracle.adjacency(g, "sym"), 2)
+            - 2 * oracle.transpose(oracle.powers(oracle.adjacency(g, "sym"), 2))
+        ),
+        "r",
+    ),
     "Mix(nothing)": (
         lambda: bases.Mix([[0.0, 0.0], [0.0, 0.0]], bases.Powers(2)),
         lambda g: oracle.mix([[0.0, 0.0], [0.0, 0.0]], oracle.powers(oracle.adjacency(g, "sym"), 2)),

@@ -119,6 +119,59 @@ def test_a_wrong_graph_of_a_known_form_is_refused() -> None:
     close(conv(x, good.clone(), None, kind), by_messages(conv, x, good, kind))
 
 
+def test_wrong_arguments_of_a_known_form_are_refused() -> None:
+    """As they are by a layer that has seen nothing, word by word."""
+    conv, x, weight = BasisConv(P, Q, bases.Identity() + bases.Adjacency()).double(), draw(N, P), draw(E).abs()
+    for seed in range(2):
+        conv(x, edges(seed))
+        conv(x, edges(seed), weight)
+    beyond, below = edges(5), edges(6)
+    beyond[0, 3], below[1, 4] = N, -1
+    wrong: list[tuple[Any, ...]] = [
+        (x, beyond),
+        (x, below),
+        (x, beyond, weight),
+        (draw(N - 2, P), edges(7)),  # rows of about as many nodes
+        (x, edges(7).float()),
+        (x, edges(7).view(3, -1)),
+        (x, edges(7), weight[:-1]),
+        (x, edges(7), weight.float()),
+        (x, edges(7), weight.view(1, -1)),
+        (x, edges(7), None, torch.arange(E)[:-1]),
+        (draw(N, P + 1), edges(7)),
+    ]
+    for args in wrong:
+        with pytest.raises(ValueError, match="expected") as fresh:
+            BasisConv(P, Q, bases.Identity() + bases.Adjacency()).double()(*args)
+        with pytest.raises(ValueError, match="expected") as known:
+            conv(*args)
+        assert str(known.value) == str(fresh.value)
+        close(conv(x, edges(8), weight), by_weights(conv, x, edges(8), weight))
+
+
+def by_weights(conv: BasisConv, x: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
+    """The sum over the edges, as it is written."""
+    first, second = conv.weight
+    y = x @ first + conv.bias
+    return y.index_add(0, edge_index[1], weight.unsqueeze(1) * (x @ second)[edge_index[0]])
+
+
+def test_a_graph_is_known_again_when_it_is_seen_again() -> None:
+    """Of a known form nothing is kept at first sight, and nothing that is kept outlives a change of the graph."""
+    basis, x, first, e = bases.Adjacency("mean") + bases.Identity(), draw(N, P), edges(0), edges(1)
+    conv = BasisConv(P, Q, basis, order="a_first").double()
+    conv(x, first)
+    kept = len(conv._programs)
+    conv(x, e)
+    assert len(conv._programs) == kept
+    conv(x, e)
+    assert len(conv._programs) == kept + 1
+    for sight in range(4):
+        e[0, sight] = (e[0, sight] + 1) % N
+        for _ in range(sight):
+            close(conv(x, e), by_messages(conv, x, e))
+
+
 def test_options_that_change_between_graphs_of_one_form() -> None:
     conv, x = BasisConv(P, Q, bases.Identity() + bases.Adjacency("rw")).double(), draw(N, P)
     changes: list[Callable[[], object]] = [

@@ -19,6 +19,16 @@ from ..kernels.pattern import positions
 from ..portable import portable
 from .identity import target_diagonal
 
+# What users of other libraries call the norms.
+_MEANT = {
+    "gcn": "a GCN's is bases.Adjacency('sym', self_loops=True)",
+    "symmetric": "it is called 'sym'",
+    "both": "it is called 'sym'",
+    "row": "'rw' divides by what leaves the source, 'mean' by the number of edges into the target",
+    "right": "it is called 'mean'",
+    "left": "it is called 'rw'",
+}
+
 
 class Adjacency(Basis):
     r"""The weighted adjacency matrix W of the graph, :math:`W_{mn}` for an edge m to n, with its normalisations. K = 1.
@@ -55,7 +65,8 @@ class Adjacency(Basis):
     ) -> None:
         super().__init__(1)
         if norm not in (None, "sym", "mean", "rw"):
-            reject("norm", "None, 'sym', 'mean' or 'rw'", repr(norm), "see the table in help(bases.Adjacency)")
+            fix = _MEANT.get(norm, "see the table in help(bases.Adjacency)") if isinstance(norm, str) else "choose one"
+            reject("norm", "None, 'sym', 'mean' or 'rw'", repr(norm), fix)
         if existing not in ("keep", "add", "replace"):
             reject("existing", "'keep', 'add' or 'replace'", repr(existing), "it says what becomes of present loops")
         for name, value in (("self_loops", self_loops), ("diagonal", diagonal)):

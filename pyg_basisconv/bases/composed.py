@@ -740,4 +740,4 @@ class Mix(Composed):
         return f"Mix({self.coefficients}, {self.parts[0]!r})"
 
 
-COMPOSITES.update({"+": Concat, "@": Product, "T": Transpose, "bound @": BoundProduct})
+COMPOSITES.update({"+": Concat, "mix": Mix, "@": Product, "T": Transpose, "bound @": BoundProduct})
