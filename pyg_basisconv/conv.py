@@ -198,7 +198,7 @@ class BasisConv(MessagePassing):
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
         # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
-        if torch.compiler.is_compiling() or get_eval_frame_callback():
+        if torch.compiler.is_dynamo_compiling() or get_eval_frame_callback():
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)

@@ -136,19 +136,16 @@ class Converted(BasisConv):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = self._run(self._read(args, kwargs), False)
+        y: Tensor = self._run(self.call.arguments(args, kwargs), False)
         return y
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes."""
-        return super().plan(*self._read(args, kwargs))
+        return super().plan(*self.call.arguments(args, kwargs))
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
         return super()._choose(bound, self.messages if messages else order)
-
-    def _read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        return self.call.arguments(args, kwargs)
 
     def _basis_for(self, call: Call) -> Basis:
         own = super()._basis_for(call)
