@@ -78,6 +78,7 @@ class Basis(nn.Module):
     moves = False  # True where each matrix moves the entries of a grid by one offset
     hides = True  # False where every target meets every source
     factors: "tuple[Basis, Basis] | None" = None  # of a product
+    precedence = 2  # of the sign that it is written with: 0 for `+`, 1 for `@`
 
     def __init__(self, K: int) -> None:
         super().__init__()

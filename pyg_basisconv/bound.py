@@ -23,7 +23,7 @@ from .portable import portable
 from .sparse import Evaluate, Sparse, permute
 from .theta import Theta
 
-# What `+`, `@` and `.T` make, of bases and of bound families: filled by the file where these stand, `bases.composed`.
+# What `+`, `@` and `.T` make, of bases and of bound families: each file of these in `bases` adds its own.
 COMPOSITES: dict[str, Callable[..., Any]] = {}
 
 
@@ -244,7 +244,7 @@ class BoundBasis:
         each = self.work("each")
         return 2 * each.entries, 2 * each.rows, each.products
 
-    def map(self, change: "Callable[[Explicit], Explicit]") -> "BoundBasis":
+    def map(self, change: "Change") -> "BoundBasis":
         """The same family with `change` applied to every explicit part that it is made of."""
         return change(self.explicit)
 
@@ -379,7 +379,7 @@ class Explicit(BoundBasis):
     def T(self) -> "Explicit":
         return type(self)(self.edge_set.T, self.weight, self.dtype, self.evaluate)
 
-    def map(self, change: "Callable[[Explicit], Explicit]") -> "Explicit":
+    def map(self, change: "Change") -> "Explicit":
         return change(self)
 
     def move(self, device: torch.device) -> "Explicit":
@@ -635,6 +635,9 @@ class SharedEdges(Explicit):
 
     def work(self, direction: Direction) -> Work:
         return Work(self.edge_set.source.numel(), self.N, 1).times(self.K)
+
+
+Change = Callable[[Explicit], Explicit]  # of what is written out in a family, for `map`
 
 
 def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:

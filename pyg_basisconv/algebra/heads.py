@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .. import plot
 from ..bases.attended import BoundAttention
-from ..bases.composed import BoundConcat
+from ..bases.concat import BoundConcat
 from ..basis import Basis, BoundBasis, EdgeList, bound_basis
 from ..conv import BasisConv
 from ..convert import convert

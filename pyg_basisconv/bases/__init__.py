@@ -4,15 +4,18 @@ from ..basis import Basis, BoundBasis, EdgeList
 from .adjacency import Adjacency, Degree, Laplacian
 from .attended import BoundAttention
 from .attention import Attention
-from .composed import Concat, Mix, Product, Transpose
 from .composition import Composition
+from .concat import Concat
 from .edges import Edges
 from .group import FiniteGroup, Group
 from .identity import Identity
 from .masks import Bags, Causal, Complete
+from .mix import Mix
 from .polynomial import Chebyshev, Diffusion, Powers
+from .product import Product
 from .relations import Relations
 from .shifts import Shifts
+from .transpose import Transpose
 from .walked import BoundWalks
 from .walks import Walks
 from .wavelets import Wavelets

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import ContentStep, Explicit, SharedEdges, dense, members
+from ..bound import Change, ContentStep, Explicit, SharedEdges, dense, members
 from ..cache import cached_property
 from ..content import Content, Inputs
 from ..edge_set import EdgeSet
@@ -296,7 +296,7 @@ class BoundAttention(MemberByMember):
     def T(self) -> BoundBasis:
         return Union(self.explicit, self.batch, self.M, self.N).T if self.batch else self.explicit.T
 
-    def map(self, change: Callable[[Explicit], Explicit]) -> BoundBasis:
+    def map(self, change: Change) -> BoundBasis:
         changed = change(self.explicit)
         return Union(changed, self.batch, self.M, self.N) if self.batch else changed
 
@@ -580,7 +580,7 @@ class Union(MemberByMember):
     def work(self, direction: Direction) -> Work:
         return self.whole.work(direction)
 
-    def map(self, change: Callable[[Explicit], Explicit]) -> BoundBasis:
+    def map(self, change: Change) -> BoundBasis:
         return Union(self.whole.map(change), self.batch, self.M, self.N)
 
     @property

@@ -1,17 +1,18 @@
 """The basis of two layers, one after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Explicit
+from ..bound import Change
 from ..cache import kept
 from ..errors import reject
 from ..graph import Graph
-from .composed import Composed, Product, check_bases, one_after_other
+from .composed import Composed, check_bases
+from .product import Product, one_after_other
 
 
 class Constants(NamedTuple):
@@ -86,7 +87,7 @@ class BoundComposition(BoundBasis):
     def work(self, direction: Direction) -> Work:
         return self.family.work(direction)
 
-    def map(self, change: Callable[[Explicit], Explicit]) -> BoundBasis:
+    def map(self, change: Change) -> BoundBasis:
         return self.family.map(change)
 
     def moved(self, device: torch.device) -> "BoundComposition":

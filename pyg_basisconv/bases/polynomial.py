@@ -1,13 +1,13 @@
 """Families of polynomials of one matrix, evaluated by recurrence; no power is ever built."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Explicit, ListedEdges, members
+from ..bound import Change, ListedEdges, members
 from ..cache import kept
 from ..errors import check_depth, reject
 from ..graph import Graph
@@ -124,7 +124,7 @@ class BoundPolynomial(BoundBasis):
         steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
         return self.operator.work("combine").times(steps)
 
-    def map(self, change: Callable[[Explicit], Explicit]) -> "BoundPolynomial":
+    def map(self, change: Change) -> "BoundPolynomial":
         return BoundPolynomial(self.operator.map(change), self.K, self.a, self.c)
 
     def moved(self, device: torch.device) -> "BoundPolynomial":
@@ -196,7 +196,7 @@ class Diffusion(Basis):
         self.K = 2 * K if direction == "both" else K
 
     def build(self, graph: Graph) -> BoundBasis:
-        from .composed import BoundConcat
+        from .concat import BoundConcat
 
         walk = Powers(self.steps, Adjacency("rw"))
         graphs = {"out": [graph], "in": [graph.T], "both": [graph, graph.T]}[self.direction]

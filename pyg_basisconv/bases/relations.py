@@ -15,7 +15,7 @@ from ..kernels import lists
 from ..kernels.lists import lists_of, over_degrees
 from ..walks import Vocabulary
 from .adjacency import normalise, root, sums
-from .composed import BoundConcat
+from .concat import BoundConcat
 from .edges import count_types, typed
 from .identity import Identity
 

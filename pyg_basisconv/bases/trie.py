@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Work
-from ..bound import Explicit, TypedEdges
+from ..bound import Change, Explicit, TypedEdges
 from ..cache import cached_property
 from ..edge_set import EdgeSet
 from ..graph import gather
@@ -18,7 +18,6 @@ from ..kernels.pattern import index_dtype
 
 Key = tuple[Hashable, bool]  # which factor, and whether it is turned round
 Path = tuple[Key, ...]
-Change = Callable[[Explicit], Explicit]
 _Branch = tuple[int, int, list[tuple[int, Path]]]  # a node, its depth, and the chains that go on from it
 
 

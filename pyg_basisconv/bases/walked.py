@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, End, Work
-from ..bound import members
+from ..bound import Change, members
 from ..cache import cached_property
 from ..edge_set import EdgeSet, disjoint
 from ..errors import reject
@@ -20,7 +20,7 @@ from ..walks import Step
 from .adjacency import power, root
 from .edges import count_types
 from .relations import Norm, normalised
-from .trie import Change, Factor, Key, Leaf, Path, Trie
+from .trie import Factor, Key, Leaf, Path, Trie
 
 _ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
 _MOST = 1e15  # walks: with more, or fewer than one in so many, float32 has no room for the numbers and their inverses

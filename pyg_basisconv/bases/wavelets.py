@@ -1,18 +1,19 @@
 """Diffusion wavelets: differences of dyadic powers of a lazy walk, evaluated by walking; no power is ever built."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Explicit, explicit, members
+from ..bound import Change, explicit, members
 from ..errors import check_depth, reject
 from ..graph import Graph
 from ..portable import refuse
 from .adjacency import Adjacency
-from .composed import BoundConcat, BoundMix
+from .concat import BoundConcat
 from .identity import BoundIdentity
+from .mix import BoundMix
 from .polynomial import Powers
 
 MOST = 24  # scales
@@ -93,7 +94,7 @@ class BoundWavelets(BoundBasis):
         steps = [_steps(j) * (self.K - j if direction == "each" else 1) for j in range(self.J)]
         return self.walk.work("combine").times(sum(steps))
 
-    def map(self, change: Callable[[Explicit], Explicit]) -> "BoundWavelets":
+    def map(self, change: Change) -> "BoundWavelets":
         return BoundWavelets(self.walk.map(change), self.J, self.low_pass)
 
     def moved(self, device: torch.device) -> "BoundWavelets":

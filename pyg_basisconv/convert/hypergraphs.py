@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import HypergraphConv
 
 from ..bases.adjacency import power, single, sums
-from ..bases.composed import BoundProduct
+from ..bases.product import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..binding import Binding
 from ..cache import IdentityCache, Witness

@@ -1,0 +1,314 @@
+"""`a + b`: families side by side."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
+from ..bound import COMPOSITES, Change, ListedEdges, TypedEdges, counted, dense
+from ..cache import cached_property, kept
+from ..edge_set import EdgeSet
+from ..errors import reject
+from ..graph import Graph
+from ..kernels import Meetings
+from ..kernels.lists import List, lists_of
+from ..orders.compacted import on_all_rows
+from ..theta import Theta
+from .composed import Composed, check_bases
+
+
+def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
+    """Families of the same M and N, one after the other, as one list of edges; None where that costs too much."""
+    first, K = parts[0], sum([part.K for part in parts])
+    starts = [0, *accumulate([part.K for part in parts])]
+    lists = [part.lists for part in parts]
+    if all(lists) and lists_of(first.dtype, K * max(first.M, first.N)):
+        entries = [e.from_member(start) for some, start in zip(lists, starts, strict=False) for e in some]
+        return ListedEdges(K, first.M, first.N, entries, first.dtype)
+    typed = [family for part in parts if (family := part.typed) is not None]
+    if len(typed) < len(parts):
+        return None
+    sets = [part.edge_set for part in typed]
+    kinds = [
+        torch.full((e.source.numel(),), start, dtype=torch.int32, device=first.device)
+        if e.K == 1
+        else e.type.int() + start
+        for e, start in zip(sets, starts, strict=False)
+    ]
+    weight = None
+    if any(part.weight is not None for part in typed):
+        one = torch.ones(1, dtype=first.dtype, device=first.device)
+        weight = torch.cat([one.expand(part.E) if part.weight is None else part.weight for part in typed])
+    source, target = torch.cat([e.source for e in sets]), torch.cat([e.target for e in sets])
+    return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), source, target), weight, first.dtype)
+
+
+class BoundConcat(BoundBasis):
+    """Families of the same M and N, one after the other."""
+
+    parts: Sequence[BoundBasis]
+
+    def __init__(self, parts: Sequence[BoundBasis]) -> None:
+        self.parts = tuple(parts)
+        first = self.parts[0]
+        self.M, self.N, self.dtype, self.device = first.M, first.N, first.dtype, first.device
+        self.K = 0
+        for part in self.parts:
+            if part.M != self.M or part.N != self.N:
+                reject("basis", f"matrices of {self.M} x {self.N}", f"{part.M} x {part.N}", "add families of one size")
+            self.K += part.K
+            self.source_grid = part.source_grid if self.source_grid is None else self.source_grid
+            self.target_grid = part.target_grid if self.target_grid is None else self.target_grid
+            self.batch = part.batch if len(part.batch) > len(self.batch) else self.batch
+
+    def _split(
+        self, z: Tensor | Sequence[Tensor | None]
+    ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
+        z, sizes = counted(z, self.K), [part.K for part in self.parts]
+        if isinstance(z, Tensor):
+            yield from zip(self.parts, z.split(sizes), strict=True)
+            return
+        start = 0
+        for part in self.parts:
+            yield part, z[start : start + part.K]
+            start += part.K
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return chain.from_iterable(part.iterate(x) for part in self.parts)
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        some = [
+            part.combine(z_part)
+            for part, z_part in self._split(z)
+            if isinstance(z_part, Tensor) or any(z_k is not None for z_k in z_part)
+        ]
+        total = some[0]
+        for y in some[1:]:
+            total = total + y
+        return total
+
+    def each(self, z: Tensor) -> Tensor:
+        return torch.cat([part.each(dense(z_part)) for part, z_part in self._split(z)])
+
+    @kept
+    def takes_rows(self) -> bool:
+        return all(part.takes_rows for part in self.parts)
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        if self.typed is not None:
+            return self.typed.expand_rows(x)
+        return torch.cat([part.expand_rows(x) for part in self.parts], 1)
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        if self.typed is not None:
+            return self.typed.combine_rows(z)
+        width = z.shape[1] // self.K
+        blocks = z.split([part.K * width for part in self.parts], 1)
+        first, *others = (part.combine_rows(b.contiguous()) for part, b in zip(self.parts, blocks, strict=True))
+        return sum(others, first)
+
+    @kept
+    def adjoint(self) -> BoundBasis:
+        return BoundConcat([part.adjoint for part in self.parts]) if self.typed is None else self.typed.adjoint
+
+    @property
+    def total(self) -> BoundBasis | None:
+        return super().total if self.typed is None else self.typed.total
+
+    @kept
+    def typed(self) -> TypedEdges | None:
+        return one_list(self.parts)
+
+    def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
+        """One graph of a batch."""
+        return BoundConcat([part[index] if part.batch else part for part in self.parts])  # type: ignore[index]
+
+    def edges(self) -> EdgeList:
+        lists, start = [], 0
+        for part in self.parts:
+            kind, source, target, weight = part.edges()
+            lists.append((kind.long() + start, source.long(), target.long(), weight))
+            start += part.K
+        return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(part.requires_grad for part in self.parts)
+
+    @property
+    def T(self) -> "BoundConcat":
+        return BoundConcat([part.T for part in self.parts])
+
+    def work(self, direction: Direction) -> Work:
+        first, *others = (part.work(direction) for part in self.parts)
+        for other in others:
+            first = first.plus(other)
+        return first
+
+    @property
+    def alpha(self) -> Tensor | None:
+        found = [alpha for part in self.parts if (alpha := part.alpha) is not None]
+        rows = min((len(alpha) for alpha in found), default=0)
+        return torch.cat([alpha[:rows] for alpha in found], 1) if found else None
+
+    @property
+    def native_family(self) -> BoundBasis | None:
+        fast = [part.native_family for part in self.parts]
+        if not any(fast):
+            return None
+        return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
+
+    @kept
+    def meetings(self) -> Meetings | None:
+        parts = [part.meetings for part in self.parts]
+        first = parts[0]
+        if first is None or any(part is None or (part.M, part.N) != (first.M, first.N) for part in parts):
+            return None
+        return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
+
+    def compact(self, side: End) -> Compact | None:
+        tiled = super().compact(side)
+        if tiled is not None:
+            return tiled
+        parts = [part.compact(side) for part in self.parts]
+        if not any(parts):
+            return None
+        found = [part or on_all_rows(whole, side) for part, whole in zip(parts, self.parts, strict=True)]
+
+        def run(x: Tensor, weight: Tensor) -> Tensor:
+            blocks = weight.split([part.K for part in self.parts])
+            total = found[0].run(x, blocks[0])
+            for part, theirs in zip(found[1:], blocks[1:], strict=True):
+                total = total + part.run(x, theirs)
+            return total
+
+        sizes = [part.sizes for part in found]
+        enter, leave = Work(), Work()
+        for one in sizes:
+            enter, leave = enter.plus(one.enter), leave.plus(one.leave)
+        rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
+        return Compact(run, Compaction(side, enter, rows, leave, products))
+
+    @property
+    def mixing(self) -> Work | None:
+        lists = [part.typed for part in self.parts if part.typed is not None]
+        if len(lists) < len(self.parts) or not any(part.mixing for part in lists):
+            return None
+        return Work(sum(part.edge_set.source.numel() for part in lists), self.N, 1)
+
+    @cached_property
+    def stencil(self) -> Any:
+        one = next((part.stencil for part in self.parts if part.stencil is not None), None)
+        if one is None:
+            return None
+        found = [part.offsets_in(one) for part in self.parts]
+        offsets = [offset for part in found if part is not None for offset in part]
+        return None if None in found else one.with_offsets(offsets)
+
+    def native(self, theta: Theta, width: int) -> Native | None:
+        one = self.stencil
+        found: Native | None = super().native(theta, width) if one is None else one.native(theta, width)
+        return found
+
+    @property
+    def native_cost(self) -> tuple[int, int, int]:
+        operations, numbers, kernels = zip(*(part.native_cost for part in self.parts), strict=True)
+        return sum(operations), sum(numbers), sum(kernels)
+
+    def map(self, change: Change) -> "BoundConcat":
+        return BoundConcat([part.map(change) for part in self.parts])
+
+    def moved(self, device: torch.device) -> "BoundConcat":
+        return BoundConcat([part.moved(device) for part in self.parts])
+
+
+class ListedConcat(BoundConcat):
+    """The same of a graph on the CPU, where the edges of all are in lists, and these are all that is needed as a rule.
+
+    Its parts are bound when they are first asked for.
+    """
+
+    takes_rows = True
+
+    def __init__(self, basis: "Concat", graph: Graph, lists: Sequence[List]) -> None:
+        self.K, self.M, self.N, self.dtype, self.device = basis.K, graph.M, graph.N, graph.dtype, graph.device
+        self.typed = ListedEdges(self.K, self.M, self.N, lists, self.dtype)
+        self._bind = partial(basis.bind_parts, graph.bare)
+
+    @property
+    def parts(self) -> Sequence[BoundBasis]:  # type: ignore[override]
+        """The families."""
+        return self._bound
+
+    @kept
+    def _bound(self) -> Sequence[BoundBasis]:
+        return tuple(self._bind())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BoundConcat, (self.parts,)
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        return self.typed.expand_rows(x)
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return self.typed.combine_rows(z)
+
+    @property
+    def adjoint(self) -> BoundBasis:
+        return self.typed.adjoint
+
+
+class Concat(Composed):
+    """`a + b`: the matrices of a, then those of b.
+
+    Args:
+        *parts: the families, side by side.
+
+    >>> from pyg_basisconv import bases
+    >>> bases.Identity() + bases.Laplacian('sym')
+    Identity() + Laplacian(norm='sym')
+    """
+
+    precedence = 0
+
+    def __init__(self, *parts: Basis) -> None:
+        check_bases(*parts)
+        flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
+        super().__init__(sum(part.K for part in flat), *flat)
+        grids = [part.variance_gain for part in flat if part.axes is not None]
+        self.variance_gain = sum(grids) if grids else 1  # families of graphs side by side are drawn as each by itself
+
+    def build(self, graph: Graph) -> BoundBasis:
+        content = graph.content
+        if content is None:
+            lists = self.listed(graph)
+            return super().build(graph) if lists is None else ListedConcat(self, graph, lists)
+        bound, start = [], 0
+        for part in self._parts:
+            bound.append(part.on(graph.holding(content.of(start, start + part.K))))
+            start += part.K
+        return BoundConcat(bound)
+
+    def listed(self, graph: Graph) -> Sequence[List] | None:
+        found: list[List] = []
+        start = 0
+        for part in self._parts:
+            lists = part.listed(graph)
+            if lists is None:
+                return None
+            found += [edges.from_member(start) for edges in lists] if start else lists
+            start += part.K
+        return found if lists_of(graph.dtype, self.K * max(graph.M, graph.N)) else None
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return BoundConcat(bound)
+
+    def __repr__(self) -> str:
+        return " + ".join(repr(part) for part in self.parts)
+
+
+COMPOSITES["+"] = Concat

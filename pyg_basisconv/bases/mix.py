@@ -1,0 +1,132 @@
+"""Fixed mixtures of the matrices of a family."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..bound import COMPOSITES, Change, members
+from ..errors import reject
+from ..portable import portable, refuse
+from .composed import Composed, real
+
+
+def _nothing(t: Tensor) -> Tensor:
+    """Zeros, whatever t has; a function of t all the same, which has a gradient."""
+    return t.masked_fill(torch.ones((), dtype=torch.bool, device=t.device), 0)
+
+
+class BoundMix(BoundBasis):
+    r"""Fixed mixtures :math:`B_h = \sum_k C_{hk} A_k` of a family."""
+
+    def __init__(self, coefficients: Sequence[Sequence[float]], family: BoundBasis) -> None:
+        self.family = family
+        self.coefficients = [list(row) for row in coefficients]
+        self.K, self.M, self.N = len(self.coefficients), family.M, family.N
+        self.source_grid, self.target_grid = family.source_grid, family.target_grid
+        self.dtype, self.device, self.batch = family.dtype, family.device, family.batch
+
+    def _matrix(self) -> Tensor:
+        return torch.tensor(self.coefficients, dtype=self.dtype, device=self.device)
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        mixed: list[Tensor | None] = [None] * self.K
+        for k, u in enumerate(self.family.iterate(x)):
+            for h, row in enumerate(self.coefficients):
+                if row[k]:
+                    now = mixed[h]
+                    mixed[h] = (u if row[k] == 1 else row[k] * u) if now is None else torch.add(now, u, alpha=row[k])
+        return iter([_nothing(u) if u_h is None else u_h for u_h in mixed])
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        given = [(h, z_h) for h, z_h in enumerate(members(z, self.K)) if z_h is not None]
+        spread: list[Tensor | None] = []
+        for k in range(self.family.K):
+            total: Tensor | None = None
+            for h, z_h in given:
+                c = self.coefficients[h][k]
+                if c:
+                    scaled = z_h if c == 1 else c * z_h
+                    total = scaled if total is None else total + scaled
+            spread.append(total)
+        if all(total is None for total in spread):
+            spread[0] = _nothing(given[0][1])
+        return self.family.combine(spread)
+
+    def each(self, z: Tensor) -> Tensor:
+        # Member h of the mixture sees only z_h: the whole family is applied to each.
+        return torch.stack([self._one(h).combine([z_h]) for h, z_h in enumerate(z)])
+
+    def _one(self, h: int) -> "BoundMix":
+        return BoundMix([self.coefficients[h]], self.family)
+
+    def edges(self) -> EdgeList:
+        if not all(all(row) for row in self.coefficients):
+            refuse("basis", "a mixture without zeros, where it is written out", self)
+        kind, source, target, weight = self.family.edges()
+        lists = []
+        for h, row in enumerate(self._matrix()):
+            factor = row.index_select(0, kind.long())
+            some = slice(None) if portable() else factor.nonzero().squeeze(1)
+            lists.append([t[some] for t in (torch.full_like(kind, h), source, target, weight * factor)])
+        return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.family.requires_grad
+
+    @property
+    def T(self) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.T)
+
+    def work(self, direction: Direction) -> Work:
+        if direction == "each":
+            return self.family.work("combine").times(self.K)
+        return self.family.work(direction)
+
+    def map(self, change: Change) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.map(change))
+
+    def moved(self, device: torch.device) -> "BoundMix":
+        return BoundMix(self.coefficients, self.family.moved(device))
+
+
+class Mix(Composed):
+    r"""Fixed mixtures of a family: :math:`B_h = \sum_k C_{hk} A_k`, H matrices of K.
+
+    A row of the identity selects one member (SGC is the last power alone), a row of numbers is a fixed polynomial
+    (personalised PageRank, SSGC).
+
+    Args:
+        coefficients: C, (H, K), or (K,) for one mixture.
+        basis: the family.
+
+    >>> from pyg_basisconv import bases
+    >>> Mix([0., 0., 1.], bases.Powers(3))
+    Mix([[0.0, 0.0, 1.0]], Powers(K=3, operator=Adjacency(norm='sym')))
+    """
+
+    def __init__(self, coefficients: Sequence[float] | Sequence[Sequence[float]] | Tensor, basis: Basis) -> None:
+        if not isinstance(basis, Basis):
+            reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
+        try:
+            C = real(coefficients, torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            reject("coefficients", f"numbers of shape (H, {basis.K})", repr(coefficients), "give rows of one length")
+        C = C.unsqueeze(0) if C.dim() == 1 else C
+        if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:
+            reject("coefficients", f"shape (H, {basis.K})", tuple(C.shape), f"one number for each matrix of {basis}")
+        if not bool(torch.isfinite(C).all()):
+            reject("coefficients", "finite numbers", C.tolist(), "remove what is not finite")
+        super().__init__(C.shape[0], basis)
+        self.coefficients: list[list[float]] = C.tolist()
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return BoundMix(self.coefficients, bound[0])
+
+    def __repr__(self) -> str:
+        return f"Mix({self.coefficients}, {self.parts[0]!r})"
+
+
+COMPOSITES["mix"] = Mix

@@ -1,0 +1,207 @@
+"""`a @ b`: one family after the other."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..bound import COMPOSITES, Change, counted, dense
+from ..cache import kept
+from ..errors import reject
+from ..graph import Graph
+from ..portable import refuse
+from .composed import Composed, check_bases, within
+from .mix import BoundMix
+
+
+class BoundProduct(BoundBasis):
+    r"""All products :math:`A'_k A''_l`, at k K'' + l; none of them is built."""
+
+    def __init__(self, first: BoundBasis, second: BoundBasis) -> None:
+        if first.N != second.M:
+            reject("basis", f"{first.N} rows in the second factor", second.M, "multiply families whose sizes join")
+        if (first.dtype, first.device) != (second.dtype, second.device):
+            got = f"{second.dtype} on {second.device}"
+            reject("basis", f"a second factor of {first.dtype} on {first.device}", got, "bind both alike")
+        self.first, self.second = self.factors = first, second
+        self.K, self.M, self.N = first.K * second.K, first.M, second.N
+        self.source_grid, self.target_grid = first.source_grid, second.target_grid
+        if second.target_grid is None and second.M == second.N:  # an identity, in some form
+            self.target_grid = first.target_grid
+        self.dtype, self.device = first.dtype, first.device
+        self.batch = max(first.batch, second.batch, key=len)
+
+    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+        return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
+
+    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
+        z = dense(counted(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        return self.second.combine(self.first.combine(z))
+
+    def each(self, z: Tensor) -> Tensor:
+        z = z.unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, D)
+        z = self.first.each(z).transpose(0, 1)  # (K'', K', *, N', D)
+        return self.second.each(z).transpose(0, 1).flatten(0, 1)
+
+    @kept
+    def takes_rows(self) -> bool:
+        # Where both factors are several, the members of the transposed family stand in another order.
+        return 1 in (self.first.K, self.second.K) and self.first.takes_rows and self.second.takes_rows
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        return self.second.expand_rows(self.first.expand_rows(x))
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        return self.second.combine_rows(self.first.combine_rows(z))
+
+    @kept
+    def adjoint(self) -> BoundBasis:
+        return BoundProduct(self.second.adjoint, self.first.adjoint)
+
+    def edges(self) -> EdgeList:
+        refuse("basis", "a product that is applied, and not written out", self)
+        # The products of all members at once: one matrix with rows (k, m), times one with columns (l, n).
+        wide = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+        k, m, j, v = self.first.edges()
+        second, i, n, w = self.second.edges()
+        K2, N = self.second.K, self.N
+        left = torch.sparse_coo_tensor(
+            torch.stack([k.long() * self.M + m.long(), j.long()]),
+            v.to(wide),
+            (self.first.K * self.M, self.first.N),
+        )
+        right = torch.sparse_coo_tensor(
+            torch.stack([i.long(), second.long() * N + n.long()]), w.to(wide), (self.first.N, K2 * N)
+        )
+        product = torch.sparse.mm(left, right).coalesce()
+        row, column = product.indices()
+        kind = (row // self.M) * K2 + column // N
+        return EdgeList(kind, row % self.M, column % N, product.values().to(self.dtype))
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.first.requires_grad or self.second.requires_grad
+
+    @property
+    def T(self) -> BoundBasis:
+        # (A' A'')^T = A''^T A'^T, whose natural order is (l, k): brought back to (k, l).
+        product = BoundProduct(self.second.T, self.first.T)
+        order = [j * self.first.K + i for i in range(self.first.K) for j in range(self.second.K)]
+        return BoundMix([[float(n == one) for n in range(self.K)] for one in order], product)
+
+    def work(self, direction: Direction) -> Work:
+        first, second = self.first.work(direction), self.second.work(direction)
+        if direction == "expand":
+            return first.plus(second.times(self.first.K))
+        if direction == "combine":
+            return first.times(self.second.K).plus(second)
+        return first.times(self.second.K).plus(second.times(self.first.K))
+
+    def map(self, change: Change) -> "BoundProduct":
+        return BoundProduct(self.first.map(change), self.second.map(change))
+
+    def moved(self, device: torch.device) -> "BoundProduct":
+        return BoundProduct(self.first.moved(device), self.second.moved(device))
+
+
+class Product(Composed):
+    r"""`a @ b`: all products :math:`A'_k A''_l`, first a then b, K = K' K'' (Prop. 3: composition).
+
+    Args:
+        first: a.
+        second: b, from the targets of a.
+
+    >>> from pyg_basisconv import bases
+    >>> (bases.Powers(2) @ bases.Diffusion(2)).K
+    8
+    """
+
+    precedence = 1
+
+    def __init__(self, first: Basis, second: Basis) -> None:
+        check_bases(first, second)
+        super().__init__(first.K * second.K, first, second)
+        self.variance_gain = first.variance_gain * second.variance_gain
+        self.reads_target = first.reads_target and self.axes is None  # on a grid, the sources' own
+
+    @property
+    def factors(self) -> tuple[Basis, Basis]:  # type: ignore[override]
+        first, second = self.parts
+        return first, second  # type: ignore[return-value]
+
+    @property
+    def target_axes(self) -> int | None:
+        first, second = self.parts
+        return (first if second.axes is None else second).target_axes  # type: ignore[return-value]
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        first, second = self.parts
+        M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
+        on = None if grid is None else self._between(grid)
+        _, N = second.sized(between, N, batch, on)  # type: ignore[operator]
+        return M, between if N is None and not second.needs_edges else N
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        second, between = self.parts[1], self._between(grid)
+        found = second.reach(between)  # type: ignore[operator]
+        return between if found is None and not (second.needs_edges or second.pools) else found  # type: ignore[no-any-return]
+
+    def _between(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+        """The grid of the targets of the first, where it says one: an identity leaves it as it is."""
+        found: tuple[int, ...] | None = self.parts[0].reach(grid)  # type: ignore[operator]
+        return grid if found is None else found
+
+    def build(self, graph: Graph) -> BoundBasis:
+        if graph.content is not None:
+            graph = graph.holding(graph.content.within(members=None))
+        return BoundProduct(*one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return BoundProduct(*bound)
+
+    def accept(self, bound: BoundBasis) -> BoundBasis:
+        if self.turned(bound):
+            fix = "pass first_bound @ second_bound"
+            reject("edge_index", f"the factors of {self} in their order", "another order", fix)
+        return bound
+
+    def turned(self, bound: BoundBasis) -> bool:
+        """Whether a bound product has the same factors in another order, as far as is known what these are."""
+        mine, theirs = _factors(self), _bound_factors(bound)
+        return mine != theirs and Counter(mine) == Counter(theirs)
+
+    def __repr__(self) -> str:
+        return " @ ".join(within(part, self.precedence) for part in self.parts)
+
+
+def _factors(basis: Basis) -> list[Hashable]:
+    """The keys of what a product is made of."""
+    if type(basis) is not Product:
+        return [basis.key]
+    return [key for part in basis.parts for key in _factors(part)]  # type: ignore[arg-type]
+
+
+def _bound_factors(bound: BoundBasis) -> list[Hashable]:
+    """The same of a bound one; None for what is not known."""
+    if isinstance(bound, BoundProduct):
+        return _bound_factors(bound.first) + _bound_factors(bound.second)
+    return [None if bound.origin is None else bound.origin[0].key]
+
+
+def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBasis, BoundBasis]:
+    """Two families, bound: the first from the sources, and the second from where the first one ends."""
+    between = first.sized(graph.M, None, graph.batch, graph.grid)[1]
+    start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
+    before, behind = first.on(start), graph.from_intermediate
+    if second.needs_edges:
+        return before, second.on(behind if before.target_grid is None else behind.over(before.target_grid))
+    return before, second.on(behind.between(before.N, graph.N, before.target_grid or graph.grid))
+
+
+COMPOSITES.update({"@": Product, "bound @": BoundProduct})

@@ -1,0 +1,63 @@
+"""`a.T`: a family whose edges are turned round."""
+
+from typing import Any
+
+from ..basis import Basis, BoundBasis
+from ..bound import COMPOSITES
+from ..graph import Graph
+from .composed import Composed, check_bases, within
+
+
+class Transpose(Composed):
+    """`a.T`: the transposed matrices.
+
+    >>> from pyg_basisconv import bases
+    >>> bases.Adjacency('rw').T
+    Adjacency(norm='rw').T
+    """
+
+    keeps_members = True
+
+    def __init__(self, basis: Basis) -> None:
+        check_bases(basis)
+        super().__init__(basis.K, basis)
+        self.axes = basis.target_axes
+
+    @property
+    def target_axes(self) -> int | None:
+        return self.parts[0].axes  # type: ignore[return-value]
+
+    def sized(
+        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
+    ) -> tuple[int | None, int | None]:
+        N, M = self.parts[0].sized(N, M, batch, self._inner(grid, batch))  # type: ignore[operator]
+        return M, N
+
+    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+        if self.target_axes is None:
+            return None
+        shapes = (getattr(part, "shape", None) for part in self.parts.modules())
+        return next((shape for shape in shapes if shape is not None), grid)
+
+    def build(self, graph: Graph) -> BoundBasis:
+        return super().build(graph.over(self._inner(graph.grid, graph.batch))).T
+
+    def _inner(self, grid: tuple[int, ...] | None, batch: Any) -> tuple[int, ...] | None:
+        """The sources' grid of the family that is transposed: its own, or for want of it that of the call."""
+        if grid is None:
+            return None
+        own: Any = self.parts[0].sized(None, None, batch, None)  # type: ignore[operator]
+        return grid if own[0] is None else None
+
+    def join(self, bound: list[BoundBasis]) -> BoundBasis:
+        return bound[0]
+
+    @property
+    def T(self) -> Basis:
+        return self.parts[0]  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"{within(self.parts[0], self.precedence)}.T"
+
+
+COMPOSITES["T"] = Transpose
