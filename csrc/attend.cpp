@@ -144,81 +144,23 @@ int each_range(const Ranges& ranges, F f) {
 
 }  // namespace
 
-#define LANE_BYTES 16
-namespace plain {
-#include "lanes.h"
-#include "attend_body.h"
-#include "gate_body.h"
-#include "pair_body.h"
-}  // namespace plain
-#undef LANE_BYTES
+#define BODY "attention.h"
+#include "instruction_sets.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(BASISCONV_PLAIN)
-#define BASISCONV_X86
-
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define LANE_BYTES 32
-namespace avx2 {
-#include "lanes.h"
-#include "attend_body.h"
-#include "gate_body.h"
-#include "pair_body.h"
-}  // namespace avx2
-#undef LANE_BYTES
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,fma")
-#define LANE_BYTES 64
-namespace avx512 {
-#include "lanes.h"
-#include "attend_body.h"
-#include "gate_body.h"
-#include "pair_body.h"
-}  // namespace avx512
-#undef LANE_BYTES
-#pragma GCC pop_options
-#endif
-
-namespace {
-
-// Of the kernels for the instruction sets, the one for this machine.
-template <typename Kernel>
-Kernel chosen(Kernel widest, Kernel wide, Kernel any) {
-#ifdef BASISCONV_X86
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
-        return widest;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return wide;
-#endif
-    return any;
-}
-
-}  // namespace
-
-#ifdef BASISCONV_X86
-#define CHOSEN(name) chosen(avx512::name, avx2::name, plain::name)
-#else
-#define CHOSEN(name) chosen(plain::name, plain::name, plain::name)
-#endif
-
+// What Python finds by its name: runs the kernel for the machine.
 #define EXPORTED(name, Arguments, kernel)                                                        \
     extern "C" __attribute__((visibility("default"))) int basisconv_##name(const void* packed) { \
         static int (*const run)(const Arguments&) = CHOSEN(kernel);                              \
         return run(*static_cast<const Arguments*>(packed));                                      \
     }
 
-EXPORTED(attend_forward_float, Call, attend_forward<float>)
-EXPORTED(attend_forward_double, Call, attend_forward<double>)
-EXPORTED(attend_backward_float, Call, attend_backward<float>)
-EXPORTED(attend_backward_double, Call, attend_backward<double>)
-EXPORTED(gate_forward_float, Call, gate_forward<float>)
-EXPORTED(gate_forward_double, Call, gate_forward<double>)
-EXPORTED(gate_backward_float, Call, gate_backward<float>)
-EXPORTED(gate_backward_double, Call, gate_backward<double>)
-EXPORTED(pair_forward_float, PairCall, pair_forward<float>)
-EXPORTED(pair_forward_double, PairCall, pair_forward<double>)
-EXPORTED(pair_backward_float, PairCall, pair_backward<float>)
-EXPORTED(pair_backward_double, PairCall, pair_backward<double>)
+#define IN_BOTH(name, Arguments)                 \
+    EXPORTED(name##_float, Arguments, name<float>) \
+    EXPORTED(name##_double, Arguments, name<double>)
+
+IN_BOTH(attend_forward, Call)
+IN_BOTH(attend_backward, Call)
+IN_BOTH(gate_forward, Call)
+IN_BOTH(gate_backward, Call)
+IN_BOTH(pair_forward, PairCall)
+IN_BOTH(pair_backward, PairCall)

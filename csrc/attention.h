@@ -1,0 +1,7 @@
+// What attend.cpp has for each instruction set.
+
+#include "lanes.h"
+
+#include "attend_body.h"
+#include "gate_body.h"
+#include "pair_body.h"
