@@ -214,19 +214,18 @@ class BasisConv(MessagePassing):
         programs = self._programs
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
-        again = known is None or known.begin is None or programs.met(key)
-        seen = witness(call) if again else None
         if known is not None and known.begin is not None and not portable():
+            seen = witness(call) if programs.met(key) else None
             program = known.begin(self, call, seen)
             if program is not None:
                 if seen is not None:
                     programs.keep(key, call, program, seen)
                 return program(self, call)
+        seen = witness(call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose(bound) if known is None else known.plan
         ways = self._ways(call, bound, chosen, observed)
-        if seen is not None:
-            programs.keep(key, call, ways.later, seen)
+        programs.keep(key, call, ways.later, seen)
         # Only an order that is possible on every graph is taken over.
         if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
             programs.forms[alike] = Form(chosen, ways.begin)
