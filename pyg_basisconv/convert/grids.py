@@ -114,12 +114,15 @@ def transposed(layer: Any) -> nn.Module:
     return filled(Transposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
 
+_AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
+
+
 @rule(nn.AvgPool1d)
 @rule(nn.AvgPool2d)
 @rule(nn.AvgPool3d)
 def pooling(layer: Any) -> nn.Module:
     """A window, all of whose taps count the same."""
-    n = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}[type(layer)]
+    n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
     kernel = axes(layer.kernel_size, n)
     divisor = getattr(layer, "divisor_override", None)
     norm: Norm = None
