@@ -30,6 +30,7 @@ Traceback (most recent call last):
 ImportError: EdgeConv: its messages are a network on pairs of nodes, ...; the nearest that is here is GATv2Conv
 """
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch.nn
@@ -168,18 +169,20 @@ _LAYERS = {
 __all__ = ["DropIn", "drop_in", *_LAYERS]
 
 
+@cache
+def _made(name: str) -> type[torch.nn.Module]:
+    return drop_in(_LAYERS[name], __name__)
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAYERS:
-        found: Any = drop_in(_LAYERS[name], __name__)
-    elif name.startswith("__") or not hasattr(torch_geometric.nn, name):
+        return _made(name)  # not before, and not among the names of this module, whose examples are run
+    if name.startswith("__") or not hasattr(torch_geometric.nn, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    else:
-        reason = why_not(name)
-        if reason is not None:
-            raise ImportError(f"{name}: {reason}", name=name)
-        found = getattr(torch_geometric.nn, name)
-    globals()[name] = found
-    return found
+    reason = why_not(name)
+    if reason is not None:
+        raise ImportError(f"{name}: {reason}", name=name)
+    return getattr(torch_geometric.nn, name)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.autograd import forward_ad
+from torch_geometric.nn.conv import MessagePassing
 
+from ..convert import convert
 from ..convert.registry import METHODS, Left, share_rule
 from ..errors import reject
 from .live import Evaluator, Moved, is_lazy
@@ -29,7 +31,12 @@ class _Evaluators(threading.local):
 
 
 class DropIn(nn.Module):
-    """What a drop-in layer has beside what PyG's layer has."""
+    """What a drop-in layer has beside what the layer has that it takes the place of.
+
+    >>> from pyg_basisconv.nn import GCNConv
+    >>> GCNConv(8, 4).converted
+    Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
+    """
 
     original: type[nn.Module]  # the class that it takes the place of
     _evaluators: _Evaluators
@@ -37,8 +44,6 @@ class DropIn(nn.Module):
     @property
     def converted(self) -> nn.Module:
         """The same function made of `BasisConv`s, with parameters of its own: `convert` of this layer."""
-        from ..convert import convert
-
         return convert(self)
 
     def _evaluator(self) -> Evaluator | None:
@@ -77,6 +82,14 @@ class DropIn(nn.Module):
         if _overrides(type(self)):
             super()._set_jittable_templates(raise_on_error)  # type: ignore[misc]
 
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What TorchScript reads: PyG's own layer, with the parameters of this one."""
+        plain = object.__new__(self.original)
+        vars(plain).update({name: value for name, value in vars(self).items() if name != "_evaluators"})
+        if isinstance(plain, MessagePassing):
+            plain._set_jittable_templates()
+        return plain
+
     def _replicate_for_data_parallel(self) -> Any:
         replica: Any = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._changed()
@@ -96,6 +109,13 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
     Args:
         kind: the class.
         module: where the drop-in is found under the same name, to be pickled.
+
+    >>> from torch_geometric.nn import GCNConv
+    >>> layer = drop_in(GCNConv)(8, 4)
+    >>> layer
+    GCNConv(8, 4)
+    >>> isinstance(layer, GCNConv)
+    True
     """
     own_forward, own_init = kind.forward, kind.__init__
 
