@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,10 @@ from torch_geometric import seed_everything
 from torch_geometric.data import HeteroData
 
 import pyg_basisconv.nn as drop_in
-from pyg_basisconv import BasisConv, GridConv, convert
+from pyg_basisconv import BasisConv, GridConv, bases, convert
+from pyg_basisconv import theta as thetas
+from pyg_basisconv.__main__ import main
+from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
 from pyg_basisconv.nn.live import Evaluator
 from pyg_basisconv.nn.refused import REFUSED
@@ -712,6 +716,38 @@ def test_importing_it_makes_no_layer() -> None:
     count = "n._made.cache_info().currsize"
     code = f"import pyg_basisconv.nn as n; assert {count} == 0; assert n.GCNConv is n.GCNConv; assert {count} == 1"
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+# --- the table of recipes ---
+
+
+def test_the_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    printed = capsys.readouterr().out
+    kept = Path(__file__).parent.parent / "docs" / "RECIPES.md"
+    assert kept.read_text(encoding="utf-8") == printed, "run python -m pyg_basisconv recipes > docs/RECIPES.md"
+
+
+def test_the_table_has_every_layer() -> None:
+    state = torch.get_rng_state()
+    rows = spellings()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert sorted(row.layer for row in rows) == sorted(NAMES)
+    assert all(row.basis and row.theta for row in rows)
+
+
+@pytest.mark.parametrize("name", ["ChebConv", "GraphConv", "SAGEConv", "TAGConv", "RGCNConv"])
+def test_a_spelling_can_be_typed(name: str) -> None:
+    """One that needs no numbers but those that it shows: its text makes it."""
+    row = next(row for row in spellings() if row.layer == name)
+    basis, theta = (eval(text, vars(bases) | vars(thetas)) for text in (row.basis, row.theta))
+    given = (8, 8) if name in ("GraphConv", "SAGEConv", "TAGConv") else (8, 8, 3)
+    reference = drawn(original(name)(*given))
+    typed = BasisConv(8, 8, basis, theta).double()
+    typed.load_state_dict(convert(reference).state_dict())
+    x, (edge_index, _) = features(N, 8), graph()
+    more = {"edge_type": torch.randint(3, edge_index.shape[1:])} if name == "RGCNConv" else {}
+    torch.testing.assert_close(typed(x, edge_index, **more), reference(x, edge_index, **more))
 
 
 # --- what is wrong is caught ---
