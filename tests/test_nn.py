@@ -449,6 +449,23 @@ def test_changes_are_seen(name: str) -> None:
     both(other("GATConv", P, Q, heads=2, add_self_loops=name != "a mask"), CHANGES[name])
 
 
+def test_parts_that_are_changed_in_place() -> None:
+    def steeper(f: Any) -> None:
+        f.act.negative_slope = 0.9
+
+    both(other("ResGatedGraphConv", P, Q, act=nn.LeakyReLU(0.1)), steeper)
+
+    def stronger(f: Any) -> None:
+        f.beta.fill_(3.0)
+
+    both(other("AGNNConv", requires_grad=False), stronger)
+
+    def without_weights(f: Any) -> None:
+        f.conv_in.normalize = f.conv_out.normalize = False
+
+    both(other("DirGNNConv", original("GCNConv")(P, Q)), without_weights)
+
+
 def test_others_may_be_tied_and_frozen() -> None:
     x, (edge_index, _) = features(N, P), graph()
     ours, reference = other("GraphConv", P, Q)

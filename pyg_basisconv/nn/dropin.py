@@ -49,13 +49,26 @@ class DropIn(nn.Module):
     def _evaluator(self) -> Evaluator | None:
         """What evaluates a call; None where PyG's own forward does."""
         kept = self._evaluators
-        if not kept.known:
-            try:
-                kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
-            except Left:  # it was changed since it was made
-                kept.found = None
-            kept.known = True
+        if kept.known and (kept.found is None or kept.found.current):
+            return kept.found
+        try:
+            kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
+        except Left:  # it was changed since it was made
+            kept.found = None
+        kept.known = True
         return kept.found
+
+    def _check(self) -> None:
+        """Rejects options that no recipe covers; a subclass with messages of its own is PyG's in any case."""
+        if _overrides(type(self)):
+            return
+        try:
+            self._evaluators.found = Evaluator(self, self.original)
+            self._evaluators.known = True
+        except Left as reason:
+            name = type(self).__name__
+            fix = f"for this one use {self.original.__module__.split('.')[0]}'s own {name}"
+            reject(name, "options that its recipe covers", f"others: {reason}", fix)
 
     def _changed(self) -> None:
         vars(self)["_evaluators"] = _Evaluators()
@@ -124,7 +137,7 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
         vars(self)["_evaluators"] = _Evaluators()
         own_init(self, *args, **kwargs)
         if not is_lazy(self):  # or after the first call, which tells its widths
-            _check(self)
+            self._check()
 
     @functools.wraps(own_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -132,10 +145,10 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
             return own_forward(self, *args, **kwargs)
         if not self._evaluators.known and is_lazy(self):
             y = own_forward(self, *args, **kwargs)
-            _check(self)
+            self._check()
             return y
         evaluator = self._evaluator()
-        if evaluator is None or not evaluator.fits() or (evaluator.draws and self.training):
+        if evaluator is None or evaluator.observed or (evaluator.draws and self.training):
             return own_forward(self, *args, **kwargs)
         try:
             return evaluator(self, args, kwargs)
@@ -154,18 +167,6 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
     made: type[nn.Module] = type(kind.__name__, (DropIn, kind), about)
     share_rule(kind, made)
     return made
-
-
-def _check(layer: Any) -> None:
-    """Rejects options that no recipe covers; a subclass with messages of its own is PyG's in any case."""
-    if _overrides(type(layer)):
-        return
-    try:
-        Evaluator(layer, layer.original)
-    except Left as reason:
-        name = type(layer).__name__
-        fix = f"for this one use {layer.original.__module__.split('.')[0]}'s own {name}"
-        reject(name, "options that its recipe covers", f"others: {reason}", fix)
 
 
 def _plain(layer: Any) -> bool:

@@ -133,15 +133,27 @@ class Evaluator:
         self.slots = [(own, name, id(p)) for own, name, p in held]
         self.parts = list(parts.items())
         self.draws = any(_draws(one) for one in self.module.modules())
-        # Whoever hangs hooks into the layer, or exchanges what it is made of, means PyG's own way of computing.
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
         self.hooks += [table for name, table in vars(layer).items() if name.endswith("_hooks") and _of_messages(name)]
         self.members = [(one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()]
+        self.members += [
+            (vars(one), name, value) for one in inner for name, value in vars(one).items() if _option(name)
+        ]
+        self.constants = [(b, b._version) for b in layer.buffers()]
 
-    def fits(self) -> bool:
-        """Whether the layer is still made of what it was made of, and nobody looks into it."""
-        return not any(self.hooks) and all(own.get(name) is child for own, name, child in self.members)
+    @property
+    def observed(self) -> bool:
+        """Whether somebody looks at how the layer computes, as hooks do."""
+        return any(self.hooks)
+
+    @property
+    def current(self) -> bool:
+        """Whether what the layer is made of is as it was."""
+        held: Any = self.members
+        return all(own.get(name) is part for own, name, part in held) and all(
+            b._version == v for b, v in self.constants
+        )
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values = {key: part.value(layer) for key, part in self.parts}
@@ -177,6 +189,10 @@ def _storage(t: Tensor) -> int:
 def _draws(part: nn.Module) -> bool:
     """Whether it draws random numbers in training."""
     return bool(getattr(part, "dropout", 0.0) or getattr(part, "draws", False)) or isinstance(part, _DropoutNd)
+
+
+def _option(name: str) -> bool:
+    return not name.startswith("_") and name != "training"
 
 
 def _of_messages(name: str) -> bool:
