@@ -2,12 +2,12 @@
 
 import functools
 import threading
+from copy import copy
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd import forward_ad
-from torch_geometric.nn.conv import MessagePassing
 
 from ..convert import convert
 from ..convert.registry import METHODS, Left, share_rule
@@ -91,16 +91,22 @@ class DropIn(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """PyG would write a module for this class, and take the one that it wrote for its own for what it replaces."""
-        if _overrides(type(self)):
-            super()._set_jittable_templates(raise_on_error)  # type: ignore[misc]
+        """PyG writes a module for each class; this one has that of the class that it takes the place of."""
+        of: Any = super() if _overrides(type(self)) else self._original()
+        of._set_jittable_templates(raise_on_error)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """What TorchScript reads: PyG's own layer, with the parameters of this one."""
+        """What TorchScript reads."""
+        return self._original()
+
+    def _original(self) -> nn.Module:
+        """PyG's own layer, or torch's, with the very parameters of this one."""
         plain = object.__new__(self.original)
-        vars(plain).update({name: value for name, value in vars(self).items() if name != "_evaluators"})
-        if isinstance(plain, MessagePassing):
-            plain._set_jittable_templates()
+        held = {name: value for name, value in vars(self).items() if name != "_evaluators"}
+        if "inspector" in held:
+            held["inspector"] = copy(self.inspector)
+            held["inspector"]._cls = self.original
+        vars(plain).update(held)
         return plain
 
     def _replicate_for_data_parallel(self) -> Any:
