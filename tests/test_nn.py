@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 from torch_geometric import seed_everything
 from torch_geometric.data import HeteroData
+from torch_geometric.explain import Explainer, GNNExplainer
 
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, GridConv, bases, convert
 from pyg_basisconv import theta as thetas
 from pyg_basisconv.__main__ import main
+from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
 from pyg_basisconv.nn.live import Evaluator
@@ -765,6 +767,50 @@ def test_a_spelling_can_be_typed(name: str) -> None:
     x, (edge_index, _) = features(N, 8), graph()
     more = {"edge_type": torch.randint(3, edge_index.shape[1:])} if name == "RGCNConv" else {}
     torch.testing.assert_close(typed(x, edge_index, **more), reference(x, edge_index, **more))
+
+
+@pytest.mark.parametrize("name", ["ChebConv", "SAGEConv", "GraphConv", "Conv2d", "HypergraphConv", "TAGConv"])
+def test_a_converted_layer_prints_what_could_be_typed(name: str) -> None:
+    given = (8, 8) if name in ("GraphConv", "SAGEConv", "TAGConv", "HypergraphConv") else (8, 8, 3)
+    text = str(convert(getattr(drop_in, name)(*given)))
+    made: Any = {"BasisConv": BasisConv, "GridConv": GridConv, "Hyperedges": Hyperedges}
+    assert str(eval(text, vars(bases) | vars(thetas) | made)) == text
+
+
+# --- torch's compiler, TorchScript, explainers ---
+
+
+def test_compiled_exported_and_scripted_as_pygs_own() -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    for name in ("GCNConv", "GATConv", "SAGEConv"):
+        conv = getattr(drop_in, name)(P, Q).eval()
+        y = conv(x, edge_index)
+        assert evaluated(conv)
+        torch._dynamo.reset()
+        compiled = torch.compile(conv, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x, edge_index), y)
+        exported = torch.export.export(conv, (x, edge_index)).module()
+        torch.testing.assert_close(exported(x, edge_index), y)
+        if name != "GATConv":  # PyG's own cannot be
+            torch.testing.assert_close(torch.jit.script(conv)(x, edge_index), y)
+        torch.testing.assert_close(conv(x, edge_index), y)
+
+
+def test_explainers_see_pygs_own() -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    config = {"mode": "regression", "task_level": "node", "return_type": "raw"}
+    state, found = drop_in.GCNConv(P, Q).state_dict(), []
+    for kind in (original("GCNConv"), drop_in.GCNConv):
+        conv = kind(P, Q).eval()
+        conv.load_state_dict(state)
+        before = conv(x, edge_index)
+        seed_everything(3)
+        explainer = Explainer(conv, GNNExplainer(epochs=5), "model", config, "attributes", "object")
+        found.append(explainer(x, edge_index, index=2).edge_mask)
+        torch.testing.assert_close(conv(x, edge_index), before)
+    assert evaluated(conv)
+    torch.testing.assert_close(found[0], found[1])
+    assert found[0].std() > 0
 
 
 # --- what is wrong is caught ---

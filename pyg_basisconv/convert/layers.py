@@ -143,6 +143,9 @@ class Converted(BasisConv):
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(*self._read(args, kwargs))
 
+    def __repr__(self) -> str:
+        return spelled(self, BasisConv)
+
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
         return super()._choose(bound, self.messages if messages else order)
@@ -153,6 +156,11 @@ class Converted(BasisConv):
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         other = self.others.get(_reading(call.edge_index, call.edge_weight)) if self.others else None
         return super()._bind(call, observed, seen) if other is None else bind(self, other, call, observed, seen)
+
+
+def spelled(layer: BasisConv, kind: type[BasisConv]) -> str:
+    """The text of a layer as one could have typed it: it differs from that kind in its call alone."""
+    return BasisConv.__repr__(layer).replace(type(layer).__name__, kind.__name__, 1)
 
 
 def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:

@@ -35,7 +35,7 @@ class DropIn(nn.Module):
 
     >>> from pyg_basisconv.nn import GCNConv
     >>> GCNConv(8, 4).converted
-    Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
+    BasisConv(8, 4, Adjacency(norm='sym', self_loops=True), Full())
     """
 
     original: type[nn.Module]  # the class that it takes the place of
