@@ -25,6 +25,7 @@ import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, GridConv, bases, convert
 from pyg_basisconv import theta as thetas
 from pyg_basisconv.__main__ import main
+from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
@@ -280,6 +281,21 @@ OUTSIDE = {
 def test_options_that_no_recipe_covers(match: str) -> None:
     with pytest.raises(ValueError, match=match):
         OUTSIDE[match]()
+
+
+def test_a_rule_that_computes_numbers_makes_no_drop_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Linear):
+        pass
+
+    def twice(layer: Any) -> nn.Module:
+        conv = BasisConv(3, 2, bases.Identity(), bias=False)
+        conv.theta.weight = nn.Parameter(2 * layer.weight.t().unsqueeze(0))
+        return conv
+
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    registry.rule(Twice)(twice)
+    with pytest.raises(ValueError, match=r"Twice: .*its rule computes new numbers"):
+        drop_in.drop_in(Twice)(3, 2)
 
 
 # --- in PyG ---

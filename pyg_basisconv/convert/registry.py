@@ -30,6 +30,9 @@ class Left(Exception):
 def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
     """Registers the function that rebuilds layers of exactly this type, or raises `Left`.
 
+    It takes parameters as views, by `clone`, `torch.stack` and `torch.cat`: so a drop-in, see `pyg_basisconv.nn`, knows
+    where each of its numbers is in the layer, and reads it there.
+
     Args:
         layer: the type.
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.

@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from ..convert.registry import recipe
+from ..convert.registry import Left, recipe
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -119,6 +119,8 @@ class Evaluator:
         }
 
         def part(t: Tensor) -> Part:
+            if _storage(t) not in wholes:
+                raise Left("its rule computes new numbers, where a drop-in reads those that are there")
             return Part(wholes[_storage(t)], Place.of(t))
 
         for result, join, tensors, dim in reading.joined:
