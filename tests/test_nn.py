@@ -484,6 +484,28 @@ def test_parts_that_are_changed_in_place() -> None:
     both(other("DirGNNConv", original("GCNConv")(P, Q)), without_weights)
 
 
+def test_a_method_may_be_given_back() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, _ = other("SAGEConv", P, Q)
+    before = ours(x, edge_index)
+    ours.message = lambda x_j: 2 * x_j
+    assert not torch.allclose(ours(x, edge_index), before)
+    assert not evaluated(ours)
+    del ours.message
+    torch.testing.assert_close(ours(x, edge_index), before, rtol=0, atol=0)
+    assert evaluated(ours)
+
+
+def test_a_replica_is_pygs_own() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("SAGEConv", P, Q)
+    ours(x, edge_index)
+    replica = ours._replicate_for_data_parallel()
+    for name, part in ours.named_children():
+        replica._modules[name] = part
+    torch.testing.assert_close(replica(x, edge_index), reference(x, edge_index), rtol=0, atol=0)
+
+
 def test_others_may_be_tied_and_frozen() -> None:
     x, (edge_index, _) = features(N, P), graph()
     ours, reference = other("GraphConv", P, Q)

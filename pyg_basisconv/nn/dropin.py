@@ -109,11 +109,6 @@ class DropIn(nn.Module):
         vars(plain).update(held)
         return plain
 
-    def _replicate_for_data_parallel(self) -> Any:
-        replica: Any = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
-        replica._changed()
-        return replica
-
 
 def _overrides(cls: type) -> bool:
     """Whether a class computes messages in its own way."""
