@@ -1,6 +1,6 @@
 """Every linear graph layer as one operator: y = sum_k A_k^T x Theta_k + b."""
 
-from . import bases, blocks, mechanisms, models, plot, serialization, theta
+from . import bases, blocks, mechanisms, models, nn, plot, serialization, theta
 from .algebra import compose, decompose, explain_head, fold, gram
 from .batching import block_diagonal
 from .conv import BasisConv
@@ -35,6 +35,7 @@ __all__ = [
     "load_walks",
     "mechanisms",
     "models",
+    "nn",
     "plot",
     "serialization",
     "theta",

@@ -1,8 +1,9 @@
-"""The command line: `python -m pyg_basisconv verify` and `walks FILE`."""
+"""The command line: `python -m pyg_basisconv verify`, `recipes`, and `walks FILE`."""
 
 import argparse
 from collections.abc import Sequence
 
+from .convert.spellings import as_text
 from .verify import SYSTEMS, table, verify
 from .walks.command import add_walks, walks_command
 
@@ -22,8 +23,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser("verify", help="compare with the references", description=about)
     command.add_argument("--list", action="store_true", help="say what there is, and compare nothing")
     command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")
+    about = "Lists PyG's and torch's layers, and the basis and theta that each of them is, as docs/RECIPES.md does."
+    commands.add_parser("recipes", help="list layers, and the basis and theta that they are", description=about)
     add_walks(commands)
     options = parser.parse_args(arguments)
+    if options.command == "recipes":
+        print(as_text())
+        return 0
     if options.command == "walks":
         return walks_command(options)
     for name in options.only or ():

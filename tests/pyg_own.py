@@ -1,10 +1,12 @@
-"""PyG's own tests of its layers, with each layer passed through `convert` right after its construction.
+"""PyG's own tests of its layers, with each layer passed through `convert` right after its construction; or with the
+imports of layers replaced by those of `pyg_basisconv.nn`, and nothing else.
 
-    python -m tests.pyg_own [DIR [FILE ...]]
+    python -m tests.pyg_own [--nn] [DIR [FILE ...]]
 
 DIR is the folder `test` of PyG's sources, which its wheel does not have; by default the environment variable PYG_TESTS,
 or the one beside an installed clone. It prints what became of each file, and what of it was not run: of PyG's
-statements, only those that are about the text of a layer, TorchScript, or private attributes. All others count.
+statements, only those that are about the text of a layer, TorchScript, or private attributes; with `--nn` only the
+last. All others count.
 """
 
 import ast
@@ -21,7 +23,9 @@ import pytest
 import torch_geometric.nn
 from torch import nn
 
+import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
+from pyg_basisconv.nn.live import Evaluator
 
 FILES = {
     "test_gcn_conv.py": ["GCNConv"],
@@ -45,11 +49,25 @@ FILES = {
     "test_hypergraph_conv.py": ["HypergraphConv"],
 }
 
+MORE = {  # that are there as drop-ins, too
+    "test_res_gated_graph_conv.py": ["ResGatedGraphConv"],
+    "test_supergat_conv.py": ["SuperGATConv"],
+    "test_fa_conv.py": ["FAConv"],
+    "test_rgat_conv.py": ["RGATConv"],
+    "test_signed_conv.py": ["SignedConv"],
+    "test_dir_gnn_conv.py": ["DirGNNConv"],
+    "test_han_conv.py": ["HANConv"],
+    "test_hgt_conv.py": ["HGTConv"],
+    "test_hetero_conv.py": ["SAGEConv", "GATConv", "GCNConv"],
+    "test_to_hetero_transformer.py": ["SAGEConv", "GATConv", "GCNConv"],
+}
+
 TEXT = "the text of a layer"
 SCRIPT = "TorchScript"
 PRIVATE = "a private attribute of PyG's layer, or the name of one"
 
 # What `convert` may leave as it is: another reason fails the test.
+REFUSED = "options that its recipe covers"  # what a drop-in says of others, for which PyG's own is to be used
 LEFT = re.compile(r"aggr=.* is not linear, or not a sum or mean$|a subclass of \w+ may compute something else$")
 
 
@@ -61,13 +79,15 @@ class Dropped(NamedTuple):
     reason: str
 
 
-def neutral(source: str) -> tuple[str, list[Dropped]]:
-    """The source, on the same lines, without the statements that are not run; and these."""
+def neutral(source: str, without: Sequence[str] = (TEXT, SCRIPT, PRIVATE)) -> tuple[str, list[Dropped]]:
+    """The source, on the same lines, without the statements that are not run, for these reasons; and these."""
     lines, dropped = source.splitlines(), []
     for function in ast.walk(ast.parse(source)):
         if not isinstance(function, ast.FunctionDef) or not function.name.startswith("test"):
             continue
         for statement, reason in _dropped(function.body, set()):
+            if reason not in without:
+                continue
             first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
             lines[first:last] = [" " * statement.col_offset + "pass", *[""] * (last - first - 1)]
             dropped.append(Dropped(function.name, statement.lineno, reason))
@@ -147,6 +167,7 @@ class Report:
         self.counts: Counter[tuple[str, str]] = Counter()
         self.skipped: dict[str, str] = {}
         self.failures: list[str] = []
+        self.refused: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Counts a test once: where it ran, or where it could not be set up or torn down."""
@@ -156,7 +177,12 @@ class Report:
         if report.skipped:
             self.skipped[report.nodeid] = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else "")
         if report.failed:
-            self.failures.append(f"{report.nodeid}\n{report.longreprtext}")
+            if REFUSED in report.longreprtext:
+                self.counts[Path(report.location[0]).name, "failed"] -= 1
+                said = [line for line in report.longreprtext.splitlines() if REFUSED in line]
+                self.refused[report.nodeid] = said[-1].removeprefix("E").strip()
+            else:
+                self.failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Counts a file that cannot be imported."""
@@ -165,10 +191,23 @@ class Report:
             self.failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
 
-def run(folder: Path, files: Sequence[str]) -> bool:
+def replace(patch: pytest.MonkeyPatch, names: Sequence[str], made: list[tuple[str, str]]) -> None:
+    """Has drop-ins imported in the place of PyG's layers, and notes each of their calls that a recipe evaluates."""
+    evaluate = Evaluator.__call__
+
+    def noting(self: Evaluator, *args: Any) -> Any:
+        made.append((os.environ["PYTEST_CURRENT_TEST"].split(" ")[0], ""))
+        return evaluate(self, *args)
+
+    patch.setattr(Evaluator, "__call__", noting)
+    for name in names:
+        patch.setattr(torch_geometric.nn, name, getattr(drop_in, name))
+
+
+def run(folder: Path, files: Sequence[str], through_nn: bool = False) -> bool:
     """Runs the files of a folder, prints what came of it, and says whether all is well."""
     report, dropped, made = Report(), {}, []
-    names = sorted({name for layers in FILES.values() for name in layers})
+    names = sorted({name for layers in [*FILES.values(), *MORE.values()] for name in layers})
     originals = {name: getattr(torch_geometric.nn, name) for name in names}
     with tempfile.TemporaryDirectory() as copies, pytest.MonkeyPatch.context() as patch:
         patch.setenv("FULL_TEST", "1")  # what PyG runs seldom is run, too
@@ -176,10 +215,13 @@ def run(folder: Path, files: Sequence[str]) -> bool:
         patch.chdir(copies)
         for name in ["conftest.py", *files]:
             for found in sorted(folder.rglob(name))[:1]:
-                text, dropped[name] = neutral(found.read_text())
+                text, dropped[name] = neutral(found.read_text(), *([(PRIVATE,)] if through_nn else []))
                 Path(copies, name).write_text(text)
-        for name, layer in originals.items():
-            patch.setattr(torch_geometric.nn, name, converting(layer, made))
+        if through_nn:
+            replace(patch, names, made)
+        else:
+            for name, layer in originals.items():
+                patch.setattr(torch_geometric.nn, name, converting(layer, made))
         without = [word for plugin in ("cacheprovider", "logging", "warnings") for word in ("-p", f"no:{plugin}")]
         options = ["-qq", "--no-summary", "--import-mode=importlib", "-c", os.devnull, "--rootdir", copies]
         pytest.main([*without, *options, copies], plugins=[report])
@@ -202,6 +244,7 @@ def show(report: Report, files: Sequence[str], dropped: dict[str, list[Dropped]]
         well &= passed > 0 and not failed and done > 0
         note = "" if name in dropped else "  not found"
         print(f"{name:{width}}  {total:5}  {passed:6}  {failed:6}  {skipped:7}  {done:16}  {sum(left):4}{note}")
+    _list("refused", [f"{test}: {reason}" for test, reason in report.refused.items()])
     _list("left as they are by convert", [f"{test}: {reason}" for test, reason in made if reason])
     _list("skipped", [f"{test}: {reason}" for test, reason in report.skipped.items()])
     lines: dict[tuple[str, str, str], list[int]] = {}
@@ -231,11 +274,14 @@ def sources() -> Path | None:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs the script; 0 where all is well."""
+    through_nn = "--nn" in arguments
+    arguments = [argument for argument in arguments if argument != "--nn"]
     folder = Path(arguments[0]) if arguments else sources()
     if folder is None:
         print("PyG's tests are not here: name their folder, or set PYG_TESTS", file=sys.stderr)
         return 2
-    return 0 if run(folder.resolve(), list(arguments[1:]) or list(FILES)) else 1
+    files = list(arguments[1:]) or [*FILES, *(MORE if through_nn else ())]
+    return 0 if run(folder.resolve(), files, through_nn) else 1
 
 
 if __name__ == "__main__":

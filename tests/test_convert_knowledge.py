@@ -88,12 +88,14 @@ def test_both_layers_of_relations_become_one(options: dict) -> None:
 
 
 def test_what_relations_become() -> None:
-    shown = "Related(6, 4, Relations(5, norm='mean', self_loop=True), Full())"
+    shown = "BasisConv(6, 4, Relations(5, norm='mean', self_loop=True), Full())"
     assert repr(convert(pyg.RGCNConv(P, Q, R))) == shown
-    assert repr(convert(pyg.RGCNConv(P, Q, R, aggr="add", root_weight=False))) == "Related(6, 4, Relations(5), Full())"
+    assert (
+        repr(convert(pyg.RGCNConv(P, Q, R, aggr="add", root_weight=False))) == "BasisConv(6, 4, Relations(5), Full())"
+    )
     based, blocks = (convert(pyg.RGCNConv(P, Q, R, **{name: 2})) for name in ("num_bases", "num_blocks"))
-    assert repr(based) == "Related(6, 4, Relations(5, norm='mean'), Separable(H=2))"
-    assert repr(blocks) == "Related(6, 4, Relations(5, norm='mean'), Grouped(groups=2))"
+    assert repr(based) == "BasisConv(6, 4, Relations(5, norm='mean'), Separable(H=2))"
+    assert repr(blocks) == "BasisConv(6, 4, Relations(5, norm='mean'), Grouped(groups=2))"
     assert based.root.weight.shape == blocks.root.weight.shape == (1, P, Q)
     pair = convert(pyg.RGCNConv((P, 3), Q, R))
     assert pair.root.weight.shape == (1, 3, Q)

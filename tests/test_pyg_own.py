@@ -6,6 +6,7 @@ import pytest
 from torch_geometric.nn import SAGEConv, SimpleConv
 
 from pyg_basisconv import convert
+from pyg_basisconv.nn.live import Evaluator
 from tests import pyg_own
 
 TINY = """
@@ -25,10 +26,10 @@ def test_sum():
 """
 
 
-def ran(folder: Path, text: str = TINY, name: str = "test_tiny.py") -> bool:
+def ran(folder: Path, text: str = TINY, name: str = "test_tiny.py", through_nn: bool = False) -> bool:
     (folder / "nn").mkdir()
     (folder / "nn" / "test_tiny.py").write_text(text)
-    return pyg_own.run(folder, [name])
+    return pyg_own.run(folder, [name], through_nn)
 
 
 @pytest.mark.skipif(pyg_own.sources() is None, reason="needs PyG's tests: set PYG_TESTS to their folder")
@@ -44,6 +45,41 @@ def test_a_right_conversion_passes(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "test_tiny.py::test_sum: the text of a layer; lines 7\n" in said
     assert "test_tiny.py::test_sum: TorchScript; lines 10, 11, 12\n" in said
     assert "test_tiny.py::test_sum: a private attribute of PyG's layer, or the name of one; lines 9\n" in said
+
+
+@pytest.mark.skipif(pyg_own.sources() is None, reason="needs PyG's tests: set PYG_TESTS to their folder")
+def test_of_pyg_all_pass_through_nn(capsys: pytest.CaptureFixture) -> None:
+    code = pyg_own.main(["--nn"])
+    assert code == 0, capsys.readouterr().out
+
+
+SCRIPTED = TINY.replace("assert out.sum() == 100", "assert out.sum() == 2")
+
+
+def test_a_right_drop_in_passes(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Its text and TorchScript of it are PyG's."""
+    assert ran(tmp_path, SCRIPTED, through_nn=True)
+    said = capsys.readouterr().out
+    assert "test_tiny.py      1       1       0        0                 1     0\n" in said
+    assert "test_tiny.py::test_sum: a private attribute of PyG's layer, or the name of one; lines 9\n" in said
+    assert "TorchScript" not in said
+
+
+def test_a_wrong_drop_in_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    evaluate = Evaluator.__call__
+    monkeypatch.setattr(Evaluator, "__call__", lambda self, *args: 2 * evaluate(self, *args))
+    assert not ran(tmp_path, SCRIPTED, through_nn=True)
+    assert "assert [[0.0], [0.0], [4.0]] == [[0.0], [0.0], [2.0]]" in capsys.readouterr().out
+
+
+def test_what_a_drop_in_refuses_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    text = "from torch_geometric.nn import SAGEConv\n\ndef test_max():\n    SAGEConv(3, 2, aggr='max')\n"
+    assert not ran(tmp_path, TINY + text, through_nn=True)  # TorchScript gives another sum
+    said = capsys.readouterr().out
+    assert "refused:\n  test_tiny.py::test_max: " in said
+    assert "aggr='max' is not linear" in said
 
 
 def test_a_wrong_conversion_is_caught(

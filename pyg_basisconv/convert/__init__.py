@@ -66,9 +66,9 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     >>> import torch
     >>> from torch_geometric.nn import CGConv, GCNConv
     >>> convert(GCNConv(8, 4))
-    Converted(8, 4, Adjacency(norm='sym', self_loops=True), Full())
+    BasisConv(8, 4, Adjacency(norm='sym', self_loops=True), Full())
     >>> convert(torch.nn.Conv2d(3, 8, 3, padding=1))
-    ConvertedGrid(3, 8, Window(None, (3, 3), padding=1), Full())
+    GridConv(3, 8, Window(None, (3, 3), padding=1), Full())
     >>> model = torch.nn.ModuleList([GCNConv(8, 4), CGConv(4)])
     >>> left = {}
     >>> same = convert(model, left)

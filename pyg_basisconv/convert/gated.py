@@ -3,6 +3,7 @@
 from copy import deepcopy
 from typing import Any
 
+import torch
 from torch import nn
 from torch_geometric.nn import ResGatedGraphConv
 
@@ -44,7 +45,8 @@ def res_gated(layer: Any) -> nn.Module:
     if R:
         for edge, weight, width in ((edges[0], W_query, P), (edges[1], W_key, target)):
             fill(edge, weight=(weight[:, width:], weight))
-        values = Heads().build(Q, R, Q)
+        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+            values = Heads().build(Q, R, Q)
         fill(values, weight=(W_value[:, P:].unsqueeze(-1), W_value))
     root = deepcopy(layer.lin_skip) if layer.root_weight else None
     return Attending(layer, conv, edge_dim=R, values=values, root=root)

@@ -17,6 +17,7 @@ from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
 from .attention import own
+from .layers import spelled
 from .registry import Left, rule
 
 
@@ -36,6 +37,9 @@ class ConvertedGrid(GridConv):
         y = self._images(image.squeeze(0) if single else image, bound)
         # An image of one channel is laid out in either format, and torch's kernels take it for the plain one.
         return y.contiguous(memory_format=self.memory_format) if image.shape[1] == 1 and not single else y
+
+    def __repr__(self) -> str:
+        return spelled(self, GridConv)
 
     def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
         y: Tensor = self._run(Call(image, bound, image=True), False)
@@ -114,12 +118,15 @@ def transposed(layer: Any) -> nn.Module:
     return filled(Transposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
 
+_AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
+
+
 @rule(nn.AvgPool1d)
 @rule(nn.AvgPool2d)
 @rule(nn.AvgPool3d)
 def pooling(layer: Any) -> nn.Module:
     """A window, all of whose taps count the same."""
-    n = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}[type(layer)]
+    n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
     kernel = axes(layer.kernel_size, n)
     divisor = getattr(layer, "divisor_override", None)
     norm: Norm = None

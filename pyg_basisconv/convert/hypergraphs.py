@@ -22,7 +22,7 @@ from ..reading import read_graph
 from ..theta import Heads
 from .attention import attention_conv, fill, heads_of, own, started
 from .build import basis_conv, only_sum
-from .layers import reset
+from .layers import reset, spelled
 from .registry import rule
 from .whole import Whole, check_forms, joined
 
@@ -84,6 +84,9 @@ class Hypergraph(BasisConv):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(*self._incident(*args, **kwargs))
+
+    def __repr__(self) -> str:
+        return spelled(self, BasisConv)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         return super().likeness({"x": given["x"]}, unknown)  # the targets are the nodes again

@@ -143,6 +143,9 @@ class Converted(BasisConv):
         """The plan of a call; takes what the PyG layer takes."""
         return super().plan(*self.call.arguments(args, kwargs))
 
+    def __repr__(self) -> str:
+        return spelled(self, BasisConv)
+
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
         return super()._choose(bound, self.messages if messages else order)
@@ -150,6 +153,11 @@ class Converted(BasisConv):
     def _basis_for(self, call: Call) -> Basis:
         own = super()._basis_for(call)
         return self.others.get(_reading(call.edge_index, call.edge_weight), own) if self.others else own
+
+
+def spelled(layer: BasisConv, kind: type[BasisConv]) -> str:
+    """The text of a layer as one could have typed it: it differs from that kind in its call alone."""
+    return BasisConv.__repr__(layer).replace(type(layer).__name__, kind.__name__, 1)
 
 
 def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:

@@ -20,7 +20,7 @@ class Rule(NamedTuple):
 
 
 _RULES: dict[type, Rule] = {}
-_METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update", "_conv_forward"}
+METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update", "_conv_forward"}
 
 
 class Left(Exception):
@@ -29,6 +29,9 @@ class Left(Exception):
 
 def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
     """Registers the function that rebuilds layers of exactly this type, or raises `Left`.
+
+    It takes parameters as views, by `clone`, `torch.stack` and `torch.cat`: so a drop-in, see `pyg_basisconv.nn`, knows
+    where each of its numbers is in the layer, and reads it there.
 
     Args:
         layer: the type.
@@ -40,6 +43,30 @@ def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module
         return function
 
     return register
+
+
+def share_rule(layer: type, other: type) -> None:
+    """Gives another class the rule of a layer."""
+    _RULES[other] = _RULES[layer]
+
+
+def known_layers() -> list[type]:
+    """All that have a rule."""
+    return list(_RULES)
+
+
+def recipe(layer: Any, kind: type) -> nn.Module:
+    """What the rule of a type makes of a layer that is as it was made.
+
+    Raises:
+        Left: with the reason, where it cannot be reproduced.
+    """
+    known = _RULES[kind]
+    if METHODS & vars(layer).keys():
+        raise Left(f"its {min(METHODS & vars(layer).keys())}() was replaced")
+    if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
+        raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
+    return known.rebuild(layer)
 
 
 def convertible(module: nn.Module) -> bool:
@@ -68,15 +95,11 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         if parent is None:
             raise Left("no BasisConv of it is known")
         raise Left(f"a subclass of {parent.__name__} may compute something else")
-    if _METHODS & vars(layer).keys():
-        raise Left(f"its {min(_METHODS & vars(layer).keys())}() was replaced")
     if any(_hooks(part) for part in (*layer.modules(), *layer.parameters())):
         raise Left("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
         raise Left("it shares a parameter with another layer")
-    if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
-        raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
-    new = known.rebuild(layer)
+    new = recipe(layer, type(layer))
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))

@@ -27,6 +27,8 @@ def rooted(
     after: nn.Module | None = None,
 ) -> nn.Module:
     """Neighbours and the node itself, in one BasisConv where they read the same features, and in two otherwise."""
+    if root is not None and root.bias is not None:
+        raise Left("the matrix of its root has a bias")
     linears, family = [neighbour], basis
     apart = root is not None and (before is not None or not agree(neighbour, root))
     if root is not None and not apart:

@@ -46,6 +46,8 @@ def supergat(layer: Any) -> nn.Module:
 class SelfSupervised(Attending):
     """Attention that in training learns to tell edges from pairs that are none, as SuperGAT."""
 
+    draws = True  # these pairs, in training
+
     def __init__(self, layer: Any, conv: Any) -> None:
         super().__init__(layer, conv, loops=1.0 if layer.add_self_loops else None)
         self.scale = 1.0 if layer.attention_type == "MX" else 1 / math.sqrt(layer.out_channels)

@@ -35,7 +35,8 @@ def transformer(layer: Any) -> nn.Module:
     values = None
     if R:
         fill(score, key_edge=heads_of(layer.lin_edge, H))
-        values = Heads(theta.combine).build(H, R, Q)
+        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+            values = Heads(theta.combine).build(H, R, Q)
         values.weight = score._parameters["key_edge"]  # type: ignore[assignment]
     return Skipping(layer, conv, values, deepcopy(layer.lin_skip))
 

@@ -1,0 +1,182 @@
+"""The class that a drop-in layer has: PyG's own, evaluated by its recipe."""
+
+import functools
+import threading
+from copy import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+
+from ..convert import convert
+from ..convert.registry import METHODS, Left, share_rule
+from ..errors import reject
+from .live import Evaluator, Moved, is_lazy
+
+_UNWATCHED = ("training", "_")  # what does not change how a layer is evaluated, or is looked at in each call
+
+
+class _Evaluators(threading.local):
+    """Of each thread its own: a call gives it the parameters as they are then.
+
+    found: the evaluator, None where the layer is computed as PyG does it.
+    """
+
+    found: Evaluator | None
+    known = False
+
+    def __reduce__(self) -> tuple[type["_Evaluators"], tuple[()]]:
+        return _Evaluators, ()  # a copy of a layer makes its own
+
+
+class DropIn(nn.Module):
+    """What a drop-in layer has beside what the layer has that it takes the place of.
+
+    >>> from pyg_basisconv.nn import GCNConv
+    >>> GCNConv(8, 4).converted
+    BasisConv(8, 4, Adjacency(norm='sym', self_loops=True), Full())
+    """
+
+    original: type[nn.Module]  # the class that it takes the place of
+    _evaluators: _Evaluators
+
+    @property
+    def converted(self) -> nn.Module:
+        """The same function made of `BasisConv`s, with parameters of its own: `convert` of this layer."""
+        return convert(self)
+
+    def _evaluator(self) -> Evaluator | None:
+        """What evaluates a call; None where PyG's own forward does."""
+        kept = self._evaluators
+        if kept.known and (kept.found is None or kept.found.current):
+            return kept.found
+        try:
+            kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
+        except Left:  # it was changed since it was made
+            kept.found = None
+        kept.known = True
+        return kept.found
+
+    def _check(self) -> None:
+        """Rejects options that no recipe covers; a subclass with messages of its own is PyG's in any case."""
+        if _overrides(type(self)):
+            return
+        try:
+            self._evaluators.found = Evaluator(self, self.original)
+            self._evaluators.known = True
+        except Left as reason:
+            name = type(self).__name__
+            fix = f"for this one use {self.original.__module__.split('.')[0]}'s own {name}"
+            reject(name, "options that its recipe covers", f"others: {reason}", fix)
+
+    def _changed(self) -> None:
+        vars(self)["_evaluators"] = _Evaluators()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if not name.startswith(_UNWATCHED):
+            self._changed()
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self._changed()
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Any:
+        self._changed()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._changed()
+        super()._load_from_state_dict(*args, **kwargs)
+
+    def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
+        """PyG writes a module for each class; this one has that of the class that it takes the place of."""
+        of: Any = super() if _overrides(type(self)) else self._original()
+        of._set_jittable_templates(raise_on_error)
+
+    def __prepare_scriptable__(self) -> nn.Module:
+        """What TorchScript reads."""
+        return self._original()
+
+    def _original(self) -> nn.Module:
+        """PyG's own layer, or torch's, with the very parameters of this one."""
+        plain = object.__new__(self.original)
+        held = {name: value for name, value in vars(self).items() if name != "_evaluators"}
+        if "inspector" in held:
+            held["inspector"] = copy(self.inspector)
+            held["inspector"]._cls = self.original
+        vars(plain).update(held)
+        return plain
+
+
+def _overrides(cls: type) -> bool:
+    """Whether a class computes messages in its own way."""
+    own: Any = cls
+    methods = METHODS - {"forward"}  # which may do something else before or after this one
+    return any(getattr(own, name, None) is not getattr(own.original, name, None) for name in methods)
+
+
+def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
+    """The drop-in of a layer of PyG, of torch, or of one's own that has a rule.
+
+    Args:
+        kind: the class.
+        module: where the drop-in is found under the same name, to be pickled.
+
+    >>> from torch_geometric.nn import GCNConv
+    >>> layer = drop_in(GCNConv)(8, 4)
+    >>> layer
+    GCNConv(8, 4)
+    >>> isinstance(layer, GCNConv)
+    True
+    """
+    own_forward, own_init = kind.forward, kind.__init__
+
+    @functools.wraps(own_init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        vars(self)["_evaluators"] = _Evaluators()
+        own_init(self, *args, **kwargs)
+        if not is_lazy(self):  # or after the first call, which tells its widths
+            self._check()
+
+    @functools.wraps(own_forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not _plain(self):
+            return own_forward(self, *args, **kwargs)
+        if not self._evaluators.known and is_lazy(self):
+            y = own_forward(self, *args, **kwargs)
+            self._check()
+            return y
+        evaluator = self._evaluator()
+        if evaluator is None or evaluator.observed or (evaluator.draws and self.training):
+            return own_forward(self, *args, **kwargs)
+        try:
+            return evaluator(self, args, kwargs)
+        except Moved:
+            self._changed()
+            return own_forward(self, *args, **kwargs)
+
+    about = {
+        "__init__": __init__,
+        "forward": forward,
+        "__module__": module,
+        "__qualname__": kind.__name__,
+        "__doc__": kind.__doc__,
+        "original": kind,
+    }
+    made: type[nn.Module] = type(kind.__name__, (DropIn, kind), about)
+    share_rule(kind, made)
+    return made
+
+
+def _plain(layer: Any) -> bool:
+    """Whether a call is an ordinary one: no explainer, no transform of torch.func, nothing that traces it."""
+    return not (
+        vars(layer).get("_explain")
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack()
+        or forward_ad._current_level >= 0
+        or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+        or vars(layer).get("_is_replica")
+    )

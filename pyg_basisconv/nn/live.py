@@ -1,0 +1,201 @@
+"""A recipe whose parameters are those of PyG's layer, read anew in each call."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import UninitializedParameter
+from torch.overrides import TorchFunctionMode
+
+from ..convert.registry import Left, recipe
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+class Place(NamedTuple):
+    """Where numbers lie in memory.
+
+    >>> Place.of(torch.zeros(2, 3).t())
+    Place(shape=torch.Size([3, 2]), stride=(1, 3), offset=0)
+    """
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, t: Tensor) -> "Place":
+        return cls(t.shape, t.stride(), int(t.storage_offset()))
+
+
+class Moved(Exception):
+    """A parameter of the layer does not lie as it did when the recipe was read."""
+
+
+class Given:
+    """A parameter of the layer."""
+
+    def __init__(self, owner: tuple[str, ...], name: str, place: Place) -> None:
+        self.owner, self.name, self.place = owner, name, place
+
+    def value(self, layer: nn.Module) -> Tensor:
+        """The parameter, or what stands under its name: that of a parametrization, of `functional_call`."""
+        for name in self.owner:
+            layer = layer._modules[name]  # type: ignore[assignment]
+        found = layer._parameters.get(self.name)
+        t: Tensor = getattr(layer, self.name) if found is None else found
+        if t.stride() != self.place.stride or t.shape != self.place.shape:
+            raise Moved
+        return t
+
+
+class Joined:
+    """Several tensors in one, by `torch.stack` or `torch.cat`."""
+
+    def __init__(self, join: Callable[..., Tensor], parts: "Sequence[Part]", dim: int, place: Place) -> None:
+        self.join, self.parts, self.dim, self.place = join, parts, dim, place
+
+    def value(self, layer: nn.Module) -> Tensor:
+        return self.join([part.value(layer) for part in self.parts], self.dim)
+
+
+class Part:
+    """A view of a parameter of the layer, or of several that are joined."""
+
+    def __init__(self, whole: Given | Joined, place: Place) -> None:
+        self.whole, self.shape, self.stride = whole, place.shape, place.stride
+        self.offset = place.offset - whole.place.offset
+        self.all = place == whole.place
+
+    def value(self, layer: nn.Module) -> Tensor:
+        t = self.whole.value(layer)
+        return t if self.all else t.as_strided(self.shape, self.stride, t.storage_offset() + self.offset)
+
+
+class _Reading(TorchFunctionMode):
+    """While a rule runs: what it would copy it shares, and what it joins is noted.
+
+    So a parameter of what it makes lies in the memory of the parameter that it comes from, and is found there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.joined: list[tuple[Tensor, Callable[..., Tensor], Sequence[Tensor], int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.clone:
+            return args[0]
+        if func not in (torch.stack, torch.cat):
+            return func(*args, **(kwargs or {}))
+        tensors, dim = args[0], args[1] if len(args) > 1 else (kwargs or {}).get("dim", 0)
+        if len(tensors) == 1:
+            return tensors[0].unsqueeze(dim) if func is torch.stack else tensors[0]
+        result = func(tensors, dim)
+        self.joined.append((result, func, tensors, dim))
+        return result
+
+
+class Evaluator:
+    """What a rule makes of a layer, without a number of its own: its parameters are views of the layer's.
+
+    Args:
+        layer: a drop-in layer.
+        kind: the class of PyG, or of torch, whose rule is taken.
+
+    Raises:
+        Left: with the reason, where no recipe covers the layer.
+    """
+
+    def __init__(self, layer: nn.Module, kind: type[nn.Module]) -> None:
+        twin, reading = _twin(layer, kind), _Reading()
+        with reading:
+            self.module = recipe(twin, kind)
+        wholes: dict[int, Given | Joined] = {
+            _storage(p): Given(tuple(name.split(".")[:-1]), name.split(".")[-1], Place.of(p))
+            for name, p in twin.named_parameters(remove_duplicate=False)
+        }
+
+        def part(t: Tensor) -> Part:
+            if _storage(t) not in wholes:
+                raise Left("its rule computes new numbers, where a drop-in reads those that are there")
+            return Part(wholes[_storage(t)], Place.of(t))
+
+        for result, join, tensors, dim in reading.joined:
+            wholes[_storage(result)] = Joined(join, [part(t) for t in tensors], dim, Place.of(result))
+        held = [
+            (owner._parameters, name, p)
+            for owner in self.module.modules()
+            for name, p in owner._parameters.items()
+            if p is not None
+        ]
+        parts = {id(p): part(p) for _, _, p in held}
+        self.slots = [(own, name, id(p)) for own, name, p in held]
+        self.parts = list(parts.items())
+        self.draws = any(_draws(one) for one in self.module.modules())
+        inner = [one for one in layer.modules() if one is not layer]
+        self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
+        self.hooks += [table for name, table in vars(layer).items() if name.endswith("_hooks") and _of_messages(name)]
+        self.members = [(one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()]
+        self.members += [
+            (vars(one), name, value) for one in inner for name, value in vars(one).items() if _option(name)
+        ]
+        self.constants = [(b, b._version) for b in layer.buffers()]
+
+    @property
+    def observed(self) -> bool:
+        """Whether somebody looks at how the layer computes, as hooks do."""
+        return any(self.hooks)
+
+    @property
+    def current(self) -> bool:
+        """Whether what the layer is made of is as it was."""
+        held: Any = self.members
+        return all(own.get(name) is part for own, name, part in held) and all(
+            b._version == v for b, v in self.constants
+        )
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = {key: part.value(layer) for key, part in self.parts}
+        for own, name, key in self.slots:
+            own[name] = values[key]  # type: ignore[assignment]
+        module = self.module
+        if module.training != layer.training:
+            module.train(layer.training)
+        return module.forward(*args, **kwargs)
+
+
+def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
+    """A layer of PyG's own class like this one, with parameters that take no memory."""
+    memo: dict[int, Any] = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in layer.parameters()}
+    memo.update((id(b), b) for b in layer.buffers())
+    held = {name: value for name, value in vars(layer).items() if not name.startswith(("_cached", "_evaluators"))}
+    memo.update((id(value), value) for name, value in held.items() if name == "inspector")
+    memo.update((id(v), None) for v in held.values() if isinstance(v, Tensor) and not v.is_leaf)
+    twin = object.__new__(kind)
+    vars(twin).update(deepcopy(held, memo))
+    return twin
+
+
+def is_lazy(layer: nn.Module) -> bool:
+    """Whether the first call has yet to tell its widths."""
+    return any(isinstance(p, UninitializedParameter) for p in layer.parameters())
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def _draws(part: nn.Module) -> bool:
+    """Whether it draws random numbers in training."""
+    return bool(getattr(part, "dropout", 0.0) or getattr(part, "draws", False)) or isinstance(part, _DropoutNd)
+
+
+def _option(name: str) -> bool:
+    return not name.startswith("_") and name != "training"
+
+
+def _of_messages(name: str) -> bool:
+    return name.startswith(("_propagate", "_message", "_aggregate", "_edge_update"))

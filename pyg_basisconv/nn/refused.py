@@ -1,0 +1,85 @@
+"""The layers of PyG that are no choice of A and Theta: why not, and which one that is comes nearest."""
+
+from typing import NamedTuple
+
+import torch_geometric.nn as pyg
+
+
+class Refused(NamedTuple):
+    """Why there is no drop-in of a layer.
+
+    nearest: the name of one that is there, or what to use instead.
+    """
+
+    reason: str
+    nearest: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; the nearest that is here is {self.nearest}"
+
+
+_PAIRS = "its messages are a network on pairs of nodes, (x_m, x_n)"
+_EDGES = "its messages are a network on pairs of nodes and on features of the edge"
+_SPACE = "its messages are a network on positions of nodes, and their maximum is taken"
+_AFTER = "a network is applied to the sum over the neighbours"
+_FUSED = "its kernels are compiled for CUDA, by another library"
+
+REFUSED: dict[str, Refused] = {
+    "APPNP": Refused("it has no matrix, and no recipe yet", "SSGConv, or bases.Mix over bases.Powers and theta.Pass"),
+    "ARMAConv": Refused("an activation stands between its steps", "TAGConv"),
+    "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
+    "CGConv": Refused(_EDGES, "ResGatedGraphConv"),
+    "CuGraphGATConv": Refused(_FUSED, "GATConv"),
+    "CuGraphRGCNConv": Refused(_FUSED, "RGCNConv"),
+    "CuGraphSAGEConv": Refused(_FUSED, "SAGEConv"),
+    "DNAConv": Refused("it attends to the results of the layers before it, not to neighbours", "TransformerConv"),
+    "DynamicEdgeConv": Refused(f"{_PAIRS}, and their maximum is taken", "GATv2Conv"),
+    "ECConv": Refused("a network makes a matrix of each edge's features", "RGCNConv, for edges of few types"),
+    "EGConv": Refused("each node mixes sums with coefficients that are computed from itself", "FeaStConv"),
+    "EdgeConv": Refused(f"{_PAIRS}, and as a rule their maximum is taken", "GATv2Conv"),
+    "FiLMConv": Refused("each target scales and shifts its messages, which pass through an activation", "RGCNConv"),
+    "FusedGATConv": Refused(_FUSED, "GATConv"),
+    "GCN2Conv": Refused("it mixes in the features of the first layer, which are another input", "SSGConv"),
+    "GENConv": Refused("its messages pass through an activation, and are weighted channel by channel", "GATv2Conv"),
+    "GINConv": Refused(_AFTER, "GraphConv, followed by your network"),
+    "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
+    "GMMConv": Refused("weights of edges come from Gaussians over their features", "RGCNConv"),
+    "GatedGraphConv": Refused("a GRU cell stands between its steps", "GraphConv, before a GRU cell"),
+    "GeneralConv": Refused("it is put together by name, and normalises its result", "TransformerConv or SAGEConv"),
+    "GravNetConv": Refused("its graph is computed from x in each call", "GATConv, on a graph of neighbours"),
+    "HEATConv": Refused("its messages and scores read embeddings of types and features of edges", "RGATConv"),
+    "MFConv": Refused("its matrix depends on the degree of the target", "RGCNConv, with degrees for types"),
+    "MeshCNNConv": Refused("it takes maxima and differences of neighbours on a mesh", "GraphConv"),
+    "NNConv": Refused("a network makes a matrix of each edge's features", "RGCNConv, for edges of few types"),
+    "PANConv": Refused("its sum over powers, with learnt weights, is normalised", "TAGConv"),
+    "PDNConv": Refused("a network makes weights of the features of edges", "GCNConv, with edge_weight"),
+    "PNAConv": Refused("it takes maxima, minima and deviations of its messages", "SAGEConv"),
+    "PPFConv": Refused(_SPACE, "GATConv, with edge_dim"),
+    "PointConv": Refused(_SPACE, "GATConv, with edge_dim"),
+    "PointGNNConv": Refused(_SPACE, "GATConv, with edge_dim"),
+    "PointNetConv": Refused(_SPACE, "GATConv, with edge_dim"),
+    "PointTransformerConv": Refused("its weights of edges are one for each channel, by a network", "TransformerConv"),
+    "SplineConv": Refused("its matrices are mixed by splines of the features of edges", "RGCNConv"),
+    "WLConv": Refused("it gives colours, and has no gradient", "SimpleConv"),
+    "WLConvContinuous": Refused("it has no parameter, and is a mean", "SimpleConv('mean')"),
+    "XConv": Refused("a network permutes and weighs the neighbours together", "TransformerConv"),
+}
+
+_HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # which a drop-in is given to, or derived from
+
+
+def why_not(name: str) -> str | None:
+    """Why PyG's class of this name is no drop-in; None where PyG's own is taken as it is.
+
+    >>> why_not("CuGraphGATConv")
+    'its kernels are compiled for CUDA, by another library; the nearest that is here is GATConv'
+    >>> why_not("global_mean_pool")
+    """
+    if name in REFUSED:
+        return str(REFUSED[name])
+    found = getattr(pyg, name)
+    where = getattr(found, "__module__", "")
+    if where.startswith("torch_geometric.nn.models") and isinstance(found, type):
+        return f"it is a model; make PyG's and convert it: pyg_basisconv.convert(torch_geometric.nn.{name}(...))"
+    layer = isinstance(found, type) and where.startswith("torch_geometric.nn.conv") and name not in _HOLDERS
+    return "no BasisConv of it is known" if layer else None
