@@ -43,119 +43,45 @@ from .refused import why_not
 if TYPE_CHECKING:  # what editors show
     from torch.nn import (
         AvgPool1d as AvgPool1d,
-    )
-    from torch.nn import (
         AvgPool2d as AvgPool2d,
-    )
-    from torch.nn import (
         AvgPool3d as AvgPool3d,
-    )
-    from torch.nn import (
         Conv1d as Conv1d,
-    )
-    from torch.nn import (
         Conv2d as Conv2d,
-    )
-    from torch.nn import (
         Conv3d as Conv3d,
-    )
-    from torch.nn import (
         ConvTranspose1d as ConvTranspose1d,
-    )
-    from torch.nn import (
         ConvTranspose2d as ConvTranspose2d,
-    )
-    from torch.nn import (
         ConvTranspose3d as ConvTranspose3d,
-    )
-    from torch.nn import (
         MultiheadAttention as MultiheadAttention,
-    )
-    from torch.nn import (
         Unfold as Unfold,
     )
     from torch_geometric.nn import (
         AGNNConv as AGNNConv,
-    )
-    from torch_geometric.nn import (
         ChebConv as ChebConv,
-    )
-    from torch_geometric.nn import (
         ClusterGCNConv as ClusterGCNConv,
-    )
-    from torch_geometric.nn import (
         DirGNNConv as DirGNNConv,
-    )
-    from torch_geometric.nn import (
         FAConv as FAConv,
-    )
-    from torch_geometric.nn import (
         FastRGCNConv as FastRGCNConv,
-    )
-    from torch_geometric.nn import (
         FeaStConv as FeaStConv,
-    )
-    from torch_geometric.nn import (
         GATConv as GATConv,
-    )
-    from torch_geometric.nn import (
         GATv2Conv as GATv2Conv,
-    )
-    from torch_geometric.nn import (
         GCNConv as GCNConv,
-    )
-    from torch_geometric.nn import (
         GraphConv as GraphConv,
-    )
-    from torch_geometric.nn import (
         HANConv as HANConv,
-    )
-    from torch_geometric.nn import (
         HGTConv as HGTConv,
-    )
-    from torch_geometric.nn import (
         HypergraphConv as HypergraphConv,
-    )
-    from torch_geometric.nn import (
         LEConv as LEConv,
-    )
-    from torch_geometric.nn import (
         LGConv as LGConv,
-    )
-    from torch_geometric.nn import (
         MixHopConv as MixHopConv,
-    )
-    from torch_geometric.nn import (
         ResGatedGraphConv as ResGatedGraphConv,
-    )
-    from torch_geometric.nn import (
         RGATConv as RGATConv,
-    )
-    from torch_geometric.nn import (
         RGCNConv as RGCNConv,
-    )
-    from torch_geometric.nn import (
         SAGEConv as SAGEConv,
-    )
-    from torch_geometric.nn import (
         SGConv as SGConv,
-    )
-    from torch_geometric.nn import (
         SignedConv as SignedConv,
-    )
-    from torch_geometric.nn import (
         SimpleConv as SimpleConv,
-    )
-    from torch_geometric.nn import (
         SSGConv as SSGConv,
-    )
-    from torch_geometric.nn import (
         SuperGATConv as SuperGATConv,
-    )
-    from torch_geometric.nn import (
         TAGConv as TAGConv,
-    )
-    from torch_geometric.nn import (
         TransformerConv as TransformerConv,
     )
 
