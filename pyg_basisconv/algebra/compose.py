@@ -19,10 +19,10 @@ from ..errors import check_flags, reject
 from ..grid import GridConv
 from ..plan import Plan
 from ..theta import Chain, Pass, Theta
-from .channels import LINEARS, NORMS, multiplying, normalising
-from .following import hooked
+from .affine import LINEARS, NORMS, of_linear, of_norm
 from .joined import Joined, Rows
 from .joining import join
+from .tracing import hooked
 
 _OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
 LAYERS = (BasisConv, GridConv, Converted, grids.ConvertedGrid, grids.Transposed)  # others may do more
@@ -247,7 +247,7 @@ def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
     """A layer of torch that does the same to each entry, as one over the identity; a copy."""
     norm: Any = module.module if type(module) is BatchNorm else module
     if type(norm) in NORMS:
-        channels = None if norm.training else normalising(norm)
+        channels = None if norm.training else of_norm(norm)
         if channels is None:
             got = "training" if norm.training else "track_running_stats=False"
             reject(name, "a batch norm in eval mode, with statistics of its own", got, "call .eval() before")
@@ -257,7 +257,7 @@ def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
             reject(name, "a layer on images", "nn.Linear, which is not", "use nn.Conv2d with a kernel of 1")
         if isinstance(module.weight, UninitializedParameter):
             reject(name, "a layer whose width is known", "in_channels = -1", "call it once before")
-        channels, like = multiplying(module), module.weight
+        channels, like = of_linear(module), module.weight
     else:
         return None
     return channels.layer(images).to(like.device, like.dtype).train(module.training)

@@ -12,7 +12,7 @@ from ..conv import BasisConv
 from ..convert.layers import Converted
 from ..convert.registry import convertible
 from ..errors import reject
-from .channels import LINEARS, NORMS
+from .affine import LINEARS, NORMS
 from .compose import linear_layer
 from .gram import Places
 
