@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterable
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from ..kernels import Pattern
 from ..sparse import Sparse
 
 _DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, rows are written out; numbers at a time
-_PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it
+_PIVOT = 0.1  # of the most independent matrix: the first one, if it is so much so, is taken before it
 
 
 class Places:
@@ -173,46 +174,39 @@ class Gram:
         return self._one / (self._scale.unsqueeze(1) * self._scale)
 
     @cached_property
-    def _spectrum(self) -> Tensor:
-        return torch.linalg.eigvalsh(self._scaled.detach())
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        """The eigenvalues of the scaled matrix, in order, and its eigenvectors."""
+        return torch.linalg.eigh(self._scaled.detach())
 
     @cached_property
-    def _independent(self) -> Tensor:
-        """The numbers of matrices that span all; the first ones, unless a later one is much more independent."""
-        C = self._scaled.detach().cpu()
-        rank = int((self._spectrum > self.rounding).sum())
-        left, factor, chosen = C.diagonal().clone(), C.new_zeros(self.K, rank), cast(list[int], [])
-        while len(chosen) < rank and float(left.max()) > self.rounding:  # by Cholesky's elimination
-            k, r = int((left >= max(_PIVOT * float(left.max()), self.rounding)).nonzero()[0]), len(chosen)
-            factor[:, r] = (C[:, k] - factor[:, :r] @ factor[k, :r]) / left[k].sqrt()
-            chosen.append(k)
-            left -= factor[:, r].square()
-            left[chosen] = 0
-        return torch.tensor(sorted(chosen), dtype=torch.int64, device=self.matrix.device)
-
-    @property
     def rank(self) -> int:
-        return self._independent.numel()
+        return int((self._spectrum[0] > self.rounding).sum())
 
     @property
     def condition(self) -> float:
-        if self.rank < self.K:
-            return math.inf
-        least, most = float(self._spectrum[0]), float(self._spectrum[-1])
-        return math.sqrt(most / max(least, torch.finfo(torch.float64).tiny))
+        least, most = float(self._spectrum[0][0]), float(self._spectrum[0][-1])
+        return math.inf if self.rank < self.K else math.sqrt(most / least)
 
-    @property
-    def _cholesky(self) -> Tensor:
+    @cached_property
+    def _independent(self) -> Tensor:
+        """The numbers of matrices that span all, by a pivoted QR decomposition; rather early ones than late ones."""
+        values, vectors = self._spectrum
+        columns = values.clamp(min=0).sqrt().unsqueeze(1) * vectors.t()  # which have the same inner products
+        early = torch.logspace(0, math.log10(_PIVOT), self.K, dtype=values.dtype, device=values.device)
+        pivots = scipy.linalg.qr((columns * early).cpu().numpy(), mode="r", pivoting=True)[1]
+        return torch.tensor(sorted(pivots[: self.rank].tolist()), dtype=torch.int64, device=values.device)
+
+    def _solve(self, right: Tensor) -> Tensor:
+        """Of the independent ones, scaled to norm 1, the coefficients that have these inner products with each."""
         S = self._independent
-        factor: Tensor = torch.linalg.cholesky(self._scaled[S][:, S])
-        return factor
+        return torch.linalg.solve(self._scaled[S][:, S], right)
 
     @property
     def _sums(self) -> tuple[list[int], Tensor]:
         """The matrices that are sums of independent ones, and the coefficients, all scaled to norm 1: (rank, D)."""
-        S, others = self._independent, sorted({*range(self.K)} - {*self._independent.tolist()})
-        coefficients = torch.cholesky_solve(self._scaled[S][:, others], self._cholesky)
-        return others, coefficients
+        S = self._independent
+        others = sorted({*range(self.K)} - {*S.tolist()})
+        return others, self._solve(self._scaled[S][:, others])
 
     @property
     def relations(self) -> Tensor:
@@ -237,7 +231,7 @@ class Gram:
     def apart(self) -> Tensor:
         """(K,) the squared distance of each matrix from the span of the others."""
         S, (_, sums) = self._independent, self._sums
-        alone = self._scale[S].square() / torch.cholesky_inverse(self._cholesky.detach()).diagonal()
+        alone = self._scale[S].square() / self._solve(torch.eye(self.rank).to(self.matrix)).detach().diagonal()
         replaced = (sums.detach().abs() > math.sqrt(self.rounding)).any(1)
         return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, alone))
 
@@ -248,10 +242,8 @@ class Gram:
             products: R, (K, \*), the inner products of the A_k with whatever is to be written in them.
         """
         found = self.basic(products)
-        if self.rank == self.K:
-            return found
         null = torch.linalg.qr(self.relations).Q
-        flat = found.flatten(1) if found.dim() > 1 else found.unsqueeze(1)
+        flat = found.reshape(self.K, -1)
         return (flat - null @ (null.t() @ flat)).view_as(found)
 
     def basic(self, products: Tensor) -> Tensor:
@@ -260,8 +252,7 @@ class Gram:
             reject("products", f"{self.K} rows, one for each matrix", tuple(products.shape), "stack them on axis 0")
         S, scale = self._independent, self._scale[self._independent].unsqueeze(1)
         R = products.double().reshape(self.K, math.prod(products.shape[1:]))
-        some = torch.cholesky_solve(R[S] / scale, self._cholesky) / scale
-        return torch.zeros_like(R).index_copy(0, S, some).reshape(products.shape)
+        return torch.zeros_like(R).index_copy(0, S, self._solve(R[S] / scale) / scale).reshape(products.shape)
 
     def __repr__(self) -> str:
         if self.matrix.dim() > 2:
