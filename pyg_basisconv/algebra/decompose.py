@@ -10,7 +10,7 @@ from ..basis import Basis, BoundBasis, bound_basis
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
 from .gram import Gram, Places
-from .operators import Operator, layer_of, of_layer, of_numbers
+from .operators import Numbers, Operator, layer_of, of_layer
 from .probing import Probed
 
 _NUMBERS = 1 << 20  # of Phi, at a time
@@ -177,7 +177,7 @@ def _operator(
     if phi_basis is not None:
         reject("phi_basis", "None, where phi is no layer", type(phi_basis).__name__, "leave it out")
     if isinstance(phi, Tensor):
-        numbers = of_numbers(phi, places, sizes)
+        numbers = Numbers(phi, places, sizes)
         if in_channels not in (None, numbers.P):
             reject("in_channels", f"P of phi, {tuple(phi.shape)}", in_channels, "leave it out")
         return numbers, phi.dtype
