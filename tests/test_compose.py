@@ -19,7 +19,7 @@ from torch_geometric.nn import BatchNorm, CGConv, GATConv, GCNConv, RGCNConv, SA
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.algebra import compare, compose
-from pyg_basisconv.algebra.joining import join
+from pyg_basisconv.algebra.products import join
 from pyg_basisconv.bases import Basis
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.theta import chain

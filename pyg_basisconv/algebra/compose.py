@@ -20,8 +20,7 @@ from ..grid import GridConv
 from ..plan import Plan
 from ..theta import Chain, Pass, Theta
 from .affine import LINEARS, NORMS, of_linear, of_norm
-from .joined import Joined, Rows
-from .joining import join
+from .products import Joined, Rows, join
 from .tracing import hooked
 
 _OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
