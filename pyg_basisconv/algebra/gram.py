@@ -15,7 +15,7 @@ from ..errors import reject
 from ..kernels import Pattern
 from ..sparse import Sparse
 
-_DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, rows are written out; numbers at a time
+_DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, columns are written out; numbers at a time
 _PIVOT = 0.1  # of the most independent matrix: the first one, if it is so much so, is taken before it
 
 
@@ -70,28 +70,17 @@ class Places:
         """The same with ones for all entries that are not zero."""
         return Places(self.place, self.K, self.row, self.kind, (self.weight.detach() != 0).double())
 
-    @cached_property
-    def _matrix(self) -> Tensor:
-        index = torch.stack([self.row, self.kind])
-        return torch.sparse_coo_tensor(index, self.weight, (self.U, self.K), is_coalesced=True)
-
     def meet(self, others: "Places") -> Tensor:
         """(K, K') the inner products of the matrices with others at the same places."""
         if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
             return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
-        total = self.weight.new_zeros(self.K, others.K)
-        step = max(1, _NUMBERS // max(1, self.K, others.K))
-        for start in range(0, self.U, step):
-            rows = range(start, min(self.U, start + step))
-            total = total + self._of_rows(rows).t() @ others._of_rows(rows)
-        return total
+        some = torch.eye(others.K).to(self.weight).split(max(1, _NUMBERS // max(1, self.U)), 1)
+        return torch.cat([self.products(others.sums(columns)) for columns in some], 1)
 
-    def _of_rows(self, rows: range) -> Tensor:
-        """(u, K) some rows, written out."""
-        ends = torch.tensor([rows.start, rows.stop], device=self.row.device)
-        some = slice(*torch.searchsorted(self.row, ends).tolist())
-        found = self.weight.new_zeros(len(rows), self.K)
-        return found.index_put((self.row[some] - rows.start, self.kind[some]), self.weight[some])
+    @property
+    def _matrix(self) -> Tensor:
+        index = torch.stack([self.row, self.kind])
+        return torch.sparse_coo_tensor(index, self.weight, (self.U, self.K), is_coalesced=True)
 
     @cached_property
     def gram(self) -> "Gram":
@@ -190,6 +179,8 @@ class Gram:
     @cached_property
     def _independent(self) -> Tensor:
         """The numbers of matrices that span all, by a pivoted QR decomposition; rather early ones than late ones."""
+        if self.rank == self.K:
+            return torch.arange(self.K, device=self.matrix.device)
         values, vectors = self._spectrum
         columns = values.clamp(min=0).sqrt().unsqueeze(1) * vectors.t()  # which have the same inner products
         early = torch.logspace(0, math.log10(_PIVOT), self.K, dtype=values.dtype, device=values.device)
@@ -201,38 +192,38 @@ class Gram:
         S = self._independent
         return torch.linalg.solve(self._scaled[S][:, S], right)
 
+    @cached_property
+    def _dependent(self) -> list[int]:
+        return sorted({*range(self.K)} - {*self._independent.tolist()})
+
     @property
-    def _sums(self) -> tuple[list[int], Tensor]:
-        """The matrices that are sums of independent ones, and the coefficients, all scaled to norm 1: (rank, D)."""
-        S = self._independent
-        others = sorted({*range(self.K)} - {*S.tolist()})
-        return others, self._solve(self._scaled[S][:, others])
+    def _scaled_relations(self) -> Tensor:
+        """(K, K - rank) the same as `relations`, of the matrices scaled to norm 1."""
+        S, D = self._independent, self._dependent
+        found = self._scaled.new_zeros(self.K, len(D)).index_copy(0, S, -self._solve(self._scaled[S][:, D]))
+        found[D, range(len(D))] = 1
+        return found
 
     @property
     def relations(self) -> Tensor:
         r"""(K, K - rank) coefficients r, in columns, of which each has :math:`\sum_k r_k A_k = 0`; all there are."""
-        S, (others, sums) = self._independent, self._sums
-        coefficients = sums * self._scale[others] / self._scale[S].unsqueeze(1)
-        found = coefficients.new_zeros(self.K, len(others)).index_copy(0, S, -coefficients)
-        found[others, range(len(others))] = 1
-        return found
+        return self._scaled_relations * self._scale[self._dependent] / self._scale.unsqueeze(1)
 
     @cached_property
     def dependent(self) -> list[str]:
-        S, (others, sums) = self._independent.tolist(), self._sums
-        least, scale = math.sqrt(self.rounding), self._scale.tolist()
-        sentences = []
-        for d, column in zip(others, sums.t().tolist(), strict=True):
-            terms = [(c * scale[d] / scale[k], k) for c, k in zip(column, S, strict=True) if abs(c) > least]
-            sentences.append(f"A_{d} = {written(terms if self.norms[d] > 0 else [])}")
+        found, scaled, sentences = -self.relations.detach(), self._scaled_relations.detach(), []
+        for j, d in enumerate(self._dependent):
+            large = (scaled[:, j].abs() > math.sqrt(self.rounding)) & (self.norms[d] > 0)
+            terms = [(float(found[k, j]), k) for k in large.nonzero().flatten().tolist() if k != d]
+            sentences.append(f"A_{d} = {written(terms)}")
         return sentences
 
     @cached_property
     def apart(self) -> Tensor:
         """(K,) the squared distance of each matrix from the span of the others."""
-        S, (_, sums) = self._independent, self._sums
+        S = self._independent
         alone = self._scale[S].square() / self._solve(torch.eye(self.rank).to(self.matrix)).detach().diagonal()
-        replaced = (sums.detach().abs() > math.sqrt(self.rounding)).any(1)
+        replaced = (self._scaled_relations[S].detach().abs() > math.sqrt(self.rounding)).any(1)
         return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, alone))
 
     def solve(self, products: Tensor) -> Tensor:
