@@ -667,13 +667,14 @@ def test_a_forward_that_asks_for_types() -> None:
 
     x, _ = graph()
     model = drawn(Asking(nn.Linear(P, H), nn.BatchNorm1d(H), nn.Linear(H, Q)))
-    for args in ((), (x,)):  # it would do something else
-        with pytest.raises(
-            ValueError, match=r"^model: expected a forward that does the same .*, got other calls, where"
-        ):
-            fold(model, *args)
-    same = drawn(Asking(nn.Linear(P, H), nn.Linear(H, H), nn.ReLU(), nn.Linear(H, Q)))
-    assert names(fold(same)) == ["layers.0, layers.1"]
+    for folded in (fold(model), fold(model, x)):
+        assert folded.folded == []
+        assert folded.left["layers.0, layers.1"] == "the model asks what its layers are"
+        assert_same(folded, model, x)
+    others = drawn(nn.Sequential(model, nn.Linear(Q, Q), nn.BatchNorm1d(Q)))
+    for folded in (fold(others), fold(others, x)):  # what it does not ask for is folded
+        assert names(folded) == ["0.layers.2, 1, 2"]
+        assert_same(folded, others, x)
 
 
 def test_a_result_that_is_kept_elsewhere() -> None:
@@ -1008,15 +1009,17 @@ def test_what_is_wrong_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_copy_that_gives_something_else_is_refused() -> None:
+    """What torch.fx does not see: that an attribute of an argument is not there."""
 
-    def forward(m: nn.Module, x: Tensor, *_: Any) -> Tensor:
-        y = m.norm(m.lin(x))
-        return y.relu() if type(m.norm) is nn.BatchNorm1d else y
+    def forward(m: nn.Module, data: Data, *_: Any) -> Tensor:
+        h = m.lin(data.x)
+        return m.norm(h if data.edge_attr is not None else h.relu())
 
     model, (x, _) = drawn(Made(forward, lin=nn.Linear(P, H), norm=nn.BatchNorm1d(H))), graph()
-    for args in ((), (x,)):
-        with pytest.raises(ValueError, match=r"^model: expected a forward that does the same .*, got other calls"):
-            fold(model, *args)
+    with pytest.raises(
+        ValueError, match=r"^model: expected a forward that does the same with folded layers, got a diff"
+    ):
+        fold(model, Data(x=x))
 
 
 def test_names_that_are_taken() -> None:

@@ -1,6 +1,7 @@
 """A model with its linear neighbours in one layer each."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, cast
 
@@ -66,7 +67,7 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
 
     Raises:
         ValueError: a model in training mode; one that torch.fx cannot trace, such as one that asks for numbers or
-            shapes to decide what it does; one whose copy would do something else, as it asks for the types of layers.
+            shapes to decide what it does; a copy that does not give in the example call what the model gives.
 
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
     >>> folded = fold(cnn)
@@ -76,22 +77,30 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     >>> torch.testing.assert_close(folded(image), cnn(image))
     """
     _check_model(model)
-    copies: dict[int, Any] = {}
-    lines: list[str] = []
     traced = Trace(torch.fx.Graph(), {}) if is_layer(model) else trace(model, args, kwargs)
     folder = _Folder(traced, bool(args or kwargs))
     with torch.no_grad():
-        for step in folder.steps():
-            if step.absorbed:
-                layer = step.made()
-                copies[id(step.call.module)] = layer
-                copies.update((id(traced.parts[name]), absorbed) for name, absorbed in step.absorbed.items())
-                lines.append(f"{', '.join(step.names)} -> {layer}")
-    folded: Any = copied(model, copies).eval()
-    folded.folded, folded.left = lines, folder.left | traced.opaque
-    if lines:
-        _check_same(model, folded, traced, args, kwargs)
+        steps = [step for step in folder.steps() if step.absorbed]
+
+    def calls_change(some: list[_Step]) -> bool:
+        return str(trace(_with(model, traced, some), args, kwargs).graph) != str(traced.graph)
+
+    asked = [step for step in steps if calls_change([step])] if steps and calls_change(steps) else []
+    steps = [step for step in steps if step not in asked]
+    folded = _with(model, traced, steps)
+    if steps and (args or kwargs):
+        _check_same(model, folded, args, kwargs)
+    folded.folded = [f"{', '.join(step.names)} -> {step.made}" for step in steps]
+    reasons = {", ".join(step.names): "the model asks what its layers are" for step in asked}
+    folded.left = folder.left | traced.opaque | reasons
     return folded  # type: ignore[no-any-return]
+
+
+def _with(model: nn.Module, traced: Trace, steps: list["_Step"]) -> Any:
+    """A copy of a model with steps in the place of their layers."""
+    made = {id(step.call.module): step.made for step in steps}
+    absorbed = {id(traced.parts[name]): gone for step in steps for name, gone in step.absorbed.items()}
+    return copied(model, {**made, **absorbed}).eval()
 
 
 def _check_model(model: nn.Module) -> None:
@@ -109,16 +118,8 @@ def _check_model(model: nn.Module) -> None:
         reject("model", "one without an attribute of the name folded or left", taken, fix)
 
 
-def _check_same(model: nn.Module, folded: nn.Module, traced: Trace, args: Any, kwargs: Any) -> None:
-    """Whether the copy makes the same calls as the model, and gives the same in the example call."""
-    expected, fix = (
-        "a forward that does the same with folded layers",
-        "fold those of its parts that have no such forward",
-    )
-    if str(trace(folded, args, kwargs).graph) != str(traced.graph):
-        reject("model", expected, "other calls, where it asks what its layers are", fix)
-    if not args and not kwargs:
-        return
+def _check_same(model: nn.Module, folded: nn.Module, args: Any, kwargs: Any) -> None:
+    """Whether the copy gives in the example call what the model gives."""
     found = []
     for one in (model, folded):
         with torch.no_grad(), torch.random.fork_rng():
@@ -129,10 +130,11 @@ def _check_same(model: nn.Module, folded: nn.Module, traced: Trace, args: Any, k
         if isinstance(a, Tensor) and a.is_floating_point() and a.layout == torch.strided:
             apart, size = float((b - a).double().norm()), float(a.double().norm())
             if apart > torch.finfo(a.dtype).eps ** 0.5 * 10 * size:
-                reject("model", expected, f"a difference of {apart:.3g}", fix)
+                fix = "fold those of its parts that have no such forward"
+                reject("model", "a forward that does the same with folded layers", f"a difference of {apart:.3g}", fix)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Step:
     """A layer, or what several of them became.
 
@@ -157,6 +159,7 @@ class _Step:
         """As a layer on images, or on nodes."""
         return self.layer or cast(Affine, self.affine).layer(images)
 
+    @cached_property
     def made(self) -> nn.Module | None:
         """What is to stand there: one of torch's layers where they stood, if there is one."""
         if self.layer is None or isinstance(self.call.module, BasisConv) or self.call.others:
