@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torch_geometric.nn import Linear
+from torch_geometric.nn import BatchNorm, Linear
 
 from ..bases import Identity
 from ..conv import BasisConv
@@ -32,6 +32,11 @@ class Affine(NamedTuple):
         new = (GridConv if images else BasisConv)(theta.P, theta.Q, Identity(), theta, bias=False)
         new.bias = None if self.shift is None else nn.Parameter(self.shift.clone())
         return new
+
+
+def unwrapped(module: Any) -> Any:
+    """The batch norm of torch that is in one of PyG; else the module itself."""
+    return module.module if type(module) is BatchNorm else module
 
 
 def of_linear(linear: Any) -> Affine:

@@ -1,7 +1,7 @@
 """A model with its linear neighbours in one layer each."""
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import groupby, pairwise
 from typing import Any, cast
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
-from torch_geometric.nn import BatchNorm
 
 from ..conv import BasisConv
 from ..convert.registry import Left, convertible, rebuild
@@ -18,7 +17,7 @@ from ..convert.rgcn import Related
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Theta
-from .affine import LINEARS, NORMS, Affine, of_linear, of_norm
+from .affine import LINEARS, NORMS, Affine, of_linear, of_norm, unwrapped
 from .compose import LAYERS, Comparison
 from .rewrites import after, before, plain, pointwise, together
 from .tracing import (
@@ -187,24 +186,22 @@ class _Folder:
 
     def _run(self, steps: list[_Step]) -> list[_Step]:
         """Neighbours, folded: those of which one is an affine map first, and then the two that gain most."""
-        tried: dict[str, _Step | Left] = {}
+        attempt = cache(self._attempt)
         while True:
-            pairs = list(enumerate(pairwise(steps)))
-            found = {i: step for i, (a, b) in pairs if isinstance(step := self._tried(tried, a, b), _Step)}
+            made = [attempt(a, b) for a, b in pairwise(steps)]
+            found = {i: step for i, step in enumerate(made) if isinstance(step, _Step)}
             if not found:
-                self.left.update((name, str(tried[name])) for name in (_name(a, b) for _, (a, b) in pairs))
+                names = [", ".join(step.names) for step in steps]
+                self.left |= {f"{a} and {b}": str(why) for (a, b), why in zip(pairwise(names), made, strict=True)}
                 return steps
             i = max(found, key=lambda i: found[i].gain)
             steps[i : i + 2] = [found[i]]
 
-    def _tried(self, tried: dict[str, _Step | Left], a: _Step, b: _Step) -> _Step | Left:
-        name = _name(a, b)
-        if name not in tried:
-            try:
-                tried[name] = self._merged(a, b)
-            except Left as reason:
-                tried[name] = reason
-        return tried[name]
+    def _attempt(self, a: _Step, b: _Step) -> _Step | Left:
+        try:
+            return self._merged(a, b)
+        except Left as reason:
+            return reason
 
     def _merged(self, a: _Step, b: _Step) -> _Step:
         """Two steps in one, where this can be and pays."""
@@ -246,7 +243,7 @@ class _Folder:
         norm, other = (a, b) if a.layer is None else (b, a)
         if other.layer is None:
             raise Left("both are batch norms")
-        axes = NORMS[type(_norm(norm.call.module))]
+        axes = NORMS[type(unwrapped(norm.call.module))]
         own = other.layer.basis.axes if norm is a else other.layer.basis.target_axes
         fits = own in (None, axes - 2) if other.images else axes == 3
         axes = axes if other.images else 2
@@ -273,10 +270,6 @@ class _Folder:
             raise Left("what they read is not one tensor")
 
 
-def _name(a: _Step, b: _Step) -> str:
-    return f"{', '.join(a.names)} and {', '.join(b.names)}"
-
-
 def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
     """How many times faster than two layers is one that does the same, where the plan says that this pays."""
     others = {name: value(given) for name, given in a.call.others.items()}
@@ -288,13 +281,9 @@ def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
     return comparison.gain
 
 
-def _norm(module: Any) -> Any:
-    return module.module if type(module) is BatchNorm else module
-
-
 def _step(call: Call) -> _Step | None:
     """A layer that is linear, but for its bias, and known beforehand."""
-    norm = _norm(call.module)
+    norm = unwrapped(call.module)
     if any(map(hooked, call.module.modules())):
         return None
     if type(norm) in NORMS:

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import BatchNorm
 
 from ..basis import BoundBasis
 from ..cache import constituents
@@ -12,7 +11,7 @@ from ..conv import BasisConv
 from ..convert.layers import Converted
 from ..convert.registry import convertible
 from ..errors import reject
-from .affine import LINEARS, NORMS
+from .affine import LINEARS, NORMS, unwrapped
 from .compose import linear_layer
 from .gram import Places
 
@@ -142,7 +141,7 @@ def layer_of(phi: Any) -> BasisConv | None:
     """The layer that it is, or that is known to be the same; None for another function."""
     if isinstance(phi, BasisConv):
         return phi
-    if isinstance(phi, nn.Module) and (convertible(phi) or type(phi) in (*NORMS, *LINEARS, BatchNorm)):
+    if isinstance(phi, nn.Module) and (convertible(phi) or type(unwrapped(phi)) in (*NORMS, *LINEARS)):
         made = linear_layer(phi, "phi", images=False)
         for parameter in made.parameters():  # of a copy, that nobody else sees
             parameter.requires_grad_(False)

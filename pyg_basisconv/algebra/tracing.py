@@ -32,7 +32,7 @@ from ..errors import reject
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout)
 _POOLS = (global_add_pool, global_max_pool, global_mean_pool)
-_LAYERS = ("torch.nn.", "torch_geometric.nn.norm.", "torch_geometric.nn.dense.")  # the modules that define them
+_LAYERS = ("torch.nn.", *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")))  # where they stand
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 _IN_PLACE = {setattr, operator.setitem, *(getattr(operator, f"__i{name}__") for name in _OPERATORS)}
 
