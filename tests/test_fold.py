@@ -753,6 +753,8 @@ def test_a_batch_norm_of_another_axis() -> None:
 
 def test_data_as_an_argument() -> None:
     def forward(m: Any, data: Any, *_: Any) -> Any:
+        if not isinstance(data, Data) or isinstance(data, Tensor) or not isinstance(data.x + 1, Tensor):
+            raise TypeError
         data["seen"] = data.x
         h = m.one(data.x, data.edge_index)
         if data.edge_attr is not None:

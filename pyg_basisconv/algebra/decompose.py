@@ -14,7 +14,7 @@ from .operators import Numbers, Operator, layer_of, of_layer
 from .probing import Probed
 
 _NUMBERS = 1 << 20  # of Phi, at a time
-_LOOKS = 10  # at what is left, at most; where the matrices are not nearly dependent, one
+_REFINEMENTS = 10  # at most; where the matrices are not nearly dependent, one is enough
 _SHOWN = 20
 
 
@@ -225,10 +225,10 @@ def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: to
 
 
 def _refined(values: Tensor, theta: Tensor, places: Places) -> tuple[Tensor, Tensor]:
-    """What theta lacks, and what is then left: inner products lose twice the digits that the matrices have lost."""
+    """Iterative refinement: what theta lacks, as inner products lose twice the digits of the matrices; the residual."""
     more, left = torch.zeros_like(theta), values - places.sums(theta)
     size = whole = float(torch.linalg.vector_norm(values))
-    for _ in range(_LOOKS):
+    for _ in range(_REFINEMENTS):
         step = places.gram.basic(places.products(left))
         change = places.sums(step)
         last, size = size, float(torch.linalg.vector_norm(change))

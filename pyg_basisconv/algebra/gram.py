@@ -70,7 +70,7 @@ class Places:
         """The same with ones for all entries that are not zero."""
         return Places(self.place, self.K, self.row, self.kind, (self.weight.detach() != 0).double())
 
-    def meet(self, others: "Places") -> Tensor:
+    def inner_products(self, others: "Places") -> Tensor:
         """(K, K') the inner products of the matrices with others at the same places."""
         if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
             return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
@@ -85,7 +85,7 @@ class Places:
     @cached_property
     def gram(self) -> "Gram":
         """The inner products of the matrices."""
-        return Gram(self.meet(self), self.U)
+        return Gram(self.inner_products(self), self.U)
 
     def find(self, place: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of some places, and whether they are there at all."""

@@ -132,7 +132,7 @@ class LayerOperator(Operator):
     def restore(self, theta: Tensor) -> Tensor:
         found = theta.detach().squeeze(2) @ self.turn.t()
         if torch.is_grad_enabled() and (self.flat.requires_grad or theta.requires_grad):
-            linear = self.places.gram.solve(self.places.meet(self.inside) @ self.flat)
+            linear = self.places.gram.solve(self.places.inner_products(self.inside) @ self.flat)
             found = linear + (found - linear.detach())  # what is found is the more precise
         return found.unflatten(1, self.shape)
 

@@ -155,9 +155,11 @@ class _Opaque(Exception):
 
 
 class _Proxy(fx.Proxy):
-    """An instance of Tensor to who asks; records what changes in place: fx.Proxy takes x += y for x = x + y."""
+    """Passes isinstance as what it stands for, an argument or a tensor; and records what changes in place, where
+    fx.Proxy takes x += y for x = x + y.
+    """
 
-    __class__ = property(lambda self: Tensor)  # type: ignore[assignment]
+    __class__ = property(lambda self: self.node.meta.get("class", Tensor))  # type: ignore[assignment]
 
     def __setattr__(self, name: str, to: Any) -> None:
         fx.Proxy.__setattr__(self, name, to)
@@ -215,7 +217,9 @@ class _Tracer(fx.Tracer):
         if isinstance(given, _CONSTANTS):
             return given
         self.given.append(given)
-        return self.create_proxy("placeholder", f"given_{len(self.given)}", (), {})
+        proxy = self.create_proxy("placeholder", f"given_{len(self.given)}", (), {})
+        proxy.node.meta["class"] = Tensor if given is ... else type(given)
+        return proxy
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         try:
