@@ -16,7 +16,7 @@ from ..kernels import Pattern
 from ..sparse import Sparse
 
 _DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, columns are written out; numbers at a time
-_PIVOT = 0.1  # of the most independent matrix: the first one, if it is so much so, is taken before it
+_LATE = 0.1  # what the last matrix counts beside the first one, where one that is independent is chosen
 
 
 class Places:
@@ -183,7 +183,7 @@ class Gram:
             return torch.arange(self.K, device=self.matrix.device)
         values, vectors = self._spectrum
         columns = values.clamp(min=0).sqrt().unsqueeze(1) * vectors.t()  # which have the same inner products
-        early = torch.logspace(0, math.log10(_PIVOT), self.K, dtype=values.dtype, device=values.device)
+        early = torch.logspace(0, math.log10(_LATE), self.K, dtype=values.dtype, device=values.device)
         pivots = scipy.linalg.qr((columns * early).cpu().numpy(), mode="r", pivoting=True)[1]
         return torch.tensor(sorted(pivots[: self.rank].tolist()), dtype=torch.int64, device=values.device)
 
