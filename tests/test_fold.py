@@ -575,6 +575,18 @@ def test_changes_in_place() -> None:
 
     stays(augmenting, x, e, reason="something is changed in place between them", **parts)
 
+    def writing(write: Callable[[Tensor], Any]) -> Callable[..., Any]:
+        def forward(m: Any, x: Any, e: Any, _: Any) -> Any:
+            x = x * 1
+            h = m.lin(x)
+            write(x)
+            return m.conv(h, e)
+
+        return forward
+
+    for write in (lambda x: torch.add(x, 1, out=x), lambda x: F.relu(x, inplace=True)):
+        stays(writing(write), x, e, reason="something is changed in place between them", **parts)
+
     def weighing(m: Any, x: Any, e: Any, _: Any) -> Any:
         w = e[0].double()
         h = m.one(x, e, w)
