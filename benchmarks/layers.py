@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch_geometric import EdgeIndex
-from torch_geometric import nn as pyg
+from torch_geometric import EdgeIndex, nn as pyg
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 from torch_geometric.utils import add_remaining_self_loops, to_torch_csr_tensor

@@ -44,8 +44,7 @@ from rich.table import Table
 from sklearn.linear_model import LinearRegression
 from torch import Tensor, nn
 
-from examples.options import add_root, at_least
-from examples.options import parser as options_of
+from examples.options import add_root, at_least, parser as options_of
 from pyg_basisconv import bases
 from pyg_basisconv.recurrent import DCRNN, BasisGRUCell, BasisRNN, inverse_sigmoid
 

@@ -38,8 +38,7 @@ from torch_geometric.utils import coalesce, k_hop_subgraph, to_undirected
 
 from examples.data import CITATIONS, planetoid
 from examples.models import Stack
-from examples.options import add_root, at_least, check_device
-from examples.options import parser as options_of
+from examples.options import add_root, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases
 
 T = TypeVar("T")

@@ -37,8 +37,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_max_pool
 
 from examples.data import digits
-from examples.options import at_least
-from examples.options import parser as options_of
+from examples.options import at_least, parser as options_of
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.transforms import ToGrid
 

@@ -39,8 +39,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from examples.options import at_least
-from examples.options import parser as options_of
+from examples.options import at_least, parser as options_of
 from examples.shift_heads import sines, text
 from pyg_basisconv import BasisConv, bases, explain_head, plot, theta
 from pyg_basisconv.algebra import HeadReport

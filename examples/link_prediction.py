@@ -38,8 +38,7 @@ from torch import Tensor, nn
 
 from examples.data import in_a_copy
 from examples.knowledge import FILES, HERE, parts
-from examples.options import add_root, at_least, check_device
-from examples.options import parser as options_of
+from examples.options import add_root, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases, load_walks, theta
 
 HITS = (1, 3, 10)

@@ -28,8 +28,7 @@ from torch_geometric.data import Data
 
 from examples.data import CITATIONS, load
 from examples.models import MODELS, Model, models
-from examples.options import add_root, at_least, check_device
-from examples.options import parser as options_of
+from examples.options import add_root, at_least, check_device, parser as options_of
 
 OURS, PYG = SIDES = ("BasisConv", "PyG")
 

@@ -48,8 +48,7 @@ from torch_geometric.nn import global_max_pool
 from torch_geometric.utils import to_undirected
 
 from examples.data import digits
-from examples.options import at_least
-from examples.options import parser as options_of
+from examples.options import at_least, parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 
 SIZE, CLASSES, FIT = 8, 10, 700

@@ -40,8 +40,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 
-from examples.options import at_least
-from examples.options import parser as options_of
+from examples.options import at_least, parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Dot, Mechanism, Relative
 

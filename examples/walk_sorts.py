@@ -38,8 +38,7 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
 from examples.knowledge import DATASETS, Task, load
-from examples.options import add_root, at_least
-from examples.options import parser as options_of
+from examples.options import add_root, at_least, parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 
 STEPS, RATE, LOOK = 30, 0.3, 3  # of the weights of sorts: Adam, and a look at the validation set each third step

@@ -12,8 +12,7 @@ from torch.testing import assert_close
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-from pyg_basisconv import BasisConv
-from pyg_basisconv import theta as thetas
+from pyg_basisconv import BasisConv, theta as thetas
 from pyg_basisconv.bases import Basis, BoundBasis
 
 DOUBLE = torch.float64

@@ -37,8 +37,7 @@ from attention_cases import (
     terms,
 )
 from attention_oracle import Mechanism, everywhere
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.autograd import grad, gradcheck
 from torch.nn import functional as F

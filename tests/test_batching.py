@@ -8,8 +8,7 @@ import pytest
 import torch
 from cases import CASES
 from contract import DOUBLE, bind, close, draw, make
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from test_properties import graphs
 from torch import Tensor
 from torch_geometric.data import Data

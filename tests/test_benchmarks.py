@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch_geometric.nn import GraphConv
 
-from benchmarks import __main__ as command
 from benchmarks import (
+    __main__ as command,
     batches,
     data,
     fill,

@@ -16,8 +16,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
-from torch_geometric import EdgeIndex
-from torch_geometric import nn as geometric
+from torch_geometric import EdgeIndex, nn as geometric
 from torch_geometric.nn import GATConv, GCNConv, RGCNConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms, theta

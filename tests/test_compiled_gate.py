@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from test_compiled_attention import check_threads
 from torch import Tensor, nn
 from torch_geometric.nn import ResGatedGraphConv

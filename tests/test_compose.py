@@ -11,15 +11,14 @@ import oracle
 import pytest
 import torch
 from contract import DOUBLE, PATHS, THETAS, bind, close, draw, take, tensors, widths
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from oracle import Graph
 from torch import Tensor, nn
 from torch_geometric.nn import BatchNorm, CGConv, GATConv, GCNConv, RGCNConv, SAGEConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.algebra import compare, compose
-from pyg_basisconv.algebra.joining import join
+from pyg_basisconv.algebra.products import join
 from pyg_basisconv.bases import Basis
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.theta import chain

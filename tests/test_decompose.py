@@ -14,8 +14,7 @@ import oracle
 import pytest
 import torch
 from contract import THETAS, bind, draw, make, tensors
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from test_gram import families, family, pseudo_solution
 from torch import Tensor, nn
 from torch.autograd import gradcheck

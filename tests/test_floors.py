@@ -108,4 +108,4 @@ def test_families_are_asked_by_properties_and_not_for_their_types() -> None:
     found = {str(path.relative_to(ROOT)): asked_elsewhere(path, home) for path in FILES.values()}
     below = {name: asked for name, asked in found.items() if asked and Path(name).parts[0] not in ABOVE}
     assert below == {str(Path("bases", "group.py")): {"Window"}}  # at its door: a group moves the taps of a Window
-    assert found[str(Path("algebra", "polynomials.py"))]  # it is found where it is
+    assert found[str(Path("algebra", "products.py"))]  # it is found where it is

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
+from torch_geometric.nn import global_add_pool
 
 from pyg_basisconv import BasisConv, GridConv, bases, compose, convert, fold, theta
-from pyg_basisconv.algebra import chains, folding, merging
+from pyg_basisconv.algebra import folding, rewrites, tracing
 from pyg_basisconv.convert.registry import Left
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.models import BasisGNN
@@ -258,11 +259,11 @@ def test_products_of_parameters(kind: str, shape: tuple[int, ...]) -> None:
     T = torch.diag(matrix) if matrix.dim() == 1 else matrix
     if kind == "heads" and matrix.dim() == 2:
         with pytest.raises(Left, match="biases"):
-            merging.followed(built, matrix)
+            rewrites.followed(built, matrix)
     else:
-        torch.testing.assert_close(merging.followed(built, matrix).dense(), dense @ T, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(rewrites.followed(built, matrix).dense(), dense @ T, rtol=1e-10, atol=1e-10)
     before = T.t() @ dense[:, :6]
-    found = merging.preceded(built, matrix if matrix.dim() == 1 else matrix.t())
+    found = rewrites.preceded(built, matrix if matrix.dim() == 1 else matrix.t())
     torch.testing.assert_close(found.dense()[:, : len(T.t())], before, rtol=1e-10, atol=1e-10)
     assert (len(T.t()), 6) == (found.P, found.Q)
     if built.lifts:
@@ -376,7 +377,8 @@ def test_jumping_knowledge_reads_each_layer() -> None:
     assert_same(folded, model, *graph())
 
 
-def test_sequential_of_pyg() -> None:
+@pytest.mark.parametrize("pool", [pyg.global_mean_pool, pyg.MeanAggregation()], ids=["function", "module"])
+def test_sequential_of_pyg(pool: Callable[..., Tensor]) -> None:
     model = pyg.Sequential(
         "x, edge_index, batch",
         [
@@ -384,15 +386,32 @@ def test_sequential_of_pyg() -> None:
             pyg.BatchNorm(H),
             nn.ReLU(),
             (pyg.GCNConv(H, H), "x, edge_index -> x"),
-            (pyg.global_mean_pool, "x, batch -> x"),
+            (pool, "x, batch -> x"),
             nn.Linear(H, Q),
         ],
     )
     drawn(model)
     batch = torch.tensor([0, 0, 0, 1, 1, 1, 1])
-    folded = fold(model, *graph(), batch)
-    assert names(folded) == ["module_0, module_1"]
-    assert_same(folded, model, *graph(), batch)
+    for example in ((), (*graph(), batch)):
+        folded = fold(model, *example)
+        assert names(folded) == ["module_0, module_1"]
+        assert folded.left.keys() <= {"module_3 and module_5"}
+        assert_same(folded, model, *graph(), batch)
+
+
+POOLS: dict[str, Callable[..., Tensor]] = {
+    "a function": lambda m, *args: global_add_pool(*args),
+    "a function of a module": lambda m, *args: pyg.global_add_pool(*args),
+    "a module": lambda m, *args: m.pool(*args),  # which looks at its arguments before torch.fx sees the call
+}
+
+
+@pytest.mark.parametrize("kind", POOLS)
+def test_pools(kind: str) -> None:
+    parts = {"lin": nn.Linear(P, H), "norm": nn.BatchNorm1d(H), "pool": pyg.MaxAggregation(), "last": nn.Linear(H, Q)}
+    model = drawn(Made(lambda m, x, batch, _: m.last(POOLS[kind](m, m.norm(m.lin(x)), batch)), **parts))
+    args = image(N, P), torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    check(model, args, ["lin, norm"])
 
 
 class Made(nn.Module):
@@ -474,8 +493,16 @@ def test_a_result_that_is_kept() -> None:
     ids=["bool", "float", "int", "len", "in", "iter"],
 )
 def test_a_result_that_is_looked_at(look: Callable[[Any], Any]) -> None:
+    """Nobody may decide by numbers: what it does is then not known."""
     parts = {"one": nn.Linear(P, 1), "two": nn.Linear(1, 1)}
-    stays(lambda m, x, *_: (2 if look(h := m.one(x)) else 3) * m.two(h), image(1, P), **parts)
+    model = drawn(Made(lambda m, x, *_: (2 if look(h := m.one(x)) else 3) * m.two(h), **parts))
+    for args in ((), (image(1, P),)):
+        with pytest.raises(
+            ValueError, match=r"^model: expected a model that torch.fx can trace, got Made: .*fold those"
+        ):
+            fold(model, *args)
+    deep = drawn(nn.Sequential(nn.Linear(P, P), nn.BatchNorm1d(P), model))
+    assert (names(fold(deep)), [*fold(deep).left]) == (["0, 1"], ["2"])
 
 
 def test_layers_that_are_called_twice() -> None:
@@ -547,6 +574,18 @@ def test_changes_in_place() -> None:
         return m.conv(h, e)
 
     stays(augmenting, x, e, reason="something is changed in place between them", **parts)
+
+    def writing(write: Callable[[Tensor], Any]) -> Callable[..., Any]:
+        def forward(m: Any, x: Any, e: Any, _: Any) -> Any:
+            x = x * 1
+            h = m.lin(x)
+            write(x)
+            return m.conv(h, e)
+
+        return forward
+
+    for write in (lambda x: torch.add(x, 1, out=x), lambda x: F.relu(x, inplace=True)):
+        stays(writing(write), x, e, reason="something is changed in place between them", **parts)
 
     def weighing(m: Any, x: Any, e: Any, _: Any) -> Any:
         w = e[0].double()
@@ -642,7 +681,12 @@ def test_a_forward_that_asks_for_types() -> None:
     model = drawn(Asking(nn.Linear(P, H), nn.BatchNorm1d(H), nn.Linear(H, Q)))
     for folded in (fold(model), fold(model, x)):
         assert folded.folded == []
+        assert folded.left["layers.0, layers.1"] == "the model asks what its layers are"
         assert_same(folded, model, x)
+    others = drawn(nn.Sequential(model, nn.Linear(Q, Q), nn.BatchNorm1d(Q)))
+    for folded in (fold(others), fold(others, x)):  # what it does not ask for is folded
+        assert names(folded) == ["0.layers.2, 1, 2"]
+        assert_same(folded, others, x)
 
 
 def test_a_result_that_is_kept_elsewhere() -> None:
@@ -721,6 +765,8 @@ def test_a_batch_norm_of_another_axis() -> None:
 
 def test_data_as_an_argument() -> None:
     def forward(m: Any, data: Any, *_: Any) -> Any:
+        if not isinstance(data, Data) or isinstance(data, Tensor) or not isinstance(data.x + 1, Tensor):
+            raise TypeError
         data["seen"] = data.x
         h = m.one(data.x, data.edge_index)
         if data.edge_attr is not None:
@@ -732,29 +778,39 @@ def test_data_as_an_argument() -> None:
     model = drawn(Made(forward, one=conv(P, 128), two=conv(128, Q), norm=nn.BatchNorm1d(Q)))
     folded = fold(model, data)
     assert "seen" not in data  # which is as it was
-    assert names(folded) == ["one, two, norm"]
+    assert names(folded) == ["two, norm"]  # torch.fx takes all attributes to be there
     assert_same(folded, model, data)
 
 
-def test_a_forward_that_depends_on_the_call() -> None:
+def test_constants_and_containers_of_the_call() -> None:
     def forward(m: Any, x: Any, e: Any, other: Any) -> Any:
-        if not isinstance(x, Tensor) or x.dim() != 2 or len(x) == 0 or x.shape[1] != P:
-            raise TypeError
+        x = x if isinstance(x, Tensor) else x[0]
         rows, _ = x.shape
-        positive = x.abs().sum() > 0 and float(x.max()) > -1
-        for _ in range(x.size(0) - N + 1):
-            x = m.conv(x, e)
-        x = m.norm(x).view(rows, H) if positive else x
-        return x * int(e.max()) + sum(row.sum() for row in x) if other is None else x[other["index"]]
+        x = m.norm(m.conv(x, e)).view(rows, x.size(0) // rows * H)
+        for _ in range(1 if other is None else other["times"]):
+            x = x.relu()
+        return x if other is None else x[other["index"]]
 
     x, e = graph()
     model = drawn(Made(forward, conv=conv(), norm=nn.BatchNorm1d(H)))
-    for kwargs in ({}, {"other": {"index": torch.tensor([1, 2])}}):
+    for kwargs in ({}, {"other": {"index": torch.tensor([1, 2]), "times": 3}}):
         folded = fold(model, x, edge_index=e, **kwargs)
         assert names(folded) == ["conv, norm"]
         assert_same(folded, model, x, edge_index=e, **kwargs)
-    with pytest.raises(ValueError, match=r"model: expected a model that torch.fx can follow, got Made: .*example call"):
-        fold(model)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda x: x.shape[0] > 3, lambda x: isinstance(x, Tensor) and x.sum() > 0, lambda x: range(len(x))],
+    ids=["shape", "value", "length"],
+)
+def test_a_forward_that_depends_on_the_call(look: Callable[[Any], Any]) -> None:
+    model = drawn(Made(lambda m, x, e, _: m.norm(m.conv(x, e)) if look(x) else x, conv=conv(), norm=nn.BatchNorm1d(H)))
+    for args in ((), graph()):
+        with pytest.raises(
+            ValueError, match=r"^model: expected a model that torch.fx can trace, got Made: .*values or"
+        ):
+            fold(model, *args)
 
 
 class Deep(nn.Module):
@@ -772,9 +828,9 @@ def test_a_part_that_cannot_be_followed() -> None:
     model, x = drawn(nn.Sequential(nn.Linear(P, H), nn.BatchNorm1d(H), Deep())), image(N, P)
     folded = fold(model)
     assert names(folded) == ["0, 1"]
-    assert "depends on values" in folded.left["2"]
+    assert "control flow" in folded.left["2"]
     assert_same(folded, model, x)
-    assert names(fold(model, x)) == ["0, 1", "2.lin, 2.norm"]
+    assert names(fold(model, x)) == ["0, 1"]
 
 
 def test_a_layer_that_a_hidden_part_calls_too() -> None:
@@ -908,9 +964,9 @@ def test_lazy_layers_stay() -> None:
         (lambda x: x, "model: expected a model, got function"),
         (
             Made(lambda m, x, *_: m.lin(x) if x.sum() > 0 else x, lin=nn.Linear(2, 2)).eval(),
-            "got Made: TraceError: what its forward does depends on values or shapes; pass an example call",
+            "got Made: TraceError: symbolically traced variables cannot be used as inputs to control flow; fold those",
         ),
-        (Made(lambda m, x, *_: torch.from_numpy(x.numpy()), lin=nn.Linear(2, 2)).eval(), "can follow, got Made: "),
+        (Made(lambda m, x, *_: torch.from_numpy(x.numpy()), lin=nn.Linear(2, 2)).eval(), "can trace, got Made: "),
     ],
     ids=["training", "batch norm in training", "a function", "values", "numpy"],
 )
@@ -928,12 +984,12 @@ def test_a_call_that_fails() -> None:
 
 
 BITES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
-    "the variance without eps": (folding, "normalising", lambda f: lambda norm: f(_with_eps(norm))),
-    "no shift": (folding, "after", lambda f: lambda layer, channels: f(layer, channels._replace(shift=None))),
-    "no bias before": (folding, "before", lambda f: lambda channels, layer: f(channels._replace(shift=None), layer)),
-    "constants that stay": (merging, "keeps_constants", lambda f: lambda basis: True),
-    "rows for columns": (merging, "followed", lambda f: lambda kind, matrix: f(kind, matrix.flip(-1))),
-    "what is between": (chains, "_is_nothing", lambda f: lambda node, parts: node.target == "act" or f(node, parts)),
+    "the variance without eps": (folding, "of_norm", lambda f: lambda norm: f(_with_eps(norm))),
+    "no shift": (folding, "after", lambda f: lambda layer, affine: f(layer, affine._replace(shift=None))),
+    "no bias before": (folding, "before", lambda f: lambda affine, layer: f(affine._replace(shift=None), layer)),
+    "constants that stay": (rewrites, "keeps_constants", lambda f: lambda basis: True),
+    "rows for columns": (rewrites, "followed", lambda f: lambda kind, matrix: f(kind, matrix.flip(-1))),
+    "what is between": (tracing, "is_nothing", lambda f: lambda node, parts: node.target == "act" or f(node, parts)),
     "all graphs are one": (folding, "alike", lambda f: lambda a, b: True),
 }
 
@@ -957,7 +1013,9 @@ def test_what_is_wrong_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
     args = graph()
     assert_same(fold(model, *args), model, *args)
     monkeypatch.setattr(where, name, wrong(getattr(where, name)))
-    with pytest.raises(ValueError, match="a forward that does the same with folded layers"):  # fold sees it itself
+    with pytest.raises(
+        ValueError, match="a forward that does the same with folded layers, got a diff"
+    ):  # fold sees it itself
         fold(model, *args)
     monkeypatch.setattr(folding, "_check_same", lambda *_: None)
     with pytest.raises(AssertionError, match="Tensor-likes are not close"):
@@ -965,17 +1023,17 @@ def test_what_is_wrong_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_copy_that_gives_something_else_is_refused() -> None:
-    """What torch.fx does not see a forward ask for."""
+    """What torch.fx does not see: that an attribute of an argument is not there."""
 
-    def forward(m: nn.Module, x: Tensor, *_: Any) -> Tensor:
-        y = m.norm(m.lin(x))
-        return y.relu() if type(m.norm) is nn.BatchNorm1d else y
+    def forward(m: nn.Module, data: Data, *_: Any) -> Tensor:
+        h = m.lin(data.x)
+        return m.norm(h if data.edge_attr is not None else h.relu())
 
     model, (x, _) = drawn(Made(forward, lin=nn.Linear(P, H), norm=nn.BatchNorm1d(H))), graph()
     with pytest.raises(
         ValueError, match=r"^model: expected a forward that does the same with folded layers, got a diff"
     ):
-        fold(model, x)
+        fold(model, Data(x=x))
 
 
 def test_names_that_are_taken() -> None:

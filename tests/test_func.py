@@ -8,8 +8,7 @@ from contract import call, close, draw, make, tensors
 from torch import Tensor
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch.autograd.functional import jvp as double_vjp
-from torch.func import functional_call, hessian, jacrev, jvp, vmap
-from torch.func import grad as func_grad
+from torch.func import functional_call, grad as func_grad, hessian, jacrev, jvp, vmap
 
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.bases import attended

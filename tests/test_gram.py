@@ -7,8 +7,7 @@ import cases
 import pytest
 import torch
 from contract import bind, draw
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close

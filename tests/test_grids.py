@@ -13,8 +13,7 @@ import pytest
 import torch
 from grid_cases import DOUBLE, SHARES, SWEEP, Config, call_torch, draw
 from grid_oracle import Position, image, rows
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch.nn import functional as F

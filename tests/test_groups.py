@@ -12,8 +12,7 @@ import pytest
 import torch
 from grid_cases import DOUBLE, draw
 from grid_oracle import ELEMENTS, Position, act, turned
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_grids import PATHS, check_bound, check_layer, close, fill, take
 from torch import Tensor, nn
 from torch.autograd import grad, gradcheck, gradgradcheck

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from examples import head_microscope as microscope
-from examples import shift_heads
+from examples import head_microscope as microscope, shift_heads
 from pyg_basisconv import bases, explain_head
 
 

@@ -10,8 +10,7 @@ from torch_geometric.explain import Explainer, GNNExplainer
 from torch_geometric.explain.algorithm.utils import clear_masks, set_hetero_masks, set_masks
 from torch_geometric.nn import HeteroConv, SAGEConv
 
-from pyg_basisconv.hetero import HeteroBasisConv
-from pyg_basisconv.hetero import conv as module
+from pyg_basisconv.hetero import HeteroBasisConv, conv as module
 
 DOUBLE = torch.float64
 SIZES = {"author": 4, "paper": 6}

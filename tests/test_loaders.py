@@ -13,8 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_geometric.transforms as T
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from test_cache import CACHES
 from torch import Tensor, nn
 from torch.testing import assert_close

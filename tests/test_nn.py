@@ -22,8 +22,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
 
 import pyg_basisconv.nn as drop_in
-from pyg_basisconv import BasisConv, GridConv, bases, convert
-from pyg_basisconv import theta as thetas
+from pyg_basisconv import BasisConv, GridConv, bases, convert, theta as thetas
 from pyg_basisconv.__main__ import main
 from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges

@@ -4,8 +4,7 @@ import cases
 import oracle
 import torch
 from contract import DOUBLE, PATHS, THETAS, close, draw, expected, layouts, make
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from oracle import Graph
 
 from pyg_basisconv import bases

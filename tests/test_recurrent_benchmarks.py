@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import __main__ as command
-from benchmarks import recurrent
+from benchmarks import __main__ as command, recurrent
 from benchmarks.data import Missing
 from benchmarks.recurrent import DiffusionRow, OfPowers, PyGStep, gru, roads
 from benchmarks.result import Bench

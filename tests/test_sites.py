@@ -12,8 +12,7 @@ import pytest
 import torch
 from grid_cases import CONVS, DOUBLE, TRANSPOSED, draw
 from grid_oracle import Position, Site, per_axis
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from test_grids import check_bound, close, fill, take
 from torch import Tensor
 from torch.autograd import grad, gradcheck, gradgradcheck

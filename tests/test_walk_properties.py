@@ -4,8 +4,7 @@ import cases
 import torch
 import walk_oracle as kg
 from contract import DOUBLE, THETAS, bind, close, draw, expected, make, take, tensors
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from oracle import Graph
 from torch import Tensor
 from torch.autograd import grad

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
-from torch_geometric.nn import BatchNorm
 
 from ..bases import Composition
 from ..bases.composition import Constants
@@ -19,10 +18,9 @@ from ..errors import check_flags, reject
 from ..grid import GridConv
 from ..plan import Plan
 from ..theta import Chain, Pass, Theta
-from .channels import LINEARS, NORMS, multiplying, normalising
-from .following import hooked
-from .joined import Joined, Rows
-from .joining import join
+from .affine import LINEARS, NORMS, of_linear, of_norm, unwrapped
+from .products import Joined, Rows, join
+from .tracing import hooked
 
 _OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
 LAYERS = (BasisConv, GridConv, Converted, grids.ConvertedGrid, grids.Transposed)  # others may do more
@@ -245,10 +243,10 @@ def linear_layer(module: nn.Module, name: str, images: bool, made: nn.Module | N
 
 def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
     """A layer of torch that does the same to each entry, as one over the identity; a copy."""
-    norm: Any = module.module if type(module) is BatchNorm else module
+    norm = unwrapped(module)
     if type(norm) in NORMS:
-        channels = None if norm.training else normalising(norm)
-        if channels is None:
+        affine = None if norm.training else of_norm(norm)
+        if affine is None:
             got = "training" if norm.training else "track_running_stats=False"
             reject(name, "a batch norm in eval mode, with statistics of its own", got, "call .eval() before")
         like = norm.running_mean
@@ -257,10 +255,10 @@ def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
             reject(name, "a layer on images", "nn.Linear, which is not", "use nn.Conv2d with a kernel of 1")
         if isinstance(module.weight, UninitializedParameter):
             reject(name, "a layer whose width is known", "in_channels = -1", "call it once before")
-        channels, like = multiplying(module), module.weight
+        affine, like = of_linear(module), module.weight
     else:
         return None
-    return channels.layer(images).to(like.device, like.dtype).train(module.training)
+    return affine.layer(images).to(like.device, like.dtype).train(module.training)
 
 
 def _read_alike(one: BasisConv, then: BasisConv) -> tuple[Signature | None, dict[str, tuple[Basis, Basis]]]:

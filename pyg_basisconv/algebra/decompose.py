@@ -10,11 +10,11 @@ from ..basis import Basis, BoundBasis, bound_basis
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
 from .gram import Gram, Places
-from .operators import Operator, layer_of, of_layer, of_numbers
+from .operators import Numbers, Operator, layer_of, of_layer
 from .probing import Probed
 
 _NUMBERS = 1 << 20  # of Phi, at a time
-_LOOKS = 10  # at what is left, at most; where the matrices are not nearly dependent, one
+_REFINEMENTS = 10  # at most; where the matrices are not nearly dependent, one is enough
 _SHOWN = 20
 
 
@@ -177,7 +177,7 @@ def _operator(
     if phi_basis is not None:
         reject("phi_basis", "None, where phi is no layer", type(phi_basis).__name__, "leave it out")
     if isinstance(phi, Tensor):
-        numbers = of_numbers(phi, places, sizes)
+        numbers = Numbers(phi, places, sizes)
         if in_channels not in (None, numbers.P):
             reject("in_channels", f"P of phi, {tuple(phi.shape)}", in_channels, "leave it out")
         return numbers, phi.dtype
@@ -225,10 +225,10 @@ def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: to
 
 
 def _refined(values: Tensor, theta: Tensor, places: Places) -> tuple[Tensor, Tensor]:
-    """What theta lacks, and what is then left: inner products lose twice the digits that the matrices have lost."""
+    """Iterative refinement: what theta lacks, as inner products lose twice the digits of the matrices; the residual."""
     more, left = torch.zeros_like(theta), values - places.sums(theta)
     size = whole = float(torch.linalg.vector_norm(values))
-    for _ in range(_LOOKS):
+    for _ in range(_REFINEMENTS):
         step = places.gram.basic(places.products(left))
         change = places.sums(step)
         last, size = size, float(torch.linalg.vector_norm(change))

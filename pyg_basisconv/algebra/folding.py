@@ -1,7 +1,7 @@
 """A model with its linear neighbours in one layer each."""
 
-from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import groupby, pairwise
 from typing import Any, cast
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
-from torch_geometric.nn import BatchNorm
 
 from ..conv import BasisConv
 from ..convert.registry import Left, convertible, rebuild
@@ -18,15 +17,23 @@ from ..convert.rgcn import Related
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Theta
-from .chains import Site, alike, chains, value, writes_between
-from .channels import LINEARS, NORMS, Channels, multiplying, normalising
+from .affine import LINEARS, NORMS, Affine, of_linear, of_norm, unwrapped
 from .compose import LAYERS, Comparison
-from .following import Example, hooked
-from .merging import after, before, pointwise, together
-from .passed import Passed
-from .plain import plain
-
-_LAYERS = (*LAYERS, Related)
+from .rewrites import after, before, plain, pointwise, together
+from .tracing import (
+    Absorbed,
+    Call,
+    Trace,
+    alike,
+    chains,
+    cloned,
+    copied,
+    hooked,
+    is_layer,
+    trace,
+    value,
+    writes_between,
+)
 
 
 def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
@@ -34,7 +41,7 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     the same function.
 
     Two layers are neighbours where one alone reads what the other gives, with nothing between them but dropout. They
-    are found by following the model's own forward with torch.fx, and folded:
+    are found by tracing the model's forward with torch.fx, and folded:
 
     - batch norm after a convolution or a linear layer: always;
     - a linear layer or a 1x1 convolution before or after another layer, or batch norm before one: where this adds no
@@ -49,17 +56,17 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
 
     Args:
         model: in eval mode; it stays as it is.
-        *args: of an example call. With one, a forward may depend on shapes and values, and is taken to do always what
-            it does then; without one, arguments that have defaults are taken to be left out.
+        *args: of an example call, for which the plan decides, and in which the copy is compared with the model. Without
+            one, arguments that have defaults are taken to be left out, and the others to be tensors.
         **kwargs: of the same.
 
     Returns:
         The copy. Its attribute `folded` says in a line each what was folded; `left` has, by name, the reasons for
-        neighbours that were not, and for parts of the model that torch.fx cannot follow into.
+        neighbours that were not, and for parts of the model that torch.fx cannot trace.
 
     Raises:
-        ValueError: a model in training mode, or one that torch.fx cannot follow, with the reason; a copy that does not
-            give in the example call what the model gives.
+        ValueError: a model in training mode; one that torch.fx cannot trace, such as one that asks for numbers or
+            shapes to decide what it does; a copy that does not give in the example call what the model gives.
 
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
     >>> folded = fold(cnn)
@@ -68,284 +75,255 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
     >>> image = torch.randn(2, 3, 16, 16)
     >>> torch.testing.assert_close(folded(image), cnn(image))
     """
-    if not isinstance(model, nn.Module):
-        reject("model", "a model", type(model).__name__, "pass an nn.Module")
-    _check_eval(model)
-    _check_names(model)
-    example = Example(args, kwargs) if args or kwargs else None
-    found, opaque = chains(model, example)
-    folder = _Folder(dict(model.named_modules()), example is not None)
-    copies: dict[int, Any] = {}
-    lines = []
+    _check_model(model)
+    traced = Trace(torch.fx.Graph(), {}) if is_layer(model) else trace(model, args, kwargs)
+    folder = _Folder(traced, bool(args or kwargs))
     with torch.no_grad():
-        for chain in found:
-            for step in folder.folded(chain):
-                if step.passed:
-                    layer = step.made()
-                    copies[id(step.site.module)] = layer
-                    copies.update((id(folder.parts[name]), part) for name, part in step.passed.items())
-                    lines.append(f"{', '.join(step.names)} -> {layer}")
-    folded: Any = deepcopy(model, copies)
-    folded.folded, folded.left = lines, folder.left | opaque
-    folded.eval()
-    if lines and example is not None:
-        _check_same(model, folded, example)
+        steps = [step for step in folder.steps() if step.absorbed]
+
+    def calls_change(some: list[_Step]) -> bool:
+        return str(trace(_with(model, traced, some), args, kwargs).graph) != str(traced.graph)
+
+    asked = [step for step in steps if calls_change([step])] if steps and calls_change(steps) else []
+    steps = [step for step in steps if step not in asked]
+    folded = _with(model, traced, steps)
+    if steps and (args or kwargs):
+        _check_same(model, folded, args, kwargs)
+    folded.folded = [f"{', '.join(step.names)} -> {step.made}" for step in steps]
+    reasons = {", ".join(step.names): "the model asks what its layers are" for step in asked}
+    folded.left = folder.left | traced.opaque | reasons
     return folded  # type: ignore[no-any-return]
 
 
-def _check_same(model: nn.Module, folded: nn.Module, example: Example) -> None:
-    """Whether the copy gives what the model gives: a forward may ask what torch.fx does not see it ask."""
-    found = []
-    for one in (model, folded):
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(0)
-            found.append(tree_leaves(deepcopy(one)(*example.own.args, **example.own.kwargs)))
-    for expected, got in zip(*found, strict=True):
-        if not isinstance(expected, Tensor) or not expected.is_floating_point() or expected.layout != torch.strided:
-            continue
-        apart, size = float((got - expected).double().norm()), float(expected.double().norm())
-        if apart > torch.finfo(expected.dtype).eps ** 0.5 * 10 * size:
-            fix = "fold those of its parts that have no such forward"
-            reject("model", "a forward that does the same with folded layers", f"a difference of {apart:.3g}", fix)
+def _with(model: nn.Module, traced: Trace, steps: list["_Step"]) -> Any:
+    """A copy of a model with steps in the place of their layers."""
+    made = {id(step.call.module): step.made for step in steps}
+    absorbed = {id(traced.parts[name]): gone for step in steps for name, gone in step.absorbed.items()}
+    return copied(model, {**made, **absorbed}).eval()
 
 
-def _check_eval(model: nn.Module) -> None:
+def _check_model(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        reject("model", "a model", type(model).__name__, "pass an nn.Module")
     fix = "call model.eval() before: what is folded is for inference"
     if model.training:
         reject("model", "a model in eval mode", "one in training mode", fix)
     for name, part in model.named_modules():
         if isinstance(part, _BatchNorm) and part.training:
             reject("model", "a model in eval mode", f"a batch norm in training mode, {name}", fix)
-
-
-def _check_names(model: nn.Module) -> None:
-    """Whether the attributes of the copy that say what was folded are free, or a fold before has made them."""
-    own = vars(model)
-    if isinstance(own.get("folded"), list) and isinstance(own.get("left"), dict):
-        return
     taken = [name for name in ("folded", "left") if hasattr(model, name)]
-    if taken:
+    if taken and not (isinstance(vars(model).get("folded"), list) and isinstance(vars(model).get("left"), dict)):
         fix = "rename it, or fold the parts of the model"
         reject("model", "one without an attribute of the name folded or left", taken, fix)
 
 
-@dataclass
+def _check_same(model: nn.Module, folded: nn.Module, args: Any, kwargs: Any) -> None:
+    """Whether the copy gives in the example call what the model gives."""
+    found = []
+    for one in (model, folded):
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            given, named = cloned((args, kwargs))
+            found.append(tree_leaves(copied(one)(*given, **named)))
+    for a, b in zip(*found, strict=True):
+        if isinstance(a, Tensor) and a.is_floating_point() and a.layout == torch.strided:
+            apart, size = float((b - a).double().norm()), float(a.double().norm())
+            if apart > torch.finfo(a.dtype).eps ** 0.5 * 10 * size:
+                fix = "fold those of its parts that have no such forward"
+                reject("model", "a forward that does the same with folded layers", f"a difference of {apart:.3g}", fix)
+
+
+@dataclass(eq=False)
 class _Step:
     """A layer, or what several of them became.
 
-    names: theirs; site: where the layer stands; x: what it reads; layer: itself, None for a batch norm; images: whether
-    it reads images, None where a batch norm may; channels: where it has no structure; axes: those of the images that a
-    batch norm takes; passed: what stands where the others were; gain: how many times faster it is, says the plan.
+    names: theirs; call: where the layer stands; x: what it reads; layer: as a BasisConv, None for a batch norm; affine:
+    the map of each entry that it is, if it is one; absorbed: what stands where the others were; gain: how many times
+    faster it is, says the plan.
     """
 
     names: list[str]
-    site: Site
+    call: Call
     x: Any
     layer: BasisConv | None
-    images: bool | None
-    channels: Channels | None = None
-    axes: int | None = None
-    passed: dict[str, Passed] = field(default_factory=dict)
+    affine: Affine | None = None
+    absorbed: dict[str, Absorbed] = field(default_factory=dict)
     gain: float = 1.0
 
+    @property
+    def images(self) -> bool:
+        return isinstance(self.layer, GridConv)
+
+    def on(self, images: bool) -> BasisConv:
+        """As a layer on images, or on nodes."""
+        return self.layer or cast(Affine, self.affine).layer(images)
+
+    @cached_property
     def made(self) -> nn.Module | None:
         """What is to stand there: one of torch's layers where they stood, if there is one."""
-        if self.layer is None or isinstance(self.site.module, BasisConv) or self.site.others:
+        if self.layer is None or isinstance(self.call.module, BasisConv) or self.call.others:
             return self.layer
         return plain(self.layer)
 
 
 class _Folder:
-    """Folds what is in a chain of neighbours.
+    """Folds the neighbours of a model.
 
     Args:
-        parts: of the model, by name.
+        traced: the model.
         known: whether there is an example call.
     """
 
-    def __init__(self, parts: dict[str, nn.Module], known: bool) -> None:
-        self.parts, self.known = parts, known
+    def __init__(self, traced: Trace, known: bool) -> None:
+        self.traced, self.parts, self.known = traced, traced.parts, known
         self.left: dict[str, str] = {}
 
-    def folded(self, chain: list[Site]) -> list[_Step]:
-        """The linear layers of a chain, folded as far as it pays."""
-        found = [_step(site) for site in chain]
-        runs = [[step for step in run if step] for _, run in groupby(found, lambda step: step is None)]
-        return [step for run in runs for step in self._run(run)]
+    def steps(self) -> list[_Step]:
+        """The linear layers, folded as far as it pays."""
+        runs = [[_step(call) for call in chain] for chain in chains(self.traced)]
+        linear = [list(run) for steps in runs for known, run in groupby(steps, lambda step: step is not None) if known]
+        return [step for run in linear for step in self._run(cast(list[_Step], run))]
 
     def _run(self, steps: list[_Step]) -> list[_Step]:
-        """Neighbours, folded: those of which one has no structure first, and then the two that gain most."""
-        tried: dict[str, _Step | Left] = {}
+        """Neighbours, folded: those of which one is an affine map first, and then the two that gain most."""
+        attempt = cache(self._attempt)
         while True:
-            for structured in (False, True):
-                found = {
-                    i: step
-                    for i, (a, b) in enumerate(pairwise(steps))
-                    if (a.channels is None and b.channels is None) is structured
-                    and isinstance(step := self._tried(tried, a, b), _Step)
-                }
-                if found:
-                    break
-            else:
-                self.left.update((pair, str(tried[pair])) for pair in map(_pair, steps, steps[1:]))
+            made = [attempt(a, b) for a, b in pairwise(steps)]
+            found = {i: step for i, step in enumerate(made) if isinstance(step, _Step)}
+            if not found:
+                names = [", ".join(step.names) for step in steps]
+                self.left |= {f"{a} and {b}": str(why) for (a, b), why in zip(pairwise(names), made, strict=True)}
                 return steps
             i = max(found, key=lambda i: found[i].gain)
             steps[i : i + 2] = [found[i]]
 
-    def _tried(self, tried: dict[str, _Step | Left], a: _Step, b: _Step) -> _Step | Left:
-        pair = _pair(a, b)
-        if pair not in tried:
-            try:
-                tried[pair] = self._merged(a, b)
-            except Left as reason:
-                tried[pair] = reason
-        return tried[pair]
+    def _attempt(self, a: _Step, b: _Step) -> _Step | Left:
+        try:
+            return self._merged(a, b)
+        except Left as reason:
+            return reason
 
     def _merged(self, a: _Step, b: _Step) -> _Step:
         """Two steps in one, where this can be and pays."""
-        images, axes = self._images(a, b)
-        like = self._like(a, b)
-        first, second = (_layer(step, images) for step in (a, b))
-        _check_widths(first.theta, second.theta)
-        behind = b.channels is not None and a.layer is not None
-        at, other = (a, b) if behind or a.channels is None else (b, a)
-        if not behind and writes_between(a.site.node, b.site.node, self.parts):
+        axes = self._axes(a, b)
+        dtype, device = self._numbers(a, b)
+        images = a.images or b.images
+        first, second = a.on(images), b.on(images)
+        given = first.theta.outputs(first.theta.P)
+        if -1 not in (first.theta.P, second.theta.P) and given != second.theta.P:
+            raise Left(f"{given} channels are given, and {second.theta.P} read")
+        behind = b.affine is not None and a.layer is not None
+        at, other = (a, b) if behind or a.affine is None else (b, a)
+        if not behind and writes_between(a.call.node, b.call.node, self.parts):
             raise Left("something is changed in place between them")
-        if b.channels is not None and behind:
-            layer = after(first, b.channels)
-        elif a.channels is not None:
-            layer = before(a.channels, second)
+        if b.affine is not None and behind:
+            layer = after(first, b.affine)
+        elif a.affine is not None:
+            layer = before(a.affine, second)
         else:
-            self._check_same(a, b)
+            self._check_call(a, b)
             layer = together(first, second, first)
-        layer = layer.to(like.device, like.dtype).eval()
-        gain = 1.0
-        if a.channels is None and b.channels is None:
-            gain = _compared(a, b, layer)
+        layer = layer.to(device, dtype).eval()
+        gain = float("inf")  # what comes first
+        if a.affine is None and b.affine is None:
+            gain = _gain(a, b, layer)
         else:
-            _check_pays(first, second, layer, a.channels, b.channels)
-        for parameter in layer.parameters():
-            parameter.requires_grad_(self._learns(a, b))
-        passed = a.passed | b.passed | {other.site.name: Passed(other.site.module, axes)}
-        channels = None if a.channels is None or b.channels is None else _channels(layer)
-        return _Step(a.names + b.names, at.site, a.x, layer, images, channels, None, passed, gain)
+            _check_pays(first, second, layer, a.affine, b.affine)
+        layer.requires_grad_(any(t.requires_grad for t in self._tensors(a, b)))
+        absorbed = a.absorbed | b.absorbed | {other.call.name: Absorbed(other.call.module, axes)}
+        affine = None if a.affine is None or b.affine is None else _affine(layer)
+        return _Step(a.names + b.names, at.call, a.x, layer, affine, absorbed, gain)
 
-    def _images(self, a: _Step, b: _Step) -> tuple[bool, int | None]:
-        """Whether both read images; and how many axes these have, where one is a batch norm."""
-        kinds = {step.images for step in (a, b)} - {None}
-        if len(kinds) != 1:
-            raise Left("one reads images, and the other does not" if kinds else "both are batch norms")
-        images = True in kinds
+    def _axes(self, a: _Step, b: _Step) -> int | None:
+        """How many axes the argument of a batch norm has to have, if one of both is a batch norm."""
+        if a.layer is not None and b.layer is not None:
+            if a.images != b.images:
+                raise Left("one reads images, and the other does not")
+            return None
         norm, other = (a, b) if a.layer is None else (b, a)
-        if norm.axes is None or other.layer is None:
-            return images, None
-        axes = norm.axes if images else 2
+        if other.layer is None:
+            raise Left("both are batch norms")
+        axes = NORMS[type(unwrapped(norm.call.module))]
         own = other.layer.basis.axes if norm is a else other.layer.basis.target_axes
-        fits = own in (None, axes - 2) if images else norm.axes == 3
+        fits = own in (None, axes - 2) if other.images else axes == 3
+        axes = axes if other.images else 2
         if not fits or (self.known and value(b.x).dim() != axes):
             raise Left("the channels of the batch norm are on another axis")
-        return images, axes
+        return axes
 
-    def _tensors(self, a: _Step, b: _Step) -> list[torch.Tensor]:
+    def _tensors(self, a: _Step, b: _Step) -> list[Tensor]:
         return [t for name in a.names + b.names for t in self.parts[name].state_dict(keep_vars=True).values()]
 
-    def _like(self, a: _Step, b: _Step) -> torch.Tensor:
-        """A tensor of the dtype and device of both."""
-        found = [t for t in self._tensors(a, b) if t.is_floating_point()]
-        if len({(t.dtype, t.device) for t in found}) > 1:
+    def _numbers(self, a: _Step, b: _Step) -> tuple[torch.dtype, torch.device]:
+        """The dtype and device of both."""
+        found = {(t.dtype, t.device) for t in self._tensors(a, b) if t.is_floating_point()}
+        if len(found) > 1:
             raise Left("they differ in dtype or device")
-        return found[0] if found else torch.empty(0)
+        return found.pop() if found else (torch.get_default_dtype(), torch.device("cpu"))
 
-    def _learns(self, a: _Step, b: _Step) -> bool:
-        return any(t.requires_grad for t in self._tensors(a, b))
-
-    def _check_same(self, a: _Step, b: _Step) -> None:
-        if not alike(a.site.others, b.site.others):
+    def _check_call(self, a: _Step, b: _Step) -> None:
+        if not alike(a.call.others, b.call.others):
             raise Left("their graphs, or other arguments, are not the same")
         if not self.known:
             raise Left("only an example call can say whether it pays")
-        if not isinstance(a.x, torch.fx.Node) or (a.images and a.site.others):
+        if not isinstance(a.x, torch.fx.Node) or (a.images and a.call.others):
             raise Left("what they read is not one tensor")
 
 
-def _compared(a: _Step, b: _Step, layer: BasisConv) -> float:
+def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
     """How many times faster than two layers is one that does the same, where the plan says that this pays."""
-    others = {name: value(given) for name, given in a.site.others.items()}
+    others = {name: value(given) for name, given in a.call.others.items()}
     x, between = value(a.x), value(b.x)
-    one, then = cast(BasisConv, a.layer), cast(BasisConv, b.layer)
-    plans = one.plan(x, **others), then.plan(between, **others)
+    plans = cast(BasisConv, a.layer).plan(x, **others), cast(BasisConv, b.layer).plan(between, **others)
     comparison = Comparison(plans, layer.plan(x, **others))
     if not comparison.pays:
         raise Left(f"it would be {comparison.gain:.2f} times as fast, says the plan")
     return comparison.gain
 
 
-def _pair(a: _Step, b: _Step) -> str:
-    return f"{', '.join(a.names)} and {', '.join(b.names)}"
-
-
-def _step(site: Site) -> _Step | None:
+def _step(call: Call) -> _Step | None:
     """A layer that is linear, but for its bias, and known beforehand."""
-    module = site.module
-    if any(map(hooked, module.modules())):
+    norm = unwrapped(call.module)
+    if any(map(hooked, call.module.modules())):
         return None
-    norm: Any = module.module if type(module) is BatchNorm else module
     if type(norm) in NORMS:
-        known = normalising(norm)
-        return None if known is None else _Step([site.name], site, site.x, None, None, known, NORMS[type(norm)])
-    layer = _known(module)
+        known = of_norm(norm)
+        return None if known is None else _Step([call.name], call, call.x, None, known)
+    layer = _known(call.module)
     if layer is None:
         return None
-    channels = None if site.others else _channels(layer)
-    return _Step([site.name], site, site.x, layer, isinstance(layer, GridConv), channels)
+    return _Step([call.name], call, call.x, layer, None if call.others else _affine(layer))
 
 
-def _known(module: nn.Module) -> BasisConv | None:
+def _known(module: Any) -> BasisConv | None:
     """A layer as a BasisConv, if it is one that can be folded."""
-    layer: Any = module
-    if type(layer) in LINEARS:
-        if isinstance(layer.weight, UninitializedParameter):
-            return None
-        return multiplying(layer).layer(images=False)
-    if convertible(layer):
+    if type(module) in LINEARS:
+        lazy = isinstance(module.weight, UninitializedParameter)
+        return None if lazy else of_linear(module).layer(images=False)
+    if convertible(module):
         try:
-            layer = rebuild(layer, set())
+            module = rebuild(module, set())
         except Left:
             return None
-    if type(layer) not in _LAYERS:
+    if type(module) not in (*LAYERS, Related) or module.is_lazy or module.basis.reads_content or module.explain:
         return None
-    return None if layer.is_lazy or layer.basis.reads_content or layer.explain else layer
+    return cast(BasisConv, module)
 
 
-def _channels(layer: BasisConv) -> Channels | None:
-    """What a layer does, where it has no structure."""
+def _affine(layer: BasisConv) -> Affine | None:
+    """The map of each entry that a layer is, if it is one."""
     theta = layer.theta
     if not pointwise(layer.basis) or theta.lifts or theta.P < 0:
         return None
-    bias = None if layer.bias is None else layer.bias.double()
-    if isinstance(theta, Depthwise):
-        return Channels(theta.diagonals()[0].double(), bias)
-    return Channels(theta.dense()[0].double(), bias)
+    matrix = theta.diagonals()[0] if isinstance(theta, Depthwise) else theta.dense()[0]
+    return Affine(matrix.double(), None if layer.bias is None else layer.bias.double())
 
 
-def _layer(step: _Step, images: bool) -> BasisConv:
-    if step.layer is not None:
-        return step.layer
-    assert step.channels is not None
-    return step.channels.layer(images)
-
-
-def _check_widths(first: Theta, second: Theta) -> None:
-    given, taken = first.outputs(first.P), second.P
-    if -1 not in (first.P, taken) and given != taken:
-        raise Left(f"{given} channels are given, and {taken} read")
-
-
-def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Channels | None, b: Channels | None) -> None:
+def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Affine | None, b: Affine | None) -> None:
     """Whether no multiply-adds are added for an entry: by Theta, and by the width at which the basis is applied."""
     if b is not None and b.matrix.dim() == 1:
         return
-    stacked, folded = _numbers(first.theta) + _numbers(second.theta), _numbers(layer.theta)
+    stacked, folded = _multiply_adds(first.theta) + _multiply_adds(second.theta), _multiply_adds(layer.theta)
     if folded > stacked:
         raise Left(f"{folded} multiply-adds for an entry instead of {stacked}")
     structure = second if b is None else first
@@ -354,6 +332,6 @@ def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Channe
         raise Left("the basis would be applied to more channels")
 
 
-def _numbers(theta: Theta) -> int:
+def _multiply_adds(theta: Theta) -> int:
     constants = 0 if theta.constant_values is None else theta.constant_values.numel()
     return sum(p.numel() for p in theta.parameters()) - constants

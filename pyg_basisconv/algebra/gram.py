@@ -3,8 +3,9 @@
 import math
 from collections.abc import Iterable
 from itertools import product
-from typing import Any, cast
+from typing import Any
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -14,8 +15,8 @@ from ..errors import reject
 from ..kernels import Pattern
 from ..sparse import Sparse
 
-_DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, rows are written out; numbers at a time
-_PIVOT = 0.1  # of the most independent matrix: an earlier one that is so much so is taken before it
+_DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, columns are written out; numbers at a time
+_LATE = 0.1  # what the last matrix counts beside the first one, where one that is independent is chosen
 
 
 class Places:
@@ -69,33 +70,22 @@ class Places:
         """The same with ones for all entries that are not zero."""
         return Places(self.place, self.K, self.row, self.kind, (self.weight.detach() != 0).double())
 
-    @cached_property
+    def inner_products(self, others: "Places") -> Tensor:
+        """(K, K') the inner products of the matrices with others at the same places."""
+        if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
+            return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
+        some = torch.eye(others.K).to(self.weight).split(max(1, _NUMBERS // max(1, self.U)), 1)
+        return torch.cat([self.products(others.sums(columns)) for columns in some], 1)
+
+    @property
     def _matrix(self) -> Tensor:
         index = torch.stack([self.row, self.kind])
         return torch.sparse_coo_tensor(index, self.weight, (self.U, self.K), is_coalesced=True)
 
-    def meet(self, others: "Places") -> Tensor:
-        """(K, K') the inner products of the matrices with others at the same places."""
-        if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
-            return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
-        total = self.weight.new_zeros(self.K, others.K)
-        step = max(1, _NUMBERS // max(1, self.K, others.K))
-        for start in range(0, self.U, step):
-            rows = range(start, min(self.U, start + step))
-            total = total + self._of_rows(rows).t() @ others._of_rows(rows)
-        return total
-
-    def _of_rows(self, rows: range) -> Tensor:
-        """(u, K) some rows, written out."""
-        ends = torch.tensor([rows.start, rows.stop], device=self.row.device)
-        some = slice(*torch.searchsorted(self.row, ends).tolist())
-        found = self.weight.new_zeros(len(rows), self.K)
-        return found.index_put((self.row[some] - rows.start, self.kind[some]), self.weight[some])
-
     @cached_property
     def gram(self) -> "Gram":
         """The inner products of the matrices."""
-        return Gram(self.meet(self), self.U)
+        return Gram(self.inner_products(self), self.U)
 
     def find(self, place: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of some places, and whether they are there at all."""
@@ -173,72 +163,67 @@ class Gram:
         return self._one / (self._scale.unsqueeze(1) * self._scale)
 
     @cached_property
-    def _spectrum(self) -> Tensor:
-        return torch.linalg.eigvalsh(self._scaled.detach())
+    def _spectrum(self) -> tuple[Tensor, Tensor]:
+        """The eigenvalues of the scaled matrix, in order, and its eigenvectors."""
+        return torch.linalg.eigh(self._scaled.detach())
 
     @cached_property
-    def _independent(self) -> Tensor:
-        """The numbers of matrices that span all; the first ones, unless a later one is much more independent."""
-        C = self._scaled.detach().cpu()
-        rank = int((self._spectrum > self.rounding).sum())
-        left, factor, chosen = C.diagonal().clone(), C.new_zeros(self.K, rank), cast(list[int], [])
-        while len(chosen) < rank and float(left.max()) > self.rounding:  # by Cholesky's elimination
-            k, r = int((left >= max(_PIVOT * float(left.max()), self.rounding)).nonzero()[0]), len(chosen)
-            factor[:, r] = (C[:, k] - factor[:, :r] @ factor[k, :r]) / left[k].sqrt()
-            chosen.append(k)
-            left -= factor[:, r].square()
-            left[chosen] = 0
-        return torch.tensor(sorted(chosen), dtype=torch.int64, device=self.matrix.device)
-
-    @property
     def rank(self) -> int:
-        return self._independent.numel()
+        return int((self._spectrum[0] > self.rounding).sum())
 
     @property
     def condition(self) -> float:
-        if self.rank < self.K:
-            return math.inf
-        least, most = float(self._spectrum[0]), float(self._spectrum[-1])
-        return math.sqrt(most / max(least, torch.finfo(torch.float64).tiny))
+        least, most = float(self._spectrum[0][0]), float(self._spectrum[0][-1])
+        return math.inf if self.rank < self.K else math.sqrt(most / least)
 
-    @property
-    def _cholesky(self) -> Tensor:
+    @cached_property
+    def _independent(self) -> Tensor:
+        """The numbers of matrices that span all, by a pivoted QR decomposition; rather early ones than late ones."""
+        if self.rank == self.K:
+            return torch.arange(self.K, device=self.matrix.device)
+        values, vectors = self._spectrum
+        columns = values.clamp(min=0).sqrt().unsqueeze(1) * vectors.t()  # which have the same inner products
+        early = torch.logspace(0, math.log10(_LATE), self.K, dtype=values.dtype, device=values.device)
+        pivots = scipy.linalg.qr((columns * early).cpu().numpy(), mode="r", pivoting=True)[1]
+        return torch.tensor(sorted(pivots[: self.rank].tolist()), dtype=torch.int64, device=values.device)
+
+    def _solve(self, right: Tensor) -> Tensor:
+        """Of the independent ones, scaled to norm 1, the coefficients that have these inner products with each."""
         S = self._independent
-        factor: Tensor = torch.linalg.cholesky(self._scaled[S][:, S])
-        return factor
+        return torch.linalg.solve(self._scaled[S][:, S], right)
+
+    @cached_property
+    def _dependent(self) -> list[int]:
+        return sorted({*range(self.K)} - {*self._independent.tolist()})
 
     @property
-    def _sums(self) -> tuple[list[int], Tensor]:
-        """The matrices that are sums of independent ones, and the coefficients, all scaled to norm 1: (rank, D)."""
-        S, others = self._independent, sorted({*range(self.K)} - {*self._independent.tolist()})
-        coefficients = torch.cholesky_solve(self._scaled[S][:, others], self._cholesky)
-        return others, coefficients
+    def _scaled_relations(self) -> Tensor:
+        """(K, K - rank) the same as `relations`, of the matrices scaled to norm 1."""
+        S, D = self._independent, self._dependent
+        found = self._scaled.new_zeros(self.K, len(D)).index_copy(0, S, -self._solve(self._scaled[S][:, D]))
+        found[D, range(len(D))] = 1
+        return found
 
     @property
     def relations(self) -> Tensor:
         r"""(K, K - rank) coefficients r, in columns, of which each has :math:`\sum_k r_k A_k = 0`; all there are."""
-        S, (others, sums) = self._independent, self._sums
-        coefficients = sums * self._scale[others] / self._scale[S].unsqueeze(1)
-        found = coefficients.new_zeros(self.K, len(others)).index_copy(0, S, -coefficients)
-        found[others, range(len(others))] = 1
-        return found
+        return self._scaled_relations * self._scale[self._dependent] / self._scale.unsqueeze(1)
 
     @cached_property
     def dependent(self) -> list[str]:
-        S, (others, sums) = self._independent.tolist(), self._sums
-        least, scale = math.sqrt(self.rounding), self._scale.tolist()
-        sentences = []
-        for d, column in zip(others, sums.t().tolist(), strict=True):
-            terms = [(c * scale[d] / scale[k], k) for c, k in zip(column, S, strict=True) if abs(c) > least]
-            sentences.append(f"A_{d} = {written(terms if self.norms[d] > 0 else [])}")
+        found, scaled, sentences = -self.relations.detach(), self._scaled_relations.detach(), []
+        for j, d in enumerate(self._dependent):
+            large = (scaled[:, j].abs() > math.sqrt(self.rounding)) & (self.norms[d] > 0)
+            terms = [(float(found[k, j]), k) for k in large.nonzero().flatten().tolist() if k != d]
+            sentences.append(f"A_{d} = {written(terms)}")
         return sentences
 
     @cached_property
     def apart(self) -> Tensor:
         """(K,) the squared distance of each matrix from the span of the others."""
-        S, (_, sums) = self._independent, self._sums
-        alone = self._scale[S].square() / torch.cholesky_inverse(self._cholesky.detach()).diagonal()
-        replaced = (sums.detach().abs() > math.sqrt(self.rounding)).any(1)
+        S = self._independent
+        alone = self._scale[S].square() / self._solve(torch.eye(self.rank).to(self.matrix)).detach().diagonal()
+        replaced = (self._scaled_relations[S].detach().abs() > math.sqrt(self.rounding)).any(1)
         return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, alone))
 
     def solve(self, products: Tensor) -> Tensor:
@@ -248,10 +233,8 @@ class Gram:
             products: R, (K, \*), the inner products of the A_k with whatever is to be written in them.
         """
         found = self.basic(products)
-        if self.rank == self.K:
-            return found
         null = torch.linalg.qr(self.relations).Q
-        flat = found.flatten(1) if found.dim() > 1 else found.unsqueeze(1)
+        flat = found.reshape(self.K, -1)
         return (flat - null @ (null.t() @ flat)).view_as(found)
 
     def basic(self, products: Tensor) -> Tensor:
@@ -260,8 +243,7 @@ class Gram:
             reject("products", f"{self.K} rows, one for each matrix", tuple(products.shape), "stack them on axis 0")
         S, scale = self._independent, self._scale[self._independent].unsqueeze(1)
         R = products.double().reshape(self.K, math.prod(products.shape[1:]))
-        some = torch.cholesky_solve(R[S] / scale, self._cholesky) / scale
-        return torch.zeros_like(R).index_copy(0, S, some).reshape(products.shape)
+        return torch.zeros_like(R).index_copy(0, S, self._solve(R[S] / scale) / scale).reshape(products.shape)
 
     def __repr__(self) -> str:
         if self.matrix.dim() > 2:

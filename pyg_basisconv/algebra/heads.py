@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from .. import plot
 from ..bases.attended import BoundAttention
 from ..bases.concat import BoundConcat
-from ..basis import Basis, BoundBasis, EdgeList, bound_basis
+from ..basis import Basis, BoundBasis, bound_basis
 from ..conv import BasisConv
 from ..convert import convert
-from ..entries import Entries
 from ..errors import reject
-from .gram import Gram, gram, written
+from .gram import Gram, Places, written
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +66,8 @@ class HeadReport:
         known = all(type(i) is int for i in one)
         if not known or (batch and (len(one) != len(batch) or not all(map(_within, one, batch)))):
             reject("index", f"a place in a batch of {batch}", index, "give one number for each of its axes")
-        heads = torch.cat([_written_out(part[one] if batch else part) for part in self.attention])
+        parts = [part[one] if batch else part for part in self.attention]
+        heads = torch.cat([part.to_dense().detach().cpu().double() for part in parts])
         c = self.each.movedim(0, -2)[one] if batch else self.each  # (H, K)
         kind, source, target, weight = (t.cpu() for t in self.basis.edges())
         H, M, N = heads.shape
@@ -136,9 +136,10 @@ def explain_head(
         attention = _attention(layer, x, edge_index, kwargs)
         first = attention[0]
         bound = _bind(basis, first, edge_index, kwargs)
-        found = [_meet(part, bound) for part in attention]
+        places = Places.of(bound)
+        found = [_products(part, places) for part in attention]
         products, norms = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))  # (H, b, K), (H, b)
-        known = gram(bound)
+        known = places.gram
         c = known.solve(products.movedim(-1, 0).to(first.device)).movedim(0, -1).cpu()  # (H, b, K)
         mean = c.mean(1)
         across = 2 * (products @ mean.unsqueeze(-1)).squeeze(-1)
@@ -168,14 +169,6 @@ def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwa
         got = f"{bound.M} x {bound.N}" + (f" for each of a batch of {bound.batch}" if bound.batch else "")
         reject("basis", f"matrices of {heads.M} x {heads.N}", got, "give a family of the same sources and targets")
     return bound if bound.device == heads.device else bound.to(heads.device)
-
-
-def _written_out(bound: BoundBasis) -> Tensor:
-    """(K, M, N) on the CPU."""
-    kind, source, target, weight = (t.detach().cpu() for t in bound.edges())
-    place = (kind.long() * bound.M + source.long()) * bound.N + target.long()
-    total = torch.zeros(bound.K * bound.M * bound.N, dtype=torch.float64)
-    return total.index_add_(0, place, weight.double()).view(bound.K, bound.M, bound.N)
 
 
 def _within(i: int, size: int) -> bool:
@@ -239,44 +232,19 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
     return attention
 
 
-class _Common(NamedTuple):
-    """Where entries of a mask and those of a family meet, at C places.
-
-    which: (E,) the distinct place of each entry of the mask; None where there is one at each. at: (C,) of these places,
-    or of the entries themselves, those that the family has, too. table: (K, C) what the family has there, sparse.
-    """
-
-    which: Tensor | None
-    at: Tensor
-    table: Tensor
-
-    @classmethod
-    def of(cls, entries: Entries, family: EdgeList, K: int) -> "_Common":
-        m, n = entries.pattern.ends
-        own, which = (m.long() + (n.long() + entries.first) * entries.M).unique(return_inverse=True)
-        place = family.source.long() + family.target.long() * entries.M
-        met = torch.isin(place, own)
-        common, column = place[met].unique(return_inverse=True)
-        indices = torch.stack([family.type.long()[met], column])
-        table = torch.sparse_coo_tensor(indices, family.weight.double()[met], (K, len(common))).coalesce()
-        at = torch.searchsorted(own, common)
-        if len(own) < len(which):
-            return cls(which, at, table)
-        return cls(None, torch.argsort(which)[at], table)
-
-
-def _meet(B: BoundAttention, A: BoundBasis) -> tuple[Tensor, Tensor]:
+def _products(B: BoundAttention, A: Places) -> tuple[Tensor, Tensor]:
     """The inner products of each head with each A_k, (H, b, K), and the squared norms, (H, b), in float64."""
-    family, found = A.edges(), cast(dict[int, _Common], {})  # by the first target of a run
     products = torch.zeros(B.copies, A.K, dtype=torch.float64, device=B.device)
-    norms = products.new_zeros(B.copies)
+    norms, met = products.new_zeros(B.copies), dict[int, tuple[Tensor, ...]]()  # by the first target of a run
     for piece, entries in B.pieces:
-        if entries.first not in found:
-            found[entries.first] = _Common.of(entries, family, A.K)
-        which, at, table = found[entries.first]
-        entry = B.weights_of(piece)  # (c, E)
-        if which is not None:  # what stands in one place is one
-            entry = entry.new_zeros(len(entry), int(which.max()) + 1).index_add(1, which, entry)
-        products[piece.copies] += torch.sparse.mm(table, entry[:, at].double().t()).t()
-        norms[piece.copies] += torch.linalg.vector_norm(entry, dim=1, dtype=torch.float64).square()
+        if entries.first not in met:
+            m, n = entries.pattern.ends
+            place, which = (m.long() * B.N + n.long() + entries.first).unique(return_inverse=True)
+            met[entries.first] = which, *A.find(place)
+        which, row, there = met[entries.first]
+        entry = B.weights_of(piece).double().t()  # (E, c)
+        entry = entry.new_zeros(len(row), entry.shape[1]).index_add(0, which, entry)  # what stands in one place is one
+        values = entry.new_zeros(A.U, entry.shape[1]).index_copy(0, row[there], entry[there])
+        products[piece.copies] += A.products(values).t()
+        norms[piece.copies] += torch.linalg.vector_norm(entry, dim=0).square()
     return products.view(B.K, -1, A.K), norms.view(B.K, -1)

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import BatchNorm
 
 from ..basis import BoundBasis
 from ..cache import constituents
@@ -12,7 +11,7 @@ from ..conv import BasisConv
 from ..convert.layers import Converted
 from ..convert.registry import convertible
 from ..errors import reject
-from .channels import LINEARS, NORMS
+from .affine import LINEARS, NORMS, unwrapped
 from .compose import linear_layer
 from .gram import Places
 
@@ -47,60 +46,33 @@ class Operator:
 
 
 class Numbers(Operator):
-    """An operator written out: (M, N, P, Q), or (M, N) of one channel.
+    """An operator written out: (M, N, P, Q), or (M, N) of one channel, dense or sparse.
 
     Args:
-        phi: the numbers, dense or sparse.
+        phi: the numbers; sparse in m and n, and maybe in p, or in p and q.
         places: where they are wanted.
         sizes: M, N.
     """
 
     def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
-        if phi.dim() not in (2, 4) or tuple(phi.shape[:2]) != sizes:
-            expected = f"({sizes[0]}, {sizes[1]}, P, Q) or ({sizes[0]}, {sizes[1]}), the sizes of the basis"
-            reject("phi", expected, tuple(phi.shape), "give the operator from all sources to all targets")
-        if not phi.is_floating_point():
-            reject("phi", "real numbers", phi.dtype, "convert it with .double()")
-        if not constituents(phi.detach())[-1].isfinite().all():
-            reject("phi", "finite numbers", "some that are not", "correct them")
-        if not all(phi.shape[2:]):
-            reject("phi", "at least one channel in and out", tuple(phi.shape), "there is nothing to decompose")
-        if phi.device != places.place.device:
-            reject("phi", f"a tensor on {places.place.device}, as the basis", phi.device, "move one to the other")
+        phi = phi if phi.layout in (torch.strided, torch.sparse_coo) else phi.to_sparse()
+        _check_numbers(phi, places, sizes)
         super().__init__(places, *(phi.shape[2:] if phi.dim() == 4 else (1, 1)))
-
-
-class Dense(Numbers):
-    """One of which all entries are there."""
-
-    def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
-        super().__init__(phi, places, sizes)
-        flat = phi.reshape(-1, self.P, self.Q)
-        self.values = flat.index_select(0, places.place)
-        energy = torch.linalg.vector_norm(flat.detach(), dim=(1, 2), dtype=torch.float64).square()
-        energy[places.place] = 0
-        self.outside = float(energy.sum())
-
-    def at(self, channels: range) -> Tensor:
-        return self.values[:, channels.start : channels.stop].double()
-
-
-class SparseNumbers(Numbers):
-    """One of which some are: sparse in m and n, and maybe in p, or in p and q."""
-
-    def __init__(self, phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
-        super().__init__(phi, places, sizes)
+        if phi.layout == torch.strided:
+            flat = phi.reshape(-1, self.P, self.Q)
+            energy = torch.linalg.vector_norm(flat.detach(), dim=(1, 2), dtype=torch.float64).square()
+            energy[places.place] = 0
+            self.outside = float(energy.sum())
+            self.index, self.values = torch.arange(places.U, device=phi.device).unsqueeze(0), flat[places.place]
+            return
         phi = phi.coalesce()
         if phi.sparse_dim() < 2:
-            reject(
-                "phi", "a tensor that is sparse in its first two axes", f"in {phi.sparse_dim()}", "use .to_sparse(2)"
-            )
-        index, values = phi.indices(), phi.values()
-        if phi.dim() == 2:
-            values = values.view(-1, 1, 1)
+            fix = "use .to_sparse(2)"
+            reject("phi", "a tensor that is sparse in its first two axes", f"in {phi.sparse_dim()}", fix)
+        index, values = phi.indices(), phi.values().view(-1, 1, 1) if phi.dim() == 2 else phi.values()
         row, there = places.find(index[0] * sizes[1] + index[1])
-        self.index, self.values = torch.cat([row.unsqueeze(0), index[2:]])[:, there], values[there]
         self.outside = float(values.detach()[~there].double().square().sum())
+        self.index, self.values = torch.cat([row.unsqueeze(0), index[2:]])[:, there], values[there]
 
     def at(self, channels: range) -> Tensor:
         index, values = self.index, self.values
@@ -112,6 +84,20 @@ class SparseNumbers(Numbers):
             values = values[:, channels.start : channels.stop]
         found = torch.zeros(self.rows, len(channels), self.Q, dtype=torch.float64, device=values.device)
         return found.index_put(tuple(index), values.double())
+
+
+def _check_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
+    if phi.dim() not in (2, 4) or tuple(phi.shape[:2]) != sizes:
+        expected = f"({sizes[0]}, {sizes[1]}, P, Q) or ({sizes[0]}, {sizes[1]}), the sizes of the basis"
+        reject("phi", expected, tuple(phi.shape), "give the operator from all sources to all targets")
+    if not phi.is_floating_point():
+        reject("phi", "real numbers", phi.dtype, "convert it with .double()")
+    if not constituents(phi.detach())[-1].isfinite().all():
+        reject("phi", "finite numbers", "some that are not", "correct them")
+    if not all(phi.shape[2:]):
+        reject("phi", "at least one channel in and out", tuple(phi.shape), "there is nothing to decompose")
+    if phi.device != places.place.device:
+        reject("phi", f"a tensor on {places.place.device}, as the basis", phi.device, "move one to the other")
 
 
 class LayerOperator(Operator):
@@ -146,7 +132,7 @@ class LayerOperator(Operator):
     def restore(self, theta: Tensor) -> Tensor:
         found = theta.detach().squeeze(2) @ self.turn.t()
         if torch.is_grad_enabled() and (self.flat.requires_grad or theta.requires_grad):
-            linear = self.places.gram.solve(self.places.meet(self.inside) @ self.flat)
+            linear = self.places.gram.solve(self.places.inner_products(self.inside) @ self.flat)
             found = linear + (found - linear.detach())  # what is found is the more precise
         return found.unflatten(1, self.shape)
 
@@ -155,7 +141,7 @@ def layer_of(phi: Any) -> BasisConv | None:
     """The layer that it is, or that is known to be the same; None for another function."""
     if isinstance(phi, BasisConv):
         return phi
-    if isinstance(phi, nn.Module) and (convertible(phi) or type(phi) in (*NORMS, *LINEARS, BatchNorm)):
+    if isinstance(phi, nn.Module) and (convertible(phi) or type(unwrapped(phi)) in (*NORMS, *LINEARS)):
         made = linear_layer(phi, "phi", images=False)
         for parameter in made.parameters():  # of a copy, that nobody else sees
             parameter.requires_grad_(False)
@@ -209,10 +195,3 @@ def of_layer(
     if weight.device != places.place.device:
         reject("phi", f"a layer on {places.place.device}, as the basis", weight.device, "move one to the other")
     return LayerOperator(found, weight, places)
-
-
-def of_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> Numbers:
-    """Numbers as an operator."""
-    if phi.layout == torch.strided:
-        return Dense(phi, places, sizes)
-    return SparseNumbers(phi if phi.layout == torch.sparse_coo else phi.to_sparse(), places, sizes)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,18 +47,11 @@ def colours(source: Tensor, target: Tensor, M: int, N: int) -> list[int]:
     return found
 
 
-def _by_kind(kind: Tensor, count: int) -> tuple[Tensor, ...]:
-    """The places of each of the kinds 0, 1, ..., in order; those of -1 are left out."""
-    order = kind.argsort(stable=True)
-    sizes = torch.bincount(kind + 1, minlength=count + 1).tolist()
-    return order.split(sizes)[1:]
-
-
-class Colour(NamedTuple):
-    """Sources that are probed together, and the rows of the places that they have something at."""
-
-    sources: Tensor
-    rows: Tensor
+def _split(numbers: Tensor, size: int, count: int) -> tuple[Tensor, ...]:
+    """Where the numbers 0, 1, ... stand, so many of them at a time; negative ones are left out."""
+    ends = torch.arange(0, count + size, size, device=numbers.device)
+    order = numbers.argsort(stable=True)
+    return order.tensor_split(torch.searchsorted(numbers[order], ends).cpu())[1:-1]
 
 
 class Probed(Operator):
@@ -88,7 +80,10 @@ class Probed(Operator):
         self.precision = max(torch.finfo(dtype).eps for dtype in (self.dtype, y.dtype))
         self.source, self.target = places.place // max(1, self.N), places.place % max(1, self.N)
         self._check_linear()
-        self.probes: list[Colour] | None = self._colours()  # None where there is more than the places have
+        self.colour = torch.tensor(
+            colours(self.source, self.target, self.M, self.N), dtype=torch.int64, device=self.device
+        )
+        self.covered = True  # whether the places have all entries, as far as is known
 
     def _accepted(self) -> tuple[torch.dtype, Tensor]:
         """The widest dtype that the function takes, and what it makes of zeros."""
@@ -130,37 +125,47 @@ class Probed(Operator):
             got = f"a difference of {apart:.3g}, of {size:.3g}, on random probes"
             reject("phi", "a linear function, with f(a x + b y) = a f(x) + b f(y)", got, fix)
 
-    def _colours(self) -> list[Colour]:
-        colour = torch.tensor(colours(self.source, self.target, self.M, self.N), dtype=torch.int64, device=self.device)
-        count = int(colour.max()) + 1 if self.M else 0
-        return [
-            Colour(*both) for both in zip(_by_kind(colour, count), _by_kind(colour[self.source], count), strict=True)
-        ]
-
-    @property
-    def _together(self) -> int:
-        return max(1, NUMBERS // max(1, self.M * self.P, self.N * self.Q))
-
     def at(self, channels: range) -> Tensor:
-        if self.probes is not None:
-            values = self._by_colours(channels, self.probes)
+        if self.covered:
+            values, _ = self._probed(channels, self.colour)
             if self._complete(channels, values):
                 return values
-            self.probes = None
-        return self._one_by_one(channels)
-
-    def _by_colours(self, channels: range, probes: list[Colour]) -> Tensor:
-        values = torch.empty(self.rows, len(channels), self.Q, dtype=torch.float64, device=self.device)
-        every = [(colour, p) for colour in probes for p in channels]
-        for start in range(0, len(every), self._together):
-            some = every[start : start + self._together]
-            x = torch.zeros(len(some), self.M, self.P, dtype=self.dtype, device=self.device)
-            for i, (colour, p) in enumerate(some):
-                x[i, colour.sources, p] = 1
-            y = self._call(x)
-            for i, (colour, p) in enumerate(some):
-                values[colour.rows, p - channels.start] = y[i, self.target[colour.rows]].double()
+            self.covered = False
+        numbers = self.M * self.P * max(self.M * self.P, self.N * self.Q)
+        if numbers > MOST:
+            count = f"{self.M * self.P:,} unit inputs give {numbers:.3g} numbers"
+            got, fix = (
+                f"something beside them, of a function whose {count}",
+                "take a larger basis, or less of the function",
+            )
+            reject("phi", "entries where the basis has some", got, fix)
+        values, beside = self._probed(channels, torch.arange(self.M, device=self.device))
+        self.outside += beside
         return values
+
+    def _probed(self, channels: range, colour: Tensor) -> tuple[Tensor, float]:
+        """(U, g, Q) what all sources of one colour give at once, at their places; the squared norm of all else.
+
+        Args:
+            channels: of x, one at a time.
+            colour: (M,) of the sources; -1 for those that are left out.
+        """
+        g, beside = len(channels), 0.0
+        values = torch.empty(self.rows, g, self.Q, dtype=torch.float64, device=self.device)
+        probe = colour.unsqueeze(1) * g + torch.arange(g, device=self.device)  # (M, g) which input has it
+        asked, read = probe.flatten(), probe[self.source].flatten()
+        count = max(0, int(asked.max()) + 1) if self.M else 0
+        together = max(1, NUMBERS // max(1, self.M * self.P, self.N * self.Q))
+        parts = zip(*(_split(numbers, together, count) for numbers in (asked, read)), strict=True)
+        for start, (some, rows) in zip(range(0, count, together), parts, strict=True):
+            x = torch.zeros(min(together, count - start), self.M, self.P, dtype=self.dtype, device=self.device)
+            x[asked[some] - start, some // g, some % g + channels.start] = 1
+            y = self._call(x).double().clone()  # it may be the function's own
+            at = read[rows] - start, self.target[rows // g]
+            values.view(-1, self.Q)[rows] = y[at]
+            y[at] = 0
+            beside += float(y.square().sum())
+        return values, beside
 
     def _complete(self, channels: range, values: Tensor) -> bool:
         """Whether the values are all there is, on a random probe."""
@@ -172,26 +177,3 @@ class Probed(Operator):
         expected = torch.zeros_like(y).index_add(0, self.target, (weight @ values).squeeze(1))
         rounding = min(32 * self.precision, _COARSEST)
         return float((y - expected).norm()) <= rounding * float(y.norm() + expected.norm())
-
-    def _one_by_one(self, channels: range) -> Tensor:
-        """By each unit input alone: what is not at the places is then known as well."""
-        numbers = self.M * self.P * max(self.M * self.P, self.N * self.Q)
-        if numbers > MOST:
-            got = (
-                f"something beside them, of a function whose {self.M * self.P:,} unit inputs give {numbers:.3g} numbers"
-            )
-            reject("phi", "entries where the basis has some", got, "take a larger basis, or less of the function")
-        values = torch.empty(self.rows, len(channels), self.Q, dtype=torch.float64, device=self.device)
-        for p in channels:
-            for start in range(0, self.M, self._together):
-                stop = min(self.M, start + self._together)
-                x = torch.zeros(stop - start, self.M, self.P, dtype=self.dtype, device=self.device)
-                x[range(stop - start), range(start, stop), p] = 1
-                y = self._call(x).double().clone()  # it may be the function's own
-                ends = torch.tensor([start, stop], device=self.device)
-                rows = slice(*torch.searchsorted(self.source, ends).tolist())
-                at = self.source[rows] - start, self.target[rows]
-                values[rows, p - channels.start] = y[at]
-                y[at] = 0
-                self.outside += float(y.square().sum())
-        return values

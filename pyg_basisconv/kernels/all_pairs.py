@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
-from torch.nn import functional as F
+from torch.nn import Parameter, functional as F
 
 from ..errors import reject
 from ..portable import portable

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from ..cache import memo, shorten
 from ..portable import faked, portable
-from .op import autocasting, derivative
-from .op import wide as wide_dtype
+from .op import autocasting, derivative, wide as wide_dtype
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax

@@ -65,23 +65,23 @@ def _recovered() -> Iterator[Case]:
     )
 
 
-class Stacked(nn.Module):
-    """Two layers, one after the other."""
+class GraphSequential(nn.Sequential):
+    """Layers one after the other, of which those that pass messages read the graph."""
 
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first, self.second = first, second
+    def __init__(self, *steps: nn.Module) -> None:
+        super().__init__(*steps)
+        self.reads = [isinstance(step, pyg.MessagePassing) for step in steps]
 
     def forward(self, x: Tensor, *graph: Tensor) -> Tensor:
-        y: Tensor = self.second(self.first(x, *graph), *graph)
-        return y
+        for step, reads in zip(self, self.reads, strict=True):
+            x = step(x, *graph) if reads else step(x)
+        return x
 
 
-def _layers(first: Basis, second: Basis, *kinds: theta.Theta) -> Stacked:
+def _layers(first: Basis, second: Basis, *kinds: theta.Theta) -> GraphSequential:
     layers = [(P, H, first), (H, Q, second)]
     made = [BasisConv(*layer, kind) for layer, kind in zip(layers, kinds or (theta.Full(), theta.Full()), strict=True)]
-    stacked: Stacked = drawn(Stacked(*made))
-    return stacked
+    return drawn(GraphSequential(*made))  # type: ignore[no-any-return]
 
 
 @system("composition, one layer", "two layers with biases, one after the other")
@@ -102,7 +102,7 @@ def _composed() -> Iterator[Case]:
     made.append(_layers(mean, mean, theta.Separable(2), theta.LowRank(2, bias=True)))
     made.append(_layers(mean, mean, theta.LowRank(2, bias=True), theta.Heads()))
     for stacked in made:
-        composed = compose(stacked.first, stacked.second)
+        composed = compose(*stacked)
         yield Case(composed, stacked, [features(2, N, P), weight], lambda f, x, w: f(x, edge_index, w))
 
 
@@ -118,7 +118,7 @@ def _windows() -> Iterator[Case]:
     for first, second in options:
         one = GridConv(P, H, bases.Window(None, (3, 3), **first))
         two = GridConv(H, Q, bases.Window(None, (2, 3), **second))
-        stacked = drawn(Stacked(one, two))
+        stacked = drawn(GraphSequential(one, two))
         yield Case(compose(one, two), stacked, [features(2, P, 9, 11)])
 
 
@@ -130,20 +130,6 @@ def with_statistics(model: Any) -> Any:
         if name.endswith("running_var"):
             buffer.uniform_(0.5, 2.0)
     return model.eval()
-
-
-class GraphSequential(nn.Module):
-    """Layers one after the other, of which those that pass messages read the graph."""
-
-    def __init__(self, *steps: nn.Module) -> None:
-        super().__init__()
-        self.steps = nn.ModuleList(steps)
-        self.reads = [isinstance(step, pyg.MessagePassing) for step in steps]
-
-    def forward(self, x: Tensor, *graph: Tensor) -> Tensor:
-        for step, reads in zip(self.steps, self.reads, strict=True):
-            x = step(x, *graph) if reads else step(x)
-        return x
 
 
 FOLDED: dict[str, Callable[[], Any]] = {
@@ -176,8 +162,7 @@ def _folding() -> Iterator[Case]:
         leaves = [features(2, P, 9, 11)] if name == "images" else [features(N, P), weight]
 
         def call(f: Any, x: Tensor, *weights: Tensor) -> Tensor:
-            y: Tensor = f(x, edge_index, *weights) if weights else f(x)
-            return y
+            return f(x, edge_index, *weights) if weights else f(x)  # type: ignore[no-any-return]
 
         example = leaves if name == "images" else [leaves[0], edge_index, weight]
         known: Any = fold(model, *example)

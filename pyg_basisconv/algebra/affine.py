@@ -1,9 +1,11 @@
-"""What is done to each entry by itself, as a layer over the identity."""
+"""Affine maps of each entry by itself: linear layers, batch norms."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
-from torch_geometric.nn import Linear
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch_geometric.nn import BatchNorm, Linear
 
 from ..bases import Identity
 from ..conv import BasisConv
@@ -14,8 +16,8 @@ NORMS = {nn.BatchNorm1d: 3, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5}  # and the axe
 LINEARS = (nn.Linear, Linear)
 
 
-class Channels(NamedTuple):
-    """What is done to each entry by itself: x T + b.
+class Affine(NamedTuple):
+    """x T + b for each entry.
 
     matrix: T, (P, Q), or (P,) a diagonal; shift: b, (Q,).
     """
@@ -25,40 +27,35 @@ class Channels(NamedTuple):
 
     def layer(self, images: bool) -> BasisConv:
         """The same as a layer over the identity."""
-        diagonal = self.matrix.dim() == 1
-        theta = depthwise(self.matrix.unsqueeze(0)) if diagonal else full(self.matrix.unsqueeze(0))
+        matrix = self.matrix.unsqueeze(0)
+        theta = depthwise(matrix) if self.matrix.dim() == 1 else full(matrix)
         new = (GridConv if images else BasisConv)(theta.P, theta.Q, Identity(), theta, bias=False)
         new.bias = None if self.shift is None else nn.Parameter(self.shift.clone())
         return new
 
 
-def multiplying(linear: Any) -> Channels:
+def unwrapped(module: Any) -> Any:
+    """The batch norm of torch that is in one of PyG; else the module itself."""
+    return module.module if type(module) is BatchNorm else module
+
+
+def of_linear(linear: Any) -> Affine:
     """What a linear layer does, in double precision."""
-    bias = None if linear.bias is None else linear.bias.double()
-    return Channels(linear.weight.double().t(), bias)
+    return Affine(linear.weight.double().t(), None if linear.bias is None else linear.bias.double())
 
 
-def normalising(norm: Any) -> Channels | None:
-    """What a batch norm does in eval mode; None where it takes the statistics of the batch."""
+def of_norm(norm: Any) -> Affine | None:
+    """What a batch norm does in eval mode, in double precision; None where it takes the statistics of the batch."""
     if norm.running_mean is None:
         return None
-    scale = (norm.running_var.double() + norm.eps).rsqrt()
-    scale = scale if norm.weight is None else scale * norm.weight.double()
-    shift = -norm.running_mean.double() * scale
-    return Channels(scale, shift if norm.bias is None else shift + norm.bias.double())
+    numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    mean, variance, weight, bias = (cast(Tensor, None if t is None else t.double()) for t in numbers)
+    scale, shift = fuse_conv_bn_weights(torch.ones_like(mean)[:, None], None, mean, variance, norm.eps, weight, bias)
+    return Affine(scale.flatten(), shift)
 
 
-class Written(Full):
-    """Free matrices, and what the constants of a `bases.Composition` are multiplied by.
-
-    Args:
-        constants: (J, Q).
-
-    >>> import torch
-    >>> Written(torch.ones(1, 4)).build(2, 3, 4).constant_values
-    Parameter containing:
-    tensor([[1., 1., 1., 1.]], requires_grad=True)
-    """
+class FullWithConstants(Full):
+    """Free matrices, and what the constants of a `bases.Composition` are multiplied by, (J, Q)."""
 
     def __init__(self, constants: Tensor) -> None:
         super().__init__()
@@ -71,7 +68,7 @@ class Written(Full):
 
 def full(weight: Tensor, constants: Tensor | None = None) -> Full:
     """Matrices (K, P, Q) as a parameter; constants: of it, (J, Q)."""
-    new = Full() if constants is None else Written(constants.detach().clone())
+    new = Full() if constants is None else FullWithConstants(constants.detach().clone())
     new.K, new.P, new.Q = weight.shape
     new.weight = nn.Parameter(weight.detach().clone())
     return new
