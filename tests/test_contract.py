@@ -10,14 +10,19 @@ DIFFICULT = tuple({*SQUARE, *BIPARTITE} - {"random"})
 PLAIN = [name for name in CASES if not name.endswith(DIFFICULT)]
 SPARSE = ["Edges(1)-random", "Edges(1)-none", "Edges(1)-no-node", "Edges(3)-typed", "Edges(3)-shared", "Sum-random"]
 
-# Kinds of parameter meet what a family is bound to: each form of it, and those of grids in several ways.
+# Kinds of parameter, views of x and modes meet what a family is bound to: each form of it, and grids in several ways.
 FORMS = [
     *("Edges(1)-random", "Edges(1)-no-node", "Edges(3)-typed", "Edges(3)-shared", "Adjacency-ones", "Identity-random"),
     *("Powers(4)-random", "Wavelets(3)-random", "Diffusion(3)-random", "Mix-random", "Product-random", "Walks-steps"),
     *("Causal-random", "Complete-random", "Shifts-random", "Window(2,3,mean)-random", "Window(2,3,replicate)-random"),
     *("Window(sites)-random", "Group(S3)-random", "Group(C2,window)-random", "Relations(3)-typed-ones"),
 ]
-WHERE = {"sparse_features": SPARSE, "thetas": FORMS, **dict.fromkeys(ALGEBRA, CASES)}
+WHERE = {
+    "sparse_features": SPARSE,
+    "thetas": FORMS,
+    **dict.fromkeys(("strides", "inference"), [name for name in FORMS if name in PLAIN]),
+    **dict.fromkeys(ALGEBRA, CASES),
+}
 PAIRS = [
     (case, check)
     for case in CASES
