@@ -5,8 +5,7 @@ PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-# Workers begin with tests that stand side by side, and share what these make, and end with what is left of each other's.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4 --dist worksteal
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4
 SPARSE := $(CURDIR)/.venv/with_sparse
 
 SANITIZED := $(CURDIR)/build/sanitized

@@ -17,10 +17,12 @@ FORMS = [
     *("Causal-random", "Complete-random", "Shifts-random", "Window(2,3,mean)-random", "Window(2,3,replicate)-random"),
     *("Window(sites)-random", "Group(S3)-random", "Group(C2,window)-random", "Relations(3)-typed-ones"),
 ]
+PLAIN_FORMS = [name for name in FORMS if name in PLAIN]
 WHERE = {
     "sparse_features": SPARSE,
     "thetas": FORMS,
-    **dict.fromkeys(("strides", "inference"), [name for name in FORMS if name in PLAIN]),
+    "strides": PLAIN_FORMS,
+    "inference": PLAIN_FORMS,
     **dict.fromkeys(ALGEBRA, CASES),
 }
 PAIRS = [
