@@ -20,9 +20,12 @@ test: lint
 	$(PYTEST)
 	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/test_scored_kernels.py tests/test_backends.py
 
-# The same with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of their own.
+# What they concern, with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of
+# their own. That is what says so, and what takes it from a file that the tests share.
+ON_SPARSE = $(shell grep -lE 'SparseTensor|torch_sparse|TORCH_SPARSE|PYG_LIB' tests/test_*.py) \
+	$(wildcard tests/test_convert*.py) tests/test_contract.py tests/test_fuzz.py tests/test_benchmarks.py
 test-sparse: .venv/sparse
-	PYTHONPATH=$(SPARSE) $(PYTEST)
+	PYTHONPATH=$(SPARSE) $(PYTEST) $(sort $(ON_SPARSE))
 
 # The compiled kernels, every access of theirs checked: in a copy of the package that the others do not see.
 test-sanitized: .venv/test

@@ -1,5 +1,6 @@
 """The same numbers in every run, in every order of the tests."""
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -30,3 +31,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and collected tests live to the end: the garbage collector need not look through them again and again."""
+    gc.collect()
+    gc.freeze()

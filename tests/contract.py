@@ -167,34 +167,46 @@ def check_adjoint(basis: Basis, g: Graph, matrices: Matrices) -> None:
 
 
 def check_orders(basis: Basis, g: Graph, matrices: Matrices) -> None:
-    """All orders, both paths and all kinds of parameter are the formula."""
-    A = matrices(g)
-    for kind in THETAS:
-        for _, conv in layers(basis, kind, PATHS if kind == "Full" else PATHS[1:-1]):
-            for batch in ((), (2,)) if kind == "Full" else ((2,),):
-                x = draw(*batch, g.M, conv.in_channels)
-                close(call(conv, x, g), expected(conv, A, x, kind))
+    """All orders and both paths are the formula."""
+    A, conv = matrices(g), make(basis)
+    for batch in ((), (2,)):
+        x = draw(*batch, g.M, 3)
+        reference = expected(conv, A, x)
+        for path in PATHS:
+            close(call(take(conv, path), x, g), reference)
 
 
-def check_gradients(basis: Basis, g: Graph, matrices: Matrices, tolerance: float = 1e-10) -> None:
+def check_gradients(
+    basis: Basis, g: Graph, matrices: Matrices, kind: str = "Full", paths: tuple[str, ...] = PATHS[1:]
+) -> None:
     """Of x, Theta, bias, edge_weight and lambda_max, by every path, as by the oracle."""
-    for kind in ("Full", "Heads", "Grouped", "Separable"):
-        for path, conv in layers(basis, kind, PATHS[1:] if kind == "Full" else PATHS[1:-2]):
-            x = draw(2, g.M, conv.in_channels).requires_grad_()
-            leaves = {"x": x, **dict(conv.named_parameters())}
-            inner = g
-            if g.weight is not None:
-                leaves["edge_weight"] = g.weight.clone().requires_grad_()
-                inner = inner.but(weight=leaves["edge_weight"])
-            if isinstance(g.lambda_max, Tensor):
-                leaves["lambda_max"] = g.lambda_max.clone().requires_grad_()
-                inner = inner.but(lambda_max=leaves["lambda_max"])
-            y, reference = call(conv, x, inner), expected(conv, matrices(inner), x, kind)
-            down = draw(*y.shape, seed=3)
-            mine = grad(y, list(leaves.values()), down, allow_unused=True, materialize_grads=True)
-            theirs = grad(reference, list(leaves.values()), down, allow_unused=True, materialize_grads=True)
-            for name, a, b in zip(leaves, mine, theirs, strict=True):
-                assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name, p=path: f"{n} by {p}: {m}")
+    conv = make(basis, kind)
+    x = draw(2, g.M, conv.in_channels).requires_grad_()
+    leaves, inner = {"x": x, **dict(conv.named_parameters())}, g
+    if g.weight is not None:
+        leaves["edge_weight"] = g.weight.clone().requires_grad_()
+        inner = inner.but(weight=leaves["edge_weight"])
+    if isinstance(g.lambda_max, Tensor):
+        leaves["lambda_max"] = g.lambda_max.clone().requires_grad_()
+        inner = inner.but(lambda_max=leaves["lambda_max"])
+    reference = expected(conv, matrices(inner), x, kind)
+    down = draw(*reference.shape, seed=3)
+
+    def gradients(y: Tensor) -> tuple[Tensor, ...]:
+        return grad(y, list(leaves.values()), down, allow_unused=True, materialize_grads=True)
+
+    theirs = gradients(reference)
+    for path in paths:
+        y = call(take(conv, path), x, inner)
+        close(y, reference)
+        for name, a, b in zip(leaves, gradients(y), theirs, strict=True):
+            assert_close(a, b, rtol=1e-10, atol=1e-10, msg=lambda m, n=name, p=path: f"{n} by {p}, {kind}: {m}")
+
+
+def check_thetas(basis: Basis, g: Graph, matrices: Matrices) -> None:
+    """Values and gradients of all kinds of parameter."""
+    for kind in THETAS:
+        check_gradients(basis, g, matrices, kind, PATHS[:-1])
 
 
 def check_permutation(basis: Basis, g: Graph, matrices: Matrices) -> None:
@@ -276,14 +288,15 @@ def check_strides(basis: Basis, g: Graph, matrices: Matrices) -> None:
         "expanded": draw(1, 3).expand(2, g.M, 3),
         "moved": draw(g.M, 2, 3).movedim(0, 1),
     }
-    for _, conv in layers(basis):
-        for x in views.values():
-            close(call(conv, x, g), expected(conv, A, x))
+    conv = make(basis)
+    for x in views.values():
+        again = x.contiguous().detach().requires_grad_()
+        reference = expected(conv, A, again)
+        (gradient,) = grad(reference.sum(), again)
+        for path in PATHS:
+            close(call(take(conv, path), x, g), reference)
             leaf = x.detach().requires_grad_()
-            call(conv, leaf, g).sum().backward()
-            again = x.contiguous().detach().requires_grad_()
-            expected(conv, A, again).sum().backward()
-            close(leaf.grad, again.grad)
+            close(*grad(call(conv, leaf, g).sum(), leaf), gradient)
 
 
 def check_sparse_features(basis: Basis, g: Graph, matrices: Matrices) -> None:
@@ -324,19 +337,18 @@ def check_precision(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """float32, bfloat16 and float16 come out as they went in, near the oracle."""
     A = matrices(g)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-2)):
-        for _, conv in layers(basis, dtype=dtype):
-            x = draw(2, g.M, 3).to(dtype).requires_grad_()
-            y = call(conv, x, g)
-            assert y.dtype == dtype
-            inputs = [x, conv.weight, conv.bias]
-            reference = expected(conv, A, x)
-            # Terms may cancel: errors are measured against the sum of the sizes of the terms.
-            sizes = [t.detach().double().abs().requires_grad_() for t in inputs]
-            total = oracle.apply(A.abs(), *sizes)
-            mine = [y, *grad(y.sum(), inputs)]
-            theirs = [reference, *grad(reference.sum(), inputs)]
-            scales = [total, *grad(total.sum(), sizes)]
-            for a, b, scale in zip(mine, theirs, scales, strict=True):
+        conv = make(basis, dtype=dtype)
+        x = draw(2, g.M, 3).to(dtype).requires_grad_()
+        inputs = [x, conv.weight, conv.bias]
+        reference = expected(conv, A, x)
+        theirs = [reference, *grad(reference.sum(), inputs)]
+        # Terms may cancel: errors are measured against the sum of the sizes of the terms.
+        sizes = [t.detach().double().abs().requires_grad_() for t in inputs]
+        total = oracle.apply(A.abs(), *sizes)
+        scales = [total, *grad(total.sum(), sizes)]
+        for path in PATHS:
+            y = call(take(conv, path), x, g)
+            for a, b, scale in zip([y, *grad(y.sum(), inputs)], theirs, scales, strict=True):
                 assert a.dtype == dtype
                 bound = tolerance * (float(scale.detach().max()) if scale.numel() else 1.0)
                 assert_close(a.double(), b.double(), rtol=tolerance, atol=bound)
@@ -385,8 +397,15 @@ def _symmetric(basis: Basis) -> bool:
 
 def check_inference(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """A first call in inference mode, or without gradients, leaves nothing behind that hurts training."""
+    A = matrices(g)
     for guard in (torch.inference_mode, torch.no_grad):
-        for path, conv in layers(basis, paths=PATHS[1:-1], cached=True):
+        conv, leaf = make(basis, cached=True), draw(g.M, 3).requires_grad_()
+        parameters = list(conv.parameters())
+        reference = expected(conv, A, leaf)
+        gradients = grad(reference.sum(), parameters, retain_graph=True)
+        (of_x,) = grad(reference.square().sum(), leaf)
+        for path in PATHS[1:-1]:
+            take(conv, path)
             x, arguments = draw(g.M, 3), tensors(g)
             bound = bind(basis, g)
             with guard():
@@ -394,18 +413,12 @@ def check_inference(basis: Basis, g: Graph, matrices: Matrices) -> None:
                 if not path.startswith("message"):
                     conv(x if g.M == g.N else (x, None), bound)
             assert not first.requires_grad
-            reference = expected(conv, matrices(g), x)
             close(first, reference.detach())
             for y in (call(conv, x, g, **arguments), conv(x if g.M == g.N else (x, None), bound)):
                 close(y, reference)
-                for a, b in zip(
-                    grad(y.sum(), list(conv.parameters())),
-                    grad(reference.sum(), list(conv.parameters()), retain_graph=True),
-                    strict=True,
-                ):
+                for a, b in zip(grad(y.sum(), parameters), gradients, strict=True):
                     close(a, b)
-            leaf = x.clone().requires_grad_()
-            close(*(grad(f.square().sum(), leaf)[0] for f in (call(conv, leaf, g), expected(conv, matrices(g), leaf))))
+            close(grad(call(conv, leaf, g).square().sum(), leaf)[0], of_x)
 
 
 CHECKS: dict[str, Callable[[Basis, Graph, Matrices], None]] = {

@@ -619,8 +619,13 @@ def _repeated(c: Case) -> Tensor:
     return count > 1
 
 
-@pytest.mark.parametrize("case", DROPPED)
-@pytest.mark.parametrize("path", ["auto", "a_first", "theta_first", "native", "message"])
+@pytest.mark.parametrize(
+    ("case", "path"),
+    [
+        *((case, "auto") for case in DROPPED),
+        *((case, path) for case in ("gat", "dot-dense") for path in ("a_first", "theta_first", "native", "message")),
+    ],
+)
 def test_dropout_in_the_layer(case: str, path: str) -> None:
     """What comes out has the undropped result as its mean, and varies; by every path."""
     c, p = DROPPED[case], 0.3

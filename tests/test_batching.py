@@ -27,8 +27,10 @@ from pyg_basisconv.bound import SharedEdges
 
 STRUCTURED = (BoundPolynomial, BoundConcat, BoundProduct, BoundMix, BoundWalks, BoundIdentity, SharedEdges)
 # One of each class of basis, and of what it is made of: the last, with all the graphs that there are for it.
-FAMILIES = {repr([type(part) for part in case.basis().modules()]): repr(case.basis()) for case in CASES.values()}
-FAMILIES = {basis: [name for name, case in CASES.items() if repr(case.basis()) == basis] for basis in FAMILIES.values()}
+_BASES = {name: case.basis() for name, case in CASES.items()}
+_PRINTED = {name: repr(basis) for name, basis in _BASES.items()}
+_LAST = {repr([type(part) for part in basis.modules()]): _PRINTED[name] for name, basis in _BASES.items()}
+FAMILIES = {basis: [name for name, printed in _PRINTED.items() if printed == basis] for basis in _LAST.values()}
 _TRIVIAL = ("-none", "-no-node", "-one-node", "N=0", "M=0")
 KINDS = [next(name for name in names if not name.endswith(_TRIVIAL)) for names in FAMILIES.values()]
 

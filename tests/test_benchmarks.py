@@ -33,7 +33,7 @@ from benchmarks.compare import assert_same_gradients, step
 from benchmarks.contest import best
 from benchmarks.on_graphs import LayerRow
 from benchmarks.report import Report
-from benchmarks.result import Bench, Result, Target, one_thread
+from benchmarks.result import Bench, Result, Row, Target, Within, one_thread
 from benchmarks.rows import rows
 from pyg_basisconv import BasisConv, convert
 
@@ -261,97 +261,69 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         assert row["peer_memory"] > 0
 
 
-@pytest.mark.parametrize(
-    ("only", "count", "way"),
-    [
-        (("Conv2d", "Conv1d 3", "Conv3d", "ConvTranspose2d", "AvgPool2d"), 15, "torch"),  # four are small calls
-        (("residual network",), 2, "torch"),
-        (("typed edges",), 4, "FastRGCNConv"),
-        (("edges of a 3 x 3 window",), 1, "<= 2 s"),
-        (("submanifold",), 6, "dense grid"),
-        (("set-up of a window",), 5, "-"),
-    ],
-    ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else None,
-)
-def test_rows_of_grids_end_to_end(
-    only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    printed, found = quick(only, tmp_path, capsys)
-    assert len(found["rows"]) == count
-    assert way in printed
-    for row in found["rows"]:
-        assert row["ours_seconds"] > 0
-        assert row["ours_memory"]
-        assert (row["ratio"] is None) == (row["peer_seconds"] is None)
+# One row of each kind, with what is particular to it, and the gradients that it compares.
+SMOKE = {
+    "GATConv 8 heads, Cora, sparse x": "Theta",
+    "GATv2Conv 8 heads, large, 2M edges": "Theta, x",
+    "GATConv 8 heads, 25M edges, in a process of its own": "Theta, x",
+    "small call: GCNConv, cached, against CSR, one thread": "Theta",
+    "small call: MultiheadAttention, forward, one thread": "none",
+    "small call: GCNConv, forward, float64, one thread": "none",
+    "new graph in every step: RGCNConv, 640 nodes, 1,280 edges, one thread": "Theta, x",
+    "new graph in every step: GCNConv, 3,000 nodes, 12,000 edges, float64, one thread": "Theta, x",
+    "GIN on batches of 32 small graphs: a step, one thread": "Theta",
+    "GIN on batches of 32 small graphs: an epoch, loading included, one thread": "Theta",
+    "no growth: 5,000 graphs of 1,280 edges, each gone when it was used": "Theta",
+    "dense attention, causal, 1 x 16, 4 heads": "Theta, x",
+    "LightweightConv, 31 taps, T = 512": "Theta, x",
+    "DynamicConv, 31 taps, T = 512": "Theta, x",
+    "Conv2d 3 x 3, 64 x 32 x 32, channels last": "Theta, x",
+    "training step of a residual network of width 16, 32 images of 32 x 32": "Theta",
+    "FastRGCNConv, 3 x 3 window as typed edges, 16 x 32 x 32, forward": "none",
+    "edges of a 3 x 3 window, 1024 x 1024": "none",
+    "submanifold 3 x 3 x 3, 10,000 sites of 64^3": "Theta, x",
+    "set-up of a window 3 x 3 x 3, 10,000 sites of 512^3": "none",
+    "DCRNN step of PyG's layers, 64 x 207 nodes, 2 powers both ways": "Theta, x",
+    "ConvLSTM step, 3 x 3, 16 x 32 x 32": "Theta, x",
+    "decompose a convolution 3 x 3, 64 x 64, as a function": "none",
+    "RGCNConv on a knowledge graph, 16 blocks": "Theta, x",
+    "20 sorts of walks in a knowledge graph": "Theta, x",
+    "set-up of 20 sorts of walks in a knowledge graph, and an application": "none",
+    "a sort of length 6 in a knowledge graph, bound and applied": "none",
+    "100 sorts of length 2 in a knowledge graph, 101 nodes of the trie": "none",
+}
 
 
-@pytest.mark.parametrize(
-    ("only", "count", "way"),
-    [
-        (("GATConv 8 heads, Cora, sparse x", "GATConv 8 heads, large, forward"), 2, "peer"),
-        (("GATv2Conv 8 heads, large", "TransformerConv 8 heads, large"), 2, "peer"),
-        (("dense attention, causal, 2 x", "dense attention, all pairs, 1 x 16"), 2, "sdpa"),
-        (("LightweightConv",), 5, "band matrix"),
-        (("DynamicConv",), 5, "band matrix"),
-        (("25M edges",), 1, "-"),
-    ],
-    ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else None,
-)
-def test_rows_of_attention_end_to_end(
-    only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    printed, found = quick(only, tmp_path, capsys)
-    assert len(found["rows"]) == count
-    assert way in printed
-    for row in found["rows"]:
-        assert row["ours_seconds"] > 0
-        assert row["ours_memory"] or row["resident"]
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(quick=True)
 
 
-@pytest.mark.parametrize(
-    ("only", "count", "way"),
-    [
-        (("RGCNConv on a knowledge graph",), 5, "16 blocks"),
-        (("20 sorts",), 3, "memory <= 1/5"),
-        (("a sort of length 6",), 1, "<= 1 s"),
-        (("100 sorts",), 9, "nodes of the trie"),
-    ],
-    ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else None,
-)
-def test_rows_of_knowledge_graphs_end_to_end(
-    only: tuple[str, ...], count: int, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    printed, found = quick(only, tmp_path, capsys)
-    assert len(found["rows"]) == count
-    assert way in printed
-    assert "20 relations" in printed or "100 relations" in printed
-    for row in found["rows"]:
-        assert row["skipped"] == {}
-        assert row["ours_seconds"] > 0
-        assert row["ours_memory"]
-        assert (row["ratio"] is None) == (row["peer_seconds"] is None)
+def test_every_kind_of_row_is_run() -> None:
+    """Those of loaders are in `test_loaders`, the epoch is run by its command."""
+
+    def kind(row: Row) -> str:
+        return kind(row.row) if isinstance(row, Within) else f"{type(row).__module__}.{type(row).__name__}"
+
+    run = {kind(row) for row in rows() if row.name in SMOKE}
+    assert {kind(row) for row in rows()} - run == {"benchmarks.epoch.EpochRow", "benchmarks.loaders.SetUpRow"}
 
 
-@pytest.mark.parametrize(
-    ("only", "count"),
-    [
-        ("small call", 2 * len(small.CALLS) + 2 * len(small.IN_DOUBLE) + 7),
-        ("new graph in every step", 21),
-        ("batches of 32", 8),
-        ("no growth", 3),
-    ],
-)
-def test_rows_of_small_and_new_graphs_end_to_end(
-    only: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+@pytest.mark.parametrize("name", SMOKE)
+def test_a_row_runs(name: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    # That of 25M edges shows that a process of its own works.
+    monkeypatch.setattr(growth, "in_a_process", lambda module, kind, count: growth.measured(kind, count))
+    (row,) = (row for row in rows() if row.name == name)
     threads = torch.get_num_threads()
-    _, found = quick((only,), tmp_path, capsys)
+    found = row.run(bench)
     assert torch.get_num_threads() == threads
-    assert len(found["rows"]) == count
-    for row in found["rows"]:
-        assert row["skipped"].keys() <= {"CSR"}
-        assert row["ours_seconds"] > 0
-        assert (row["ratio"] is None) == (only == "no growth")
+    assert found.work == name
+    assert found.ours_seconds > 0
+    assert found.ours_memory is not None or found.resident or "loading" in name
+    peers = [found.peer_seconds, found.ratio, found.way]
+    assert all(peers) or not any(peers)
+    assert (found.gradients, found.skipped) == (SMOKE[name], {})
+    assert name in Report(bench, {}, [found], []).table
 
 
 def test_a_graph_is_new_in_every_step():

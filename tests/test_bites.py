@@ -186,7 +186,7 @@ WRONG = {
     "weight-detached": (lambda: Wrong(ADJACENCY[0](), DetachedWeight), *ADJACENCY[1:], "gradients"),
     "half-gradient": (lambda: Wrong(ADJACENCY[0](), HalfGradient), *ADJACENCY[1:], "gradients strides"),
     "T-is-A": (lambda: Wrong(ADJACENCY[0](), WrongTranspose), *ADJACENCY[1:], "members written_out adjoint"),
-    "each-flipped": (lambda: Wrong(POWERS[0](), SlotsSwapped), *POWERS[1:], "members adjoint orders"),
+    "each-flipped": (lambda: Wrong(POWERS[0](), SlotsSwapped), *POWERS[1:], "members adjoint thetas"),
     "rough": (lambda: Wrong(ADJACENCY[0](), RoughSum), *ADJACENCY[1:], "members orders precision"),
     "random": (lambda: Wrong(ADJACENCY[0](), Random), *ADJACENCY[1:], "determinism"),
     "marked-node": (lambda: Wrong(ADJACENCY[0](), FirstNodeMarked), *ADJACENCY[1:], "permutation members"),

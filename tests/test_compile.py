@@ -12,6 +12,7 @@ import contract
 import pytest
 import torch
 from cases import CASES
+from test_contract import FORMS
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
@@ -55,8 +56,13 @@ def same(module: nn.Module, run, leaves: list[torch.Tensor], backend: str = "eag
         assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-# One graph for each family of the registry.
-EACH = list({name.split("-")[0]: name for name in reversed(CASES)}.values())
+# What the operator is given, and what its result has the size of: each form of a family, and each part of a call.
+EACH = [
+    *FORMS,
+    *("Bags(mean)-batch", "Complete-batch", "Chebyshev(4)-lambda-tensor", "Chebyshev(3,sym,exact)-none"),
+    *("Shifts(2,3)-random", "Window(2,3,transposed).T-random", "Walks-steps-ones", "Edges@Edges-typed"),
+    *("Mix+Product-random", "Identity+Relations@Relations-typed-ones", "GCN-random", "Edges(1)-N=0"),
+]
 
 
 @pytest.mark.parametrize("name", EACH)
@@ -92,8 +98,10 @@ GRIDS = {
 }
 
 
-@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels-last"])
-@pytest.mark.parametrize("kind", GRIDS)
+@pytest.mark.parametrize(
+    ("kind", "last"),
+    [*((kind, False) for kind in GRIDS), *((kind, True) for kind in ("window", "turned", "attention"))],
+)
 def test_images_of_several_sizes(kind, last):
     layer = GridConv(4, 6, GRIDS[kind]()).double()
     fast = through(layer, "aot_eager")

@@ -7,6 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -392,7 +393,9 @@ def test_shift_heads_trains_and_reports(task, tmp_path, capsys, short):
     assert len({run["parameters"] for run in report["runs"]}) == 1
 
 
-def test_shift_heads_in_processes_gives_what_one_process_gives(tmp_path):
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_shift_heads_in_processes_gives_what_one_process_gives(tmp_path, monkeypatch, short):
+    monkeypatch.setattr(shift_heads, "get_context", lambda _: get_context("fork"))  # in which the text is short, too
     found = []
     for workers in (1, 2):
         out = tmp_path / str(workers)

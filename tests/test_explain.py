@@ -559,8 +559,13 @@ def told_apart(mask: Tensor, node: int) -> list[float]:
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # in PyG's PGExplainer
-@pytest.mark.parametrize("kind", ["GNNExplainer", "CaptumExplainer", "PGExplainer"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "GNNExplainer") for name in MODELS),
+        *((name, kind) for name in ("two-layers", "Walks", "attention") for kind in ("CaptumExplainer", "PGExplainer")),
+    ],
+)
 def test_explainers_find_what_is_planted(name: str, kind: str) -> None:
     if kind == "CaptumExplainer":
         pytest.importorskip("captum")

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -121,12 +122,18 @@ def exported(model: nn.Module, given: dict[str, Tensor]) -> ExportedProgram:
     return export(model, (), given, dynamic_shapes=dynamic(given))
 
 
+@cache
+def ready(name: str) -> tuple[nn.Module, dict[str, Tensor], ExportedProgram]:
+    """A model, the inputs of its example, and what was exported with them."""
+    make, call = KINDS[name]
+    model, given = make().eval(), inputs(call)
+    return model, given, exported(model, given)
+
+
 @pytest.mark.parametrize("name", list(KINDS))
 def test_export(name: str) -> None:
-    make, call = KINDS[name]
-    model = make().eval()
-    given = inputs(call)
-    program = exported(model, given).module()
+    model, given, found = ready(name)
+    program, (_, call) = found.module(), KINDS[name]
     close(program(**given), model(**given), tolerance=1e-5)
     for seed, (M, E) in enumerate(SIZES, 1):
         other = inputs(call, M, E, seed)
@@ -143,9 +150,9 @@ def test_images_of_any_number() -> None:
 
 
 def test_saved_programs_are_loaded() -> None:
-    model, given = KINDS["GCN"][0](), inputs("w")
+    model, _, program = ready("GCN")
     buffer = io.BytesIO()
-    torch.export.save(exported(model, given), buffer)
+    torch.export.save(program, buffer)
     buffer.seek(0)
     other = inputs("w", *SIZES[0], seed=1)
     close(torch.export.load(buffer).module()(**other), model(**other), tolerance=1e-5)
@@ -201,9 +208,8 @@ def spoil(given: dict[str, Tensor], what: str) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ["Edges", "Relations", "GCN", "Attention(graph)"])
 def test_indices_of_nothing_raise(name: str) -> None:
-    make, call = KINDS[name]
-    given = inputs(call)
-    program = exported(make().eval(), given).module()
+    _, given, found = ready(name)
+    program = found.module()
     for what, (argument, *_) in WRONG.items():
         if argument in given:
             with pytest.raises((IndexError, RuntimeError), match=r"(?i)index"):
@@ -215,11 +221,9 @@ def test_indices_of_nothing_raise(name: str) -> None:
 def test_onnx(name: str) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    make, call = KINDS[name]
-    model = make().eval()
-    given = inputs(call)
-    buffer = io.BytesIO()
-    torch.onnx.export(exported(model, given), dynamo=True, verbose=False).save(buffer)
+    model, given, program = ready(name)
+    call, buffer = KINDS[name][1], io.BytesIO()
+    torch.onnx.export(program, dynamo=True, verbose=False).save(buffer)
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     session = runtime.InferenceSession(buffer.getvalue(), options)

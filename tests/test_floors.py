@@ -1,6 +1,7 @@
 """What imports what: read from the sources, so that imports in functions and for types count as well."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pyg_basisconv
@@ -38,11 +39,13 @@ def circles(graph: dict[str, set[str]]) -> set[str]:
         left = {n: to for n, to in left.items() if n not in ends}
 
 
-IMPORTS = {name: imported(name, path) for name, path in NAMES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    return {name: imported(name, path) for name, path in NAMES.items()}
 
 
 def test_no_circle_of_files() -> None:
-    assert circles(IMPORTS) == set()
+    assert circles(imports()) == set()
 
 
 def test_a_circle_is_found() -> None:
@@ -75,7 +78,7 @@ def test_the_layer_names_no_kind_of_basis_theta_or_order() -> None:
     kinds = {*bases.__all__, *theta.__all__, *mechanisms.__all__, *ORDERS} - {"Basis", "BoundBasis", "Theta"}
     assert not names(ROOT / "conv.py") & kinds
     assert names(ROOT / "bases" / "adjacency.py") & kinds  # they are found where they are
-    assert not {name for name in IMPORTS["pyg_basisconv.conv"] if name.split(".")[1] in ("bases", "mechanisms")}
+    assert not {name for name in imports()["pyg_basisconv.conv"] if name.split(".")[1] in ("bases", "mechanisms")}
 
 
 def test_an_order_is_named_in_its_own_file_and_by_what_has_it() -> None:

@@ -81,12 +81,12 @@ def check(c: Call) -> str:
     return "equal"
 
 
-@fuzz(600, equal=1.0)
+@fuzz(300, equal=1.0)
 def test_layer(c: calls()) -> str:
     return check(c)
 
 
-@fuzz(400, equal=0.1, refused=0.5)
+@fuzz(200, equal=0.1, refused=0.5)
 def test_layer_refuses(c: wrong_calls()) -> str:
     if not c.wrong:
         return check(c)
@@ -94,7 +94,7 @@ def test_layer_refuses(c: wrong_calls()) -> str:
     return "refused"
 
 
-@fuzz(500, equal=0.15, refused=0.3)
+@fuzz(400, equal=0.15, refused=0.3)
 def test_constructors(made: constructions()) -> str:
     """What is no argument of a class is refused when it is made; the rest is taken, and can be printed."""
     name, given, verdict = made
@@ -106,7 +106,7 @@ def test_constructors(made: constructions()) -> str:
     return "refused"
 
 
-@fuzz(250, equal=0.5, refused=0.15)
+@fuzz(150, equal=0.5, refused=0.15)
 def test_images(data: st.data()) -> str:
     """`GridConv` is torch's own layer, by every order, on images in any layout."""
     c = data.draw(grids.configs())
@@ -124,7 +124,7 @@ def test_images(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(250, equal=0.6, refused=0.15)
+@fuzz(150, equal=0.6, refused=0.15)
 def test_attention(data: st.data()) -> str:
     """Any mechanism, mask, normalisation and parameter."""
     c = data.draw(attention.cases())
@@ -141,7 +141,7 @@ def test_attention(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(300, equal=0.4, refused=0.1)
+@fuzz(150, equal=0.4, refused=0.1)
 def test_bound(data: st.data()) -> str:
     """A family bound to a graph is its matrices: applied, turned round, written out; and refuses what does not fit."""
     family = data.draw(families)
@@ -164,7 +164,7 @@ def test_bound(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(300, equal=0.2, refused=0.3)
+@fuzz(200, equal=0.2, refused=0.3)
 def test_windows(data: st.data()) -> str:
     """Arguments of a window that torch takes are its matrices, on all positions or on some; others are refused."""
     shape, arguments = data.draw(grids.windows())
@@ -199,7 +199,7 @@ def test_shifts(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(250, equal=0.08, refused=0.3)
+@fuzz(150, equal=0.08, refused=0.3)
 def test_sites(data: st.data()) -> str:
     """A window on some positions."""
     shape, arguments = data.draw(grids.windows())
@@ -218,7 +218,7 @@ def test_sites(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(200, equal=0.9)
+@fuzz(100, equal=0.9)
 def test_convert(case: layers()) -> str:
     """A layer of PyG that is converted is the same function."""
     layer, arguments = case
@@ -237,7 +237,7 @@ def test_convert_takes_modules(thing: anything) -> str:
     return "refused"
 
 
-@fuzz(300, equal=0.3, refused=0.2)
+@fuzz(150, equal=0.3, refused=0.2)
 def test_sorts(text: walks.texts()) -> str:
     """What is not a sort is refused; and a sort, printed and read again, is the same."""
     found: list[Sort] = []
@@ -247,7 +247,7 @@ def test_sorts(text: walks.texts()) -> str:
     return "equal"
 
 
-@fuzz(200, equal=0.15, refused=0.3)
+@fuzz(100, equal=0.15, refused=0.3)
 def test_files(case: walks.files()) -> str:
     """A configuration with something out of place is refused, or is one all the same."""
     toml, table, plain = case
@@ -292,7 +292,7 @@ def test_node_types(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(100, equal=0.4, refused=0.2)
+@fuzz(60, equal=0.4, refused=0.2)
 def test_pixels(data: st.data()) -> str:
     """The graph of an image's pixels is the image, to a layer of edges; or the image is refused."""
     shape = data.draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
@@ -320,7 +320,7 @@ def test_pixels(data: st.data()) -> str:
     return "equal"
 
 
-@fuzz(100, equal=0.4, refused=0.2)
+@fuzz(60, equal=0.4, refused=0.2)
 def test_actions(data: st.data()) -> str:
     """Renaming nodes, moving and turning images; and what is no action."""
     M = data.draw(st.integers(0, 5))

@@ -140,12 +140,12 @@ def test_sweep(name: str) -> None:
     check_against_torch(SWEEP[name])
 
 
-@pytest.mark.parametrize("name", SWEEP)
+@pytest.mark.parametrize("name", list(SWEEP)[1::2])
 def test_sweep_on_edges(name: str) -> None:
     check_edges(SWEEP[name])
 
 
-@pytest.mark.parametrize("name", list(SWEEP)[::2])
+@pytest.mark.parametrize("name", list(SWEEP)[::4])
 def test_sweep_of_matrices(name: str) -> None:
     check_matrices(SWEEP[name])
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from grid_cases import DOUBLE, draw
 from grid_oracle import ELEMENTS, Position, act, turned
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 from test_grids import PATHS, check_bound, check_layer, close, fill, take
 from torch import Tensor, nn
 from torch.autograd import grad, gradcheck, gradgradcheck
@@ -529,6 +529,7 @@ def test_to_a_device() -> None:
         close(net.cuda()(x.cuda()).cpu(), y, 1e-9)
 
 
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_group(data: st.DataObject) -> None:
     """Subgroups of S4 that two permutations make, in any order of their elements."""

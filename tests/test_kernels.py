@@ -269,7 +269,7 @@ def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None
     shifts = [
         torch.randn(n, dtype=torch.float64).requires_grad_() if b else None for n, b in zip(widths, there, strict=True)
     ]
-    x = torch.randn(*lead, 6, 4, dtype=torch.float64).requires_grad_()
+    x = torch.randn(*lead, 2, 4, dtype=torch.float64).requires_grad_()
     leaves = [t for t in (x, *weights, *shifts) if t is not None]
     maps = [Affine(*one) for one in zip(weights, shifts, scales, strict=True)]
 

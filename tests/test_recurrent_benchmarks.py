@@ -35,18 +35,6 @@ def test_as_many_roads_leave_a_node_as_arrive():
     assert len(one_way) > 1000
 
 
-@pytest.mark.parametrize(("text", "count"), [("of PyG's layers", 2), ("ConvLSTM", 1)], ids=["DCRNN", "ConvLSTM"])
-def test_rows_end_to_end(text: str, count: int, tmp_path: Path):
-    found = quick(text, tmp_path)
-    assert len(found["rows"]) == count
-    for row in found["rows"]:
-        assert row["skipped"] == {}
-        assert row["gradients"] == "Theta, x"
-        assert row["ratio"] > 0
-        assert row["peer_memory"] > 0
-        assert row["ours_memory"] > 0
-
-
 def test_every_layout_of_the_peer_is_one_function():
     edge_index, edge_weight = roads(10, 30), torch.rand(30) + 0.1
     x, h = torch.randn(3, 10, recurrent.READ), torch.randn(3, 10, 4)

@@ -484,15 +484,15 @@ class Backwards(theta.Pass):
 
 
 WRONG = {
-    "Interleaved": ("Grouped", lambda: Interleaved(2), "orders gradients sparse_features"),
-    "InterleavedOutput": ("Grouped", lambda: InterleavedOutput(2), "orders gradients sparse_features"),
-    "InterleavedProjection": ("Grouped", lambda: InterleavedProjection(2), "orders gradients sparse_features"),
+    "Interleaved": ("Grouped", lambda: Interleaved(2), "thetas sparse_features"),
+    "InterleavedOutput": ("Grouped", lambda: InterleavedOutput(2), "thetas sparse_features"),
+    "InterleavedProjection": ("Grouped", lambda: InterleavedProjection(2), "thetas sparse_features"),
     "WrongSparse": ("Grouped", lambda: WrongSparse(2), "sparse_features"),
-    "Shifted": ("Separable", lambda: Shifted(2), "orders gradients"),
-    "Unmixed": ("Separable", lambda: Unmixed(2), "gradients"),
-    "Unscaled": ("Pass(scale)", lambda: Unscaled(1 / 3), "orders"),
-    "ScaledTwice": ("Pass(scale)", lambda: ScaledTwice(1 / 3), "orders"),
-    "Backwards": ("Pass(concat)", lambda: Backwards(combine="concat"), "orders sparse_features"),
+    "Shifted": ("Separable", lambda: Shifted(2), "thetas"),
+    "Unmixed": ("Separable", lambda: Unmixed(2), "thetas"),
+    "Unscaled": ("Pass(scale)", lambda: Unscaled(1 / 3), "thetas"),
+    "ScaledTwice": ("Pass(scale)", lambda: ScaledTwice(1 / 3), "thetas"),
+    "Backwards": ("Pass(concat)", lambda: Backwards(combine="concat"), "thetas sparse_features"),
 }
 PAIRS = [(name, check) for name, (*_, checks) in WRONG.items() for check in checks.split()]
 

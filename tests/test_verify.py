@@ -1,7 +1,7 @@
 """The table of `python -m pyg_basisconv verify`, and that it tells wrong from right."""
 
 import inspect
-import subprocess
+import runpy
 import sys
 
 import pytest
@@ -184,10 +184,13 @@ def test_list_and_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no system is called 'nothing'" in capsys.readouterr().err
 
 
-def test_the_module_is_a_command() -> None:
-    command = [sys.executable, "-m", "pyg_basisconv", "verify", "--only", "APPNP"]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "APPNP" in run.stdout
+def test_the_module_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["pyg_basisconv", "verify", "--only", "APPNP"])
+    monkeypatch.delitem(sys.modules, "pyg_basisconv.__main__")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("pyg_basisconv", run_name="__main__")
+    assert not ended.value.code
+    assert "APPNP" in capsys.readouterr().out
 
 
 def test_tables_line_up() -> None:
