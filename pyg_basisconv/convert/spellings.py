@@ -33,41 +33,49 @@ defaults. Where there are several, separated by semicolons, a layer is made of a
 
 
 class Spelling(NamedTuple):
-    """A layer, by name, and what it is by default: the basis and theta of each `BasisConv` that it is made of."""
+    """A layer, by name, and what it is by default: the basis and theta of each `BasisConv` that it is made of.
+
+    loops: whether the conversion adds self loops to the edges, as the layer does, before the basis reads them.
+    """
 
     layer: str
     source: str
     basis: str
     theta: str
+    loops: bool = False
 
 
 def spellings() -> list[Spelling]:
     """Those of all layers of PyG and of torch, by name.
 
     >>> next(row for row in spellings() if row.layer == "ChebConv")
-    Spelling(layer='ChebConv', source='torch_geometric.nn', basis='Chebyshev(K=3)', theta='Full()')
+    Spelling(layer='ChebConv', source='torch_geometric.nn', basis='Chebyshev(K=3)', theta='Full()', loops=False)
     """
     found = []
     for kind in known_layers():
         source = "torch.nn" if kind.__module__.startswith("torch.nn") else "torch_geometric.nn"
         if kind.__module__.startswith(source):
-            pairs = dict.fromkeys((str(conv.basis), str(conv.theta)) for conv in _convs(kind))
+            parts = list(_made(kind).modules())
+            pairs = dict.fromkeys((str(p.basis), str(p.theta)) for p in parts if isinstance(p, BasisConv))
             bases, thetas = (dict.fromkeys(column) for column in zip(*pairs, strict=True))
-            found.append(Spelling(kind.__name__, source, "; ".join(bases), "; ".join(thetas)))
+            loops = any(getattr(part, "loops", None) is not None for part in parts)
+            found.append(Spelling(kind.__name__, source, "; ".join(bases), "; ".join(thetas), loops))
     return sorted(found, key=lambda row: (row.source != "torch_geometric.nn", row.layer))
 
 
-def _convs(kind: type[nn.Module]) -> list[BasisConv]:
-    """What a layer with default options is made of."""
+def _made(kind: type[nn.Module]) -> nn.Module:
+    """What a layer with default options is."""
     needed = [name for name, p in inspect.signature(kind).parameters.items() if p.default is p.empty and p.kind < 2]
     with torch.random.fork_rng(devices=[]):
         given = {name: GCNConv(8, 8) if name == "conv" else _GIVEN[name] for name in needed}
-        made = recipe(kind(**given), kind)
-    return [part for part in made.modules() if isinstance(part, BasisConv)]
+        return recipe(kind(**given), kind)
 
 
 def as_text() -> str:
     """The table in Markdown, as docs/RECIPES.md has it."""
     rows = [("layer", "basis", "theta"), ("---", "---", "---")]
-    rows += [(f"`{s.source}.{s.layer}`", f"`{s.basis}`", f"`{s.theta}`") for s in spellings()]
+    rows += [
+        (f"`{s.source}.{s.layer}`", f"`{s.basis}`{', on edges with self loops' * s.loops}", f"`{s.theta}`")
+        for s in spellings()
+    ]
     return "\n".join([_TITLE, *(f"| {' | '.join(row)} |" for row in rows)])
