@@ -261,7 +261,7 @@ class Basis(nn.Module):
         """All matrices, times a number."""
         if not isinstance(factor, int | float):
             return NotImplemented
-        return COMPOSITES["mix"]([[factor * float(k == h) for k in range(self.K)] for h in range(self.K)], self)
+        return COMPOSITES["mix"]([[factor if k == h else 0.0 for k in range(self.K)] for h in range(self.K)], self)
 
     __rmul__ = __mul__
 

@@ -74,7 +74,8 @@ def operates(layer: Any, *given: Any) -> bool:
     """
     if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
-    if layer.explain or layer.is_lazy or torch._C._are_functorch_transforms_active():
+    replica = getattr(layer, "_is_replica", False)  # its tensors are no parameters
+    if replica or layer.explain or layer.is_lazy or torch._C._are_functorch_transforms_active():
         return False
     return not any(isinstance(t, Tensor) and t.layout != torch.strided for t in given)
 
@@ -288,6 +289,7 @@ def _holding(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
     return copied(layer)
 
 
+@torch.compiler.disable  # it would be looked into when the operator runs
 def _layer(
     tensors: list[Tensor], layer: int, form: str, numbers: list[int], wanted: list[bool], autocast: torch.dtype | None
 ) -> tuple[list[Tensor], Tensor]:
@@ -402,6 +404,7 @@ def _unhooked(leaves: list[Tensor]) -> Iterator[None]:
                 t._backward_hooks = hooks
 
 
+@torch.compiler.disable
 def _backward(
     grads: list[Tensor], which: list[int], ticket: Tensor, tensors: list[Tensor], wanted: list[bool]
 ) -> list[Tensor]:

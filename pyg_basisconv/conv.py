@@ -136,6 +136,12 @@ class BasisConv(MessagePassing):
         super().__setstate__(state)
         self.serial = compiled.serial_number(self)
 
+    def _replicate_for_data_parallel(self) -> "BasisConv":
+        replica: BasisConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+        replica.serial = compiled.serial_number(replica)
+        replica._programs = Programs()  # it is there for one call, and so are they
+        return replica
+
     def reset_parameters(self) -> None:
         """Draws Theta, and the parameters of the basis, anew and sets the bias to zero."""
         super().reset_parameters()
@@ -486,7 +492,7 @@ def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) 
     edges = layout(call.edge_index, layer.flow)
     graph = read_graph(edges, *call[2:4], size=(M, M), dtype=x.dtype, device=x.device, seen=seen)
     family = basis.on(graph)
-    return partial(_in_one_step, step, family, None) if family.takes_rows else None
+    return partial(_in_one_step, step, family, None) if family.takes_rows and family.M == M else None
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

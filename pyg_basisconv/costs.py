@@ -83,6 +83,11 @@ class Problem(NamedTuple):
     offers: tuple[tuple[str, Any], ...] = ()  # by the names of orders, what each alone reads of the family
 
     @property
+    def sparse_x(self) -> bool:
+        """Whether x was given sparse, and not only has a sparse copy beside it."""
+        return self.nnz >= 0 and not self.cached
+
+    @property
     def coarse(self) -> "Problem":
         """The same with sizes rounded up to three binary digits: what is planned for batches that differ a little."""
         return self._replace(

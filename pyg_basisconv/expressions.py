@@ -80,6 +80,8 @@ def _read(node: ast.expr) -> Any:
             operands = _read(left), _read(right)
             if any(isinstance(operand, nn.Module) for operand in operands):  # lists and strings are not multiplied
                 return _OPERATORS[type(op)](*operands)
+        case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
+            return -_read(operand)
         case ast.List(elts=elements):
             return [_read(element) for element in elements]
     try:

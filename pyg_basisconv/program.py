@@ -220,7 +220,7 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
     """
     about, shapes, _, *others = key
     basis = layer._modules["basis"]
-    if basis.counts_batch:
+    if basis.counts_batch or torch._C._get_tracing_state():  # for torch.jit, sizes are tensors
         return None
     found: list[Hashable] = [about, basis.training]
     for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
@@ -230,8 +230,8 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         if t is None or isinstance(t, float):
             found.append(i)
         elif isinstance(t, Tensor):
-            entries = t.numel() if t.layout is torch.strided else t._nnz()
-            found.append((i, t.dtype, t.layout, t.dim(), rounded(entries)))
+            entries = t._nnz() if t.layout in _SPARSE else t.numel()
+            found.append((i, type(t), t.dtype, t.layout, t.dim(), rounded(entries)))
         else:
             return None
     return tuple(found)

@@ -43,6 +43,10 @@ PLAIN: tuple[type, ...] = (
 )
 
 # Files that were saved earlier have these under the name of the file that they stood in then.
-_MOVED = [(kind, f"pyg_basisconv.basis.{kind.__name__}") for kind in (Compaction, EdgeList, Work)]
+_EARLIER: dict[str, tuple[type, ...]] = {
+    "basis": (Compaction, EdgeList, Work),
+    "bases.composed": (bases.Concat, bases.Product, bases.Mix, bases.Transpose),
+}
+_MOVED = [(kind, f"pyg_basisconv.{file}.{kind.__name__}") for file, kinds in _EARLIER.items() for kind in kinds]
 
 torch.serialization.add_safe_globals([*PLAIN, *_MOVED])

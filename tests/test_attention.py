@@ -1294,3 +1294,17 @@ def test_weights_stay_when_parameters_change(mechanism: str) -> None:
             for parameter in conv.parameters():
                 parameter.add_(1)
         assert_close(A.weights(), before, rtol=0, atol=0)
+
+
+def test_a_part_that_is_replaced_takes_its_place() -> None:
+    """In families side by side, whose parts learn: the new one's parameters are used, and have gradients."""
+    x, e = draw(5, 4), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+    conv = BasisConv(4, 4, bases.Identity() + bases.Attention(1, mechanisms.Dot(3))).double()
+    conv(x, e)
+    new = bases.Attention(1, mechanisms.Dot(3))
+    new.complete(4, 4, 4)
+    conv.basis.parts[1] = new.double()
+    y = conv(x, e)
+    close(y, copy.deepcopy(conv)(x, e))
+    y.sin().sum().backward()
+    assert all(p.grad is not None for p in new.parameters())

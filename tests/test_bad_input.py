@@ -242,6 +242,8 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "heads": ("heads", lambda: conv(heads=4)),
     "an argument that nobody has": ("colour", lambda: conv(colour="blue")),
     "a difference of two and three": ("basis", lambda: bases.Powers(1) - bases.Powers(2)),
+    "infinitely many times a basis": ("coefficients", lambda: 1e400 * bases.Powers(2)),
+    "a number too large for a basis": ("coefficients", lambda: 10**400 * bases.Powers(2)),
     "nan times a basis": ("coefficients", lambda: float("nan") * bases.Powers(2)),
     "K 0": ("K", lambda: bases.Edges(0)),
     "K negative": ("K", lambda: bases.Powers(-1)),

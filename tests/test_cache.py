@@ -419,7 +419,7 @@ def test_dual_tensors_keep_their_tangents() -> None:
         close(torch.autograd.forward_ad.unpack_dual(conv(x, edge_index, dual)).tangent, expected)
 
 
-@pytest.mark.parametrize("order", ["auto", "a_first", "theta_first"])
+@pytest.mark.parametrize("order", ["auto", "a_first", "theta_first", "phi"])
 def test_a_dense_x_that_is_mostly_zeros_is_kept_sparse_and_its_changes_are_seen(order: str) -> None:
     edge_index = random_edges(0, M=40, E=100)
     x = torch.zeros(40, 3, dtype=torch.float64)
@@ -432,3 +432,14 @@ def test_a_dense_x_that_is_mostly_zeros_is_kept_sparse_and_its_changes_are_seen(
             close(conv(x, edge_index), plain(x, edge_index))
             gradients = [torch.autograd.grad(c(x, edge_index).sin().sum(), c.weight)[0] for c in (conv, plain)]
             close(*gradients)
+
+
+@pytest.mark.parametrize("order", ["phi", "compacted"])
+def test_no_order_is_refused_for_a_sparse_copy(order: str) -> None:
+    """Nor for one of an x without numbers."""
+    basis, kind = bases.Relations(3), torch.arange(30) % 3
+    conv, plain = (BasisConv(3, 2, basis, order=order, cached=cached).double() for cached in (True, False))
+    plain.load_state_dict(conv.state_dict())
+    for n, e in ((9, random_edges(0, M=9, E=30)), (0, torch.empty(2, 0, dtype=torch.long))):
+        x = torch.zeros(n, 3, dtype=torch.float64)
+        close(conv(x, e, None, kind[: e.shape[1]]), plain(x, e, None, kind[: e.shape[1]]))

@@ -9,9 +9,11 @@ import pytest
 import torch
 from contract import DOUBLE, close, draw
 from torch import Tensor
+from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, bases, theta
-from pyg_basisconv.bound import ListedEdges
+from pyg_basisconv.bases import EdgeList
+from pyg_basisconv.bound import ListedEdges, explicit
 from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists
@@ -170,6 +172,44 @@ def test_a_graph_is_known_again_when_it_is_seen_again() -> None:
         e[0, sight] = (e[0, sight] + 1) % N
         for _ in range(sight):
             close(conv(x, e), by_messages(conv, x, e))
+
+
+class Hidden(bases.Basis):
+    """Matrices that have fewer rows than x, for graphs that end in a loop."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def build(self, graph: Graph) -> bases.BoundBasis:
+        M = graph.M - int(graph.source[-1] == graph.target[-1])
+        none = torch.zeros(0, dtype=torch.long)
+        return explicit(1, M, graph.N, EdgeList(none, none, none, torch.zeros(0, dtype=graph.dtype)))
+
+
+def test_what_is_bound_to_a_graph_of_a_known_form_fits_x() -> None:
+    conv, x = BasisConv(P, Q, Hidden()).double(), draw(N, P)
+    for seed in range(3):
+        conv(x, torch.cat([edges(seed), torch.tensor([[0], [1]])], 1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"^basis: expected matrices with the {N} rows of x"):
+            conv(x, torch.cat([edges(3), torch.tensor([[1], [1]])], 1))
+
+
+def test_edges_that_know_their_sizes_are_of_another_form() -> None:
+    e, x = torch.randint(4, (2, E)), draw(N, P)
+    conv = BasisConv(P, Q, bases.Adjacency("mean"), order="a_first").double()
+    conv(x, e)
+    known = EdgeIndex(e.clone(), sparse_size=(N, 4))
+    close(conv(x, known), by_messages(conv, x, known))
+    assert conv(x, known).shape == (4, Q)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch says of itself that this is deprecated, and what it cannot follow
+def test_tracing_of_torchscript_is_refused_as_ever() -> None:
+    conv, x, e = BasisConv(P, Q, bases.Adjacency()).double(), draw(N, P), edges(0)
+    conv(x, e)
+    with pytest.raises(ValueError, match="expected"):
+        torch.jit.trace(lambda a, b: conv(a, b), (x, edges(1)), check_trace=False)
 
 
 def test_options_that_change_between_graphs_of_one_form() -> None:

@@ -1,7 +1,8 @@
 """What families made of families have in common."""
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +30,10 @@ class Composed(Basis):
         self.variance_gain = parts[0].variance_gain
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
 
-    @cached_property
-    def _parts(self) -> Sequence[Basis]:
-        """The same without the detour by `nn.Module.__getattr__`."""
-        return cast(Sequence[Basis], tuple(self.parts))
+    @property
+    def _parts(self) -> Iterable[Basis]:
+        """The same without the detour by `nn.Module.__getattr__`; others may stand in their place."""
+        return self._modules["parts"]._modules.values()  # type: ignore[union-attr, return-value]
 
     def complete(self, source: int, target: int, inner: int) -> None:
         for part in self._parts:
@@ -89,3 +90,18 @@ def check_bases(*parts: object) -> None:
 def within(part: Any, precedence: int) -> str:
     """A basis as it is written beside a sign: in brackets, where its own sign binds less."""
     return repr(part) if part.precedence >= precedence else f"({part!r})"
+
+
+# What was pickled earlier has these under the name of this file.
+_MOVED = {
+    **dict.fromkeys(("Concat", "BoundConcat"), "concat"),
+    **dict.fromkeys(("Product", "BoundProduct"), "product"),
+    **dict.fromkeys(("Mix", "BoundMix"), "mix"),
+    "Transpose": "transpose",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MOVED[name]}", __package__), name)

@@ -112,8 +112,9 @@ class Mix(Composed):
             reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
         try:
             C = real(coefficients, torch.float64)
-        except (TypeError, ValueError, RuntimeError):
-            reject("coefficients", f"numbers of shape (H, {basis.K})", repr(coefficients), "give rows of one length")
+        except (OverflowError, TypeError, ValueError, RuntimeError):
+            got, fix = repr(coefficients)[:200], "give rows of one length, of numbers in the range of float64"
+            reject("coefficients", f"numbers of shape (H, {basis.K})", got, fix)
         C = C.unsqueeze(0) if C.dim() == 1 else C
         if C.dim() != 2 or C.shape[1] != basis.K or not C.shape[0]:
             reject("coefficients", f"shape (H, {basis.K})", tuple(C.shape), f"one number for each matrix of {basis}")

@@ -68,7 +68,7 @@ class Compacted(Order):
         return Offer(tuple(one.sizes for one in found if one is not None), mixtures)
 
     def estimate(self, p: Problem, offer: Offer | None) -> Estimate:
-        if p.nnz >= 0:
+        if p.sparse_x:
             return self.refuse("x is sparse, and its rows are gathered as they are")
         if p.messages:
             return self.refuse(MESSAGES)

@@ -43,7 +43,7 @@ class Natively(Order):
             return self.refuse(f"{MESSAGES}, and it sends none")
         t = Tally(MACHINES[p.device], p.itemsize)
         operations, numbers, kernels, projects = offer
-        if p.nnz >= 0 and not projects:
+        if p.sparse_x and not projects:
             return self.refuse("x is sparse, and the kernel reads it whole")
         back = p.grad_theta or p.grad_x or p.grad_basis
         learns = p.learns and projects

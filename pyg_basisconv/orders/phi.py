@@ -21,7 +21,7 @@ class Phi(Order):
         return True if family.batch else None  # each graph of the batch has matrices of its own
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
-        if p.nnz >= 0:
+        if p.sparse_x:
             return self.refuse("x is sparse, and the operator is dense")
         if p.messages:
             return self.refuse(f"{MESSAGES}, and it sends none")

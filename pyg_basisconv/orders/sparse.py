@@ -16,7 +16,7 @@ class AFirst(Order):
     name, always = "a_first", True
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
-        if p.nnz >= 0 and not p.cached:
+        if p.sparse_x:
             return self.refuse("x is sparse, and its products with A would not be: only Theta first keeps it so")
         t = Tally(MACHINES[p.device], p.itemsize)
         wide, rows = p.B * p.P, p.B * p.N
