@@ -660,6 +660,8 @@ def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
     if isinstance(z, Tensor):
         return z
     like = next(z_k for z_k in z if z_k is not None)
+    if len(z) == 1:
+        return like.unsqueeze(0)  # no copy
     return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
 
 

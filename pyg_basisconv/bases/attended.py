@@ -48,7 +48,8 @@ class MemberByMember(BoundBasis):
     """Families whose `each` says it all: every member is evaluated for itself."""
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        return self.each(dense(z)).sum(0)
+        y = self.each(dense(z))
+        return y.squeeze(0) if self.K == 1 else y.sum(0)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
