@@ -575,8 +575,7 @@ class ListedEdges(TypedEdges):
 
     @property
     def T(self) -> "ListedEdges":
-        turned = [List(kind, target, source, weight) for kind, source, target, weight in self.lists]
-        return ListedEdges(self.K, self.N, self.M, turned, self.dtype)
+        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
 
     @property
     def _written(self) -> TypedEdges:

@@ -23,7 +23,6 @@ from .costs import Problem
 from .errors import check_arguments, check_flags, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
-from .layouts import layout
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked
 from .portable import fixed_mode, portable
@@ -489,8 +488,8 @@ def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) 
     M = x.shape[-2]
     if basis.sized(M, None, None, None) not in ((M, None), (M, M)):
         return None
-    edges = layout(call.edge_index, layer.flow)
-    graph = read_graph(edges, *call[2:4], size=(M, M), dtype=x.dtype, device=x.device, seen=seen)
+    known = {"size": (M, M), "dtype": x.dtype, "device": x.device, "flow": layer.flow}
+    graph = read_graph(*call[1:4], **known, seen=seen)
     family = basis.on(graph)
     return partial(_in_one_step, step, family, None) if family.takes_rows and family.M == M else None
 

@@ -44,6 +44,7 @@ class Call(NamedTuple):
 
 
 Program = Callable[[Any, Call], Tensor]  # of the layer and a call
+Begin = Callable[[Any, Call, Witness | None], Program | None]  # see `Ways`
 
 
 class Ways(NamedTuple):
@@ -57,7 +58,14 @@ class Ways(NamedTuple):
 
     now: Callable[[], Any]
     later: Program
-    begin: Callable[[Any, Call, Witness | None], Program | None] | None = None
+    begin: Begin | None = None
+
+
+class Form(NamedTuple):
+    """What was found out about calls of one form, see `form`: the plan, and see `Ways`."""
+
+    plan: Any
+    begin: Begin | None
 
 
 class _Kept(NamedTuple):
@@ -75,7 +83,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
-        self.forms: dict[Hashable, Any] = {}  # what was found out about calls of some form, see `form`
+        self.forms: dict[Hashable, Form] = {}  # what was found out about calls of some form, see `form`
         self._met: dict[Hashable, bool] = {}  # keys of calls that were not kept
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
@@ -201,13 +209,6 @@ def glance(layer: Any, call: Call) -> Hashable | None:
             return None
         key.append((i, seen))
     return tuple(key)
-
-
-class Form(NamedTuple):
-    """What was found out about calls of one form, see `form`: the plan, and see `Ways`."""
-
-    plan: Any
-    begin: Callable[[Any, Call, Witness | None], Program | None] | None
 
 
 def form(layer: Any, key: Any, call: Call) -> Hashable | None:
