@@ -18,12 +18,12 @@ run: .venv/examples
 # One torch thread per worker: the tests are many and small. What is compiled has a twin in torch, which is tested alone.
 test: lint
 	$(PYTEST)
-	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/test_scored_kernels.py tests/test_backends.py
+	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/kernels/test_scored.py tests/kernels/test_backends.py
 
 # What they concern, with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of
 # their own. That is what says so, and what takes it from a file that the tests share.
-ON_SPARSE = $(shell grep -lE 'SparseTensor|torch_sparse|TORCH_SPARSE|PYG_LIB' tests/test_*.py) \
-	$(wildcard tests/test_convert*.py) tests/test_contract.py tests/test_fuzz.py tests/test_benchmarks.py
+ON_SPARSE = $(shell grep -rlE 'SparseTensor|torch_sparse|TORCH_SPARSE|PYG_LIB' tests --include="test_*.py") \
+	$(wildcard tests/convert/test_*.py) tests/bases/test_contract.py tests/fuzz/test_fuzz.py tests/benchmarks/test_benchmarks.py
 test-sparse: .venv/sparse
 	PYTHONPATH=$(SPARSE) $(PYTEST) $(sort $(ON_SPARSE))
 
@@ -36,7 +36,7 @@ test-sanitized: .venv/test
 		LDFLAGS='-fsanitize=address,undefined' $(CURDIR)/$(BIN)/python setup.py --quiet build_ext --inplace
 	cd $(SANITIZED) && ASAN_OPTIONS=detect_leaks=0 BASISCONV_KERNELS=compiled OMP_NUM_THREADS=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
-		$(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_compiled_*.py
+		$(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels/test_compiled_*.py
 
 # A wheel with the compiled kernels, and the README's blocks with what it installs in an empty environment.
 wheel: .venv/test

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import grid_oracle as grids
-import oracle
 import torch
-import walk_oracle as kg
-from oracle import Graph
 from torch import Tensor
 
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis
+from tests import oracle
+from tests.bases.grids import oracle as grids
+from tests.oracle import Graph
+from tests.walks import oracle as kg
 
 
 def graph(M: int = 6, N: int | None = None, E: int = 14, seed: int = 0, **kwargs) -> Graph:

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import oracle
 import torch
-from oracle import Graph
 from torch import Tensor
 from torch.autograd import grad
 from torch.testing import assert_close
@@ -14,6 +12,8 @@ from torch_geometric.typing import SparseTensor
 
 from pyg_basisconv import BasisConv, theta as thetas
 from pyg_basisconv.bases import Basis, BoundBasis
+from tests import oracle
+from tests.oracle import Graph
 
 DOUBLE = torch.float64
 ORDERS = ("auto", "a_first", "theta_first", "phi")

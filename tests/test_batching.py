@@ -6,10 +6,7 @@ import pickle
 
 import pytest
 import torch
-from cases import CASES
-from contract import DOUBLE, bind, close, draw, make
 from hypothesis import given, settings, strategies as st
-from test_properties import graphs
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -24,6 +21,9 @@ from pyg_basisconv.bases.product import BoundProduct
 from pyg_basisconv.bases.walked import BoundWalks
 from pyg_basisconv.batching import block_diagonal
 from pyg_basisconv.bound import SharedEdges
+from tests.bases.test_properties import graphs
+from tests.cases import CASES
+from tests.contract import DOUBLE, bind, close, draw, make
 
 STRUCTURED = (BoundPolynomial, BoundConcat, BoundProduct, BoundMix, BoundWalks, BoundIdentity, SharedEdges)
 # One of each class of basis, and of what it is made of: the last, with all the graphs that there are for it.

@@ -3,17 +3,17 @@
 import gc
 from collections.abc import Callable
 
-import oracle
 import pytest
 import torch
-from contract import DOUBLE, close, draw
-from oracle import Graph
 from torch import Tensor
 from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, bases, graph, reading, sparse, theta
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.edge_set import EdgeSet
+from tests import oracle
+from tests.contract import DOUBLE, close, draw
+from tests.oracle import Graph
 
 CACHES = {name: value for name, value in vars(reading).items() if isinstance(value, IdentityCache)}
 

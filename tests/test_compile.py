@@ -7,12 +7,8 @@ import pickle
 import subprocess
 import sys
 
-import attention_cases
-import contract
 import pytest
 import torch
-from cases import CASES
-from test_contract import FORMS
 from torch import nn
 from torch._dynamo.utils import counters
 from torch.testing import assert_close
@@ -22,6 +18,10 @@ from torch_geometric.nn import GATConv, GCNConv, RGCNConv
 
 from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms, theta
 from pyg_basisconv.convert import convert
+from tests import contract
+from tests.bases.test_contract import FORMS
+from tests.cases import CASES
+from tests.mechanisms import cases as attention_cases
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 

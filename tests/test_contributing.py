@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-import attention_oracle
 import pytest
 
 from pyg_basisconv.convert import registry
+from tests.mechanisms import oracle as attention_oracle
 
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SECTIONS = {

@@ -4,16 +4,15 @@ import copy
 import pickle
 from collections.abc import Callable
 
-import cases
-import oracle
 import pytest
 import torch
-from contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors, widths
 from torch import Tensor
 from torch.autograd import grad, gradcheck, gradgradcheck
 from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, bases, theta
+from tests import cases, oracle
+from tests.contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, layers, make, take, tensors, widths
 
 BIPARTITE = bases.Identity() + bases.Adjacency("mean") + bases.Degree()
 

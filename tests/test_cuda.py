@@ -1,14 +1,14 @@
 """The contract on a GPU."""
 
-import oracle
 import pytest
 import torch
-from cases import CASES
-from contract import DOUBLE, ORDERS, call, draw, expected, layers, tensors
 from torch.autograd import grad
 from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, bases
+from tests import oracle
+from tests.cases import CASES
+from tests.contract import DOUBLE, ORDERS, call, draw, expected, layers, tensors
 
 pytestmark = pytest.mark.cuda
 

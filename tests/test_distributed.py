@@ -15,7 +15,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch_geometric.distributed as partitioned
-from processes import TIMEOUT, together, two
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -30,6 +29,7 @@ from examples import distributed
 from examples.distributed import Shards, Training, arguments, main, planted, processes, sampled
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Additive
+from tests.processes import TIMEOUT, together, two
 
 SMALL = ["--nodes", "300", "--hidden", "8", "--batch-size", "40", "--device", "cpu"]
 

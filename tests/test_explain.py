@@ -10,15 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import attention_oracle
-import cases
-import oracle
 import pytest
 import torch
 import torch_geometric.nn as pyg
-import walk_oracle
-from contract import DOUBLE, call, close, draw, expected, make, take, tensors
-from oracle import Graph
 from torch import Tensor, nn
 from torch.autograd import grad
 from torch_geometric.explain import AttentionExplainer, CaptumExplainer, Explainer, GNNExplainer, PGExplainer
@@ -29,6 +23,11 @@ from pyg_basisconv.bases import Basis, BoundBasis
 from pyg_basisconv.basis import EdgeList
 from pyg_basisconv.convert import convert
 from pyg_basisconv.mechanisms import Additive, Dot, Edge
+from tests import cases, oracle
+from tests.contract import DOUBLE, call, close, draw, expected, make, take, tensors
+from tests.mechanisms import oracle as attention_oracle
+from tests.oracle import Graph
+from tests.walks import oracle as walk_oracle
 
 PATHS = ("auto", "a_first", "theta_first", "message")
 ZERO = torch.zeros((), dtype=DOUBLE)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from cases import graph
-from contract import close, draw
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 from torch_geometric import nn as pyg
 
 from pyg_basisconv import BasisConv, GridConv, bases, convert, theta
 from pyg_basisconv.mechanisms import MLP, Additive, Dot
+from tests.cases import graph
+from tests.contract import close, draw
 
 SIZES = ((9, 30), (5, 7))  # others than those of the example
 

@@ -5,10 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import contract
 import pytest
 import torch
-from cases import CASES
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.masked import masked_tensor
@@ -21,6 +19,8 @@ from pyg_basisconv.bases import BoundBasis
 from pyg_basisconv.convert import convert
 from pyg_basisconv.expressions import read
 from pyg_basisconv.walks import parse
+from tests import contract
+from tests.cases import CASES
 
 DOUBLE = torch.float64
 

@@ -1,10 +1,7 @@
 """Transforms of torch.func, forward-mode derivatives, and derivatives of derivatives, for every kind of basis."""
 
-import attention_cases
 import pytest
 import torch
-from cases import CASES, typed
-from contract import call, close, draw, make, tensors
 from torch import Tensor
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch.autograd.functional import jvp as double_vjp
@@ -12,6 +9,9 @@ from torch.func import functional_call, grad as func_grad, hessian, jacrev, jvp,
 
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.bases import attended
+from tests.cases import CASES, typed
+from tests.contract import call, close, draw, make, tensors
+from tests.mechanisms import cases as attention_cases
 
 FIRST: dict[str, str] = {}  # one graph for each family
 for _name, _case in CASES.items():

@@ -8,13 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import oracle
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_geometric.transforms as T
 from hypothesis import given, settings, strategies as st
-from test_cache import CACHES
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch_geometric import EdgeIndex
@@ -34,6 +32,8 @@ from torch_geometric.utils import get_laplacian, to_dense_adj, trim_to_layer
 
 from benchmarks import __main__ as command
 from pyg_basisconv import BasisConv, bases, convert
+from tests import oracle
+from tests.test_cache import CACHES
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib' installation:UserWarning"),

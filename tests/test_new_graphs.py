@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import DOUBLE, close, draw
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
@@ -18,6 +17,7 @@ from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists
 from pyg_basisconv.kernels.lists import List
+from tests.contract import DOUBLE, close, draw
 
 N, E, P, Q, R = 9, 30, 4, 3, 3
 NORMS = (None, "sym", "mean", "rw")

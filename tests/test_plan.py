@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 
-import cases
 import pytest
 import torch
-from contract import THETAS, close, draw, make, take, tensors
 from torch import Tensor
 
 from pyg_basisconv import BasisConv, bases, theta
@@ -17,6 +15,8 @@ from pyg_basisconv.orders import ORDERS, Contracted, Order
 from pyg_basisconv.orders.compacted import Compaction, Offer
 from pyg_basisconv.orders.mixed import Mixing
 from pyg_basisconv.plan import Plan, plan
+from tests import cases
+from tests.contract import THETAS, close, draw, make, take, tensors
 
 
 def problem(**changes) -> Problem:

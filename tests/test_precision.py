@@ -3,16 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import attention_cases
-import cases
-import oracle
 import pytest
 import torch
-from contract import DOUBLE, THETAS, conv_dtype, expected, make, take, tensors
 from torch import Tensor
 from torch.autograd import grad
 
 from pyg_basisconv import BasisConv, bases
+from tests import cases, oracle
+from tests.contract import DOUBLE, THETAS, conv_dtype, expected, make, take, tensors
+from tests.mechanisms import cases as attention_cases
 
 LOWS = (torch.bfloat16, torch.float16)
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]

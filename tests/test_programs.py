@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES
-from contract import DOUBLE, bind, close, draw
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 from torch.func import functional_call
@@ -29,6 +27,8 @@ import pyg_basisconv
 from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, reading, theta
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.convert.attention import weigh
+from tests.cases import CASES
+from tests.contract import DOUBLE, bind, close, draw
 
 N, E, P, Q = 9, 30, 4, 3
 BASES: dict[str, Callable[[], bases.Basis]] = {

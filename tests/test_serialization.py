@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from cases import CASES
-from contract import THETAS, call, close, draw, make, widths
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.testing import assert_close
@@ -21,6 +19,8 @@ from pyg_basisconv.mechanisms import MLP, Additive, Biaffine, Dot, Edge, Relativ
 from pyg_basisconv.serialization import PLAIN
 from pyg_basisconv.verify import OPTIONS, N, P, features, graph, layer
 from pyg_basisconv.walks import Vocabulary, parse
+from tests.cases import CASES
+from tests.contract import THETAS, call, close, draw, make, widths
 
 # One of each class of basis, and of what it is made of.
 KINDS = list({repr([type(part) for part in case.basis().modules()]): name for name, case in CASES.items()}.values())

@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 import torch_geometric.transforms as T
-from conversion import agree
 from torch import Tensor
 from torch.testing import assert_close
 from torch_geometric.data import Data
@@ -21,6 +20,7 @@ from pyg_basisconv.mechanisms import MLP, Dot
 from pyg_basisconv.theta import LowRank
 from pyg_basisconv.verify import ATTENTION, OPTIONS, Case, N, P, Q, attending, drawn, features, forget, graph, layer
 from pyg_basisconv.verify.heads import WEIGHTS, R, called, extras
+from tests.convert.conversion import agree
 
 torch_sparse = pytest.importorskip("torch_sparse")
 SparseTensor = torch_sparse.SparseTensor

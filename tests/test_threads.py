@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Event, Thread
 from typing import Any
 
-import contract
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from pyg_basisconv.content import Content
 from pyg_basisconv.entries import Entries
 from pyg_basisconv.mechanisms.base import Mechanism, Sizes, node_score
 from pyg_basisconv.portable import fixed_mode, portable
+from tests import contract
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
 BASES = {"graph": lambda: bases.Adjacency(), "attention": lambda: bases.Attention(2, mechanisms.Dot(4))}

@@ -1,0 +1,48 @@
+"""The contract over the registry."""
+
+import pytest
+
+from tests.cases import BIPARTITE, CASES, SQUARE
+from tests.contract import CHECKS, bind
+
+# The algebra is tested on every graph; what follows from it, or is the kernels' alone, on one of each kind.
+ALGEBRA = ("members", "written_out", "adjoint", "orders", "gradients")
+DIFFICULT = tuple({*SQUARE, *BIPARTITE} - {"random"})
+PLAIN = [name for name in CASES if not name.endswith(DIFFICULT)]
+SPARSE = ["Edges(1)-random", "Edges(1)-none", "Edges(1)-no-node", "Edges(3)-typed", "Edges(3)-shared", "Sum-random"]
+
+# Kinds of parameter, views of x and modes meet what a family is bound to: each form of it, and grids in several ways.
+FORMS = [
+    *("Edges(1)-random", "Edges(1)-no-node", "Edges(3)-typed", "Edges(3)-shared", "Adjacency-ones", "Identity-random"),
+    *("Powers(4)-random", "Wavelets(3)-random", "Diffusion(3)-random", "Mix-random", "Product-random", "Walks-steps"),
+    *("Causal-random", "Complete-random", "Shifts-random", "Window(2,3,mean)-random", "Window(2,3,replicate)-random"),
+    *("Window(sites)-random", "Group(S3)-random", "Group(C2,window)-random", "Relations(3)-typed-ones"),
+]
+PLAIN_FORMS = [name for name in FORMS if name in PLAIN]
+WHERE = {
+    "sparse_features": SPARSE,
+    "thetas": FORMS,
+    "strides": PLAIN_FORMS,
+    "inference": PLAIN_FORMS,
+    **dict.fromkeys(ALGEBRA, CASES),
+}
+PAIRS = [
+    (case, check)
+    for case in CASES
+    for check in CHECKS
+    if case in WHERE.get(check, PLAIN)
+    if check != "permutation" or "positions" not in CASES[case].marks
+]
+
+
+@pytest.mark.parametrize(("case", "check"), PAIRS, ids=[f"{check}-{case}" for case, check in PAIRS])
+def test_contract(case: str, check: str) -> None:
+    c = CASES[case]
+    CHECKS[check](c.basis(), c.graph(), c.matrices)
+
+
+def test_parameters_meet_every_form() -> None:
+    def form(name: str) -> str:
+        return type(bind(CASES[name].basis(), CASES[name].graph())).__name__
+
+    assert set(map(form, FORMS)) == set(map(form, CASES))

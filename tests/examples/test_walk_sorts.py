@@ -1,0 +1,273 @@
+"""The example of walk sorts: its tasks, what its models may see, what they compute, and its command line."""
+
+import os
+from pathlib import Path
+
+import pytest
+import scipy.sparse
+import torch
+import torch_geometric.datasets
+from torch import nn
+from torch_geometric.data import HeteroData
+
+from examples.knowledge import FILES, load
+from examples.walk_sorts import MODELS, STEPS, Case, Ridge, Shared, WalkModel, compare, fit, learn, main, solve, table
+from pyg_basisconv import load_walks
+
+DATA = Path(os.environ.get("BASISCONV_DATA", "datasets"))
+GENRE, NETFLIX = "/film/film/genre", "/media_common/netflix_genre/titles"
+
+
+@pytest.fixture(scope="module")
+def films():
+    return load("films", Path("nowhere"))
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def refuse(self) -> None:
+        raise OSError("no route to host")
+
+    for name in ("FB15k_237", "DBLP"):
+        monkeypatch.setattr(getattr(torch_geometric.datasets, name), "download", refuse)
+
+
+def made_up(root: Path, sort: str = "played.^played") -> Path:
+    """A graph in the three files of FB15k-237, of 30 films in two genres with an actor for each, and its sorts."""
+    facts = []
+    for i in range(30):
+        facts += [(f"/m/f{29 - i:02}", GENRE, f"/m/g{i % 2}"), (f"/m/f{29 - i:02}", "played", f"/m/a{i % 2}")]
+    facts += [("/m/g0", NETFLIX, "/m/f00"), ("/m/a0", "knows", "/m/a1")]
+    raw = root / "FB15k-237" / "raw"
+    raw.mkdir(parents=True)
+    for file, part in zip(FILES["FB15k-237"], (facts[:40], facts[40:50], facts[50:]), strict=True):
+        (raw / file).write_text("".join("\t".join(fact) + "\n" for fact in part))
+    config = root / "walks.toml"
+    names = ", ".join(f'"FB15k-237/raw/{file}"' for file in FILES["FB15k-237"])
+    config.write_text(f'[graph]\ntriples = [{names}]\n[sorts]\nactors = "{sort}"\n[walks]\nnorm = "sym"\n')
+    return config
+
+
+def test_fb15k_237_is_read_as_pyg_numbers_it_and_without_what_tells_the_genres(tmp_path):
+    task = load("FB15k-237", tmp_path, made_up(tmp_path))
+    k = task.knowledge
+    assert [k.identifiers[i] for i in task.items] == [f"/m/f{i:02}" for i in range(30)]
+    assert task.classes == ["/m/g0", "/m/g1"]
+    assert torch.equal(task.y.argmax(1), (torch.arange(30) + 1) % 2)
+    assert {k.relations.names[i] for i in k.edge_type.unique()} == {"played", "knows"}
+    assert k.edge_index.shape[1] == 31
+    assert sorted(p.name for p in (tmp_path / "FB15k-237").iterdir()) == ["raw"]  # left as it was
+
+
+@pytest.mark.parametrize("sort", [f"<{GENRE}>.^<{GENRE}>", f"played.^played|^<{NETFLIX}>.<{NETFLIX}>"])
+def test_no_sort_may_ask_for_the_genres(sort, tmp_path, capsys):
+    config = made_up(tmp_path, sort)
+    with pytest.raises(SystemExit):
+        main(["--root", str(tmp_path), "--config", str(config)])
+    assert "tells the classes" in capsys.readouterr().err
+
+
+def test_a_configuration_of_other_triples_is_refused(tmp_path):
+    config = made_up(tmp_path)
+    config.write_text(config.read_text().replace(', "FB15k-237/raw/test.txt"', ""))
+    with pytest.raises(ValueError, match="not that of FB15k_237"):
+        load("FB15k-237", tmp_path, config)
+
+
+def test_the_split(films):
+    parts = films.split(3)
+    assert [len(part) for part in parts] == [19, 7, 7]
+    assert torch.equal(torch.cat(parts).sort()[0], torch.arange(33))
+    assert not torch.equal(parts[0], films.split(4)[0])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_the_test_items_are_is_not_seen(name, films):
+    """Nor by way of the choice: the labels of the test change, and no score does."""
+    found = []
+    for turned in (False, True):
+        task = films._replace(y=films.y.clone())
+        case = Case(task, 1, Shared(task))
+        if turned:
+            task.y[case.test] = 1 - task.y[case.test]
+        found.append(MODELS[name](case))
+    assert found[0].shape == films.y.shape
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+def test_what_the_validation_items_are_only_chooses_the_step(films):
+    shared = Shared(films)
+    case = Case(films, 0, shared)
+    steps = [x for _, x in learn(shared.walks[:, case.train][:, :, case.train], case.known)]
+    for turned in (False, True):
+        task = films._replace(y=films.y.clone())
+        if turned:
+            task.y[case.validation] = 1 - task.y[case.validation]
+        x = fit(Case(task, 0, shared)).x
+        outside = torch.ones(len(x), dtype=torch.bool)
+        outside[films.items[case.train]] = False
+        assert x[outside].count_nonzero() == 0
+        assert any(torch.equal(x[films.items[case.train]], step) for step in steps)
+
+
+def test_errors_of_leaving_out_are_what_leaving_out_gives():
+    torch.manual_seed(0)
+    A, rest = torch.rand(3, 12, 12, dtype=torch.float64), torch.randn(12, 2, dtype=torch.float64)
+    weights = Ridge(torch.tensor([0.2, 0.7, 0.1], dtype=torch.float64), torch.tensor(3.0, dtype=torch.float64))
+    _, errors = solve(A, weights, rest)
+    total = torch.tensordot(weights.c, A, 1)
+    for i in range(12):
+        others = torch.arange(12) != i
+        system = total[others][:, others].t() + 3 * torch.eye(11, dtype=torch.float64)
+        prediction = total[others, i] @ torch.linalg.solve(system, rest[others])
+        torch.testing.assert_close(errors[i], rest[i] - prediction)
+
+
+def test_the_weights_of_sorts_are_learnt():
+    """A sort that leads to items of the same class counts for more than one that leads anywhere."""
+    torch.manual_seed(0)
+    y = nn.functional.one_hot(torch.arange(40) % 2).float()
+    noise = (torch.rand(40, 40) < 0.2).float()
+    *_, (weights, _) = learn(torch.stack([y @ y.t() / 20, noise @ noise.t() / 8]), y)
+    assert STEPS >= 10
+    assert weights.c[0] > 5 * weights.c[1]
+
+
+def test_the_model_is_the_formula(films):
+    case = Case(films, 0, Shared(films))
+    model = fit(case)
+    assert isinstance(model, WalkModel)
+    c, b = model.conv.theta.mix[0], model.conv.bias
+    torch.testing.assert_close(b, case.known.mean(0))
+    expected = b + torch.einsum("k,kmn,mc->nc", c, case.shared.walks, model.x[films.items])
+    torch.testing.assert_close(model(), expected)
+
+
+def test_features_of_the_baselines(films):
+    shared = Shared(films)
+    case = Case(films, 0, shared)
+    k = films.knowledge
+    neighbours = shared.neighbours
+    assert scipy.sparse.issparse(neighbours)
+    assert neighbours.max() == 1
+    assert (neighbours > 0).sum(0).min() >= 2
+    place = [k.entities[i] for i in films.items].index("Star Trek")
+    inside = (k.edge_index == films.items[place]).any(0)
+    assert neighbours[place].sum() <= int(inside.sum())
+    known = torch.from_numpy(shared.known_by_walks(case).toarray()).view(33, k.basis.K, -1)
+    A = shared.walks.double()
+    for n in range(0, 33, 5):
+        seen = [int(m) for m in case.train if m != n]
+        for i in range(k.basis.K):
+            weights = A[i, seen, n]
+            expected = weights @ films.y[seen].double() / weights.sum().clamp(min=1e-12)
+            torch.testing.assert_close(known[n, i], expected, rtol=1e-5, atol=1e-6)
+
+
+def authors() -> HeteroData:
+    """A small world with the node and edge types of DBLP; papers of field f are at conference f."""
+    torch.manual_seed(0)
+    data, field, number = HeteroData(), torch.arange(40) % 4, torch.arange(120)
+    data["author"].x, data["author"].y = torch.rand(40, 3), field
+    data["paper"].x, data["term"].x = torch.rand(120, 3), torch.rand(10, 3)
+    data["conference"].num_nodes = 4
+    pairs = {
+        ("author", "paper"): torch.stack([torch.cat([number, number + 4]) % 40, number.repeat(2)]),
+        ("paper", "term"): torch.stack([number, torch.randint(10, (120,))]),
+        ("paper", "conference"): torch.stack([number, number % 4]),
+    }
+    for (source, target), edges in pairs.items():
+        data[source, "to", target].edge_index = edges
+        data[target, "to", source].edge_index = edges.flip(0)
+    return data
+
+
+def test_dblp(tmp_path, monkeypatch):
+    raw = tmp_path / "DBLP" / "raw"
+    raw.mkdir(parents=True)
+    for file in FILES["DBLP"]:
+        (raw / file).touch()
+    data = authors()
+
+    class DBLP:
+        def __init__(self, root, transform=None, pre_transform=None, force_reload=False):
+            assert Path(root, "raw", "labels.npy").exists()
+
+        def __getitem__(self, i):
+            return data
+
+    monkeypatch.setattr(torch_geometric.datasets, "DBLP", DBLP)
+    task = load("DBLP", tmp_path)
+    assert torch.equal(task.items, torch.arange(40))
+    assert torch.equal(task.y.argmax(1), data["author"].y)
+    assert task.knowledge.basis.names == ("papers", "conferences", "terms")
+    conferences = Shared(task).walks[1]
+    same = data["author"].y[:, None] == data["author"].y
+    torch.testing.assert_close(conferences, same.float() / 10)  # as many walks to each of the ten of the field
+    found = compare(task, 2, 1.0)
+    assert min(run.test for run in found["BasisConv, bases.Walks"]) > 0.99
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_without_data_and_network_one_line_says_so_and_the_films_are_taken(name, tmp_path, capsys, offline):
+    main(["--dataset", name, "--root", str(tmp_path), "--seeds", "1"])
+    shown = capsys.readouterr().out
+    assert "no route to host" in shown
+    assert f"{name} lacks" in shown
+    assert "films: 192 nodes" in shown
+    assert all(title in shown for title in MODELS)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_download_is_kept(tmp_path, monkeypatch):
+    config = made_up(tmp_path / "there")
+
+    def download(self) -> None:
+        for file in FILES["FB15k-237"]:
+            Path(self.raw_dir, file).write_bytes((tmp_path / "there" / "FB15k-237" / "raw" / file).read_bytes())
+
+    monkeypatch.setattr(torch_geometric.datasets.FB15k_237, "download", download)
+    assert len(load("FB15k-237", tmp_path, config).items) == 30
+    assert sorted(p.name for p in (tmp_path / "FB15k-237" / "raw").iterdir()) == sorted(FILES["FB15k-237"])
+
+
+def test_walks_tell_more_of_the_films_than_frequencies(films):
+    runs = compare(films, 3, 1.0)
+    mean = {name: sum(run.test for run in found) / 3 for name, found in runs.items()}
+    assert mean["BasisConv, bases.Walks"] > mean["class frequencies"] + 0.2
+    assert table(runs).row_count == len(MODELS)
+
+
+def test_the_clock_leaves_out_seeds_but_the_first(films):
+    assert {len(found) for found in compare(films, 3, 0.0).values()} == {1}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--seeds 0", "at least 1"),
+        ("--minutes -1", "at least 0"),
+        ("--dataset flims", "invalid choice"),
+        ("--dataset films --config nowhere.toml", "nowhere.toml"),
+    ],
+)
+def test_what_is_wrong_is_said(arguments, said, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not (DATA / "FB15k-237" / "raw").is_dir(), reason="BASISCONV_DATA holds no FB15k-237")
+def test_fb15k_237():
+    task = load("FB15k-237", DATA)
+    assert task.y.shape == (1885, 20)
+    assert task.y[:, 0].sum() == 1097  # dramas
+    assert len(task.knowledge.relations.names) == 237
+    case = Case(task, 0, Shared(task))
+    scores = MODELS["BasisConv, bases.Walks"](case)
+    assert case.precision(scores, case.test) > 0.49
+
+
+def test_the_configurations_are_there_for_the_command_line():
+    assert load_walks(Path(__file__).parents[2] / "datasets" / "films.toml").basis.K == 8

@@ -1,0 +1,290 @@
+"""The two products: values, derivatives, dtypes, edges of the domain, and what they allocate."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from pyg_basisconv import BasisConv, bases
+from pyg_basisconv.kernels import Affine, Meetings, Pattern, affine, gather_matmul, sddmm, spmm, tiled
+from tests.contract import DOUBLE, close, draw
+
+SHAPES = {
+    # M, N, E
+    "square": (5, 5, 12),
+    "tall": (9, 2, 12),
+    "wide": (2, 9, 12),
+    "no edges": (3, 4, 0),
+    "one": (1, 1, 1),
+    "more edges than places": (2, 2, 50),
+    "no sources": (0, 3, 0),
+    "no targets": (3, 0, 0),
+    "nothing": (0, 0, 0),
+}
+WIDTHS = (0, 1, 3, 8, 9, 40)
+
+
+def pattern(M: int, N: int, E: int, sort: str = "no") -> Pattern:
+    generator = torch.Generator().manual_seed(M + N + E)
+    source = torch.randint(max(M, 1), (E,), generator=generator)
+    target = torch.randint(max(N, 1), (E,), generator=generator)
+    if sort == "target":
+        target = target.sort().values
+    if sort == "source":
+        source = source.sort().values
+    return Pattern(source, target, M, N)
+
+
+def by_target(p: Pattern) -> tuple[Tensor, Tensor]:
+    order = torch.sort(p.target.long(), stable=True).indices
+    return p.source.long()[order], p.target.long()[order]
+
+
+@pytest.mark.parametrize("sort", ["no", "target", "source"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products(shape: str, sort: str) -> None:
+    M, N, E = SHAPES[shape]
+    p = pattern(M, N, E, sort)
+    source, target = by_target(p)
+    for dtype in (DOUBLE, torch.float32, torch.bfloat16, torch.float16):
+        tolerance = {DOUBLE: 1e-12, torch.float32: 1e-5}.get(dtype, 5e-2)
+        for W in WIDTHS:
+            x, y = (draw(n, W).to(dtype).requires_grad_() for n in (M, N))
+            weight = draw(E, seed=2).to(dtype).requires_grad_()
+            wide_x, wide_y, wide_weight = (t.detach().double().requires_grad_() for t in (x, y, weight))
+            for w, wide_w in ((None, torch.ones(E, dtype=DOUBLE)), (weight, wide_weight)):
+                A = torch.zeros(M, N, dtype=DOUBLE).index_put((source, target), wide_w, accumulate=True)
+                result, reference = spmm(x, w, p), A.t() @ wide_x
+                assert result.dtype == dtype
+                assert result.shape == (N, W)
+                assert_close(result.double(), reference, rtol=tolerance, atol=tolerance)
+                leaves, wide_leaves = ([x], [wide_x]) if w is None else ([x, weight], [wide_x, wide_weight])
+                for a, b in zip(grad(result.sum(), leaves), grad(reference.sum(), wide_leaves), strict=True):
+                    assert a.dtype == dtype
+                    assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+            result, reference = sddmm(x, y, p), (wide_x[source] * wide_y[target]).sum(-1)
+            assert_close(result.double(), reference, rtol=tolerance, atol=tolerance)
+            for a, b in zip(grad(result.sum(), [x, y]), grad(reference.sum(), [wide_x, wide_y]), strict=True):
+                assert_close(a.double(), b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", ["square", "tall", "more edges than places"])
+def test_derivatives(shape: str) -> None:
+    p = pattern(*SHAPES[shape][:2], 7)
+    x, y = draw(p.M, 2).requires_grad_(), draw(p.N, 2, seed=1).requires_grad_()
+    weight = draw(7, seed=2).requires_grad_()
+    for f, inputs in ((lambda x, w: spmm(x, w, p), (x, weight)), (lambda x, y: sddmm(x, y, p), (x, y))):
+        gradcheck(f, inputs)
+        gradgradcheck(f, inputs)
+
+
+def test_only_what_is_asked_for() -> None:
+    """A gradient of one factor alone, and fixed weights that come in both orders."""
+    p = pattern(*SHAPES["square"])
+    x, weight = draw(5, 3), draw(12)
+    (only_weight,) = grad(spmm(x, w := weight.clone().requires_grad_(), p).square().sum(), w)
+    (only_x,) = grad(spmm(leaf := x.clone().requires_grad_(), weight, p).square().sum(), leaf)
+    # by_target position -> entry -> by_source position
+    entry = (
+        weight if p.by_target.order is None else torch.empty(12, dtype=DOUBLE).index_put((p.by_target.order,), weight)
+    )
+    t_weight = entry if p.by_source.order is None else entry[p.by_source.order]
+    (given,) = grad(spmm(leaf, weight, p, t_weight).square().sum(), leaf)
+    both = grad(spmm(leaf, w, p).square().sum(), [leaf, w])
+    for a, b in ((only_x, both[0]), (given, both[0]), (only_weight, both[1])):
+        close(a, b)
+
+
+@pytest.mark.parametrize("op", ["spmm", "sddmm"])
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+def test_opcheck(op: str, dtype: torch.dtype) -> None:
+    """Registered as torch asks: schema, fake tensors, autograd, tracing."""
+    p = pattern(*SHAPES["square"])
+    captured = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func.namespace == "basisconv":
+                captured.append((func, args))
+            return func(*args, **(kwargs or {}))
+
+    x, y, weight = (draw(n).to(dtype) for n in (5, 5, 12))
+    x, y = x[:, None].expand(5, 3), y[:, None].expand(5, 3)
+    leaves = [t.clone().requires_grad_() for t in (x, y, weight)]
+    operator = getattr(torch.ops.basisconv, op).default
+    with Record():
+        if op == "spmm":
+            arguments = [(leaves[0], leaves[2], None, p.both_ways_and_across), (x, None, None, p.one_way)]
+        else:
+            arguments = [(leaves[0], leaves[1], p.both_ways_and_across)]
+    for a in arguments:
+        torch.library.opcheck(operator, a)
+
+
+def test_transposed_pattern() -> None:
+    p = pattern(*SHAPES["tall"])
+    x = draw(2, 3)
+    A = torch.zeros(9, 2, dtype=DOUBLE).index_put(
+        (p.source.long(), p.target.long()), torch.ones(12, dtype=DOUBLE), True
+    )
+    for fresh in (True, False):
+        close(spmm(x, None, p.T if fresh else pattern(*SHAPES["tall"]).T), A @ x)
+        assert torch.equal(p.T.T.by_target.other, p.by_target.other)
+    assert p.E == 12
+
+
+class Largest(TorchDispatchMode):
+    """The numbers in the largest tensor that any operation gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel, self.name = 0, ""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for t in tree_iter(result):
+            # Views of one number, expanded, take no room.
+            if isinstance(t, Tensor) and t.layout == torch.strided:
+                room = t.untyped_storage().nbytes() // t.element_size()
+                if min(t.numel(), room) > self.numel:
+                    self.numel, self.name = min(t.numel(), room), str(func)
+        return result
+
+
+N_NODES, N_EDGES, P, Q = 60, 3000, 16, 16
+
+
+def largest(conv: BasisConv, x: Tensor, edge_index: Tensor, weight: Tensor | None, types: Tensor | None) -> Largest:
+    with Largest() as mode:
+        conv(x, edge_index, weight, types).square().sum().backward()
+    return mode
+
+
+FAMILIES = {
+    "Adjacency": (lambda: bases.Adjacency("sym", True), "weight"),
+    "Edges(4) typed": (lambda: bases.Edges(4), "types"),
+    "Edges(4) shared": (lambda: bases.Edges(4), "shared"),
+    "Chebyshev(3)": (lambda: bases.Chebyshev(3), "weight"),
+    "Diffusion(2)": (lambda: bases.Diffusion(2), "weight"),
+    "sum and product": (lambda: bases.Identity() + bases.Powers(2) @ bases.Adjacency("rw"), "weight"),
+}
+
+
+# Sampled products of half precision, for weights that learn, go in chunks of constant size: tested below.
+@pytest.mark.parametrize(
+    ("dtype", "learnt"),
+    [(torch.float32, False), (torch.float32, True), (torch.float64, True), (torch.bfloat16, False)],
+    ids=["float32", "float32, learnt", "float64, learnt", "bfloat16"],
+)
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_of_size_edges_by_width(family: str, order: str, dtype: torch.dtype, learnt: bool) -> None:
+    """E x P or E x Q, forward or backward; the message path, beside it, makes it."""
+    make_basis, kind = FAMILIES[family]
+    edge_index = torch.randint(N_NODES, (2, N_EDGES))
+    types = torch.randint(4, (N_EDGES,)) if kind == "types" else None
+    weight = torch.rand((N_EDGES, 4) if kind == "shared" else (N_EDGES,), dtype=dtype, requires_grad=learnt)
+    x = torch.randn(N_NODES, P, dtype=dtype, requires_grad=True)
+    conv = BasisConv(P, Q, make_basis(), order=order).to(dtype)
+    # The largest things allowed: the indices and weights themselves.
+    assert (mode := largest(conv, x, edge_index, weight, types)).numel < N_EDGES * 12, mode.name
+    conv.fuse = False
+    assert largest(conv, x, edge_index, weight, types).numel >= N_EDGES * P
+
+
+def test_chunks_of_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch has no sampled product, the fallback goes in pieces."""
+    from pyg_basisconv.kernels import products
+
+    p = pattern(20, 20, 300)
+    x, y = draw(20, 8).bfloat16(), draw(20, 8, seed=1).bfloat16()
+    whole = sddmm(x, y, p)
+    monkeypatch.setattr(products, "_CHUNK", 80)
+    with Largest() as mode:
+        pieces = sddmm(x, y, p)
+    assert mode.numel <= 300
+    assert_close(pieces, whole, rtol=0, atol=0)
+
+
+def meetings(few: bool) -> Meetings:
+    """Five sources and four targets in three members; `few` leaves most places out, and a member without any."""
+    pairs = [[(0, 1)], [], [(4, 0)]] if few else [[(0, 1), (1, 0), (4, 3)], [(2, 2), (0, 0)], [(1, 1), (3, 3), (2, 0)]]
+    runs = [torch.tensor(member, dtype=torch.long).reshape(-1, 2).t().unbind(0) for member in pairs]
+    return Meetings(runs, 5, 4)
+
+
+@pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
+def test_products_by_their_definition(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiled, "_ROOM", {"cpu": 1})
+    met = meetings(few)
+    assert met.many is not few
+    x, weight = draw(2, 5, 3).requires_grad_(), draw(3, 3, 2, seed=1).requires_grad_()
+    A = torch.zeros(3, 5, 4, dtype=torch.float64)
+    for k, (source, target) in enumerate(met.runs):
+        for m, n in zip(source.tolist(), target.tolist(), strict=True):
+            A[k, m, n] = 1
+    expected = torch.einsum("kmn,bmp,kpq->bnq", A, x, weight)
+    y = gather_matmul(x, weight, met)
+    close(y, expected)
+    probe = draw(2, 4, 2, seed=2)
+    for a, b in zip(grad(y, [x, weight], probe), grad(expected, [x, weight], probe), strict=True):
+        close(a, b)
+    assert gradcheck(lambda x, w: gather_matmul(x, w, met), (x, weight))
+    assert gradgradcheck(lambda x, w: gather_matmul(x, w, met), (x, weight))
+    assert torch.equal(met.T.T.table, met.table)
+    close(gather_matmul(draw(4, 2), draw(3, 2, 3), met.T), torch.einsum("kmn,np,kpq->mq", A, draw(4, 2), draw(3, 2, 3)))
+
+
+def test_typed_edges_that_meet_once_are_gathered() -> None:
+    edge_index, edge_type = torch.tensor([[0, 1, 2, 1, 0], [1, 2, 0, 1, 2]]), torch.tensor([0, 0, 0, 1, 1])
+    bound = bases.Edges(2).bind(edge_index, edge_type=edge_type, dtype=torch.float64)
+    assert bound.meetings is not None
+    assert (bound.meetings.entries, bound.meetings.many) == (5, True)
+    conv, x = BasisConv(3, 2, bases.Edges(2)).double(), draw(3, 3)
+    results = {}
+    for order in ("compacted", "a_first"):
+        conv.order = order
+        results[order] = conv(x, edge_index, edge_type=edge_type)
+    close(results["compacted"], results["a_first"])
+    for edges, types, weight in (
+        (torch.cat([edge_index, edge_index[:, :1]], 1), torch.cat([edge_type, edge_type[:1]]), None),  # an edge twice
+        (torch.tensor([[0, 1, 2], [1, 1, 2]]), torch.tensor([0, 0, 1]), None),  # two sources of one target
+        (torch.tensor([[0, 0, 2], [0, 1, 2]]), torch.tensor([0, 0, 1]), None),  # two targets of one source
+        (edge_index, edge_type, torch.rand(5, dtype=torch.float64)),
+    ):
+        assert bases.Edges(2).bind(edges, weight, types, dtype=torch.float64).meetings is None
+
+
+@pytest.mark.parametrize("lead", [(), (2,)], ids=["rows", "batch"])
+@pytest.mark.parametrize("biases", ["all", "some", "none"])
+def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None:
+    torch.manual_seed(0)
+    shapes, scales = [(3, 4, 2), (3, 4, 2), (5, 4), (1, 4, 7)], (1.0, 0.5, 1.0, -2.0)
+    weights = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
+    widths = [s[0] * s[2] if len(s) == 3 else s[0] for s in shapes]
+    there = [biases == "all" or (biases == "some" and i % 2 == 0) for i in range(4)]
+    shifts = [
+        torch.randn(n, dtype=torch.float64).requires_grad_() if b else None for n, b in zip(widths, there, strict=True)
+    ]
+    x = torch.randn(*lead, 2, 4, dtype=torch.float64).requires_grad_()
+    leaves = [t for t in (x, *weights, *shifts) if t is not None]
+    maps = [Affine(*one) for one in zip(weights, shifts, scales, strict=True)]
+
+    def each() -> list[Tensor]:
+        found = []
+        for w, b, s in maps:
+            members = [w] if w.dim() == 2 else [member.t() for member in w]
+            y = torch.cat([x @ member.t() for member in members], -1)
+            found.append(s * (y if b is None else y + b))
+        return found
+
+    for found, expected in zip(affine(x, maps), each(), strict=True):
+        assert_close(found, expected)
+    with torch.no_grad():
+        for found, expected in zip(affine(x, maps), each(), strict=True):
+            assert_close(found, expected)
+    assert gradcheck(lambda *_: tuple(affine(x, maps)), leaves)
+    assert gradgradcheck(lambda *_: tuple(affine(x, maps)), leaves)

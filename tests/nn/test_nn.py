@@ -1,0 +1,894 @@
+"""Drop-in layers: PyG's own in every respect, and the same function."""
+
+import ast
+import copy
+import inspect
+import io
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch_geometric import seed_everything
+from torch_geometric.data import HeteroData
+from torch_geometric.explain import Explainer, GNNExplainer
+
+import pyg_basisconv.nn as drop_in
+from pyg_basisconv import BasisConv, GridConv, bases, convert, theta as thetas
+from pyg_basisconv.__main__ import main
+from pyg_basisconv.convert import registry
+from pyg_basisconv.convert.hypergraphs import Hyperedges
+from pyg_basisconv.convert.spellings import spellings
+from pyg_basisconv.nn import DropIn
+from pyg_basisconv.nn.live import Evaluator
+from pyg_basisconv.nn.refused import REFUSED
+from pyg_basisconv.verify import (
+    ATTENTION,
+    KNOWLEDGE,
+    LAYERS,
+    OPTIONS,
+    Case,
+    N,
+    P,
+    Q,
+    attending,
+    attention_cases,
+    compare,
+    converted,
+    drawn,
+    features,
+    forget,
+    graph,
+    gridded,
+    knowing,
+    knowledge_cases,
+    layer,
+    torch_layer,
+)
+from tests.convert.conversion import agree
+
+NAMES = [name for name in drop_in.__all__ if name not in ("DropIn", "drop_in")]
+TABLES: list[tuple[dict, Any, Any]] = [
+    (OPTIONS, lambda kind, options: layer(kind, **options), converted),
+    (ATTENTION, attending, attention_cases),
+    (KNOWLEDGE, knowing, knowledge_cases),
+    (LAYERS, torch_layer, gridded),
+]
+pytestmark = pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks")
+
+
+def over(some: Any = lambda sweep: sweep) -> list[Any]:
+    return [
+        pytest.param(make, cases, kind, options, id="-".join([kind, *(f"{k}={v}" for k, v in options.items())]))
+        for table, make, cases in TABLES
+        for kind, sweep in table.items()
+        for options in some(sweep)
+    ]
+
+
+SWEEP, ENDS = over(), over(lambda sweep: (sweep[0], sweep[-1]))
+
+
+def original(name: str) -> Any:
+    return getattr(drop_in, name).original
+
+
+@pytest.fixture
+def exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one import, replaced."""
+    for name in NAMES:
+        monkeypatch.setattr(pyg if hasattr(pyg, name) else nn, name, getattr(drop_in, name))
+
+
+def like(reference: nn.Module) -> Any:
+    """A drop-in with the options and parameters of a layer, made without its constructor."""
+    kind = getattr(drop_in, type(reference).__name__)
+    new = object.__new__(kind)
+    vars(new).update(copy.deepcopy(vars(reference)))
+    new._changed()
+    return new
+
+
+def evaluated(new: Any) -> bool:
+    """Whether its last call was evaluated by its recipe."""
+    return new._evaluators.known and new._evaluators.found is not None
+
+
+# --- the same function ---
+
+
+@pytest.mark.parametrize(("make", "cases", "kind", "options"), SWEEP)
+def test_options(make: Any, cases: Any, kind: str, options: dict) -> None:
+    for case in cases(kind, options):
+        forget(case.reference)
+        ours = like(case.reference)
+        agree(case._replace(ours=ours))
+        assert evaluated(ours)
+
+
+@pytest.mark.parametrize(("make", "cases", "kind", "options"), ENDS)
+def test_the_same_seed_gives_the_same_layer(make: Any, cases: Any, kind: str, options: dict, request: Any) -> None:
+    torch.manual_seed(7)
+    reference = make(kind, options)
+    after = torch.get_rng_state()
+    request.getfixturevalue("exchanged")
+    torch.manual_seed(7)
+    ours = make(kind, options)
+    assert isinstance(ours, DropIn)
+    assert isinstance(ours, type(reference))
+    assert torch.equal(torch.get_rng_state(), after)
+    assert str(ours) == str(reference)
+    assert ours.extra_repr() == reference.extra_repr()
+    mine, theirs = dict(ours.state_dict()), dict(reference.state_dict())
+    assert list(mine) == list(theirs) == [*dict(reference.named_parameters()), *dict(reference.named_buffers())]
+    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    if hasattr(reference, "reset_parameters"):
+        for module in (ours, reference):
+            torch.manual_seed(8)
+            module.reset_parameters()
+        torch.testing.assert_close(dict(ours.state_dict()), dict(reference.state_dict()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("make", "cases", "kind", "options"), ENDS)
+def test_states_copies_and_files(make: Any, cases: Any, kind: str, options: dict) -> None:
+    case = next(iter(cases(kind, options)))
+    forget(case.reference)
+    reference: Any = case.reference
+    expected = case.call(reference, *case.leaves)
+    ours = like(make(kind, options))
+    case.call(ours, *case.leaves)
+    file = io.BytesIO()
+    torch.save(reference.state_dict(), file)
+    file.seek(0)
+    assert str(ours.load_state_dict(torch.load(file))) == "<All keys matched successfully>"
+    for same in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        torch.testing.assert_close(case.call(same, *case.leaves), expected)
+        assert type(same) is getattr(drop_in, kind)
+        assert evaluated(same)
+        assert not any(a is b for a in same.parameters() for b in ours.parameters()) or same is ours
+    back = make(kind, options)
+    assert str(back.load_state_dict(ours.state_dict())) == "<All keys matched successfully>"
+    forget(back)
+    torch.testing.assert_close(case.call(back.train(reference.training), *case.leaves), expected)
+
+
+@pytest.mark.parametrize(("make", "cases", "kind", "options"), ENDS)
+def test_it_converts_as_the_original_does(make: Any, cases: Any, kind: str, options: dict) -> None:
+    reference = make(kind, options)
+    ours = like(reference)
+    new = convert(ours)
+    assert str(new) == str(convert(reference))
+    assert any(isinstance(part, BasisConv | GridConv) for part in new.modules())
+    assert str(ours.converted) == str(new)
+
+
+def multihead(options: dict) -> Iterator[tuple[Any, Any, Any]]:
+    reference = drawn(nn.MultiheadAttention(8, 2, **options)).double()
+    shape = (2, 5) if options.get("batch_first") else (5, 2)
+    query, key = features(*shape, 8), features(*shape, options.get("kdim", 8))
+    value = features(*shape, options.get("vdim", 8))
+    yield reference, [query, key, value], lambda f, q, k, v: f(q, k, v)[0]
+    yield reference, [query, key, value], lambda f, q, k, v: f(q, k, v)[1]
+    if "kdim" not in options:
+        yield reference, [query], lambda f, q: f(q, q, q, need_weights=False)[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_first": True},
+        {"bias": False},
+        {"kdim": 4, "vdim": 6},
+        {"add_bias_kv": True},
+        {"add_zero_attn": True, "add_bias_kv": True},
+    ],
+    ids=str,
+)
+def test_multihead_attention(options: dict) -> None:
+    for reference, leaves, call in multihead(options):
+        ours = like(reference)
+        agree(Case(ours, reference, leaves, call))
+        assert evaluated(ours)
+
+
+def test_a_transformer_takes_it(exchanged: None) -> None:
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0).double()
+    own = copy.deepcopy(encoder)
+    encoder.self_attn = like(encoder.self_attn)
+    x = features(2, 5, 8)
+    agree(Case(encoder, own, [x]))
+    encoder.eval(), own.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(encoder(x), own(x))
+
+
+# --- what it looks like ---
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_looks_like_the_original(name: str) -> None:
+    ours, theirs = getattr(drop_in, name), original(name)
+    assert issubclass(ours, theirs)
+    assert ours.__name__ == ours.__qualname__ == name
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    assert inspect.signature(ours.__init__) == inspect.signature(theirs.__init__)
+    assert inspect.signature(ours.forward) == inspect.signature(theirs.forward)
+    assert (ours.__doc__, ours.forward.__doc__) == (theirs.__doc__, theirs.forward.__doc__)
+    assert getattr(drop_in, name) is ours  # one class
+    assert name in dir(drop_in)
+
+
+def test_editors_see_all_of_them() -> None:
+    tree = ast.parse(inspect.getsource(drop_in))
+    shown = next(node for node in tree.body if isinstance(node, ast.If)).body
+    assert sorted(alias.name for node in shown for alias in node.names) == sorted(NAMES)  # type: ignore[attr-defined]
+    assert all(alias.asname == alias.name for node in shown for alias in node.names)  # type: ignore[attr-defined]
+
+
+# --- what has no recipe ---
+
+
+@pytest.mark.parametrize("name", [name for name in pyg.conv.classes if name not in NAMES])
+def test_every_layer_is_there_or_refused_with_a_reason(name: str) -> None:
+    if name in ("HeteroConv", "GPSConv", "MessagePassing"):  # a drop-in is given to them, or derived from them
+        assert getattr(drop_in, name) is getattr(pyg, name)
+        return
+    with pytest.raises(ImportError, match=f"{name}: .*; the nearest that is here is .*") as error:
+        exec(f"from pyg_basisconv.nn import {name}")
+    nearest = REFUSED[name].nearest
+    assert any(known in nearest for known in NAMES)
+    assert str(error.value).count("no BasisConv") == 0
+
+
+def test_what_is_no_layer_is_pygs_own() -> None:
+    from pyg_basisconv.nn import BatchNorm, Linear, Sequential, global_mean_pool, to_hetero
+
+    assert (BatchNorm, Linear, Sequential) == (pyg.BatchNorm, pyg.Linear, pyg.Sequential)
+    assert (global_mean_pool, to_hetero) == (pyg.global_mean_pool, pyg.to_hetero)
+    with pytest.raises(ImportError, match="GCN: it is a model; make PyG's and convert it"):
+        exec("from pyg_basisconv.nn import GCN")
+    with pytest.raises(ImportError, match="cannot import name 'GTAConv'"):
+        exec("from pyg_basisconv.nn import GTAConv")
+    with pytest.raises(AttributeError, match="has no attribute 'GTAConv'"):
+        _ = drop_in.GTAConv
+
+
+OUTSIDE = {
+    "SAGEConv: .*aggr='max' is not linear, .* use torch_geometric's own SAGEConv": lambda: drop_in.SAGEConv(
+        P, Q, aggr="max"
+    ),
+    "GCNConv: .*aggr='mean' over messages": lambda: drop_in.GCNConv(P, Q, aggr="mean"),
+    "GCNConv: .*node_dim=0": lambda: drop_in.GCNConv(P, Q, node_dim=0),
+    "GATConv: .*dropout=1.0 drops all": lambda: drop_in.GATConv(P, Q, dropout=1.0),
+    "AvgPool2d: .*divisor_override=0.* use torch's own AvgPool2d": lambda: drop_in.AvgPool2d(2, divisor_override=0),
+    "MultiheadAttention: .*dropout=1.0": lambda: drop_in.MultiheadAttention(8, 2, dropout=1.0),
+    "SAGEConv: .*project=True with flow": lambda: drop_in.SAGEConv(P, Q, project=True, flow="target_to_source"),
+    "DirGNNConv: .*its SAGEConv is left: aggr='max'": lambda: drop_in.DirGNNConv(pyg.SAGEConv(P, Q, aggr="max")),
+}
+
+
+@pytest.mark.parametrize("match", OUTSIDE)
+def test_options_that_no_recipe_covers(match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        OUTSIDE[match]()
+
+
+def test_a_rule_that_computes_numbers_makes_no_drop_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Twice(nn.Linear):
+        pass
+
+    def twice(layer: Any) -> nn.Module:
+        conv = BasisConv(3, 2, bases.Identity(), bias=False)
+        conv.theta.weight = nn.Parameter(2 * layer.weight.t().unsqueeze(0))
+        return conv
+
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    registry.rule(Twice)(twice)
+    with pytest.raises(ValueError, match=r"Twice: .*its rule computes new numbers"):
+        drop_in.drop_in(Twice)(3, 2)
+
+
+# --- in PyG ---
+
+
+class Net(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        made: Any = getattr(pyg, kind)
+        given: dict[str, Any] = {"add_self_loops": False} if "GAT" in kind else {}
+        self.first, self.second = made((-1, -1), 8, **given), made((-1, -1), Q, **given)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+def hetero() -> HeteroData:
+    seed_everything(1)
+    data = HeteroData(a={"x": torch.randn(6, P)}, b={"x": torch.randn(4, P + 1)})
+    data["a", "to", "b"].edge_index = torch.stack([torch.randint(6, (9,)), torch.randint(4, (9,))])
+    data["b", "to", "a"].edge_index = torch.stack([torch.randint(4, (9,)), torch.randint(6, (9,))])
+    data["a", "of", "a"].edge_index = torch.randint(6, (2, 9))
+    return data
+
+
+@pytest.mark.parametrize("kind", ["SAGEConv", "GATConv", "GATv2Conv", "GraphConv", "TransformerConv"])
+def test_to_hetero(kind: str, request: Any) -> None:
+    data, found = hetero(), []
+    for _ in range(2):
+        seed_everything(2)
+        model = pyg.to_hetero(Net(kind), data.metadata())
+        with torch.no_grad():
+            first = model(data.x_dict, data.edge_index_dict)  # which tells the widths
+        y = model(data.x_dict, data.edge_index_dict)
+        torch.testing.assert_close(y, first)
+        sum(part.square().sum() for part in y.values()).backward()
+        found.append((y, {name: p.grad for name, p in model.named_parameters()}))
+        layers = [part for part in model.modules() if isinstance(part, original(kind))]
+        request.getfixturevalue("exchanged")
+    assert len(layers) == 6
+    assert all(isinstance(part, DropIn) and evaluated(part) for part in layers)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_hetero_conv(request: Any) -> None:
+    data, found = hetero(), []
+    for _ in range(2):
+        seed_everything(2)
+        convs = {
+            ("a", "to", "b"): pyg.GATConv((P, P + 1), Q, add_self_loops=False),
+            ("b", "to", "a"): pyg.SAGEConv((P + 1, P), Q),
+            ("a", "of", "a"): pyg.GCNConv(P, Q),
+        }
+        model = pyg.HeteroConv(convs, aggr="sum")
+        y = model(data.x_dict, data.edge_index_dict)
+        found.append((y, model.state_dict()))
+        request.getfixturevalue("exchanged")
+    assert all(isinstance(part, DropIn) and evaluated(part) for part in model.convs.values())
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_sequential(request: Any) -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    found = []
+    for _ in range(2):
+        seed_everything(2)
+        steps = [
+            (pyg.GCNConv(P, 8), "x, edge_index -> h"),
+            nn.ReLU(inplace=True),
+            (pyg.GATConv(8, Q, heads=2), "h, edge_index -> h"),
+        ]
+        model = pyg.Sequential("x, edge_index", steps)
+        y = model(x, edge_index)
+        y.square().sum().backward()
+        found.append((y, {name: p.grad for name, p in model.named_parameters()}))
+        request.getfixturevalue("exchanged")
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+
+
+def test_models_and_directed_layers_take_it(exchanged: None) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours = pyg.DirGNNConv(drop_in.SAGEConv(P, Q)).double()
+    assert isinstance(ours.conv_in, DropIn)
+    plain = pyg.DirGNNConv(original("SAGEConv")(P, Q)).double()
+    plain.load_state_dict(ours.state_dict())
+    agree(Case(ours, plain, [x], lambda f, x: f(x, edge_index)))
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "SAGEConv", "GATConv", "GATv2Conv", "TransformerConv", "ChebConv"])
+def test_lazy_layers(kind: str) -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    more = (2,) if kind == "ChebConv" else ()
+    found = []
+    for made in (original(kind), getattr(drop_in, kind)):
+        torch.manual_seed(3)
+        lazy = made(-1, Q, *more)
+        found.append((lazy(x, edge_index), lazy(x, edge_index), dict(lazy.state_dict())))
+    torch.testing.assert_close(found[0], found[1])
+    assert evaluated(lazy)
+
+
+def test_a_lazy_layer_with_other_options_says_so_at_its_first_call() -> None:
+    lazy = drop_in.SAGEConv(-1, Q, aggr="max")
+    with pytest.raises(ValueError, match=r"SAGEConv: .*aggr='max'"):
+        lazy(torch.randn(N, P), graph()[0])
+
+
+# --- what may be done to a layer ---
+
+
+def other(name: str, *args: Any, **options: Any) -> tuple[Any, Any]:
+    reference = drawn(original(name)(*args, **options))
+    return like(reference), reference
+
+
+def both(modules: tuple[Any, Any], change: Any) -> None:
+    """The same change of both, after a call, is a change of both."""
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = modules
+    ours.edges = reference.edges = edge_index.shape[1]
+    before = ours(x, edge_index)
+    assert evaluated(ours)
+    change(ours), change(reference)
+    after = ours(x, edge_index)
+    torch.testing.assert_close(after, reference(x, edge_index))
+    assert not torch.allclose(before, after)
+
+
+def halve(p: nn.Parameter) -> None:
+    with torch.no_grad():
+        p.mul_(0.5)
+
+
+def halved(linear: nn.Module) -> nn.Module:
+    new = copy.deepcopy(linear)
+    halve(new.weight)
+    return new
+
+
+def masked(layer: Any, edges: int) -> None:
+    layer._edge_mask, layer.explain = torch.zeros(edges).double(), True
+
+
+class Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+CHANGES = {
+    "in place": lambda f: halve(f.lin.weight),
+    "data": lambda f: setattr(f.lin.weight, "data", 3 * f.lin.weight.data),
+    "transposed data": lambda f: setattr(f.lin.weight, "data", (3 * f.lin.weight.data).t().contiguous().t()),
+    "a parameter": lambda f: setattr(f.lin, "weight", nn.Parameter(3 * f.lin.weight.detach())),
+    "a part": lambda f: setattr(f, "lin", halved(f.lin)),
+    "an option": lambda f: setattr(f, "negative_slope", -0.7),
+    "an aggregation": lambda f: setattr(f, "aggr_module", pyg.MaxAggregation()),
+    "a hook inside": lambda f: f.lin.register_forward_hook(lambda module, args, y: 2 * y),
+    "a hook of messages": lambda f: f.register_message_forward_hook(lambda module, args, y: 2 * y),
+    "a hook outside": lambda f: f.register_forward_hook(lambda module, args, y: 2 * y),
+    "a method": lambda f: setattr(f, "message", lambda x_j, alpha: x_j.unsqueeze(0).mean(0)),
+    "a parametrization": lambda f: nn.utils.parametrize.register_parametrization(f.lin, "weight", Doubled()),
+    "pruning": lambda f: prune.ln_structured(f.lin, "weight", 0.5, n=2, dim=0),
+    "a mask": lambda f: masked(f, f.edges),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changes_are_seen(name: str) -> None:
+    both(other("GATConv", P, Q, heads=2, add_self_loops=name != "a mask"), CHANGES[name])
+
+
+def test_parts_that_are_changed_in_place() -> None:
+    def steeper(f: Any) -> None:
+        f.act.negative_slope = 0.9
+
+    both(other("ResGatedGraphConv", P, Q, act=nn.LeakyReLU(0.1)), steeper)
+
+    def stronger(f: Any) -> None:
+        f.beta.fill_(3.0)
+
+    both(other("AGNNConv", requires_grad=False), stronger)
+
+    def without_weights(f: Any) -> None:
+        f.conv_in.normalize = f.conv_out.normalize = False
+
+    both(other("DirGNNConv", original("GCNConv")(P, Q)), without_weights)
+
+
+def test_a_method_may_be_given_back() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, _ = other("SAGEConv", P, Q)
+    before = ours(x, edge_index)
+    ours.message = lambda x_j: 2 * x_j
+    assert not torch.allclose(ours(x, edge_index), before)
+    assert not evaluated(ours)
+    del ours.message
+    torch.testing.assert_close(ours(x, edge_index), before, rtol=0, atol=0)
+    assert evaluated(ours)
+
+
+def test_a_replica_is_pygs_own() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("SAGEConv", P, Q)
+    ours(x, edge_index)
+    replica = ours._replicate_for_data_parallel()
+    for name, part in ours.named_children():
+        replica._modules[name] = part
+    torch.testing.assert_close(replica(x, edge_index), reference(x, edge_index), rtol=0, atol=0)
+
+
+def test_others_may_be_tied_and_frozen() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("GraphConv", P, Q)
+    for module in (ours, reference):
+        module(x, edge_index)
+        module.lin_root = module.lin_rel
+        module.lin_rel.bias.requires_grad_(False)
+        module(x, edge_index).square().sum().backward()
+        assert module.lin_rel.bias.grad is None
+    torch.testing.assert_close(ours.lin_rel.weight.grad, reference.lin_rel.weight.grad)
+    for module in (ours, reference):
+        module.requires_grad_(False)
+        assert not module(x, edge_index).requires_grad
+
+
+def test_it_moves_and_changes_its_precision() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("GATv2Conv", P, Q, heads=2)
+    ours(x, edge_index)
+    ours.float(), reference.float()
+    torch.testing.assert_close(ours(x.float(), edge_index), reference(x.float(), edge_index))
+    conv = drop_in.Conv2d(3, 4, 3)
+    image = torch.randn(2, 3, 6, 6)
+    before = conv(image)
+    conv.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(conv(image), before)
+    assert conv(image).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_functional_call_and_transforms() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("GraphConv", P, Q)
+    given = {name: 2 * p.detach() for name, p in ours.named_parameters()}
+
+    def loss(given: dict, module: nn.Module) -> Tensor:
+        return torch.func.functional_call(module, given, (x, edge_index)).square().sum()
+
+    torch.testing.assert_close(loss(given, ours), loss(given, reference))
+    torch.testing.assert_close(torch.func.grad(loss)(given, ours), torch.func.grad(loss)(given, reference))
+    torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))  # its own again
+
+
+class Greatest(drop_in.SAGEConv):
+    """Messages of one's own."""
+
+    def message(self, x_j: Tensor) -> Tensor:
+        return x_j.square()
+
+
+class Scaled(drop_in.GCNConv):
+    """A layer that does more than the one it is derived from."""
+
+    def __init__(self, P: int, Q: int, scale: float) -> None:
+        super().__init__(P, Q)
+        self.scale = scale
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.scale * super().forward(x, edge_index)
+
+
+def test_subclasses() -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    squares, plain = Greatest(P, Q), original("SAGEConv")(P, Q)
+    plain.load_state_dict(squares.state_dict())
+    expected = plain.lin_l(torch.zeros(N, P).index_add(0, edge_index[1], x.square()[edge_index[0]]))
+    count = torch.bincount(edge_index[1], minlength=N).clamp(min=1).unsqueeze(1)
+    expected = plain.lin_l(torch.zeros(N, P).index_add(0, edge_index[1], x.square()[edge_index[0]]) / count)
+    torch.testing.assert_close(squares(x, edge_index), expected + plain.lin_r(x))
+    scaled = Scaled(P, Q, 3.0)
+    assert isinstance(scaled, drop_in.GCNConv)
+    gcn = original("GCNConv")(P, Q)
+    gcn.load_state_dict(scaled.state_dict())
+    torch.testing.assert_close(scaled(x, edge_index), 3 * gcn(x, edge_index))
+    assert evaluated(scaled)
+
+
+def test_dropout_of_attention_draws_as_pyg_does() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("GATConv", P, Q, heads=2, dropout=0.5)
+    found = []
+    for module in (ours, reference):
+        torch.manual_seed(4)
+        found.append((module(x, edge_index), module(x, edge_index), module.eval()(x, edge_index)))
+    torch.testing.assert_close(*found)
+    assert evaluated(ours)
+
+
+def test_super_gat_learns_from_pairs_that_are_no_edges() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    found = []
+    for module in other("SuperGATConv", P, Q, heads=2, neg_sample_ratio=0.9):
+        seed_everything(4)
+        y = module(x, edge_index)
+        found.append((y, module.get_attention_loss(), module.eval()(x, edge_index), module.get_attention_loss()))
+    torch.testing.assert_close(*found)
+
+
+def test_threads_have_parameters_of_their_own_call() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("GATConv", P, Q)
+
+    def learns(number: int) -> list[Tensor]:
+        with torch.set_grad_enabled(bool(number % 2)):
+            y = ours(x, edge_index)
+        return list(torch.autograd.grad(y.sum(), list(ours.parameters()))) if number % 2 else [y.detach()]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(learns, range(64)))
+    y = reference(x, edge_index)
+    expected = list(torch.autograd.grad(y.sum(), list(reference.parameters())))
+    for number, one in enumerate(found):
+        torch.testing.assert_close(one, expected if number % 2 else [y.detach()])
+
+
+def test_it_learns() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    modules, losses = other("ChebConv", P, Q, 3), []
+    for module in modules:
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = module(x, edge_index).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    torch.testing.assert_close(losses[:5], losses[5:])
+    assert losses[4] < losses[0]
+
+
+def test_nothing_is_held_twice() -> None:
+    ours = drop_in.GCNConv(200, 200)
+    ours(torch.randn(N, 200), graph()[0])
+    assert len(pickle.dumps(ours)) < 1.2 * 200 * 200 * 4
+    held = [p for part in ours._evaluators.found.module.modules() for p in part._parameters.values() if p is not None]
+    assert {p.untyped_storage()._cdata for p in held} == {p.untyped_storage()._cdata for p in ours.parameters()}
+
+
+# --- a training script, with one import replaced ---
+
+GCN = """
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GCNConv
+
+class GCN(torch.nn.Module):
+    def __init__(self, in_channels, hidden_channels, out_channels):
+        super().__init__()
+        self.conv1 = GCNConv(in_channels, hidden_channels, cached=True, normalize=True)
+        self.conv2 = GCNConv(hidden_channels, out_channels, cached=True, normalize=True)
+
+    def forward(self, x, edge_index, edge_weight=None):
+        x = F.dropout(x, p=0.5, training=self.training)
+        x = self.conv1(x, edge_index, edge_weight).relu()
+        x = F.dropout(x, p=0.5, training=self.training)
+        return self.conv2(x, edge_index, edge_weight)
+
+model = GCN(data.num_features, 16, classes)
+optimizer = torch.optim.Adam(
+    [
+        dict(params=model.conv1.parameters(), weight_decay=5e-4),
+        dict(params=model.conv2.parameters(), weight_decay=0),
+    ],
+    lr=0.01,
+)
+arguments = (data.x, data.edge_index, data.edge_attr)
+"""
+GAT = """
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import GATConv
+
+class GAT(torch.nn.Module):
+    def __init__(self, in_channels, hidden_channels, out_channels, heads):
+        super().__init__()
+        self.conv1 = GATConv(in_channels, hidden_channels, heads, dropout=0.6)
+        self.conv2 = GATConv(hidden_channels * heads, out_channels, heads=1, concat=False, dropout=0.6)
+
+    def forward(self, x, edge_index):
+        x = F.dropout(x, p=0.6, training=self.training)
+        x = F.elu(self.conv1(x, edge_index))
+        x = F.dropout(x, p=0.6, training=self.training)
+        return self.conv2(x, edge_index)
+
+model = GAT(data.num_features, 8, classes, 8)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
+arguments = (data.x, data.edge_index)
+"""
+RGCN = """
+import torch
+import torch.nn.functional as F
+from torch_geometric.nn import LAYER as RGCNConv
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = RGCNConv(data.num_nodes, 16, relations, num_bases=30)
+        self.conv2 = RGCNConv(16, classes, relations, num_bases=30)
+
+    def forward(self, edge_index, edge_type):
+        x = F.relu(self.conv1(None, edge_index, edge_type))
+        x = self.conv2(x, edge_index, edge_type)
+        return F.log_softmax(x, dim=1)
+
+model = Net()
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.0005)
+arguments = (data.edge_index, data.edge_type)
+"""
+SCRIPTS = {
+    "gcn": GCN,
+    "gat": GAT,
+    "rgcn": RGCN.replace("LAYER", "RGCNConv"),
+    "fast_rgcn": RGCN.replace("LAYER", "FastRGCNConv"),
+}
+LOOP = """
+losses = []
+for epoch in range(20):
+    model.train()
+    optimizer.zero_grad()
+    out = model(*arguments)
+    loss = F.cross_entropy(out[data.train_mask], data.y[data.train_mask])
+    loss.backward()
+    optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        valued = F.cross_entropy(model(*arguments), data.y)
+    losses += [loss.item(), valued.item()]
+"""
+
+
+def trained(script: str, seed: int = 5) -> tuple[list[float], Any]:
+    """The losses of 20 epochs, in training and after each, on a graph with communities."""
+    from torch_geometric.data import Data
+
+    seed_everything(0)
+    n, classes, relations = 120, 4, 5
+    y = torch.arange(n) % classes
+    source = torch.randint(n, (900,))
+    target = (source + classes * torch.randint(n // classes, (900,)) + (torch.rand(900) < 0.2)) % n
+    data = Data(torch.eye(classes)[y].repeat(1, 8) + torch.randn(n, 32), torch.stack([source, target]), y=y)
+    data.edge_attr, data.edge_type = torch.rand(900), torch.randint(relations, (900,))
+    data.train_mask = torch.rand(n) < 0.5
+    seed_everything(seed)
+    names: dict[str, Any] = {"data": data, "classes": classes, "relations": relations}
+    exec(script + LOOP, names)
+    return names["losses"], names["model"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_training_script_with_the_import_replaced(name: str) -> None:
+    script = SCRIPTS[name]
+    replaced = script.replace("from torch_geometric.nn import", "from pyg_basisconv.nn import")
+    assert replaced != script
+    expected, _ = trained(script)
+    losses, model = trained(replaced)
+    assert all(isinstance(part, DropIn) and evaluated(part) for part in model.children())
+    torch.testing.assert_close(losses, expected, rtol=1e-4, atol=1e-4)
+    assert losses[-2] < 0.9 * losses[0]
+    another, _ = trained(replaced, seed=6)
+    assert max(abs(a - b) for a, b in zip(losses, another, strict=True)) > 1e-2
+
+
+def test_importing_it_makes_no_layer() -> None:
+    count = "n._made.cache_info().currsize"
+    code = f"import pyg_basisconv.nn as n; assert {count} == 0; assert n.GCNConv is n.GCNConv; assert {count} == 1"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+# --- the table of recipes ---
+
+
+def test_the_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipes"]) == 0
+    printed = capsys.readouterr().out
+    kept = Path(__file__).parents[2] / "docs" / "RECIPES.md"
+    assert kept.read_text(encoding="utf-8") == printed, "run python -m pyg_basisconv recipes > docs/RECIPES.md"
+
+
+def test_the_table_has_every_layer() -> None:
+    state = torch.get_rng_state()
+    rows = spellings()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert sorted(row.layer for row in rows) == sorted(NAMES)
+    assert all(row.basis and row.theta for row in rows)
+
+
+@pytest.mark.parametrize("name", ["ChebConv", "GraphConv", "SAGEConv", "TAGConv", "RGCNConv"])
+def test_a_spelling_can_be_typed(name: str) -> None:
+    """One that needs no numbers but those that it shows: its text makes it."""
+    row = next(row for row in spellings() if row.layer == name)
+    basis, theta = (eval(text, vars(bases) | vars(thetas)) for text in (row.basis, row.theta))
+    given = (8, 8) if name in ("GraphConv", "SAGEConv", "TAGConv") else (8, 8, 3)
+    reference = drawn(original(name)(*given))
+    typed = BasisConv(8, 8, basis, theta).double()
+    typed.load_state_dict(convert(reference).state_dict())
+    x, (edge_index, _) = features(N, 8), graph()
+    more = {"edge_type": torch.randint(3, edge_index.shape[1:])} if name == "RGCNConv" else {}
+    torch.testing.assert_close(typed(x, edge_index, **more), reference(x, edge_index, **more))
+
+
+@pytest.mark.parametrize("name", ["ChebConv", "SAGEConv", "GraphConv", "Conv2d", "HypergraphConv", "TAGConv"])
+def test_a_converted_layer_prints_what_could_be_typed(name: str) -> None:
+    given = (8, 8) if name in ("GraphConv", "SAGEConv", "TAGConv", "HypergraphConv") else (8, 8, 3)
+    text = str(convert(getattr(drop_in, name)(*given)))
+    made: Any = {"BasisConv": BasisConv, "GridConv": GridConv, "Hyperedges": Hyperedges}
+    assert str(eval(text, vars(bases) | vars(thetas) | made)) == text
+
+
+# --- torch's compiler, TorchScript, explainers ---
+
+
+def test_compiled_exported_and_scripted_as_pygs_own() -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    for name in ("GCNConv", "GATConv", "SAGEConv"):
+        conv = getattr(drop_in, name)(P, Q).eval()
+        y = conv(x, edge_index)
+        assert evaluated(conv)
+        torch._dynamo.reset()
+        compiled = torch.compile(conv, fullgraph=True, backend="eager")
+        torch.testing.assert_close(compiled(x, edge_index), y)
+        exported = torch.export.export(conv, (x, edge_index)).module()
+        torch.testing.assert_close(exported(x, edge_index), y)
+        if name != "GATConv":  # PyG's own cannot be
+            torch.testing.assert_close(torch.jit.script(conv)(x, edge_index), y)
+        torch.testing.assert_close(conv(x, edge_index), y)
+
+
+def test_explainers_see_pygs_own() -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    config = {"mode": "regression", "task_level": "node", "return_type": "raw"}
+    state, found = drop_in.GCNConv(P, Q).state_dict(), []
+    for kind in (original("GCNConv"), drop_in.GCNConv):
+        conv = kind(P, Q).eval()
+        conv.load_state_dict(state)
+        before = conv(x, edge_index)
+        seed_everything(3)
+        explainer = Explainer(conv, GNNExplainer(epochs=5), "model", config, "attributes", "object")
+        found.append(explainer(x, edge_index, index=2).edge_mask)
+        torch.testing.assert_close(conv(x, edge_index), before)
+    assert evaluated(conv)
+    torch.testing.assert_close(found[0], found[1])
+    assert found[0].std() > 0
+
+
+# --- what is wrong is caught ---
+
+
+def test_bites(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parameter that is read from another place, or not read again, or a recipe that is another's."""
+    case = next(iter(attention_cases("GATConv", {"heads": 2})))
+    assert isinstance(case.reference, nn.Module)
+    right = Evaluator.__call__
+
+    def not_again(self: Any, layer: Any, args: Any, kwargs: Any) -> Any:
+        if not hasattr(self, "kept"):
+            self.kept = [(key, part.value(layer).detach().clone()) for key, part in self.parts]
+        given = dict(self.kept)
+        for own, name, key in self.slots:
+            own[name] = given[key]
+        return self.module.forward(*args, **kwargs)
+
+    def exchanged_ends(self: Any, layer: Any, args: Any, kwargs: Any) -> Any:
+        places = [part.whole for _, part in self.parts if part.whole.name in ("att_src", "att_dst")]
+        for place in places:
+            place.name = {"att_src": "att_dst", "att_dst": "att_src"}[place.name]
+        y = right(self, layer, args, kwargs)
+        for place in places:
+            place.name = {"att_src": "att_dst", "att_dst": "att_src"}[place.name]
+        return y
+
+    for wrong in (not_again, exchanged_ends):
+        ours = like(case.reference)
+        monkeypatch.setattr(Evaluator, "__call__", wrong)
+        with pytest.raises(AssertionError):
+            agree(case._replace(ours=ours))
+        monkeypatch.undo()
+    agree(case._replace(ours=like(case.reference)))
+    assert compare(case)
+
+
+def test_a_stale_layer_bites(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DropIn, "_changed", lambda self: None)
+    modules = (drop_in.GATConv(P, Q, heads=2).double(), original("GATConv")(P, Q, heads=2).double())
+    modules[1].load_state_dict(modules[0].state_dict())
+    with pytest.raises(AssertionError):
+        both(modules, CHANGES["an option"])

@@ -1,0 +1,237 @@
+"""`python -m pyg_basisconv walks`."""
+
+import io
+import json
+import shlex
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyg_basisconv.walks.report
+from pyg_basisconv.__main__ import main
+
+FILMS = str(Path(__file__).parents[2] / "datasets" / "films" / "walks.toml")
+README = Path(__file__).parents[2] / "README.md"
+PREFIX = "python -m pyg_basisconv walks: error: "
+
+
+def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    assert main(["walks", FILMS, *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def write(folder: Path, facts: str, sorts: str) -> str:
+    (folder / "facts.tsv").write_text(facts, "utf-8")
+    (folder / "walks.toml").write_text(f'[graph]\ntriples = "facts.tsv"\n[sorts]\n{sorts}', "utf-8")
+    return str(folder / "walks.toml")
+
+
+def test_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["walks", FILMS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("192 entities, 375 facts, 8 relations (65 Person, 54 Character, 33 Work")
+    start = lines.index("genres_of_roles = played.characterIn.genre")
+    assert lines[start + 1 : start + 6] == [
+        "  length     3",
+        "  instances  132",
+        "  density    0.25 % of all pairs",
+        "  starts     47 of 192 entities (24.5%)",
+        "  ends       13 of 192 entities (6.8%)",
+    ]
+    assert lines[start + 6].startswith("  cost       ")
+    assert lines[start + 7].startswith("  samples    ")
+    assert lines[start + 7].count(" - ") == 3
+    assert "acquaintances = (actedIn.^actedIn){1,2}" in lines
+    assert "  length     2 to 4" in lines
+    assert "  instances  1,922" in lines
+
+
+def test_samples_are_walks(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {tuple(line.split("\t")) for line in (Path(FILMS).parent / "triples.tsv").read_text("utf-8").splitlines()}
+    walks = found(capsys)["sorts"][0]["samples"]
+    assert len(walks) == 3
+    for actor, role, work, genre in walks:
+        assert {(actor, "played", role), (role, "character in", work), (work, "genre", genre)} <= facts
+    assert walks == found(capsys)["sorts"][0]["samples"], "the same every time"
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    report = found(capsys)
+    assert {name: report[name] for name in ("nodes", "edges", "relations")} == {
+        "nodes": 192,
+        "edges": 375,
+        "relations": 8,
+    }
+    assert report["types"]["Work"] == 33
+    assert [s["name"] for s in report["sorts"]][:2] == ["genres_of_roles", "genres_directed"]
+    first = report["sorts"][0]
+    assert (first["instances"], first["instances_exact"], first["starts"], first["ends"]) == (132, True, 47, 13)
+    assert first["density"] == pytest.approx(92 / 192**2)
+    assert first["density_exact"] is True
+    assert 0 < first["cost"] <= 60 + 71 + 48
+    assert (first["shortest"], first["longest"]) == (3, 3)
+
+
+def test_a_sort_that_is_not_in_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    report = found(capsys, "--sort", "directed.^directed", "--sort", "<part of>")
+    assert [s["name"] for s in report["sorts"]] == ["directed.^directed", "partOf"]
+    assert report["sorts"][1]["instances"] == report["sorts"][1]["cost"] == 17
+
+
+def test_from(capsys: pytest.CaptureFixture[str]) -> None:
+    report = found(capsys, "--from", "Leonard Nimoy")
+    assert report["from"] == "Leonard Nimoy"
+    first = report["sorts"][0]
+    assert first["instances"] == 10
+    assert {r["entity"]: r["walks"] for r in first["reached"]} == {
+        "Science fiction": 7,
+        "Action": 1,
+        "Horror": 1,
+        "Spy": 1,
+    }
+    assert main(["walks", FILMS, "--from", "Leonard Nimoy"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == ["from Leonard Nimoy", "", "genres_of_roles = played.characterIn.genre", "  7  Science fiction"]
+    assert "  and 3 more" in lines
+
+
+def test_from_and_sort(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["walks", FILMS, "--from", "七人の侍", "--sort", "^directed"]) == 0
+    assert capsys.readouterr().out == "from 七人の侍\n\n^directed\n  1  黒澤明\n"
+    assert main(["walks", FILMS, "--from", "七人の侍", "--sort", "directed"]) == 0
+    assert capsys.readouterr().out == "from 七人の侍\n\ndirected\n  nothing\n"
+
+
+def test_very_many_walks(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact below 2^53, then about so many, then beyond all numbers; and a density that is a bound."""
+    facts = "".join(f"n{a}\tr\tn{b}\n" for a in range(8) for b in range(8))
+    path = write(tmp_path, facts, 'a = "r{16}"\nb = "r{17}"\nc = "r{400}"')
+    monkeypatch.setattr(pyg_basisconv.walks.report, "WORK", 16 * (8 + 64 + 64 * 8))
+    assert main(["walks", path, "--json"]) == 0
+    a, b, c = json.loads(capsys.readouterr().out)["sorts"]
+    assert (a["instances"], a["instances_exact"]) == (8**17, True)
+    assert (b["instances"], b["instances_exact"]) == (8.0**18, False)
+    assert (c["instances"], c["instances_exact"], c["samples"]) == (None, False, [])
+    assert a["density_exact"] is True
+    assert c["density_exact"] is False
+    assert c["density"] == 1.0
+    assert main(["walks", path]) == 0
+    text = capsys.readouterr().out
+    assert "  instances  2,251,799,813,685,248\n" in text
+    assert "  instances  about 1.801e+16\n" in text
+    assert "  instances  more than 1e308\n" in text
+    assert "  density    at most 100 % of all pairs\n" in text
+
+
+def test_a_relation_between_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "a\tr\tb\n", 'twice = "r.r"\nperhaps = "r{0,1}"')
+    assert main(["walks", path]) == 0
+    text = capsys.readouterr().out
+    assert "  instances  0\n" in text
+    assert "samples    a - b\n" in text or "samples    a\n" in text or "samples    b\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.toml"], "none.toml: expected a file with TOML, got there is no such file"),
+        ([FILMS, "--sort", "played..genre"], "sorts: expected a relation, got '.' at column 8 of 'played..genre'"),
+        ([FILMS, "--sort", "plaid"], "did you mean 'played'?"),
+        ([FILMS, "--sort", "played.genre"], "a step from Character, got 'genre' from Work"),
+        ([FILMS, "--sort", ""], "expected a relation, got the end"),
+        ([FILMS, "--from", "Leonrad Nimoy"], "got 'Leonrad Nimoy'; did you mean 'Leonard Nimoy' or"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert main(["walks", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(PREFIX)
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+
+
+def test_no_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["walks"])
+    assert caught.value.code == 2
+    assert "FILE" in capsys.readouterr().err.upper()
+
+
+def test_a_terminal_without_the_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main(["walks", FILMS, "--from", "七人の侍", "--sort", "^directed"]) == 0
+    output.flush()
+    assert output.buffer.getvalue().startswith(rb"from \u4e03\u4eba")  # type: ignore[attr-defined]
+
+
+def test_as_a_command() -> None:
+    command = [sys.executable, "-m", "pyg_basisconv", "walks", "none.toml"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(PREFIX)
+
+
+def test_blanks_in_mistakes_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, "a b\tr\tc\n", 'a = "r"')
+    assert main(["walks", path, "--from", "a  b"]) == 2
+    assert "got 'a  b'; did you mean 'a b'?" in capsys.readouterr().err
+
+
+def test_names_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(
+        tmp_path, "\x1b[31m\tr\x00\tb\x85\u2028c\n", '"a\\nb" = "<r\\u0000>"\n[types]\n"r\\u0000" = ["A\\nB", "C"]'
+    )
+    assert main(["walks", path]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines[0] == r"2 entities, 1 facts, 1 relations (1 A\nB, 1 C)"
+    assert lines[2] == r"a\nb = <r\x00>"
+    assert r"  samples    \x1b[31m - b\x85\u2028c" in lines
+    assert main(["walks", path, "--from", "\x1b[31m"]) == 0
+    assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = <r\\x00>\n  1  b\\x85\\u2028c\n"
+
+
+def test_no_sort_takes_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The longest that are read, on a graph where none of their walks dies out."""
+    facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 1000}\n" for a in range(1000) for r in "rs")
+    path = write(tmp_path, facts, 'a = "r{10000}"\nb = "(r|s.s){9}"\nc = "r{1,140}"\nd = "((r|^s){0,2}|s){4}"')
+    start = time.process_time()
+    assert main(["walks", path, "--json"]) == 0
+    assert time.process_time() - start < 60
+    a, b, c, d = json.loads(capsys.readouterr().out)["sorts"]
+    assert a["instances"] == 1000
+    assert b["instances"] == 1000 * 2**9
+    assert c["instances"] == 1000 * 140
+    assert d["instances"] == 1000 * (1 + 2 + 4 + 1) ** 4
+    assert main(["walks", path, "--from", "n1"]) == 0
+    assert time.process_time() - start < 60
+
+
+def test_a_bound_of_the_cost(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0]
+    monkeypatch.setattr(pyg_basisconv.walks.report, "BOUND", 31 + 48 + 48 + 3 * 192)
+    assert found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0] == exact
+    assert exact["cost_exact"] is True
+    monkeypatch.setattr(pyg_basisconv.walks.report, "BOUND", 31 + 48 + 48 + 3 * 192 - 1)
+    bound = found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0]
+    assert bound == exact | {"cost": 31 + 48 + 48, "cost_exact": False}
+    assert bound["cost"] >= exact["cost"]
+    assert main(["walks", FILMS, "--sort", "(directed|genre.^genre)"]) == 0
+    assert "  cost       at most 127 multiply-adds per channel\n" in capsys.readouterr().out
+
+
+def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = README.read_text("utf-8")
+    command, shown = text.split("    $ python -m pyg_basisconv walks ")[1].split("    ...\n")[0].split("\n", 1)
+    monkeypatch.chdir(README.parent)
+    assert main(["walks", *shlex.split(command)]) == 0
+    assert capsys.readouterr().out.startswith(textwrap.dedent(shown))
+    assert "  cost " in shown
