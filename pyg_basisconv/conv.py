@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.compiler import is_dynamo_compiling
 from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
@@ -99,6 +100,11 @@ class BasisConv(MessagePassing):
         if kwargs.get("node_dim", -2) != -2:
             reject("node_dim", "-2", kwargs["node_dim"], "move the nodes to the axis before the last")
         super().__init__(**kwargs)
+        self._observers = (
+            *(self._propagate_forward_pre_hooks, self._propagate_forward_hooks),
+            *(self._message_forward_pre_hooks, self._message_forward_hooks),
+            *(self._aggregate_forward_pre_hooks, self._aggregate_forward_hooks),
+        )
         if not isinstance(basis, Basis):
             reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
         if not basis.needs_edges:
@@ -197,7 +203,7 @@ class BasisConv(MessagePassing):
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
         # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
-        if torch.compiler.is_dynamo_compiling() or get_eval_frame_callback():
+        if is_dynamo_compiling() or get_eval_frame_callback():
             if not observed and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
@@ -437,11 +443,9 @@ class BasisConv(MessagePassing):
 
     @property
     def _fused(self) -> bool:
-        hooked = self._propagate_forward_pre_hooks or self._propagate_forward_hooks
-        hooked = hooked or self._message_forward_pre_hooks or self._message_forward_hooks
-        hooked = hooked or self._aggregate_forward_pre_hooks or self._aggregate_forward_hooks
-        hooked = hooked or (self._explain and self._explained_otherwise)
-        return bool(self.fuse and self._decomposed_layers == 1 and not hooked)
+        if not self.fuse or self._decomposed_layers != 1 or any(self._observers):
+            return False
+        return not (self._explain and self._explained_otherwise)
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         """What a call is planned to do: the plan of sizes like its own, which is kept."""

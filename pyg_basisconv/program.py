@@ -179,23 +179,23 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         return None
     if type(x) in _PLAIN and not x.is_nested:
         shapes: Any = x.shape
-        about: list[Any] = [x.dtype, x.layout, x.device, x.requires_grad]
+        features: Any = x.dtype, x.layout, x.device, x.requires_grad
     elif isinstance(x, tuple | list) and len(x) == 2 and _plain(x[0]) and (x[1] is None or _plain(x[1])):
         shapes = tuple([None if t is None else t.shape for t in x])
-        about = [None if t is None else (t.dtype, t.layout, t.device, t.requires_grad) for t in x]
-        about += [x[0] is x[1], x[1] is not None and is_head(x[1], x[0])]
+        of_both = [None if t is None else (t.dtype, t.layout, t.device, t.requires_grad) for t in x]
+        features = *of_both, x[0] is x[1], x[1] is not None and is_head(x[1], x[0])
     else:
         return None
-    about += (theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image)
-    about.append(None if weight is None else (weight.dtype, weight.device, weight.requires_grad))
-    if torch._C._is_any_autocast_enabled():
-        about += [(d, torch.get_autocast_dtype(d)) for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    numbers = None if weight is None else (weight.dtype, weight.device, weight.requires_grad)
+    chosen = theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image
+    modes = torch._C._is_any_autocast_enabled() and _autocast()
     seen = None if edges is None else _seen(edges, True)
     if seen is None and edges is not None:
         return None
-    key = [tuple(about), shapes, seen]
+    about = features, numbers, chosen, modes
     if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is None:  # as a rule
-        return tuple(key)
+        return about, shapes, seen
+    key = [about, shapes, seen]
     for i, t in enumerate(call[2:-1], 2):
         if t is None:
             continue
@@ -246,6 +246,11 @@ def parameter(module: nn.Module, name: str) -> Any:
     return getattr(module, name)  # of a parametrization, or a weight norm
 
 
+def _autocast() -> Hashable:
+    """The dtype that each device casts to, where it does."""
+    return tuple([torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda")])
+
+
 def _plain(t: Any) -> bool:
     return type(t) in _PLAIN and not t.is_nested
 
@@ -265,10 +270,12 @@ def _numbers(n: Any) -> Hashable | None:
 def _seen(t: Any, edges: bool) -> Hashable | None:
     """What a glance sees of what a family is bound to: a tensor of integers or floats, a number, or `edges`."""
     if type(t) is Tensor and t.layout is torch.strided:
-        if t.requires_grad or t.is_nested or t.is_inference():
+        dtype = t.dtype
+        integer = dtype is torch.int64
+        if t.is_nested or t.is_inference() or (not integer and t.requires_grad):
             return None
-        version = None if t.is_floating_point() else t._version
-        return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), t.dtype, version
+        version = t._version if integer or not dtype.is_floating_point else None
+        return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), dtype, version
     if edges:
         return _seen_edges(t)
     return t if type(t) in (int, float) else None
