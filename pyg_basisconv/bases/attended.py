@@ -166,7 +166,7 @@ class BoundAttention(MemberByMember):
         split = len(self.score.tensors)
         value = self.score.on(tensors[:split], entries)
         if self.normalize == "target":
-            value = softmax(value, entries.pattern.in_source_order)
+            value = softmax(value, entries.pattern.at_source)
         elif self.normalize == "heads":
             # Where no head may look, the weights are zero, and so is the gradient.
             score = value.unflatten(0, (self.K, value.shape[0] // self.K))

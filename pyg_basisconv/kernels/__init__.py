@@ -8,7 +8,6 @@ from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
 from .scored import ProductScores, ProjectedScores, TermScores, attention, scored_attention
-from .segments import collect, lift, pair_sum, segment_softmax
 from .tiled import Meetings, gather_matmul
 from .typed import Pairs, typed_matmul
 
@@ -26,17 +25,13 @@ __all__ = [
     "at_entries",
     "attend",
     "attention",
-    "collect",
     "gather_matmul",
     "hidden",
     "inner",
-    "lift",
     "matmul",
     "matmuls",
-    "pair_sum",
     "scored_attention",
     "sddmm",
-    "segment_softmax",
     "softmax",
     "spmm",
     "spmm_rows",

@@ -16,7 +16,7 @@ from ..portable import faked, portable
 from .op import autocasting, derivative, wide as wide_dtype
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
-from .segments import collect_raw, exponentials, lift, pair_sum, segment_softmax
+from .segments import collect, exponentials
 
 # Numbers of gathered rows that are held; where there are more, the heads are taken one by one, by a kernel that holds
 # none.
@@ -142,9 +142,9 @@ def block_columns(vectors: Tensor) -> Tensor:
 
 def collected(values: Tensor, end: End) -> Tensor:
     """(E, c) -> (G, c) the sum of the entries of each group."""
-    _, ptr, *order = end.arrays
     if values.shape[1] == 1:
-        return collect_raw(values.reshape(-1), end.groups, end.arrays).unsqueeze(1)
+        return collect(values.reshape(-1), end).unsqueeze(1)
+    _, ptr, *order = end.arrays
     return bags(values, order[0], ptr) if order else consecutive(values, ptr)
 
 
@@ -173,7 +173,7 @@ class _Ends(torch.autograd.Function):
             )
         table = rows(grad)
         return (
-            collected(table, pattern.in_source_order).t() if at_source else None,
+            collected(table, pattern.at_source).t() if at_source else None,
             collected(table, pattern.at_target).t() if at_target else None,
             None,
         )
@@ -200,12 +200,6 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
     if portable():
         found = [t.index_select(1, end) for t, end in zip((source, target), pattern.ends, strict=True) if t is not None]
         return sum(found[1:], found[0])
-    like = target if source is None else source
-    if like is not None and like.shape[0] == 1:
-        if source is None or target is None:
-            end = pattern.at_target if source is None else pattern.at_source
-            return lift(like[0], end).unsqueeze(0)
-        return pair_sum(source[0], target[0], pattern).unsqueeze(0)
     if torch.is_grad_enabled() and needs_gradient(source, target):
         return _Ends.apply(source, target, pattern)  # type: ignore[no-any-return]
     return _at_entries(source, target, pattern)
@@ -279,8 +273,15 @@ class _Softmax(torch.autograd.Function):
 
 
 def softmax(score: Tensor, end: End) -> Tensor:
-    """(c, E) -> (c, E) of each head the softmax over the entries of each group; see `segment_softmax`."""
-    if score.shape[0] < 2 or portable():
+    r"""(c, E) -> (c, E) of each head the softmax over the entries of each group,
+    :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`, zero where :math:`s_e` is minus infinity, and all zeros where every
+    score of a group is.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> softmax(torch.tensor([[5., 1e4, 1e4]]), pattern.at_target)
+    tensor([[1.0000, 0.5000, 0.5000]])
+    """
+    if portable():
         return _plain_softmax(score, end)
     return _Softmax.apply(score, end)  # type: ignore[no-any-return]
 
@@ -295,8 +296,6 @@ def _plain_collect(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def _plain_softmax(score: Tensor, end: End) -> Tensor:
-    if not portable() and len(score):
-        return torch.stack([segment_softmax(one, end) for one in score])
     group = end.arrays[0]
     held = score.detach()
     top = held.new_full((score.shape[0], end.groups), -torch.inf)

@@ -35,8 +35,8 @@ class Compressed(NamedTuple):
 class End(NamedTuple):
     """One end of the entries of a pattern, which stand by target.
 
-    arrays: [group], the source or target of each entry; [group, ptr], where each group's entries are consecutive; or
-    [group, ptr, order], with the order in which they are.
+    arrays: [group, ptr], the source or target of each entry, and where each group's entries begin, which are
+    consecutive; or [group, ptr, order], with the order in which they are; or [group] in the portable path.
     groups: how many sources or targets there are.
     """
 
@@ -242,16 +242,8 @@ class Pattern:
     @kept
     def at_source(self) -> End:
         """The sources of the entries, which stand by target."""
-        if portable() or not self.source.is_cuda:  # where sums are made one after the other
-            return End([self.by_target.other], self.M)
-        arrays = self.both_ways_and_across
-        return End([arrays[1], arrays[2], arrays[5]], self.M)
-
-    @kept
-    def in_source_order(self) -> End:
-        """The same with their order, for a softmax."""
         if portable():
-            return self.at_source
+            return End([self.by_target.other], self.M)
         arrays = self.both_ways_and_across
         return End([arrays[1], arrays[2], arrays[5]], self.M)
 

@@ -105,7 +105,7 @@ class TermScores(NamedTuple):
         at_entry = grad if needs[2] else None
         if needs[0] and needs[1] and grad.numel() <= HELD:
             return *_to_ends(grad, pattern).split([pattern.M, pattern.N]), at_entry, d_out
-        at_source = collected(grad, pattern.in_source_order) if needs[0] else None
+        at_source = collected(grad, pattern.at_source) if needs[0] else None
         at_target = collected(grad, pattern.at_target) if needs[1] else None
         return at_source, at_target, at_entry, d_out
 

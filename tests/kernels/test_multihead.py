@@ -121,7 +121,7 @@ def test_inner(c: int) -> None:
 @pytest.mark.parametrize("end", ["source", "target"])
 def test_softmax(c: int, end: str) -> None:
     score, p = draw(c, len(SOURCE)), pattern()
-    at = p.at_target if end == "target" else p.in_source_order
+    at = p.at_target if end == "target" else p.at_source
     found = softmax(score, at)
     for e, *ends in by_target():
         own = ends[end == "target"]
