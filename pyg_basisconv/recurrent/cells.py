@@ -13,7 +13,6 @@ from ..errors import check_count, check_flags, reject
 from ..grid import GridConv
 from ..kernels.op import autocasting
 from ..theta import Theta
-from .pointwise import blend, remember, reset_and_update
 
 
 class BasisCell(nn.Module):
@@ -271,13 +270,14 @@ class BasisGRUCell(BasisCell):
             self.hidden.bias = nn.Parameter(torch.zeros(3 * hidden_channels))
 
     def step(self, gates: Tensor, h: Tensor, **structure: Any) -> Tensor:
-        of_h, axis = self.hidden(h, **structure), self.channels(gates)
+        of_h, axis, H = self.hidden(h, **structure), self.channels(gates), self.hidden_channels
+        of_n = gates.narrow(axis, 2 * H, H)
+        r, z = (gates.narrow(axis, 0, 2 * H) + of_h.narrow(axis, 0, 2 * H)).sigmoid().chunk(2, axis)
         if self.reset == "before":
-            after_reset, z, n = reset_and_update(gates, of_h, h, axis)
-            return blend(z, n, self.candidate(after_reset, **structure), h)
-        (r, z, n), (u_r, u_z, u_n) = gates.chunk(3, axis), of_h.chunk(3, axis)
-        n = (n + (r + u_r).sigmoid() * u_n).tanh()
-        return n + (z + u_z).sigmoid() * (h - n)
+            n = (of_n + self.candidate(r * h, **structure)).tanh()
+        else:
+            n = (of_n + r * of_h.narrow(axis, 2 * H, H)).tanh()
+        return n + z * (h - n)
 
     def extra_repr(self) -> str:
         return "" if self.reset == "before" else f"reset={self.reset!r}"
@@ -347,7 +347,14 @@ class BasisLSTMCell(BasisCell):
 
     def step(self, gates: Tensor, h: tuple[Tensor, Tensor], **structure: Any) -> tuple[Tensor, Tensor]:
         state, c = h
-        return remember(gates, self.hidden(state, **structure), c, self._peepholes(c), self.channels(gates))
+        V = self._peepholes(c)
+        i, f, g, o = (gates + self.hidden(state, **structure)).chunk(4, self.channels(gates))
+        if V is not None:
+            i, f = i + V[0] * c, f + V[1] * c
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        if V is not None:
+            o = o + V[2] * c
+        return o.sigmoid() * c.tanh(), c
 
     def _peepholes(self, c: Tensor) -> Tensor | None:
         """(3, ...) what c is multiplied by, to be broadcast over its batch."""
