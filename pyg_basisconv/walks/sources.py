@@ -1,6 +1,5 @@
 """Where graphs come from: files of triples, a saved `HeteroData`, PyG's datasets."""
 
-import inspect
 import pickle
 import warnings
 from collections.abc import Iterable, Mapping
@@ -29,7 +28,6 @@ DATASETS = (
 )
 NODES = 10**8
 _PLAIN = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, GlobalStorage, NodeStorage, EdgeStorage]
-_NOT_PLAIN = {"self", "root", "transform", "pre_transform", "pre_filter", "log", "force_reload"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,15 +170,6 @@ def _of_dataset(document: Document) -> Source:
     made = getattr(torch_geometric.datasets, name)
     if not isinstance(options, dict):
         document.refuse("graph", "options", "a table", options, 'write options = { split = "train" }')
-    known = [p for p in inspect.signature(made.__init__).parameters if p not in _NOT_PLAIN]
-    for key, value in options.items():
-        if key not in known:
-            fix = suggestion(key, known, f"there are {', '.join(known) or 'none'}")
-            document.refuse("graph", "options", f"an option of {name}", repr(key), fix)
-        if not isinstance(value, str | int | float | bool):
-            document.refuse(
-                "graph", f"options.{key}", "a string, a number, true or false", value, "write a plain value"
-            )
     where = f"{document.path}: [graph] dataset"
     try:
         data = made(str(root), **options)[0]

@@ -3,7 +3,6 @@
 import io
 import json
 import shlex
-import subprocess
 import sys
 import textwrap
 import time
@@ -169,15 +168,6 @@ def test_a_terminal_without_the_letters(monkeypatch: pytest.MonkeyPatch) -> None
     assert main(["walks", FILMS, "--from", "七人の侍", "--sort", "^directed"]) == 0
     output.flush()
     assert output.buffer.getvalue().startswith(rb"from \u4e03\u4eba")  # type: ignore[attr-defined]
-
-
-def test_as_a_command() -> None:
-    command = [sys.executable, "-m", "pyg_basisconv", "walks", "none.toml"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(PREFIX)
 
 
 def test_blanks_in_mistakes_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
