@@ -24,12 +24,19 @@ class BasisCell(nn.Module):
     Args:
         in_channels: P, or -1 to find it in the first call.
         hidden_channels: H.
-        basis: the family A, with as many targets as sources.
+        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
         theta: the kind of parameter of each convolution; `theta.Full()` by default.
         bias: whether b is there.
         images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
         gates: what x is convolved to.
         hidden_gates: what h is convolved to.
+
+    Shapes:
+        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
+        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
+
+    Raises:
+        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisGRUCell(2, 5, bases.Identity())
@@ -168,20 +175,8 @@ class BasisRNNCell(BasisCell):
     Over `bases.Identity` it is `torch.nn.RNNCell`.
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
-        hidden_channels: H.
-        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
-        theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
-        images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
+        in_channels, hidden_channels, basis, theta, bias, images: as in `BasisCell`.
         nonlinearity: 'tanh' or 'relu'.
-
-    Shapes:
-        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
-
-    Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisRNNCell(3, 8, bases.Adjacency('mean'))
@@ -228,20 +223,8 @@ class BasisGRUCell(BasisCell):
     reset='after', for all three, as in torch), and `candidate` has U_n with reset='before'.
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
-        hidden_channels: H.
-        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
-        theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
-        images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
+        in_channels, hidden_channels, basis, theta, bias, images: as in `BasisCell`.
         reset: 'before' or 'after'.
-
-    Shapes:
-        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
-
-    Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisGRUCell(2, 16, bases.Diffusion(3))
@@ -298,22 +281,13 @@ class BasisLSTMCell(BasisCell):
     i, f, g, o; `input` has W and b, `hidden` has U, and `peephole` V, in the order i, f, o.
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
-        hidden_channels: H.
-        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
-        theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
-        images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
+        in_channels, hidden_channels, basis, theta, bias, images: as in `BasisCell`.
         peepholes: False; True for V with a number per channel; or the number of nodes, or the grid of the images, for
             a number per channel and position, as in Shi et al. They begin as zeros.
 
     Shapes:
-        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - state (h, c), and what is returned: (\*, M, H) each; or (\*, H, \*grid)
+        - state (h, c), and what is returned: each as h in `BasisCell`
         - peephole: (3, H), (3, N, H) or (3, H, \*grid)
-
-    Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisLSTMCell(3, 8, bases.Window(None, (3, 3), padding='same'), images=True, peepholes=(16, 16))

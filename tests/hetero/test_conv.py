@@ -311,7 +311,7 @@ def test_compiled():
             loss = sum(y.square().sum() for y in y_dict.values())
             gradients.append(torch.autograd.grad(loss, [*x.values(), *conv.parameters()]))
         torch.testing.assert_close(*gradients)
-    with pytest.raises(ValueError, match="source indices from 0 to 15, got 16"):
+    with pytest.raises(ValueError, match=r"edge_index: expected .*, got -1"):  # as the layer sees it
         compiled(x, edges | {WRITES: torch.full((2, 32), 16)})
     assert counter.frame_count == 1
 
