@@ -12,7 +12,6 @@ from ..layouts import Ends, Layout, layout
 from ..portable import portable
 
 EdgeType = tuple[str, str, str]
-Rows = tuple[int, int]  # the first, and how many
 _TYPED = IdentityCache()
 _WEIGHTS = IdentityCache()
 _SIDES = ("source", "target")
@@ -21,24 +20,33 @@ _SIDES = ("source", "target")
 class TypeEdges(NamedTuple):
     """The edges of one type.
 
-    weight: (E,), or None for ones. rows, columns: where sources and targets stand. kind: the number of the type.
+    kind: the number of the type. weight: (E,), or None for ones. M: how many sources there are; first, N: where their
+    targets begin among those of all types, and how many there are.
     """
 
     name: EdgeType
+    kind: int
     edges: Layout
     weight: Tensor | None
-    rows: Rows
-    columns: Rows
-    kind: int = 0
+    M: int
+    first: int
+    N: int
 
     @classmethod
     def of(
-        cls, name: EdgeType, edge_index: Any, edge_weight: Tensor | None, M: int, targets: Mapping[str, int]
+        cls,
+        name: EdgeType,
+        kind: int,
+        edge_index: Any,
+        edge_weight: Tensor | None,
+        M: int,
+        targets: Mapping[str, int],
     ) -> "TypeEdges":
         """Reads what the user gave, in any of PyG's layouts.
 
         Args:
             name: the type.
+            kind: its number.
             edge_index: the edges.
             edge_weight: their weights.
             M: how many sources there are.
@@ -55,7 +63,7 @@ class TypeEdges(NamedTuple):
             if found is not None and found != nodes:
                 fix = "pass the transposed adjacency, (targets, sources)"
                 reject(key, f"a matrix for {nodes} nodes of type {node_type!r}, as in x_dict", found, fix)
-        part = cls(name, edges, edges.values if edge_weight is None else edge_weight, (0, M), (first, N))
+        part = cls(name, kind, edges, edges.values if edge_weight is None else edge_weight, M, first, N)
         if edge_weight is not None:
             part._check(edge_weight)
         return part
@@ -87,7 +95,7 @@ def typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor | None, Tens
     """
     tensors = tuple(t for part in parts for t in part.edges.indices)
     forms = tuple(part.edges.form for part in parts)
-    places = tuple((part.name, part.kind, *part.rows, *part.columns) for part in parts)
+    places = tuple((part.name, part.kind, part.M, part.first, part.N) for part in parts)
 
     def build_weights() -> Tensor:
         dtype, *others = dict.fromkeys(part.weight.dtype for part in parts if part.weight is not None)
@@ -111,7 +119,8 @@ def _typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor]:
     unseen = portable() or torch.compiler.is_compiling()
     rows: tuple[list[Tensor], list[Tensor]] = [], []
     for part in parts:
-        for row, side, end, (first, count) in zip(rows, _SIDES, part.ends, (part.rows, part.columns), strict=True):
+        spans = (0, part.M), (part.first, part.N)
+        for row, side, end, (first, count) in zip(rows, _SIDES, part.ends, spans, strict=True):
             if end.dtype not in (torch.int64, torch.int32):
                 fix = "convert it with .long()"
                 reject(f"edge_index_dict[{part.name}]", "dtype torch.int64 or torch.int32", end.dtype, fix)
