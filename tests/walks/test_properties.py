@@ -115,20 +115,6 @@ def dense(g: Graph, sort: kg.Sort, norm: str | None, per: str, binary: bool) -> 
 
 
 @settings(max_examples=40)
-@given(g=graphs(), family=families)
-def test_counts_are_all_walks(g: Graph, family: list[Written]) -> None:
-    """To the last one: entries, and how many start and end where."""
-    assume(brief(g, family))
-    bound = bind(bases.Walks([text for text, _ in family], R), g.but(weight=None))
-    for k, (_, sort) in enumerate(family):
-        assert bound.to_dense()[k].tolist() == kg.numbers(g, sort)
-        assert bound.to_coo()[k].to_dense().tolist() == kg.numbers(g, sort)
-        starts, ends = bound.ends_of(k)
-        assert (starts.tolist(), ends.tolist()) == kg.ends(g, sort)
-        assert bound.count(k) == sum(starts.tolist())
-
-
-@settings(max_examples=40)
 @given(
     g=graphs(),
     family=families,
@@ -166,20 +152,6 @@ def test_what_sorts_share_changes_nothing(g: Graph, family: list[Written], norm:
     for k, text in enumerate(texts):
         close(bind(bases.Walks([text], R, norm), g).to_dense()[0], together[k])
         assert torch.equal(bind(bases.Walks([text], R), ones).to_dense()[0], counts[k])
-
-
-@settings(max_examples=25)
-@given(ways=st.lists(st.lists(relation, min_size=1, max_size=4), min_size=1, max_size=3), g=graphs())
-def test_lists_are_sorts(ways: list[list[tuple[int, bool]]], g: Graph) -> None:
-    """Ids and names with or without ^, one item for each step, are the string with dots."""
-    names = ["made by", "a.b", "c"]
-    lists = [[f"^{names[r]}" if inverse else r for r, inverse in sort] for sort in ways]
-    shown = ["made by", "a.b", "c"]
-    texts = [".".join("^" * inverse + f"<{shown[r]}>" for r, inverse in sort) for sort in ways]
-    first, second = bases.Walks(lists, names), bases.Walks(texts, names)
-    expected_steps = [(tuple(((r, inverse),) for r, inverse in sort),) for sort in ways]
-    assert [sort.sequences for sort in first.sorts] == [sort.sequences for sort in second.sorts] == expected_steps
-    assert torch.equal(bind(first, g).to_dense(), bind(second, g).to_dense())
 
 
 @settings(max_examples=40)
