@@ -251,7 +251,7 @@ def draw(path: Path, found: Sequence[tuple[Positions, list[HeadReport]]]) -> Non
 
     # Text as text, and names that do not change: a small file, and the same each time.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "heads"}):
-        figure = report.picture()
+        figure = plot.heads(report)
         figure.suptitle(f"{TITLES[positions]}: the heads of a layer, the nearest mixtures of shifts, and the rest")
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 

@@ -141,12 +141,6 @@ class BasisConv(MessagePassing):
         super().__setstate__(state)
         self.serial = compiled.serial_number(self)
 
-    def _replicate_for_data_parallel(self) -> "BasisConv":
-        replica: BasisConv = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
-        replica.serial = compiled.serial_number(replica)
-        replica._programs = Programs()  # it is there for one call, and so are they
-        return replica
-
     def reset_parameters(self) -> None:
         """Draws Theta, and the parameters of the basis, anew and sets the bias to zero."""
         super().reset_parameters()

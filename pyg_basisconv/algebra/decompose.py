@@ -145,8 +145,6 @@ def decompose(
     if in_channels is not None:
         check_count("in_channels", in_channels)
     bound = _bound(phi, basis)
-    if bound.batch:
-        reject("basis", "one graph", f"a batch of {bound.batch}", "take one of them, such as A[0]")
     places = Places.of(bound)
     gram = places.gram
     if unique and gram.dependent:

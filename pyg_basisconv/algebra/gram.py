@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from itertools import product
 from typing import Any
 
 import scipy.linalg
@@ -36,7 +35,9 @@ class Places:
 
     @classmethod
     def of(cls, bound: BoundBasis) -> "Places":
-        """Those of a bound basis."""
+        """Those of a bound basis, of one graph."""
+        if bound.batch:
+            reject("basis", "one graph", f"a batch of {bound.batch}", "take one of them, such as A[0]")
         kind, source, target, weight = bound.edges()
         place, row = (source.long() * bound.N + target.long()).unique(return_inverse=True)
         index, shape = torch.stack([row, kind.long()]), (place.numel(), bound.K)
@@ -109,7 +110,7 @@ class Gram:
         places: the number of places (m, n) that the sums are over.
 
     Attributes:
-        matrix: (\*, K, K), float64; one for each graph of a batch, of which `gram[b]` is one. All else is of one graph.
+        matrix: (K, K), float64.
         rank: how many of the matrices are independent, by more than about 1e-7 of their size.
         condition: of the matrices, scaled to norm 1: the largest of their singular values over the smallest; infinite
             where some are dependent. (That of `matrix` itself, scaled so, is its square.)
@@ -131,18 +132,6 @@ class Gram:
             reject("basis", "entries whose squares are finite", "some that are not", "correct, or scale, its weights")
         self.matrix, self.places, self.K = matrix, places, matrix.shape[-1]
 
-    def __getitem__(self, index: int | tuple[int, ...]) -> "Gram":
-        """One graph of a batch."""
-        if self.matrix.dim() < 3:
-            reject("gram", "a batch, where one of it is taken", "a single graph", "leave out the index")
-        return Gram(self.matrix[index], self.places)
-
-    @property
-    def _one(self) -> Tensor:
-        if self.matrix.dim() > 2:
-            reject("gram", "one graph", f"a batch of {tuple(self.matrix.shape[:-2])}", "take one of them with gram[b]")
-        return self.matrix
-
     @property
     def rounding(self) -> float:
         """How far from zero an eigenvalue of the scaled matrix may be that is zero: sums of products are rounded."""
@@ -151,7 +140,7 @@ class Gram:
     @cached_property
     def norms(self) -> Tensor:
         r"""(K,) the norms :math:`\|A_k\|`."""
-        return self._one.diagonal().detach().sqrt()
+        return self.matrix.diagonal().detach().sqrt()
 
     @cached_property
     def _scale(self) -> Tensor:
@@ -160,7 +149,7 @@ class Gram:
     @property
     def _scaled(self) -> Tensor:
         """The same of the matrices scaled to norm 1; a zero matrix remains one."""
-        return self._one / (self._scale.unsqueeze(1) * self._scale)
+        return self.matrix / (self._scale.unsqueeze(1) * self._scale)
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
@@ -239,15 +228,13 @@ class Gram:
 
     def basic(self, products: Tensor) -> Tensor:
         """The same with zeros for the dependent matrices instead."""
-        if products.shape[:1] != self._one.shape[:1]:
+        if products.shape[:1] != self.matrix.shape[:1]:
             reject("products", f"{self.K} rows, one for each matrix", tuple(products.shape), "stack them on axis 0")
         S, scale = self._independent, self._scale[self._independent].unsqueeze(1)
         R = products.double().reshape(self.K, math.prod(products.shape[1:]))
         return torch.zeros_like(R).index_copy(0, S, self._solve(R[S] / scale) / scale).reshape(products.shape)
 
     def __repr__(self) -> str:
-        if self.matrix.dim() > 2:
-            return f"Gram(K={self.K}, batch={tuple(self.matrix.shape[:-2])})"
         said = "".join(f", {sentence}" for sentence in self.dependent)
         return f"Gram(K={self.K}, rank={self.rank}, condition={self.condition:.3g}{said})"
 
@@ -282,12 +269,4 @@ def gram(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> Gram:
     >>> gram(bases.Shifts(4, [0, 1, 2])).matrix.diagonal()
     tensor([4., 3., 2.], dtype=torch.float64)
     """
-    bound = bound_basis(basis, *args, **kwargs)
-    if not bound.batch:
-        return Places.of(bound).gram
-    if not hasattr(bound, "__getitem__"):
-        reject("basis", "one graph, of a basis made of batched ones", f"a batch of {bound.batch}", "bind one graph")
-    each = [Places.of(bound[index]).gram for index in product(*map(range, bound.batch))]
-    matrix = torch.stack([one.matrix for one in each]) if each else torch.empty(0, bound.K, bound.K).double()
-    places = max((one.places for one in each), default=0)
-    return Gram(matrix.view(*bound.batch, bound.K, bound.K), places)
+    return Places.of(bound_basis(basis, *args, **kwargs)).gram

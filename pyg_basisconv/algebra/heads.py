@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .. import plot
 from ..bases.attended import BoundAttention
 from ..bases.concat import BoundConcat
 from ..basis import Basis, BoundBasis, bound_basis
@@ -15,9 +14,6 @@ from ..conv import BasisConv
 from ..convert import convert
 from ..errors import reject
 from .gram import Gram, Places, written
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _BINDS = ("edge_weight", "edge_type", "batch", "lambda_max", "grid")  # of what a layer is called with, a basis reads
 _TERMS = 4  # of a sum that is printed
@@ -74,14 +70,6 @@ class HeadReport:
         nearest = torch.zeros(H, M * N, dtype=torch.float64)
         nearest.index_add_(1, source.long() * N + target.long(), c[:, kind.long()] * weight.double())
         return heads, nearest.view(H, M, N)
-
-    def picture(self, index: int | tuple[int, ...] = 0) -> "Figure":
-        """`pyg_basisconv.plot.heads`: each head beside its projection and what is left.
-
-        Args:
-            index: which graph of the batch.
-        """
-        return plot.heads(self, index)
 
     def __str__(self) -> str:
         basis, batch = self.basis, self.attention[0].batch

@@ -27,8 +27,7 @@ from ..bases import (
     Window,
 )
 from ..walks import Sort
-from ..walks.grammar import MOST
-from ..walks.syntax import LONGEST
+from ..walks.grammar import LONGEST, MOST
 
 Rows = list[list[float]]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +12,21 @@ from torch_geometric.nn.parameter_dict import ParameterDict
 
 from ..bases import Relations
 from ..bases.relations import Norm
-from ..bound import members
 from ..conv import BasisConv
 from ..errors import check_count, check_flags, reject
 from ..features import check_features
-from ..theta import Full, Pass, Theta
+from ..theta import Full, Theta
 from .edges import EdgeType, TypeEdges, typed_edges
 from .masks import EdgeMask, lend
-from .sums import TypedSum
-
-_MANY = 16  # types of edges that start from one type of nodes; from more on each is taken to touch few of them
 
 
 class HeteroBasisConv(nn.Module):
-    r"""Convolution along edges of several types, in one operator: for the nodes of type t
+    r"""Convolution along edges of several types: for the nodes of type t
 
     .. math:: y_t = \sum_{r: s \to t} A_r^\top x_s \, \Theta_r + x_t \Theta_t + b_t
 
-    over the types of edges r into t, each from the nodes of some type s. Nodes of each type meet all their matrices in
-    one product, whatever their width; the results stand under each other, and so do the targets of all types, between
-    which the :math:`A_r` are one sparse matrix. (From a type of nodes at which more than 16 types of edges start, as in
-    a knowledge graph, there is an operator of its own, which multiplies only rows that a type of edges touches.)
+    over the types of edges r into t, each from the nodes of some type s. All types of edges that start at nodes of one
+    type are one operator, whatever the width of these nodes; its targets, of all types, stand under each other.
 
     It takes the place of `torch_geometric.nn.HeteroConv` with a linear layer for each type of edges, and of R-GCN.
 
@@ -98,7 +92,6 @@ class HeteroBasisConv(nn.Module):
             basis = Relations(len(starting), norm)
             self.convs[t] = BasisConv(widths[t], out_channels, basis, deepcopy(theta), bias=False)
         self.masks = ModuleDict({t: EdgeMask() for t in self.edge_types})
-        self.sum = BasisConv(out_channels, out_channels, TypedSum(len(self.edge_types), norm), Pass(), bias=False)
         reached = {edge_type[2] for edge_type in self.edge_types}
         for t in self.node_types:
             if root_weight:
@@ -147,13 +140,18 @@ class HeteroBasisConv(nn.Module):
         """What `forward` does."""
         weights = {} if edge_weight_dict is None else edge_weight_dict
         sizes = self._check(x_dict, edge_index_dict, weights)
-        present = [edge_type for edge_type in self.edge_types if edge_type in edge_index_dict]
-        targets = {t: sizes[t] for t in dict.fromkeys(edge_type[2] for edge_type in present)}
-        parts = {t: TypeEdges.of(t, edge_index_dict[t], weights.get(t), sizes[t[0]], targets) for t in present}
-        terms = self._terms(x_dict, parts, sum(targets.values()))
         result: dict[str, Tensor] = {}
-        if terms:
-            result = dict(zip(targets, sum(terms[1:], terms[0]).split(list(targets.values()), -2), strict=True))
+        for s, starting in self.starting.items():
+            present = [t for t in starting if t in edge_index_dict]
+            if present:
+                reached = {t[2]: sizes[t[2]] for t in present}
+                parts = [
+                    TypeEdges.of(t, starting.index(t), edge_index_dict[t], weights.get(t), sizes[s], reached)
+                    for t in present
+                ]
+                y = self._applied(self.convs[s], x_dict[s], parts, sum(reached.values()))
+                for t, y_t in zip(reached, y.split(list(reached.values()), -2), strict=True):
+                    result[t] = result[t] + y_t if t in result else y_t
         for t, root in self.roots.items():
             if t in x_dict:
                 own = root.project(x_dict[t])[0]
@@ -162,29 +160,6 @@ class HeteroBasisConv(nn.Module):
             if t in result:
                 result[t] = result[t] + bias.to(result[t].dtype)
         return {t: result[t] for t in self.node_types if t in result}
-
-    def _terms(self, x_dict: Mapping[str, Tensor], parts: Mapping[EdgeType, TypeEdges], N: int) -> list[Tensor]:
-        """What the edges give, (*, N, Q): of all types that are summed together, and of those that are many."""
-        terms: list[Tensor] = []
-        products: list[Tensor] = []  # x_s Theta_r of each of these:
-        together: list[TypeEdges] = []
-        M = 0
-        for s, starting in self.starting.items():
-            some = [(number, parts[t]) for number, t in enumerate(starting) if t in parts]
-            if some and len(starting) > _MANY:
-                own = [part._replace(kind=number) for number, part in some]
-                terms.append(self._applied(self.convs[s], x_dict[s], own, N))
-            elif some:
-                theta = self.convs[s].theta
-                projected = members(theta.project(x_dict[s]), theta.K)
-                for number, part in some:
-                    products.append(cast(Tensor, projected[number]))
-                    together.append(part._replace(kind=len(together), rows=(M, part.rows[1])))
-                    M += part.rows[1]
-        if together:
-            z = torch.cat(products, -2) if len(products) > 1 else products[0]
-            terms.append(self._applied(self.sum, z, together, N))
-        return terms
 
     def _applied(self, conv: BasisConv, x: Tensor, parts: list[TypeEdges], N: int) -> Tensor:
         """An operator, on the edges of several types."""

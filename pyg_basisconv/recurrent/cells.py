@@ -13,7 +13,6 @@ from ..errors import check_count, check_flags, reject
 from ..grid import GridConv
 from ..kernels.op import autocasting
 from ..theta import Theta
-from .pointwise import blend, remember, reset_and_update
 
 
 class BasisCell(nn.Module):
@@ -25,12 +24,19 @@ class BasisCell(nn.Module):
     Args:
         in_channels: P, or -1 to find it in the first call.
         hidden_channels: H.
-        basis: the family A, with as many targets as sources.
+        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
         theta: the kind of parameter of each convolution; `theta.Full()` by default.
         bias: whether b is there.
         images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
         gates: what x is convolved to.
         hidden_gates: what h is convolved to.
+
+    Shapes:
+        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
+        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
+
+    Raises:
+        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisGRUCell(2, 5, bases.Identity())
@@ -169,20 +175,8 @@ class BasisRNNCell(BasisCell):
     Over `bases.Identity` it is `torch.nn.RNNCell`.
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
-        hidden_channels: H.
-        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
-        theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
-        images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
+        in_channels, hidden_channels, basis, theta, bias, images: as in `BasisCell`.
         nonlinearity: 'tanh' or 'relu'.
-
-    Shapes:
-        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
-
-    Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisRNNCell(3, 8, bases.Adjacency('mean'))
@@ -229,20 +223,8 @@ class BasisGRUCell(BasisCell):
     reset='after', for all three, as in torch), and `candidate` has U_n with reset='before'.
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
-        hidden_channels: H.
-        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
-        theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
-        images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
+        in_channels, hidden_channels, basis, theta, bias, images: as in `BasisCell`.
         reset: 'before' or 'after'.
-
-    Shapes:
-        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
-
-    Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisGRUCell(2, 16, bases.Diffusion(3))
@@ -271,13 +253,14 @@ class BasisGRUCell(BasisCell):
             self.hidden.bias = nn.Parameter(torch.zeros(3 * hidden_channels))
 
     def step(self, gates: Tensor, h: Tensor, **structure: Any) -> Tensor:
-        of_h, axis = self.hidden(h, **structure), self.channels(gates)
+        of_h, axis, H = self.hidden(h, **structure), self.channels(gates), self.hidden_channels
+        of_n = gates.narrow(axis, 2 * H, H)
+        r, z = (gates.narrow(axis, 0, 2 * H) + of_h.narrow(axis, 0, 2 * H)).sigmoid().chunk(2, axis)
         if self.reset == "before":
-            after_reset, z, n = reset_and_update(gates, of_h, h, axis)
-            return blend(z, n, self.candidate(after_reset, **structure), h)
-        (r, z, n), (u_r, u_z, u_n) = gates.chunk(3, axis), of_h.chunk(3, axis)
-        n = (n + (r + u_r).sigmoid() * u_n).tanh()
-        return n + (z + u_z).sigmoid() * (h - n)
+            n = (of_n + self.candidate(r * h, **structure)).tanh()
+        else:
+            n = (of_n + r * of_h.narrow(axis, 2 * H, H)).tanh()
+        return n + z * (h - n)
 
     def extra_repr(self) -> str:
         return "" if self.reset == "before" else f"reset={self.reset!r}"
@@ -298,22 +281,13 @@ class BasisLSTMCell(BasisCell):
     i, f, g, o; `input` has W and b, `hidden` has U, and `peephole` V, in the order i, f, o.
 
     Args:
-        in_channels: P, or -1 to find it in the first call.
-        hidden_channels: H.
-        basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
-        theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
-        images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
+        in_channels, hidden_channels, basis, theta, bias, images: as in `BasisCell`.
         peepholes: False; True for V with a number per channel; or the number of nodes, or the grid of the images, for
             a number per channel and position, as in Shi et al. They begin as zeros.
 
     Shapes:
-        - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - state (h, c), and what is returned: (\*, M, H) each; or (\*, H, \*grid)
+        - state (h, c), and what is returned: each as h in `BasisCell`
         - peephole: (3, H), (3, N, H) or (3, H, \*grid)
-
-    Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisLSTMCell(3, 8, bases.Window(None, (3, 3), padding='same'), images=True, peepholes=(16, 16))
@@ -347,7 +321,14 @@ class BasisLSTMCell(BasisCell):
 
     def step(self, gates: Tensor, h: tuple[Tensor, Tensor], **structure: Any) -> tuple[Tensor, Tensor]:
         state, c = h
-        return remember(gates, self.hidden(state, **structure), c, self._peepholes(c), self.channels(gates))
+        V = self._peepholes(c)
+        i, f, g, o = (gates + self.hidden(state, **structure)).chunk(4, self.channels(gates))
+        if V is not None:
+            i, f = i + V[0] * c, f + V[1] * c
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        if V is not None:
+            o = o + V[2] * c
+        return o.sigmoid() * c.tanh(), c
 
     def _peepholes(self, c: Tensor) -> Tensor | None:
         """(3, ...) what c is multiplied by, to be broadcast over its batch."""

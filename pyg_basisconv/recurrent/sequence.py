@@ -1,8 +1,8 @@
 """Sequences of steps: packed lengths, truncated backpropagation, several layers."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -210,8 +210,8 @@ def _layer(
     whole, outputs, ended = _whole(cell), [], []
     for t, part in enumerate(_steps(x, sizes) if whole else _gates(cell, x, first, sizes, structure)):
         if sizes is not None and t and sizes[t] < sizes[t - 1]:
-            ended.append(_each(state, partial(_rest, n=sizes[t])))
-            state = _each(state, partial(_first, n=sizes[t]))
+            over, state = (_each(state, itemgetter(rows)) for rows in (slice(sizes[t], None), slice(sizes[t])))
+            ended.append(over)
         if truncate is not None and t and t % truncate == 0:
             state = _each(state, Tensor.detach)
         state = cell(part, h=state, **structure) if whole else cell.step(part, state, **structure)
@@ -268,14 +268,6 @@ def bound_once(cell: BasisCell, x: Tensor, structure: dict[str, Any]) -> dict[st
 def _each(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """A state whose tensors were changed."""
     return change(state) if isinstance(state, Tensor) else tuple(change(part) for part in state)
-
-
-def _first(state: Tensor, n: int) -> Tensor:
-    return state[:n]
-
-
-def _rest(state: Tensor, n: int) -> Tensor:
-    return state[n:]
 
 
 def _zipped(states: list[Any]) -> Any:

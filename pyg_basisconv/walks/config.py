@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,16 +87,14 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
     The file is TOML, and nothing in it is executed. Its tables, all but [graph] and [sorts] optional:
 
     - [graph] has one of: `triples`, the path of a file, or a list of paths, with a line `head<tab>relation<tab>tail`
-      for each fact, or N-Triples where the name ends in .nt; `hetero`, the path of a `HeteroData` saved by
-      `torch.save`, whose node stores may have `names`; `dataset`, the name of a class in `torch_geometric.datasets`,
-      with its `root` and a table `options`. Paths start at the file's folder. `labels` is the path of a file with lines
-      `identifier<tab>name`.
+      for each fact; `hetero`, the path of a `HeteroData` saved by `torch.save`, whose node stores may have `names`;
+      `dataset`, the name of a class in `torch_geometric.datasets`, with its `root` and a table `options`. Paths start
+      at the file's folder. `labels` is the path of a file with lines `identifier<tab>name`.
     - [relations]: `short = "long name"`; sorts may use both.
     - [types]: `relation = ["type of its heads", "type of its tails"]`. Then entities have types: one each. The steps of
       sorts must join. A graph from a `HeteroData` has its types already.
     - [sorts]: `name = "played.characterIn"`, or a list of steps; see `pyg_basisconv.walks.parse`.
-    - [walks]: `norm` ("none", "row", "mean", "sym"), `per`, `binary`, `memory_limit` (bytes, or "1 GB") of
-      `bases.Walks`.
+    - [walks]: `norm` ("none", "row", "mean", "sym"), `per`, `binary` and `memory_limit` of `bases.Walks`.
 
     Entities and relations are numbered as they come in the files; a triple that comes twice counts once.
 
@@ -133,7 +132,8 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
 
 
 def _basis(document: Document, sorts: dict[str, Sort], vocabulary: Vocabulary) -> Walks:
-    options = document.walks()
+    given = document.table("walks")
+    options: dict[str, Any] = {name: None if value == "none" else value for name, value in given.items()}
     try:
         return Walks(sorts, vocabulary, **options)
     except ValueError as error:

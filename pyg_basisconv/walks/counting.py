@@ -1,86 +1,18 @@
-"""How many walks there are, where, and some of them, by products of vectors with the matrices of steps."""
+"""How many walks of a sort there are, where, and some of them."""
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, identity
+import torch
+from torch import Tensor
 
+from ..bases import Walks
+from ..bases.walked import BoundWalks
 from ..cache import cached_property
-from .grammar import Sort, Step
+from .grammar import Sort
+from .vocabulary import Vocabulary
 
-Vector = NDArray[np.float64]
-
-
-class StepMatrices:
-    """The matrices of steps, (N, N), made when they are asked for.
-
-    Args:
-        edge_index: (2, E).
-        edge_type: (E,).
-        N: number of nodes.
-    """
-
-    def __init__(self, edge_index: NDArray[np.int64], edge_type: NDArray[np.int64], N: int) -> None:
-        order = np.argsort(edge_type, kind="stable")
-        self.edges, self.N = edge_index[:, order], N
-        self._starts = np.searchsorted(edge_type[order], np.arange(int(edge_type.max(initial=-1)) + 2))
-        self._made: dict[Step, csr_matrix] = {}
-
-    def __call__(self, step: Step) -> csr_matrix:
-        """The number of ways from node to node, float64."""
-        if step not in self._made:
-            parts = [self._ends(id)[:: -1 if inverse else 1] for id, inverse in step]
-            rows, columns = np.concatenate(parts, 1)
-            self._made[step] = csr_matrix((np.ones(len(rows)), (rows, columns)), (self.N, self.N))
-        return self._made[step]
-
-    def _ends(self, relation: int) -> NDArray[np.int64]:
-        if relation >= len(self._starts) - 1:
-            return self.edges[:, :0]
-        return self.edges[:, self._starts[relation] : self._starts[relation + 1]]
-
-
-class State(NamedTuple):
-    """What may follow within a sort.
-
-    ends: how many sequences are over; steps: the next ones, and the number of the state behind each.
-    """
-
-    ends: int
-    steps: tuple[tuple[Step, int], ...]
-
-
-def states_of(sequences: Iterable[tuple[Step, ...]]) -> list[State]:
-    """The states of a sort: one for all beginnings of sequences with the same continuations.
-
-    What sequences have in common, at their beginning or their end, is there once. States come behind those that follow
-    them; the last is that in which walks begin.
-
-    >>> states_of([("a",), ("a", "b"), ("c", "b")])  # steps may be called anything
-    [State(ends=1, steps=()),
-     State(ends=0, steps=(('b', 0),)),
-     State(ends=1, steps=(('b', 0),)),
-     State(ends=0, steps=(('a', 2), ('c', 1)))]
-    """
-    steps: list[dict[Step, int]] = [{}]
-    ends = Counter[int]()
-    for sequence in sequences:
-        at = 0
-        for step in sequence:
-            if step not in steps[at]:
-                steps[at][step] = len(steps)
-                steps.append({})
-            at = steps[at][step]
-        ends[at] += 1
-    numbers: dict[State, int] = {}
-    of: dict[int, int] = {}
-    for at in reversed(range(len(steps))):
-        state = State(ends[at], tuple(sorted((step, of[behind]) for step, behind in steps[at].items())))
-        of[at] = numbers.setdefault(state, len(numbers))
-    return list(numbers)
+PAIRS = 1 << 25  # bytes that a product may take to count pairs of nodes
+WORK = 1e8  # what all sequences may take if they shared nothing: multiply-adds, and looks at nodes
 
 
 class Instances:
@@ -88,123 +20,101 @@ class Instances:
 
     Args:
         sort: the sort.
-        steps: the matrices of the graph.
+        relations: of the graph.
+        edge_index: (2, E).
+        edge_type: (E,).
+        N: number of nodes.
+
+    >>> edge_index, edge_type = torch.tensor([[0, 1, 1], [1, 2, 3]]), torch.tensor([0, 1, 1])
+    >>> sort, relations = Sort("a.b", ((((0, False),), ((1, False),)),)), Vocabulary(["a", "b"])
+    >>> walks = Instances(sort, relations, edge_index, edge_type, 4)
+    >>> walks.count, walks.pairs, walks.samples(2)
+    (2.0, (2, True), [[0, 1, 2], [0, 1, 3]])
     """
 
-    def __init__(self, sort: Sort, steps: StepMatrices) -> None:
-        self.steps, self.N = steps, steps.N
-        self.states = states_of(sort.sequences)
+    def __init__(self, sort: Sort, relations: Vocabulary, edge_index: Tensor, edge_type: Tensor, N: int) -> None:
+        self.sort, self.relations, self.N = sort, relations, N
+        self.edge_index, self.edge_type = edge_index, edge_type
+
+    def _bound(self, memory_limit: int) -> BoundWalks:
+        basis = Walks([self.sort], self.relations, memory_limit=memory_limit)
+        bound: BoundWalks = basis.bind(self.edge_index, edge_type=self.edge_type, size=self.N, dtype=torch.float64)  # type: ignore[assignment]
+        return bound
 
     @cached_property
-    def onward(self) -> list[Vector]:
-        """Per state: how many ways there are from each node to an end."""
-        found: list[Vector] = []
-        for ends, steps in self.states:
-            ways = np.full(self.N, float(ends))
-            with np.errstate(over="ignore"):
-                for step, behind in steps:
-                    ways += self.steps(step) @ found[behind]
-            # Long sorts die out or overflow: then all their states have one vector.
-            found.append(found[-1] if found and np.array_equal(ways, found[-1]) else ways)
-        return found
-
-    @property
-    def starts(self) -> Vector:
-        """(N,) how many walks begin at each node."""
-        return self.onward[-1]
+    def stepwise(self) -> BoundWalks:
+        """The walks, step by step: in a product there may be more than a float64 can hold, which zeros would meet."""
+        return self._bound(0)
 
     @cached_property
-    def ends(self) -> Vector:
-        """(N,) how many walks end at each node."""
-        return self.reached(np.ones(self.N))
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """(N,) how many walks begin at each node, and how many end."""
+        return self.stepwise.ends_of(0)
 
     @cached_property
     def count(self) -> float:
         """How many walks there are: exact below 2^53."""
-        with np.errstate(over="ignore"):
-            return float(self.starts.sum())
+        return float(self.ends[0].sum())
 
-    def reached(self, start: Vector) -> Vector:
-        """(N,) how many walks end at each node, where `start` says how often each node begins one."""
-        total = np.zeros(self.N)
-        here = {len(self.states) - 1: start}
-        with np.errstate(over="ignore"):
-            for number, (ends, steps) in self._from_the_start():
-                ways = here.pop(number)
-                if ends:  # 0 times infinity is none
-                    total = total + ends * ways
-                for step, behind in steps:
-                    here[behind] = here.get(behind, 0.0) + self.steps(step).T @ ways
-        return total
+    def reached(self, node: int) -> Tensor:
+        """(N,) how many walks lead from a node to each node."""
+        start = torch.zeros(self.N, 1, dtype=torch.float64)
+        start[node] = 1
+        return self.stepwise.expand(start)[0, :, 0]
 
-    def pairs(self, most: float) -> tuple[float, bool]:
-        """How many pairs of nodes walks join, and whether that is exact; it is where `most` operations are enough.
+    @cached_property
+    def _apart(self) -> int:
+        """Multiply-adds per channel of all sequences if they shared nothing."""
+        taken = Counter(step for sequence in self.sort.sequences for step in sequence)
+        return sum(times * self.stepwise.steps((step, False)).source.numel() for step, times in taken.items())
 
-        Otherwise it is a bound: no more pairs than walks, nor than starts times ends. It is an operation to look at a
-        node or at an entry of a matrix, and so is a multiply-add.
+    @property
+    def _affordable(self) -> bool:
+        return self._apart + sum(map(len, self.sort.sequences)) * self.N <= WORK
+
+    @property
+    def pairs(self) -> tuple[float, bool]:
+        """How many pairs of nodes walks join, and whether that is exact.
+
+        Where it would take long or much memory it is a bound: no more than walks, nor than starts times ends.
         """
-        union = none = csr_matrix((self.N, self.N), dtype=bool)
-        here = {len(self.states) - 1: identity(self.N, dtype=bool, format="csr")}
-        for number, (ends, steps) in self._from_the_start():
-            product = here.pop(number)
-            if ends:
-                union = union + product
-                most -= self.N + union.nnz
-            for step, behind in steps:
-                matrix = self.steps(step)
-                most -= self.N + matrix.nnz + float(np.diff(matrix.indptr)[product.indices].sum())
-                if most < 0:
-                    bound = float(np.count_nonzero(self.starts)) * float(np.count_nonzero(self.ends))
-                    return min(self.count, bound), False
-                here[behind] = here.get(behind, none) + product @ _pattern(matrix, self.onward[behind])
-        return float(union.nnz), True
+        try:
+            if self._affordable:
+                return self._bound(PAIRS).to_coo()._nnz(), True
+        except ValueError:  # a product is too large
+            pass
+        starts, ends = (float(part.count_nonzero()) for part in self.ends)
+        return min(self.count, starts * ends), False
 
-    def _from_the_start(self) -> Iterable[tuple[int, State]]:
-        """The states with their numbers, each before those that follow it."""
-        return reversed(list(enumerate(self.states)))
+    @property
+    def cost(self) -> tuple[int, bool]:
+        """Multiply-adds per channel of the cheaper direction, and whether that is exact; else what they are at most."""
+        if not self._affordable:
+            return self._apart, False
+        bound = self._bound(1 << 30)
+        return min(bound.work("expand").entries, bound.work("combine").entries), True
 
-    def samples(self, number: int, random: np.random.Generator) -> list[list[int]]:
-        """Some walks, each as likely as every other, none twice, as lists of their nodes."""
-        if not 0 < self.count < np.inf:
-            return []
-        found: dict[tuple[int, ...], None] = {}
-        for _ in range(4 * number):
-            found[self._walk(random)] = None
-            if len(found) == number:
-                break
+    def samples(self, number: int) -> list[list[int]]:
+        """Some walks, none twice, as lists of their nodes: those of one sequence each as likely as every other."""
+        random, found = torch.Generator().manual_seed(1), dict[tuple[int, ...], None]()
+        for sequence in torch.randperm(len(self.sort.sequences), generator=random).tolist():
+            steps = [self.stepwise.steps((step, False)) for step in self.sort.sequences[sequence]]
+            ways = [torch.ones(self.N, dtype=torch.float64)]  # how many lead on from each node, from the last step on
+            for source, target, _ in reversed(steps):
+                ways.append(torch.zeros_like(ways[0]).index_add(0, source.long(), ways[-1][target.long()]))
+            if 0 < float(ways[-1].sum()) < torch.inf:
+                for _ in range(4 * number):
+                    walk = [_drawn(ways[-1], random)]
+                    for (source, target, _), left in zip(steps, ways[-2::-1], strict=True):
+                        on = target[source == walk[-1]]
+                        walk.append(int(on[_drawn(left[on.long()], random)]))
+                    found[tuple(walk)] = None
+                    if len(found) == number:
+                        return [list(walk) for walk in found]
         return [list(walk) for walk in found]
 
-    def _walk(self, random: np.random.Generator) -> tuple[int, ...]:
-        """A walk: each node as likely as there are ways on from it."""
-        walk = [_drawn(self.starts, random)]
-        place = self._next(len(self.states) - 1, walk[0], random)
-        while place is not None:
-            walk.append(place[1])
-            place = self._next(*place, random)
-        return tuple(walk)
 
-    def _next(self, number: int, node: int, random: np.random.Generator) -> tuple[int, int] | None:
-        """The state and the node that come next; None where the walk is over."""
-        ends, steps = self.states[number]
-        places: list[tuple[int, int] | None] = [None]
-        ways = [np.array([float(ends)])]
-        for step, behind in steps:
-            matrix = self.steps(step)
-            some = slice(matrix.indptr[node], matrix.indptr[node + 1])
-            nodes = matrix.indices[some]
-            places += [(behind, int(n)) for n in nodes]
-            ways.append(matrix.data[some] * self.onward[behind][nodes])
-        return places[_drawn(np.concatenate(ways), random)]
-
-
-def _pattern(matrix: csr_matrix, ways: Vector) -> csr_matrix:
-    """Where a matrix has entries in columns from where a walk goes on."""
-    some = matrix.astype(bool)
-    some.data = some.data & (ways[some.indices] > 0)
-    some.eliminate_zeros()
-    return some
-
-
-def _drawn(weights: Vector, random: np.random.Generator) -> int:
-    total = np.cumsum(weights)
-    return int(np.searchsorted(total, random.random() * total[-1], side="right"))
+def _drawn(weights: Tensor, random: torch.Generator) -> int:
+    total = weights.cumsum(0)
+    drawn = torch.rand(1, generator=random, dtype=torch.float64) * total[-1]
+    return int(torch.searchsorted(total, drawn, right=True).clamp(max=len(total) - 1))

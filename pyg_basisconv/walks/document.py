@@ -1,6 +1,5 @@
 """The tables and keys of a configuration, and what their values must be."""
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,8 +17,6 @@ KEYS: dict[str, tuple[str, ...] | None] = {
     "walks": ("norm", "per", "binary", "memory_limit"),
 }
 GRAPHS = ("triples", "hetero", "dataset")
-UNITS = {"": 1, "B": 1} | {u + "B": 1000**i for i, u in enumerate("KMGT", 1)}
-UNITS |= {u + "IB": 1024**i for i, u in enumerate("KMGT", 1)}
 
 
 class Document:
@@ -90,32 +87,6 @@ class Document:
             if key in self.table("graph") and given != ["dataset"]:
                 self.refuse("graph", key, "it only beside dataset", f"it beside {given[0]}", "leave it out")
         return given[0]
-
-    def walks(self) -> dict[str, Any]:
-        """The arguments of `bases.Walks` in [walks]."""
-        table = self.table("walks")
-        found: dict[str, Any] = {}
-        for key, choices in (("norm", ("none", "row", "mean", "sym")), ("per", ("walk", "step"))):
-            if key in table:
-                if table[key] not in choices:
-                    self.refuse("walks", key, _listed(choices), _shown(table[key]), "choose one of them")
-                found[key] = None if table[key] == "none" else table[key]
-        if "binary" in table:
-            if not isinstance(table["binary"], bool):
-                self.refuse("walks", "binary", "true or false", _shown(table["binary"]), "write it without quotes")
-            found["binary"] = table["binary"]
-        if "memory_limit" in table:
-            found["memory_limit"] = self._bytes(table["memory_limit"])
-        return found
-
-    def _bytes(self, value: Any) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
-        parts = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) *([A-Za-z]*)", value) if isinstance(value, str) else None
-        if parts is None or parts.group(2).upper() not in UNITS:
-            fix = 'write for example "1 GB" (1e9 bytes) or "1 GiB" (2^30)'
-            self.refuse("walks", "memory_limit", "a number of bytes", _shown(value), fix)
-        return int(float(parts.group(1)) * UNITS[parts.group(2).upper()])
 
 
 def _shown(value: Any) -> str:

@@ -1,20 +1,21 @@
-"""Sorts of walks, as sums of sequences of steps."""
+"""Sorts of walks: how they are written, and the sequences of steps that they are."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from ..errors import reject
-from .syntax import LONGEST, Reader
-from .tree import Choice, Concatenation, Name, Node, Repetition, join, written
+from ..errors import DEPTH, reject
 from .vocabulary import IDS, Vocabulary
 from .wording import brief, shown
 
 Step = tuple[tuple[int, bool], ...]
-Located = tuple[Step, int | None]
+Located = tuple[Step, int | None]  # and the column where it is written
 
-MOST = 10_000
+MOST = LONGEST = 10_000  # sequences of a sort, and steps in all of them
+_SIGNS = r".|^(){},<>"
+_TOKEN = re.compile(rf"<(?P<quoted>(?:[^>]|>>)*)>(?!>)|(?P<name>[^\s{_SIGNS}]+)|\S")
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,192 @@ class Sort:
         return self.text
 
 
+class _Part(NamedTuple):
+    """A part of a sort: its canonical text, its sequences, and what stands around it in which it needs no parentheses.
+
+    alternatives: those of a choice.
+    """
+
+    text: str
+    sequences: list[tuple[Located, ...]]
+    repeatable: bool = True
+    alternatives: tuple["_Part", ...] = ()
+
+
+def _step(id: int, inverse: bool, column: int | None, words: Vocabulary) -> _Part:
+    return _Part("^" * inverse + quoted(words.shown(id)), [((((id, inverse),), column),)])
+
+
+def _chain(parts: list[_Part], source: str) -> _Part:
+    """One part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    return _Part(".".join(p.text for p in parts), _product((p.sequences for p in parts), source), repeatable=False)
+
+
+def _choice(parts: list[_Part], source: str) -> _Part:
+    """Any one of the parts; a choice among them is opened."""
+    flat = tuple(one for part in parts for one in (part.alternatives or (part,)))
+    if len(flat) == 1:
+        return flat[0]
+    text = "(" + "|".join(p.text for p in flat) + ")"
+    return _Part(text, _sum([p.sequences for p in flat], source), alternatives=flat)
+
+
+def _repeated(part: _Part, least: int, most: int, source: str) -> _Part:
+    """A part `least` to `most` times."""
+    if least == most == 1:
+        return part
+    times = str(least) if least == most else f"{least},{most}"
+    text = part.text if part.repeatable else f"({part.text})"
+    return _Part(f"{text}{{{times}}}", _powers(part.sequences, least, most, source), repeatable=False)
+
+
+def quoted(name: str) -> str:
+    """A name as a sort has it: in <> where it has a blank or a sign in it.
+
+    >>> quoted("characterIn"), quoted("part of"), quoted("a->b")
+    ('characterIn', '<part of>', '<a->>b>')
+    """
+    match = _TOKEN.fullmatch(name)
+    return name if match and match["name"] else "<" + name.replace(">", ">>") + ">"
+
+
+class _Token(NamedTuple):
+    """A name (`quoted` where it stood in <>), one of the signs, or the end ('')."""
+
+    text: str
+    column: int
+    is_name: bool = False
+    quoted: bool = False
+
+
+class _Reader:
+    """Reads one sort by descent: alternatives of chains of repeats of relations.
+
+    What stands behind ^ is read with `inverse`: its names are turned round, and so is the order of its chains.
+
+    Args:
+        text: the sort.
+        vocabulary: the relations that it may name.
+    """
+
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        self.text, self.vocabulary = text, vocabulary
+        self._tokens = [*map(self._token, _TOKEN.finditer(text)), _Token("", len(text) + 1)]
+        self._at = 0
+        self._depth = 0
+
+    def read(self) -> _Part:
+        """The whole text."""
+        part = self._choice(inverse=False)
+        if self._now.text:
+            self._expected("'.', '|' or the end")
+        return part
+
+    def _fail(self, expected: str, got: str, column: int, fix: str) -> NoReturn:
+        """Refuses the sort because of what stands at a column."""
+        reject("sorts", expected, f"{got} at column {column} of {brief(self.text)}", fix)
+
+    def _token(self, match: re.Match[str]) -> _Token:
+        text, column = match.group(), match.start() + 1
+        if text == "<":
+            self._fail("'>' behind a name in <>", "'<' without it", column, "close the name by >")
+        if text == "<>":
+            self._fail("a name in <>", "'<>'", column, "name a relation")
+        if match["quoted"] is not None:
+            return _Token(match["quoted"].replace(">>", ">"), column, is_name=True, quoted=True)
+        return _Token(text, column, is_name=match["name"] is not None)
+
+    @property
+    def _now(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self, sign: str) -> bool:
+        """Steps over the token if it is this sign."""
+        found = not self._now.is_name and self._now.text == sign
+        self._at += found
+        return found
+
+    def _expected(self, what: str) -> NoReturn:
+        token = self._now
+        got = brief(token.text) if token.text else "the end"
+        self._fail(what, got, token.column, "write steps as relation.relation, ^inverse, (this|that), twice{2}")
+
+    def _choice(self, inverse: bool) -> _Part:
+        parts = [self._chain(inverse)]
+        while self._take("|"):
+            parts.append(self._chain(inverse))
+        return _choice(parts, self.text)
+
+    def _chain(self, inverse: bool) -> _Part:
+        parts = [self._repeat(inverse)]
+        while self._take("."):
+            parts.append(self._repeat(inverse))
+        return _chain(parts[::-1] if inverse else parts, self.text)
+
+    def _repeat(self, inverse: bool) -> _Part:
+        part = self._part(inverse)
+        brace = self._now
+        if not self._take("{"):
+            return part
+        least = self._number()
+        most = self._number() if self._take(",") else least
+        if not self._take("}"):
+            self._expected("'}' or ','")
+        if most < least or most == 0:
+            times = f"{{{least},{most}}}" if most != least else f"{{{least}}}"
+            fix = f"write {{{most},{least}}}" if most else "leave the part out"
+            self._fail("{n} or {m,n} with n >= 1, m <= n", times, brace.column, fix)
+        if self._now.text == "{" and not self._now.is_name:
+            self._fail("one repeat", "a second", self._now.column, "put the first into parentheses")
+        return _repeated(part, least, most, self.text)
+
+    def _number(self) -> int:
+        token = self._now
+        if not (token.is_name and not token.quoted and token.text.isascii() and token.text.isdecimal()):
+            self._expected("a number of times")
+        self._at += 1
+        if len(token.text.lstrip("0")) > 7 or int(token.text) > LONGEST:
+            self._fail(f"at most {LONGEST:,} times", brief(token.text), token.column, "repeat less often")
+        return int(token.text)
+
+    def _part(self, inverse: bool) -> _Part:
+        while self._take("^"):
+            inverse = not inverse
+        bracket = self._now
+        if not self._take("("):
+            return self._name(inverse)
+        self._depth += 1
+        if self._depth > DEPTH:
+            self._fail(f"at most {DEPTH} open parentheses", "one more", bracket.column, "nest less deeply")
+        part = self._choice(inverse)
+        if not self._take(")"):
+            if not self._now.text:
+                self._fail("')' for every '('", "'(' without it", bracket.column, "close the parenthesis")
+            self._expected("')', '|' or '.'")
+        self._depth -= 1
+        return part
+
+    def _name(self, inverse: bool) -> _Part:
+        token = self._now
+        if not token.is_name:
+            self._expected("a relation")
+        self._at += 1
+        id = self.vocabulary.find(token.text)
+        if id is None:
+            fix = self.vocabulary.suggestion(token.text)
+            self._fail("a relation of the graph", brief(token.text), token.column, fix)
+        return _step(id, inverse, token.column, self.vocabulary)
+
+
 def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
     r"""Reads a sort of walks.
 
     Steps are joined by dots: with A_r the matrix of relation r, `a.b` has :math:`A_a A_b`. `^a` goes against a relation
     (:math:`A_a^\top`), `(a|b)` takes either (:math:`A_a + A_b`), `a{3}` repeats (:math:`A_a^3`), `a{0,2}` does so up to
-    twice (:math:`I + A_a + A_a^2`); all three also of a sort in parentheses. A name is written as it is where it
-    consists of letters of any script, digits, _, - and :, and in <> otherwise (and > in it as >>).
+    twice (:math:`I + A_a + A_a^2`); all three also of a sort in parentheses. A name with a blank in it, or
+    with one of the signs . | ^ ( ) { } , < >, is written in <> (and > in it as >>).
 
     Args:
         sort: what is written; or a list with one item per step: a relation's id, its name (^ before it for the
@@ -77,20 +257,18 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
         return sort
     words = Vocabulary.of(vocabulary)
     if isinstance(sort, str):
-        tree = Reader(sort, words).read()
-        source = sort
+        found, source = _Reader(sort, words).read(), sort
     elif isinstance(sort, Sequence) and len(sort):
-        tree = join(Concatenation, [_item(item, at, words) for at, item in enumerate(sort, 1)])
-        source = written(tree, words)
+        found = _chain([_item(item, at, words) for at, item in enumerate(sort, 1)], "a list of steps")
+        source = found.text
     else:
         reject("sorts", "a sort as a string or a list of its steps", shown(sort), "write 'relation.relation'")
-    sequences = _sequences(tree, source)
-    for sequence in sequences:
+    for sequence in found.sequences:
         _check_ends(sequence, source, words)
-    return Sort(written(tree, words), tuple(tuple(step for step, _ in s) for s in sequences))
+    return Sort(found.text, tuple(tuple(step for step, _ in s) for s in found.sequences))
 
 
-def _item(item: Any, at: int, words: Vocabulary) -> Name:
+def _item(item: Any, at: int, words: Vocabulary) -> _Part:
     """One step of a list."""
     where = f"{shown(item)} as item {at}"
     if isinstance(item, str):
@@ -99,31 +277,19 @@ def _item(item: Any, at: int, words: Vocabulary) -> Name:
         found = words.find(name)
         if found is None:
             reject("sorts", "a relation of the graph", where, words.suggestion(name))
-        return Name(found, inverse, None)
+        return _step(found, inverse, None, words)
     if isinstance(item, Integral) and not isinstance(item, bool):
         id, end = int(item), IDS if words.open else len(words)
         if not 0 <= id < end:
             reject("sorts", f"ids of relations, from 0 on and below {end:,}", where, "name a relation of the graph")
-        return Name(id, False, None)
+        return _step(id, False, None, words)
     if isinstance(item, tuple) and len(item) in (2, 3) and all(isinstance(t, str) for t in item):
         ids = words.edge(item)
         if len(ids) != 1:
             several = " or ".join(repr(words.shown(i)) for i in ids[:3])
             reject("sorts", "an edge type of the graph", where, f"say which: {several}" if ids else "name its relation")
-        return Name(ids[0], False, None)
+        return _step(ids[0], False, None, words)
     reject("sorts", "ids, names or edge types of relations", where, "name one relation per step")
-
-
-def _sequences(node: Node, source: str) -> list[tuple[Located, ...]]:
-    match node:
-        case Name(id, inverse, column):
-            return [((((id, inverse),), column),)]
-        case Concatenation(parts):
-            return _product((_sequences(p, source) for p in parts), source)
-        case Choice(parts):
-            return _sum([_sequences(p, source) for p in parts], source)
-        case Repetition(part, least, most, _):
-            return _powers(_sequences(part, source), least, most, source)
 
 
 def _product(factors: Iterable[list[tuple[Located, ...]]], source: str) -> list[tuple[Located, ...]]:

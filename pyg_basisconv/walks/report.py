@@ -1,20 +1,16 @@
 """What a graph has of its sorts of walks, as data and as text."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from ..bases import Walks
 from .config import Knowledge
-from .counting import Instances, StepMatrices
+from .counting import Instances
 from .grammar import Sort
 from .wording import printed
 
 EXACT = 1 << 53
-WORK = 5e6
-BOUND = 1e8
 SAMPLES = 3
 
 
@@ -24,25 +20,23 @@ def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
     density is the share of all pairs of nodes that a walk joins; cost is the number of multiply-adds that one
     application to one channel takes. They are upper bounds where `density_exact` and `cost_exact` are false.
     """
-    steps = _steps(knowledge)
     return {
         "nodes": knowledge.num_nodes,
         "edges": knowledge.edge_index.shape[1],
         "relations": len(knowledge.relations),
         "types": Counter(kind for kind in knowledge.types or () if kind is not None),
-        "sorts": [_sort(knowledge, name, sort, steps) for name, sort in sorts.items()],
+        "sorts": [_sort(knowledge, name, sort) for name, sort in sorts.items()],
     }
 
 
-def _steps(knowledge: Knowledge) -> StepMatrices:
-    return StepMatrices(knowledge.edge_index.numpy(), knowledge.edge_type.numpy(), knowledge.num_nodes)
+def _instances(knowledge: Knowledge, sort: Sort) -> Instances:
+    return Instances(sort, knowledge.relations, knowledge.edge_index, knowledge.edge_type, knowledge.num_nodes)
 
 
-def _sort(knowledge: Knowledge, name: str, sort: Sort, steps: StepMatrices) -> dict[str, Any]:
-    N, walks = knowledge.num_nodes, Instances(sort, steps)
-    pairs, exact = walks.pairs(WORK)
-    cost, least = _cost(knowledge, sort, steps)
-    samples = walks.samples(SAMPLES, np.random.default_rng(0))
+def _sort(knowledge: Knowledge, name: str, sort: Sort) -> dict[str, Any]:
+    N, walks = knowledge.num_nodes, _instances(knowledge, sort)
+    (pairs, all_pairs), (cost, least) = walks.pairs, walks.cost
+    starts, ends = (int(part.count_nonzero()) for part in walks.ends)
     return {
         "name": name,
         "sort": sort.text,
@@ -51,46 +45,29 @@ def _sort(knowledge: Knowledge, name: str, sort: Sort, steps: StepMatrices) -> d
         "instances": whole(walks.count),
         "instances_exact": walks.count < EXACT,
         "density": pairs / max(N * N, 1),
-        "density_exact": exact,
-        "starts": int(np.count_nonzero(walks.starts)),
-        "ends": int(np.count_nonzero(walks.ends)),
+        "density_exact": all_pairs,
+        "starts": starts,
+        "ends": ends,
         "cost": cost,
         "cost_exact": least,
-        "samples": [[knowledge.entities[i] for i in walk] for walk in samples],
+        "samples": [[knowledge.entities[i] for i in walk] for walk in walks.samples(SAMPLES)],
     }
-
-
-def _cost(knowledge: Knowledge, sort: Sort, steps: StepMatrices) -> tuple[int, bool]:
-    """Multiply-adds per channel of the cheaper direction, and whether that is exact.
-
-    Where it would take long to find out what sequences share, it is what they cost if they shared nothing.
-    """
-    taken = Counter(step for sequence in sort.sequences for step in sequence)
-    apart = sum(times * int(steps(step).sum()) for step, times in taken.items())
-    if apart + taken.total() * knowledge.num_nodes > BOUND:
-        return apart, False
-    basis = Walks([sort], knowledge.relations)
-    bound = basis.bind(knowledge.edge_index, edge_type=knowledge.edge_type, size=knowledge.num_nodes)
-    return min(bound.work("expand").entries, bound.work("combine").entries), True
 
 
 def followed(knowledge: Knowledge, sorts: Mapping[str, Sort], entity: int) -> dict[str, Any]:
     """What the walks of each sort reach from an entity, most walks first, and how many walks that are."""
-    steps = _steps(knowledge)
-    start = np.zeros(knowledge.num_nodes)
-    start[entity] = 1.0
     found = []
     for name, sort in sorts.items():
-        counts = Instances(sort, steps).reached(start)
-        nodes = sorted(counts.nonzero()[0].tolist(), key=lambda n: (-counts[n], n))
-        reached = [{"entity": knowledge.entities[n], "walks": whole(counts[n])} for n in nodes]
-        found.append({"name": name, "sort": sort.text, "instances": whole(counts.sum()), "reached": reached})
+        counts = _instances(knowledge, sort).reached(entity)
+        nodes = [n for n in counts.argsort(descending=True, stable=True).tolist() if counts[n]]
+        reached = [{"entity": knowledge.entities[n], "walks": whole(float(counts[n]))} for n in nodes]
+        found.append({"name": name, "sort": sort.text, "instances": whole(float(counts.sum())), "reached": reached})
     return {"from": knowledge.entities[entity], "sorts": found}
 
 
 def whole(count: float) -> int | float | None:
     """A count as an integer where it is exact, None where it is beyond floating point."""
-    return int(count) if count < EXACT else float(count) if np.isfinite(count) else None
+    return int(count) if count < EXACT else float(count) if math.isfinite(count) else None
 
 
 def text_of_report(found: Mapping[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """Where graphs come from: files of triples, a saved `HeteroData`, PyG's datasets."""
 
-import inspect
+import operator
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch_geometric.datasets
@@ -14,15 +14,13 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
-from torch_geometric.typing import EdgeType
 
 from ..errors import reject
-from . import ntriples
 from .document import Document
 from .files import table_of
 from .nearest import suggestion
 from .vocabulary import Vocabulary
-from .wording import brief, shown
+from .wording import brief
 
 DATASETS = (
     *("AMiner", "DBLP", "Entities", "FB15k_237", "HGBDataset", "IMDB", "LastFM", "MovieLens", "MovieLens100K"),
@@ -30,7 +28,6 @@ DATASETS = (
 )
 NODES = 10**8
 _PLAIN = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, GlobalStorage, NodeStorage, EdgeStorage]
-_NOT_PLAIN = {"self", "root", "transform", "pre_transform", "pre_filter", "log", "force_reload"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,30 +56,18 @@ def read(document: Document) -> Source:
     return _of_dataset(document)
 
 
-def _facts(path: Path) -> Iterator[tuple[str, str, str]]:
-    if path.suffix.lower() == ".nt":
-        yield from ntriples.triples(path)
-        return
-    for _, (head, relation, tail) in table_of(path, ("head", "relation", "tail"), "triples"):
-        yield head, relation, tail
-
-
 def _of_triples(paths: Iterable[Path]) -> Source:
     """Ids are given in the order in which names come; a fact that comes again is the same fact."""
     nodes: dict[str, int] = {}
     relations: dict[str, int] = {}
     found: dict[tuple[int, int, int], None] = {}
-    literals: dict[str, str] = {}
     for path in paths:
-        for head, relation, tail in _facts(path):
+        for _, (head, relation, tail) in table_of(path, ("head", "relation", "tail"), "triples"):
             h, r = nodes.setdefault(head, len(nodes)), relations.setdefault(relation, len(relations))
             found[h, r, nodes.setdefault(tail, len(nodes))] = None
-            if tail[0] == '"' and path.suffix.lower() == ".nt":
-                literals[tail] = ntriples.text_of_literal(tail)
     table = torch.tensor(list(found), dtype=torch.long).view(-1, 3)
-    names = [literals.get(name, name) for name in nodes]
     edge_index, edge_type = table[:, ::2].t().contiguous(), table[:, 1].contiguous()
-    return Source(edge_index, edge_type, list(nodes), names, Vocabulary(list(relations)))
+    return Source(edge_index, edge_type, list(nodes), list(nodes), Vocabulary(list(relations)))
 
 
 def _load(path: Path) -> HeteroData:
@@ -106,69 +91,36 @@ def _load(path: Path) -> HeteroData:
 
 def _of_hetero(data: HeteroData, where: str) -> Source:
     """The graph in the numbering of `data.to_homogeneous()`; nodes are called by `names` of their store."""
-    found = {kind: _edges(data, kind, where) for kind in data.edge_types}
-    first, names, types = _nodes(data, found, where)
-    pieces = [torch.empty(2, 0, dtype=torch.long)]
-    kinds = [torch.empty(0, dtype=torch.long)]
-    for r, (kind, edges) in enumerate(found.items()):
-        sizes = torch.tensor([[types.count(kind[0])], [types.count(kind[2])]])
-        if edges.numel() and bool(((edges < 0) | (edges >= sizes)).any()):
-            reject(where, f"edges of {kind} between its nodes", "others", "correct edge_index, or num_nodes")
-        pieces.append(edges + torch.tensor([[first[kind[0]]], [first[kind[2]]]]))
-        kinds.append(torch.full((edges.shape[1],), r))
-    identifiers = [f"{t} {i - first[t]}" for i, t in enumerate(types)]
-    shown = [name or identifier for name, identifier in zip(names, identifiers, strict=True)]
-    return Source(torch.cat(pieces, 1), torch.cat(kinds), identifiers, shown, Vocabulary.of(data), tuple(types))
-
-
-def _edges(data: HeteroData, kind: EdgeType, where: str) -> Tensor:
-    edges = data[kind].get("edge_index")
-    got = type(edges).__name__
-    if isinstance(edges, Tensor):
-        got = f"{tuple(edges.shape)} of {edges.dtype}, {edges.layout}"
-        if edges.dtype == torch.long and edges.layout == torch.strided and edges.dim() == 2 and edges.shape[0] == 2:
-            return edges
-    reject(where, f"edge_index (2, E) of {kind}, dense, of torch.int64", got, "give every edge type its edge_index")
-
-
-def _nodes(
-    data: HeteroData, edges: Mapping[EdgeType, Tensor], where: str
-) -> tuple[dict[str, int], list[str], list[str]]:
-    """Per node type the number of its first node; per node its name, '' where it has none, and its type."""
-    ends = {t for src, _, dst in edges for t in (src, dst)}
-    first: dict[str, int] = {}
-    names: list[str] = []
-    types: list[str] = []
-    for t in [*data.node_types, *sorted(ends - set(data.node_types))]:
-        number = _number(data, t, edges, where)
-        given = data[t].get("names")
-        if given is not None and not (isinstance(given, list) and len(given) == number and _are_strings(given)):
-            reject(where, f"names of {t!r}: a list of {number} strings", type(given).__name__, "correct or delete it")
-        first[t] = len(types)
-        names += given or [""] * number
-        types += [t] * number
-    return first, names, types
-
-
-def _are_strings(values: list[Any]) -> bool:
-    return all(isinstance(v, str) for v in values)
-
-
-def _number(data: HeteroData, t: str, edges: Mapping[EdgeType, Tensor], where: str) -> int:
-    """How many nodes of a type there are: what its store says, or so many that all edges have their ends."""
-    store = data[t]
     try:
-        number = store.num_nodes if store.can_infer_num_nodes else _most(t, edges)
-    except Exception as error:  # whatever PyG does with features of no shape
-        number = type(error).__name__
-    if not isinstance(number, int) or not 0 <= number <= NODES:
-        reject(where, f"a number of nodes of {t!r}, at most {NODES:,}", shown(number), "correct num_nodes, or features")
-    return number
-
-
-def _most(t: str, edges: Mapping[EdgeType, Tensor]) -> int:
-    ends = [pair[row] for kind, pair in edges.items() for row in (0, 1) if kind[2 * row] == t]
-    return max((int(e.max()) + 1 for e in ends if e.numel()), default=0)
+        relations = Vocabulary.of(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of types of nodes without edges
+            data.validate()
+        sizes = {t: operator.index(data[t].num_nodes) for t in data.node_types}
+    except Exception as error:  # whatever PyG does with features and edges of no shape
+        got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reject(where, "a graph that data.validate() accepts", got, "correct its edges, num_nodes or features")
+    if not all(0 <= number <= NODES for number in sizes.values()):
+        reject(where, f"at most {NODES:,} nodes of each type", brief(str(sizes)), "correct num_nodes")
+    first = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+    edges = [data[s, r, t].edge_index + torch.tensor([[first[s]], [first[t]]]) for s, r, t in data.edge_types]
+    if any(some.dtype != torch.long for some in edges):
+        reject(where, "integers in edge_index", [some.dtype for some in edges], "convert it with .long()")
+    identifiers = [f"{t} {i}" for t, number in sizes.items() for i in range(number)]
+    names: list[str] = []
+    for t, number in sizes.items():
+        given = data[t].get("names", [""] * number)
+        if not (isinstance(given, list) and len(given) == number and all(isinstance(name, str) for name in given)):
+            reject(where, f"names of {t!r}: a list of {number} strings", type(given).__name__, "correct or delete it")
+        names += [name or identifier for name, identifier in zip(given, identifiers[first[t] :], strict=False)]
+    return Source(
+        edge_index=torch.cat([torch.empty(2, 0, dtype=torch.long), *edges], 1),
+        edge_type=torch.repeat_interleave(torch.tensor([some.shape[1] for some in edges], dtype=torch.long)),
+        identifiers=identifiers,
+        names=names,
+        relations=relations,
+        types=tuple(t for t, number in sizes.items() for _ in range(number)),
+    )
 
 
 def _of_dataset(document: Document) -> Source:
@@ -185,15 +137,6 @@ def _of_dataset(document: Document) -> Source:
     made = getattr(torch_geometric.datasets, name)
     if not isinstance(options, dict):
         document.refuse("graph", "options", "a table", options, 'write options = { split = "train" }')
-    known = [p for p in inspect.signature(made.__init__).parameters if p not in _NOT_PLAIN]
-    for key, value in options.items():
-        if key not in known:
-            fix = suggestion(key, known, f"there are {', '.join(known) or 'none'}")
-            document.refuse("graph", "options", f"an option of {name}", repr(key), fix)
-        if not isinstance(value, str | int | float | bool):
-            document.refuse(
-                "graph", f"options.{key}", "a string, a number, true or false", value, "write a plain value"
-            )
     where = f"{document.path}: [graph] dataset"
     try:
         data = made(str(root), **options)[0]

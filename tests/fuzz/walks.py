@@ -38,7 +38,7 @@ LINES = {
     "relations": ["[relations]", 'short = "r"'],
     "types": ["[types]", 'r = ["A", "A"]', 's = ["A", "A"]'],
     "sorts": ["[sorts]", 'one = "r.s"', 'two = ["r", "^s"]', 'three = "(r|^s){1,2}"'],
-    "walks": ["[walks]", 'norm = "row"', 'per = "walk"', "binary = false", 'memory_limit = "1 MiB"'],
+    "walks": ["[walks]", 'norm = "row"', 'per = "walk"', "binary = false", "memory_limit = 1_000_000"],
 }
 WORDS = ['""', "3", "[]", "{}", "true", '"r.q"', '"nobody.tsv"', '"../x"', "nan", '"\\u0000"', '["r", 3]', "1979-05-27"]
 

@@ -133,6 +133,7 @@ RUNS = [  # one cell anywhere, and two layers where a step is cheap
     pytest.param(kind, SOME[place], count, id=f"{count} {name}, {place}")
     for name, kind in KINDS.items()
     for place, count in (("diffusion", 2), ("window, images", 1), ("attention", 1))
+    if name in ("GRU", "LSTM, peepholes per position") or (name, place) == ("RNN", "diffusion")
 ]
 COUNTS = [pytest.param(1, id="one cell"), pytest.param(2, id="two layers")]
 
@@ -150,7 +151,7 @@ def test_lengths(kind: Kind, place: Place, count: int) -> None:
     check_lengths(layers(kind, place, count), kind, place)
 
 
-@pytest.mark.parametrize("truncate", [1, 2, 3, 7])
+@pytest.mark.parametrize("truncate", [1, 2, 7])
 @pytest.mark.parametrize("kind", named({name: KINDS[name] for name in ("GRU", "LSTM")}))
 def test_truncated_backpropagation(kind: Kind, truncate: int) -> None:
     for count in (1, 2):
@@ -167,7 +168,7 @@ def test_a_gradient_goes_back_so_many_steps() -> None:
     assert not of_state.any()
 
 
-@pytest.mark.parametrize("kind", named(KINDS))
+@pytest.mark.parametrize("kind", named({name: KINDS[name] for name in ("GRU", "LSTM")}))
 def test_packed_sequences_come_back_packed(kind: Kind) -> None:
     place = PLACES["diffusion"]
     rnn = layers(kind, place, 1)

@@ -3,7 +3,6 @@
 import io
 import json
 import shlex
-import subprocess
 import sys
 import textwrap
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import pyg_basisconv.walks.report
+import pyg_basisconv.walks.counting
 from pyg_basisconv.__main__ import main
 
 FILMS = str(Path(__file__).parents[2] / "datasets" / "films" / "walks.toml")
@@ -111,7 +110,7 @@ def test_very_many_walks(tmp_path: Path, capsys: pytest.CaptureFixture[str], mon
     """Exact below 2^53, then about so many, then beyond all numbers; and a density that is a bound."""
     facts = "".join(f"n{a}\tr\tn{b}\n" for a in range(8) for b in range(8))
     path = write(tmp_path, facts, 'a = "r{16}"\nb = "r{17}"\nc = "r{400}"')
-    monkeypatch.setattr(pyg_basisconv.walks.report, "WORK", 16 * (8 + 64 + 64 * 8))
+    monkeypatch.setattr(pyg_basisconv.walks.counting, "WORK", 17 * (64 + 8))
     assert main(["walks", path, "--json"]) == 0
     a, b, c = json.loads(capsys.readouterr().out)["sorts"]
     assert (a["instances"], a["instances_exact"]) == (8**17, True)
@@ -171,15 +170,6 @@ def test_a_terminal_without_the_letters(monkeypatch: pytest.MonkeyPatch) -> None
     assert output.buffer.getvalue().startswith(rb"from \u4e03\u4eba")  # type: ignore[attr-defined]
 
 
-def test_as_a_command() -> None:
-    command = [sys.executable, "-m", "pyg_basisconv", "walks", "none.toml"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=300)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(PREFIX)
-
-
 def test_blanks_in_mistakes_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "a b\tr\tc\n", 'a = "r"')
     assert main(["walks", path, "--from", "a  b"]) == 2
@@ -193,36 +183,37 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["walks", path]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines[0] == r"2 entities, 1 facts, 1 relations (1 A\nB, 1 C)"
-    assert lines[2] == r"a\nb = <r\x00>"
+    assert lines[2] == r"a\nb = r\x00"
     assert r"  samples    \x1b[31m - b\x85\u2028c" in lines
     assert main(["walks", path, "--from", "\x1b[31m"]) == 0
-    assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = <r\\x00>\n  1  b\\x85\\u2028c\n"
+    assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = r\\x00\n  1  b\\x85\\u2028c\n"
 
 
 def test_no_sort_takes_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The longest that are read, on a graph where none of their walks dies out."""
-    facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 1000}\n" for a in range(1000) for r in "rs")
-    path = write(tmp_path, facts, 'a = "r{10000}"\nb = "(r|s.s){9}"\nc = "r{1,140}"\nd = "((r|^s){0,2}|s){4}"')
+    """What sequences share is counted once: of 2^9 or 3^4 sequences, and of long ones where no walk dies out."""
+    facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 100}\n" for a in range(100) for r in "rs")
+    path = write(tmp_path, facts, 'a = "r{2000}"\nb = "(r|s.s){9}"\nc = "((r|^s){0,2}|s){4}"')
     start = time.process_time()
     assert main(["walks", path, "--json"]) == 0
-    assert time.process_time() - start < 60
-    a, b, c, d = json.loads(capsys.readouterr().out)["sorts"]
-    assert a["instances"] == 1000
-    assert b["instances"] == 1000 * 2**9
-    assert c["instances"] == 1000 * 140
-    assert d["instances"] == 1000 * (1 + 2 + 4 + 1) ** 4
-    assert main(["walks", path, "--from", "n1"]) == 0
-    assert time.process_time() - start < 60
+    assert time.process_time() - start < 30
+    a, b, c = json.loads(capsys.readouterr().out)["sorts"]
+    assert a["instances"] == 100
+    assert b["instances"] == 100 * 2**9
+    assert c["instances"] == 100 * (1 + 2 + 4 + 1) ** 4
 
 
 def test_a_bound_of_the_cost(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     exact = found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0]
-    monkeypatch.setattr(pyg_basisconv.walks.report, "BOUND", 31 + 48 + 48 + 3 * 192)
+    monkeypatch.setattr(pyg_basisconv.walks.counting, "WORK", 31 + 48 + 48 + 3 * 192)
     assert found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0] == exact
     assert exact["cost_exact"] is True
-    monkeypatch.setattr(pyg_basisconv.walks.report, "BOUND", 31 + 48 + 48 + 3 * 192 - 1)
+    monkeypatch.setattr(pyg_basisconv.walks.counting, "WORK", 31 + 48 + 48 + 3 * 192 - 1)
     bound = found(capsys, "--sort", "(directed|genre.^genre)")["sorts"][0]
-    assert bound == exact | {"cost": 31 + 48 + 48, "cost_exact": False}
+    assert bound | {name: exact[name] for name in ("density", "density_exact")} == exact | {
+        "cost": 31 + 48 + 48,
+        "cost_exact": False,
+    }
+    assert bound["density"] >= exact["density"]
     assert bound["cost"] >= exact["cost"]
     assert main(["walks", FILMS, "--sort", "(directed|genre.^genre)"]) == 0
     assert "  cost       at most 127 multiply-adds per channel\n" in capsys.readouterr().out

@@ -173,15 +173,6 @@ def test_sparse_images_are_refused() -> None:
         GridConv(1, 1, WINDOW)(torch.ones(2, 1, 4, 4).to_sparse())
 
 
-def test_replicas_forget_what_their_layer_knows() -> None:
-    """Those of `nn.DataParallel` come and go with each call."""
-    layer = GridConv(1, 1, WINDOW)
-    layer(torch.randn(1, 1, 9, 9))
-    replica = layer._replicate_for_data_parallel()
-    assert len(layer._programs)
-    assert not len(replica._programs)
-
-
 def test_attention_under_autocast_keeps_its_dtype() -> None:
     attention = BasisConv(4, 4, bases.Attention(2, Dot(2)), theta.LowRank(2), order="native")
     with torch.autocast("cpu", torch.bfloat16):
