@@ -16,9 +16,13 @@ settings.register_profile("long", deadline=None, max_examples=20_000, print_blob
 settings.load_profile("ci")
 
 
+# Without a device `torch.manual_seed` takes longer than most tests: for each kind of device it keeps a stack trace.
+seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> Iterator[None]:
-    torch.manual_seed(0)
+    seed(0)
     threads = torch.get_num_threads()
     yield
     if torch.get_num_threads() != threads:  # the commands of the examples set it
