@@ -11,8 +11,8 @@ from hypothesis.internal.conjecture import providers
 # Among other numbers, those in the sources of all modules that happen to be loaded are drawn: other tests load more.
 providers._get_local_constants = lambda: providers._local_constants
 
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
-settings.register_profile("long", deadline=None, max_examples=20_000, print_blob=True)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("long", deadline=None, max_examples=6_000, print_blob=True)
 settings.load_profile("ci")
 
 
