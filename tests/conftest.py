@@ -11,14 +11,18 @@ from hypothesis.internal.conjecture import providers
 # Among other numbers, those in the sources of all modules that happen to be loaded are drawn: other tests load more.
 providers._get_local_constants = lambda: providers._local_constants
 
-settings.register_profile("ci", deadline=None, derandomize=True, max_examples=200)
-settings.register_profile("long", deadline=None, max_examples=20_000, print_blob=True)
+settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("long", deadline=None, max_examples=6_000, print_blob=True)
 settings.load_profile("ci")
+
+
+# Without a device `torch.manual_seed` takes longer than most tests: for each kind of device it keeps a stack trace.
+seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
 
 
 @pytest.fixture(autouse=True)
 def _seed() -> Iterator[None]:
-    torch.manual_seed(0)
+    seed(0)
     threads = torch.get_num_threads()
     yield
     if torch.get_num_threads() != threads:  # the commands of the examples set it

@@ -19,7 +19,6 @@ from torch_geometric.nn import GATConv, GCNConv, RGCNConv
 from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms, theta
 from pyg_basisconv.convert import convert
 from tests import contract
-from tests.bases.test_contract import FORMS
 from tests.cases import CASES
 from tests.mechanisms import cases as attention_cases
 
@@ -56,12 +55,12 @@ def same(module: nn.Module, run, leaves: list[torch.Tensor], backend: str = "eag
         assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-# What the operator is given, and what its result has the size of: each form of a family, and each part of a call.
+# What the operator is given, and what its result has the size of. Families are inside of it, where none is seen.
 EACH = [
-    *FORMS,
+    *("Edges(1)-random", "Edges(1)-no-node", "Edges(1)-N=0", "Edges(3)-typed", "Edges(3)-shared", "Adjacency-ones"),
     *("Bags(mean)-batch", "Complete-batch", "Chebyshev(4)-lambda-tensor", "Chebyshev(3,sym,exact)-none"),
-    *("Shifts(2,3)-random", "Window(2,3,transposed).T-random", "Walks-steps-ones", "Edges@Edges-typed"),
-    *("Mix+Product-random", "Identity+Relations@Relations-typed-ones", "GCN-random", "Edges(1)-N=0"),
+    *("Identity-random", "Causal-random", "Shifts(2,3)-random", "Window(2,3,transposed).T-random"),
+    *("Window(sites)-random", "Edges@Edges-typed", "Identity+Relations@Relations-typed-ones"),
 ]
 
 
@@ -74,7 +73,7 @@ def test_every_basis(name):
     same(conv, lambda layer: contract.call(layer, x, g), [x])
 
 
-@pytest.mark.parametrize("name", list(attention_cases.CASES)[::24])
+@pytest.mark.parametrize("name", list(attention_cases.CASES)[::40])
 def test_every_attention(name):
     c = attention_cases.CASES[name]
     conv, _ = attention_cases.layer(c)
@@ -87,12 +86,10 @@ def test_every_attention(name):
 
 GRIDS = {
     "window": lambda: bases.Window(None, (3, 3), padding=1),
-    "strided": lambda: bases.Window(None, (3, 2), stride=2),
     "circular": lambda: bases.Window(None, (3, 3), padding="same", padding_mode="circular"),
     "transposed": lambda: bases.Window(None, (2, 2), stride=2, transposed=True),
     "turned": lambda: bases.Window(None, (3, 3), padding=1).T,
     "two": lambda: bases.Window(None, (3, 3), padding=1) @ bases.Window(None, (2, 2), stride=2),
-    "shifts": lambda: bases.Shifts(None, [(0, 0), (0, 1), (1, 0)]),
     "beside": lambda: bases.Identity() + bases.Window(None, (3, 3), padding=1),
     "attention": lambda: bases.Attention(2, mechanisms.Dot(4)),
 }
@@ -100,12 +97,12 @@ GRIDS = {
 
 @pytest.mark.parametrize(
     ("kind", "last"),
-    [*((kind, False) for kind in GRIDS), *((kind, True) for kind in ("window", "turned", "attention"))],
+    [*((kind, False) for kind in GRIDS), *((kind, True) for kind in ("window", "attention"))],
 )
 def test_images_of_several_sizes(kind, last):
     layer = GridConv(4, 6, GRIDS[kind]()).double()
     fast = through(layer, "aot_eager")
-    for H, W in ((6, 7), (8, 5), (9, 11)):
+    for H, W in ((6, 7), (9, 5)):
         image = contract.draw(2, 4, H, W)
         image = (image.contiguous(memory_format=torch.channels_last) if last else image).requires_grad_()
         found, expected = (results(lambda f=f, i=image: f(i), [image], layer) for f in (fast, layer))
@@ -144,7 +141,6 @@ def wired(N: int, seed: int = 0, **about: int) -> dict[str, torch.Tensor]:
 
 NETS = {
     "GCN": (lambda: net(lambda: bases.Adjacency("sym", self_loops=True)), {"weight": 1}),
-    "Chebyshev": (lambda: net(lambda: bases.Chebyshev(3)), {}),
     "relations": (lambda: net(lambda: bases.Relations(3, "mean", self_loop=True)), {"types": 3}),
     "GAT": (
         lambda: net(
@@ -159,11 +155,11 @@ NETS = {
 
 
 @pytest.mark.parametrize("kind", NETS)
-def test_ten_sizes_one_graph(kind):
+def test_several_sizes_one_graph(kind):
     make, about = NETS[kind]
     model = make()
     fast = through(model, "aot_eager")
-    for N in range(6, 26, 2):
+    for N in (6, 10, 17, 25):
         x = contract.draw(N, 5, seed=N).requires_grad_()
         graph = wired(N, **about)
         found, expected = (results(lambda f=f, x=x, g=graph: f(x, **g), [x], model) for f in (fast, model))
@@ -172,9 +168,8 @@ def test_ten_sizes_one_graph(kind):
     assert counters["stats"]["unique_graphs"] == 1
 
 
-@pytest.mark.parametrize("kind", ["GCN", "GAT"])
-def test_inductor_trains(kind):
-    make, about = NETS[kind]
+def test_inductor_trains():
+    make, about = NETS["GAT"]
     model = make()
     twin = copy.deepcopy(model)
     fast = through(model, "inductor")
@@ -247,11 +242,14 @@ def test_a_bound_basis_is_no_new_graph():
 
 
 @pytest.mark.parametrize(
-    ("edges", "size"),
-    [([[0, 9], [1, 0]], None), ([[0, -1], [1, 0]], None), ([[0, 1], [1, 7]], (3, 5))],
+    ("edges", "size", "backend"),
+    [
+        ([[0, 9], [1, 0]], None, "eager"),
+        ([[0, -1], [1, 0]], None, "aot_eager"),
+        ([[0, 1], [1, 7]], (3, 5), "inductor"),
+    ],
     ids=["source", "negative", "target"],
 )
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_indices_out_of_range_raise(edges, size, backend):
     conv = contract.make(bases.Adjacency("mean"))
     fast = through(conv, backend)
@@ -384,20 +382,15 @@ def test_parameters_of_another():
     assert conv(x, edges).any()
 
 
-CONVERTED = {
+CONVERTED = {  # those that attend by weights of their own are compiled in test_faults
     "GCNConv": lambda: geometric.GCNConv(5, 4),
-    "ChebConv": lambda: geometric.ChebConv(5, 4, 3),
     "SSGConv": lambda: geometric.SSGConv(5, 4, 0.1, 2),
     "SAGEConv": lambda: geometric.SAGEConv(5, 4),
     "ClusterGCNConv": lambda: geometric.ClusterGCNConv(5, 4),
     "LEConv": lambda: geometric.LEConv(5, 4),
     "MixHopConv": lambda: geometric.MixHopConv(5, 4),
-    "GATConv": lambda: geometric.GATConv(5, 4, 2),
-    "GATv2Conv": lambda: geometric.GATv2Conv(5, 4, 2),
-    "TransformerConv": lambda: geometric.TransformerConv(5, 4, 2),
     "AGNNConv": lambda: geometric.AGNNConv(),
     "FeaStConv": lambda: geometric.FeaStConv(5, 4, 2),
-    "ResGatedGraphConv": lambda: geometric.ResGatedGraphConv(5, 4),
     "HypergraphConv": lambda: geometric.HypergraphConv(5, 4),
 }
 
@@ -464,7 +457,7 @@ def test_parameters_between_the_two_passes(backend):
             assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_layer_that_does_nothing(backend):
     conv = BasisConv(4, 4, bases.Identity(), theta.Pass(), bias=False)
     x = contract.draw(6, 4).requires_grad_()
@@ -485,9 +478,7 @@ def test_what_has_no_part_has_no_gradient():
 
 
 VIEWS = {
-    "every other": lambda image: image[..., ::2],
     "turned": lambda image: image.transpose(-1, -2),
-    "some channels": lambda image: image[:, :2],
     "expanded": lambda image: image[:, :1].expand(-1, 2, -1, -1),
     "one": lambda image: image[0],
 }
@@ -495,7 +486,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_inductor_takes_images_as_they_lie(view):
-    image = VIEWS[view](contract.draw(3, 2 if view != "some channels" else 4, 6, 8))
+    image = VIEWS[view](contract.draw(3, 2, 6, 8))
     layer = GridConv(2, 3, bases.Window(None, (3, 3), padding=1)).double()
     fast = torch.compile(lambda i: layer(i).relu(), fullgraph=True, dynamic=True)
     assert_close(fast(image), layer(image).relu())
@@ -533,8 +524,16 @@ def test_a_parameter_under_two_names():
     same(conv, lambda layer: layer(x, wired(6)["edge_index"]), [], "aot_eager")
 
 
-@pytest.mark.parametrize("options", [{"improved": True}, {"cached": True}, {"add_self_loops": False}], ids=str)
-@pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+@pytest.mark.parametrize(
+    ("options", "weighted"),
+    [
+        ({"improved": True}, True),
+        ({"improved": True}, False),
+        ({"cached": True}, True),
+        ({"add_self_loops": False}, False),
+    ],
+    ids=str,
+)
 def test_options_of_a_converted_layer_are_compiled_whole(options: dict[str, bool], weighted: bool):
     """Also those under which graphs without weights have another basis."""
     layer, given = convert(GCNConv(3, 4, **options)).double(), wired(6)

@@ -105,12 +105,12 @@ def test_hypergraph() -> None:
 @pytest.mark.parametrize("kind", THETAS)
 def test_gradcheck(kind: str) -> None:
     """First and second derivatives, by finite differences."""
-    g = cases.graph(M=4, E=5)
+    g = cases.graph(M=3, E=2)
     plain = tensors(g)
     families = (bases.Identity() + bases.Adjacency("sym", True), bases.Chebyshev(3), bases.Edges(2))
     for basis in families if kind == "Full" else families[:1]:
         weight = 0.5 + torch.rand(g.E, 2, dtype=DOUBLE) if isinstance(basis, bases.Edges) else g.weight
-        x = draw(4, widths(kind, basis.K, 2)[0]).requires_grad_()
+        x = draw(3, widths(kind, basis.K, 2)[0]).requires_grad_()
         weight = weight.clone().requires_grad_()
         for path in ("a_first", "theta_first", "phi", "message"):
             conv = make(basis, kind, path, P=2, Q=2)
@@ -121,7 +121,7 @@ def test_gradcheck(kind: str) -> None:
                 return torch.func.functional_call(conv, parameters, (x, plain["edge_index"], weight))
 
             gradcheck(f, (x, weight, *values))
-            if path != "phi" and kind in ("Full", "Heads"):
+            if path != "phi" and kind in ("Full", "Heads") and basis is families[0]:
                 gradgradcheck(f, (x, weight, *values))
 
 

@@ -20,15 +20,13 @@ from pyg_basisconv.convert import convert
 from pyg_basisconv.expressions import read
 from pyg_basisconv.walks import parse
 from tests import contract
+from tests.bases.test_contract import FORMS
 from tests.cases import CASES
 
 DOUBLE = torch.float64
 
 
 # What a call returns is the caller's own: whatever is written to it, later results are as they were.
-
-# One graph for each family of the registry.
-FAMILIES = list({name.split("-")[0]: name for name in reversed(CASES)}.values())
 
 
 def spoil(given: Any) -> None:
@@ -61,7 +59,7 @@ def results(bound: BoundBasis, conv: BasisConv) -> list[Tensor]:
     return [*outcome, bound.to_dense().clone(), bound.T.to_dense().clone(), bound.to_coo().to_dense()]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", FORMS)
 def test_what_a_bound_basis_returns_may_be_written_to(name: str) -> None:
     case = CASES[name]
     basis = case.basis()
@@ -123,6 +121,7 @@ def test_a_result_that_was_made_without_gradients_may_be_written_to_with_them(or
         scale.grad = None
 
 
+TURNS = [(0, "auto"), (1, "a_first"), (2, "theta_first"), (3, "a_first"), (4, "theta_first")]
 ALONE = {
     "identity": bases.Identity,
     "power": lambda: bases.Powers(1),
@@ -132,9 +131,11 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("family", ALONE)
-@pytest.mark.parametrize("kind", contract.THETAS)
-@pytest.mark.parametrize("order", ["auto", "a_first", "theta_first"])
+# Each family under each order, each parameter under some of both.
+WRITTEN = [(order, kind, list(ALONE)[(i + j) % 5]) for i, kind in enumerate(contract.THETAS) for j, order in TURNS]
+
+
+@pytest.mark.parametrize(("order", "kind", "family"), WRITTEN)
 def test_a_result_may_be_written_to_where_gradients_are_recorded(order: str, kind: str, family: str) -> None:
     """As `torch.nn.ReLU(inplace=True)` does behind a layer, whatever views the result was made by."""
     conv = contract.make(ALONE[family](), kind, order, bias=False)
@@ -155,8 +156,9 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("order", contract.ORDERS)
-@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "order"), [(torch.float32, "auto"), *((DOUBLE, order) for order in contract.ORDERS)], ids=str
+)
 def test_several_gradients_at_once(dtype: torch.dtype, order: str, family: str) -> None:
     """As `torch.autograd.grad(is_grads_batched=True)` takes them, by a vmap that is no transform of torch.func."""
     conv = contract.make(FAMILIES[family](), path=order, dtype=dtype)
@@ -225,7 +227,6 @@ ATTENDING: dict[str, tuple[Any, Any, Any]] = {  # the layer, what it is given, a
     "multihead, three inputs": (multihead(kdim=8, vdim=8), sequences, lambda f, *given: f(*given)),
     "multihead, keys are values": (multihead(), sequences, lambda f, x, y, _: f(x, y, y, average_attn_weights=False)),
     "multihead, masks": (multihead(), sequences, lambda f, x, *_: f(x, x, x, **hidden(x))),
-    "multihead, float mask": (multihead(), sequences, lambda f, x, *_: f(x, x, x, attn_mask=causal(x))),
     "multihead, no weights": (multihead(), sequences, lambda f, x, *_: f(x, x, x, need_weights=False)),
     "multihead, more rows": (multihead(add_bias_kv=True, add_zero_attn=True), sequences, lambda f, *given: f(*given)),
     "multihead, batch second": (
@@ -234,7 +235,6 @@ ATTENDING: dict[str, tuple[Any, Any, Any]] = {  # the layer, what it is given, a
         lambda f, x: f(x, x, x),
     ),
     "multihead, no batch": (multihead(), lambda _, N: [contract.draw(N, 8)], lambda f, x: f(x, x, x)),
-    "TransformerEncoderLayer": (encoder, sequences, lambda f, x, *_: f(x)),
     "TransformerEncoder": (
         lambda: nn.TransformerEncoder(encoder(), 2),
         sequences,
@@ -253,7 +253,6 @@ ATTENDING: dict[str, tuple[Any, Any, Any]] = {  # the layer, what it is given, a
         )
         for mode in ("node", "edge")
     },
-    "RGATConv": (lambda: geometric.RGATConv(4, 5, 3, heads=2), nodes, on_relations),
     "RGATConv, weights": (
         lambda: geometric.RGATConv(4, 5, 3, heads=2, edge_dim=3, concat=False),
         nodes,
@@ -271,7 +270,6 @@ ATTENDING: dict[str, tuple[Any, Any, Any]] = {  # the layer, what it is given, a
         nodes,
         weighed(on_edges),
     ),
-    "TransformerConv, edges": (lambda: geometric.TransformerConv(4, 5, heads=2, edge_dim=3), nodes, on_edges),
     "TransformerConv, weights": (
         lambda: geometric.TransformerConv(4, 5, beta=True, edge_dim=3),
         nodes,
@@ -318,7 +316,7 @@ def test_converted_attention_compiles_whole(kind: str) -> None:
         nn.init.normal_(parameter)
     fast = torch.compile(layer, fullgraph=True, dynamic=True, backend="eager")
     counters.clear()
-    for N in (5, 7, 9):
+    for N in (5, 8):
         leaves = given(layer, N)
         found, expected = (with_gradients(call, f, leaves) for f in (fast, layer))
         assert_close(found, expected, rtol=1e-10, atol=1e-10)
@@ -331,7 +329,7 @@ def test_converted_attention_compiles_whole(kind: str) -> None:
     "kind",
     [
         *("multihead, keys are values", "HypergraphConv, node", "RGATConv, weights", "GATConv, weights"),
-        *("TransformerConv, weights", "FAConv, weights", "ResGatedGraphConv, edges", "SuperGATConv"),
+        *("TransformerConv, weights", "ResGatedGraphConv, edges"),
     ],
 )
 def test_converted_attention_compiles_under_autocast(kind: str) -> None:
@@ -353,7 +351,7 @@ def test_converted_attention_compiles_under_autocast(kind: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(
     ("kind", "backend"),
-    [("multihead, float mask", "inductor"), ("GATConv, weights", "inductor"), ("RGATConv, weights", "aot_eager")],
+    [("multihead, masks", "aot_eager"), ("GATConv, weights", "inductor"), ("RGATConv, weights", "aot_eager")],
 )
 def test_converted_attention_compiles_by_other_backends(kind: str, backend: str) -> None:
     make, given, call = ATTENDING[kind]

@@ -24,9 +24,10 @@ from torch_geometric import EdgeIndex
 from torch_geometric.explain import Explainer, GNNExplainer
 
 import pyg_basisconv
-from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, reading, theta
+from pyg_basisconv import BasisConv, GridConv, bases, cache, mechanisms, reading, theta
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.convert.attention import weigh
+from tests.bases.test_contract import FORMS
 from tests.cases import CASES
 from tests.contract import DOUBLE, bind, close, draw
 
@@ -481,9 +482,14 @@ def test_a_derivative_that_is_asked_for_under_autocast(kind: str, order: str) ->
             close(mine, theirs, 0.1)
 
 
-@every_order
-@every_basis
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, DOUBLE], ids=str)
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, DOUBLE]
+
+
+@pytest.mark.parametrize(
+    ("kind", "order", "dtype"),
+    [(kind, ORDERS[(i + j) % 3], dtype) for i, kind in enumerate(BASES) for j, dtype in enumerate(DTYPES)],
+    ids=str,
+)
 def test_dtypes_in_turn(kind: str, order: str, dtype: torch.dtype) -> None:
     conv, x, e, w = make(kind, order), draw(N, P), edges(), positive()
     same(conv, x, e, w)
@@ -535,17 +541,16 @@ def test_parameters_of_scores_in_another_dtype() -> None:
 @pytest.mark.parametrize("order", [*ORDERS, "phi"])
 def test_second_derivatives(kind: str, order: str) -> None:
     basis = bases.Relations(2) if kind == "typed" else BASES[kind]()
-    conv = BasisConv(3, 2, basis, order=order).double()
+    conv = BasisConv(2, 2, basis, order=order).double()
     e = torch.randint(4, (2, 8), generator=torch.Generator().manual_seed(0))
     types = (torch.arange(8) % 2,) if kind == "typed" else ()
 
     def call(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.func.functional_call(conv, {"theta.weight": weight, "bias": bias}, (x, e, None, *types))
 
-    leaves = [draw(4, 3).requires_grad_(), conv.weight.detach().requires_grad_(), draw(2).requires_grad_()]
-    for _ in range(2):
-        gradcheck(call, leaves)
-        gradgradcheck(call, leaves)
+    leaves = [draw(4, 2).requires_grad_(), conv.weight.detach().requires_grad_(), draw(2).requires_grad_()]
+    gradcheck(call, leaves)  # the first of many calls makes the program
+    gradgradcheck(call, leaves)
     gradgradcheck(lambda x, bias: call(x, leaves[1].detach(), bias), [leaves[0], leaves[2]])
 
 
@@ -556,9 +561,10 @@ def test_a_sum_without_a_parameter(kind: str) -> None:
     conv.bias.data = draw(P, seed=3)
     for _ in range(3):
         same(conv, x, e)
-        assert gradcheck(lambda x, b: functional_call(conv, {"bias": b}, (x, e)), (x, conv.bias))
-        assert gradgradcheck(lambda x: conv(x, e).sin(), x)
         conv(x.detach(), e).relu_()  # in memory of its own
+    assert gradcheck(lambda x, b: functional_call(conv, {"bias": b}, (x, e)), (x, conv.bias))
+    assert gradgradcheck(lambda x: conv(x, e).sin(), x)
+    same(conv, x, e)
     conv.theta.scale = 3.0
     same(conv, x, e)
     conv.theta.scale = tuple(float(k) for k in range(conv.basis.K))
@@ -713,8 +719,9 @@ def test_a_bound_basis_with_weights_that_learn_in_place() -> None:
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
-@pytest.mark.parametrize("kind", ["adjacency", "GCN", "polynomial"])
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad"])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("Adam", "adjacency"), ("AdamW", "GCN"), ("SGD", "polynomial"), ("Adagrad", "GCN")]
+)
 def test_fused_optimisers(name: str, kind: str, cached: bool) -> None:
     conv, e = make(kind, cached=cached, order="a_first" if cached else "auto"), edges()
     weight, embedding = nn.Parameter(positive() + 5), nn.Parameter(draw(N, P))
@@ -733,8 +740,11 @@ def test_fused_optimisers(name: str, kind: str, cached: bool) -> None:
 
 
 @pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
-@pytest.mark.parametrize("compiled", [False, True], ids=["", "compiled"])
-@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [*((kind, False) for kind in BASES), ("one power", True), ("sum", True)],
+    ids=lambda value: value if isinstance(value, str) else "compiled" * value,
+)
 def test_results_without_a_parameter_are_the_callers_own(kind: str, compiled: bool, cached: bool) -> None:
     conv = BasisConv(P, P, BASES[kind](), theta.Pass(), cached=cached, bias=False).double()
     call = torch.compile(conv, backend="eager") if compiled else conv
@@ -749,7 +759,7 @@ def test_results_without_a_parameter_are_the_callers_own(kind: str, compiled: bo
 
 @pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
 @pytest.mark.parametrize("combine", ["sum", "concat"])
-@pytest.mark.parametrize("name", list({name.split("-")[0]: name for name in reversed(CASES)}.values()))
+@pytest.mark.parametrize("name", FORMS)
 def test_results_without_a_parameter_under_every_basis(name: str, combine: Any, cached: bool) -> None:
     case = CASES[name]
     basis = case.basis()
@@ -827,15 +837,16 @@ def test_many_graphs_hold_no_memory(weighted: bool) -> None:
         held = [o for o in gc.get_objects() if type(o) in (Tensor, nn.Parameter)]
         return len(held), sum(t.nbytes for t in held if t.layout == torch.strided)
 
-    first, last = several(200), several(2_000)
+    first, last = several(100), several(600)
     assert last[0] <= first[0] + 50
     assert last[1] <= first[1] + 50_000
     assert len(conv._programs) <= 8
 
 
-def test_many_sizes_of_one_graph_hold_bounded_bytes() -> None:
+def test_many_sizes_of_one_graph_hold_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys are the same tensor each time; what is made of it is not."""
-    count, rows = 200_000, 20_000
+    count, rows = 50_000, 5_000
+    monkeypatch.setattr(cache, "_ROOM", cache._ROOM // 4)
     conv, e = BasisConv(2, 2, bases.Adjacency("sym", True)), torch.randint(rows, (2, count))
 
     def held() -> int:
@@ -851,7 +862,7 @@ def test_many_sizes_of_one_graph_hold_bounded_bytes() -> None:
     with torch.no_grad():
         for i in range(300):
             conv(torch.ones(rows + i, 2), e, size=rows + i)
-    assert held() - before < 500_000_000
+    assert held() - before < 125_000_000
     del e
     torch.randint(9, (2, 3))
     conv(draw(N, 2).float(), edges())

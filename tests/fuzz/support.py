@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pyg_basisconv import bases
 
-USUAL = 200  # examples of a test in the profile of the tests; a longer profile has more, of every kind as many times
+USUAL = 60  # examples of a test in the profile of the tests; a longer profile has more, of every kind as many times
 EXAMPLES: Counter[str] = Counter()
 
 
