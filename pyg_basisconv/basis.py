@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .bound import COMPOSITES, BoundBasis, EdgeList, explicit
 from .cache import cached_property, memo, underived
 from .costs import Direction, Work
-from .errors import reject
+from .errors import check_count, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.lists import List
 from .orders.base import OnImage
@@ -82,8 +82,7 @@ class Basis(nn.Module):
 
     def __init__(self, K: int) -> None:
         super().__init__()
-        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-            reject("K", "an integer from 1 on", K, "a basis has at least one matrix")
+        check_count("K", K)
         self.K = K
 
     @property

@@ -347,6 +347,33 @@ class BoundBasis:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
 
 
+class Derived(BoundBasis):
+    """A family made of others, whose matrices follow from theirs.
+
+    A kind gives `parts`, and `remake(parts)`: the same of other parts, such as those on another device.
+    """
+
+    parts: Sequence[BoundBasis]
+
+    def remake(self, parts: Sequence[BoundBasis]) -> BoundBasis:
+        """The same, made of other parts."""
+        raise NotImplementedError
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(part.requires_grad for part in self.parts)
+
+    @property
+    def T(self) -> BoundBasis:
+        return self.remake([part.T for part in self.parts])
+
+    def map(self, change: "Change") -> BoundBasis:
+        return self.remake([part.map(change) for part in self.parts])
+
+    def moved(self, device: torch.device) -> BoundBasis:
+        return self.remake([part.moved(device) for part in self.parts])
+
+
 class Explicit(BoundBasis):
     """A family with its edges written out."""
 
@@ -410,13 +437,23 @@ class TypedEdges(Explicit):
     def takes_rows(self) -> bool:
         return not self.learns and self.evaluate is None
 
+    @property
+    def _into(self) -> Matrix:
+        """From M sources to the K members of N targets."""
+        return self._expand.compressed  # type: ignore[no-any-return]
+
+    @property
+    def _from(self) -> Matrix:
+        """From the K members of M sources to N targets."""
+        return self._combine.compressed  # type: ignore[no-any-return]
+
     def expand_rows(self, x: Tensor) -> Tensor:
-        y = spmm_rows(x, *self._expand.compressed)  # (N K, P)
+        y = spmm_rows(x, *self._into)  # (N K, P)
         return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
 
     def combine_rows(self, z: Tensor) -> Tensor:
         z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
-        return spmm_rows(z, *self._combine.compressed)
+        return spmm_rows(z, *self._from)
 
     @kept
     def adjoint(self) -> "TypedEdges":
@@ -547,23 +584,13 @@ class ListedEdges(TypedEdges):
 
     @cached_property
     def _into(self) -> Matrix:
-        """From M sources to the K members of N targets."""
         return lasting(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
 
     @cached_property
     def _from(self) -> Matrix:
-        """From the K members of M sources to N targets."""
         if self.K == 1:
             return self._into
         return lasting(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
-
-    def expand_rows(self, x: Tensor) -> Tensor:
-        y = spmm_rows(x, *self._into)  # (N K, P)
-        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
-
-    def combine_rows(self, z: Tensor) -> Tensor:
-        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
-        return spmm_rows(z, *self._from)
 
     @kept
     def _merged(self) -> "ListedEdges":
@@ -662,6 +689,22 @@ def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
     if len(z) == 1:
         return like.unsqueeze(0)  # no copy
     return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
+
+
+def listed(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
+    """The edges of members that are sparse matrices, (M, N) each, coalesced; at least one."""
+    kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
+    source, target = torch.cat([one.indices() for one in matrices], 1)
+    return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
+
+
+def sparse_square(family: BoundBasis) -> tuple[Tensor, Tensor]:
+    """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
+    dtype = family.dtype if family.dtype in (torch.float32, torch.float64) else torch.float32
+    nodes = torch.arange(family.M, device=family.device)
+    ones = torch.ones(family.M, dtype=dtype, device=family.device)
+    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
+    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye
 
 
 def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None = None) -> TypedEdges:

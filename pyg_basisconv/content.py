@@ -17,8 +17,8 @@ from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
 from .theta import Theta
-from .theta.base import Members
-from .theta.heads import all_heads, side_by_side, split_heads, stacked
+from .theta.base import Members, side_by_side, stacked
+from .theta.heads import all_heads, split_heads
 
 
 class Inputs:

@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_depth, check_flags, reject
+from ..errors import check_choice, check_count, check_depth, check_flags, check_probability, reject
 from ..graph import Graph
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
+from ..printing import arguments
 from .attended import ELEMENTWISE, BoundAttention, Normalize
 from .masks import Complete
 
@@ -62,8 +63,7 @@ class Attention(Basis):
         weighted: bool = False,
         loop_attr: float | Literal["mean", "add"] = 0.0,
     ) -> None:
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            reject("heads", "a positive integer", repr(heads), "give the number of heads")
+        check_count("heads", heads)
         super().__init__(heads)
         if not isinstance(mechanism, Mechanism):
             reject("mechanism", "a Mechanism", repr(mechanism), "choose one from pyg_basisconv.mechanisms")
@@ -74,11 +74,8 @@ class Attention(Basis):
         check_flags(weighted=weighted)
         if weighted and mask is not None and mask.K > 1:
             reject("weighted", "False for a mask of several matrices", True, "mask by one matrix, such as a Mix")
-        if normalize not in ("source", "target", "heads", *ELEMENTWISE):
-            known = "'source', 'target', 'heads', 'sigmoid', 'tanh' or None"
-            reject("normalize", known, repr(normalize), "see help(bases.Attention)")
-        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-            reject("dropout", "a probability below 1", repr(dropout), "give a number from 0 to 1")
+        check_choice("normalize", normalize, "source", "target", "heads", *ELEMENTWISE)
+        check_probability("dropout", dropout)
         finite = isinstance(loop_attr, int | float) and math.isfinite(loop_attr)
         if not finite and not (isinstance(loop_attr, str) and loop_attr in ("mean", "add")):
             reject("loop_attr", "a number, 'mean' or 'add'", repr(loop_attr), "see help(bases.Attention)")
@@ -162,10 +159,7 @@ class Attention(Basis):
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]
         shown += [f"mask={self.mask}"] if self.mask.hides else []
-        shown += [] if self.normalize == "source" else [f"normalize={self.normalize!r}"]
-        shown += [f"dropout={self.dropout}"] if self.dropout else []
-        shown += [f"loop_attr={self.loop_attr!r}"] if self.loop_attr else []
-        return ", ".join(shown + ["weighted=True"] * self.weighted)
+        return arguments(self, *shown, normalize="source", dropout=0.0, loop_attr=0.0, weighted=False)
 
 
 def _of(bound: BoundBasis) -> Entries:

@@ -438,12 +438,6 @@ def on_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:
     return bound
 
 
-def check_mode(mode: object, fix: str) -> None:
-    """Rejects what is no padding mode."""
-    if not isinstance(mode, str) or mode not in MODES:
-        reject("padding_mode", ", ".join(map(repr, MODES)), repr(mode), fix)
-
-
 def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:
     """One integer per axis, of a number for all or a sequence; checked."""
     given: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * axes

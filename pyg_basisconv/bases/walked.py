@@ -17,7 +17,7 @@ from ..graph import Graph, gather
 from ..kernels import matmul
 from ..portable import portable, refuse
 from ..walks import Step
-from .adjacency import power, root
+from .adjacency import reciprocal, root
 from .edges import count_types
 from .relations import Norm, normalised
 from .trie import Factor, Key, Leaf, Path, Trie
@@ -262,7 +262,7 @@ class BoundWalks(BoundBasis):
         chains, others, wide = masked._made
         if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
             wide = torch.float64
-        scale = root if norm == "sym" else _inverse
+        scale = root if norm == "sym" else reciprocal
         others = {**others, **{what: _diagonal(total, scale, wide) for what, total in sums.items()}}
         chains = [
             [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
@@ -436,11 +436,6 @@ class BoundWalks(BoundBasis):
         moved.__dict__["_forward"] = self.forward.map(change, device)
         moved.__dict__["_backward"] = self.backward.map(change, device)
         return moved
-
-
-def _inverse(total: Tensor) -> Tensor:
-    """1 / total, zero where it is."""
-    return power(total, -1.0)
 
 
 def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Factor:

@@ -5,6 +5,7 @@ from torch import Tensor
 from ..content import Content
 from ..entries import Entries
 from ..errors import reject
+from ..printing import arguments
 from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, wide
 from .rows import EdgeTerms, TermRows, by_rows
 
@@ -51,7 +52,7 @@ class Edge(Mechanism):
         return TermRows(None, None, found) if by_rows(content) else entry_score(per_copy(found.made.t(), content))
 
     def extra_repr(self) -> str:
-        return str(self.edge_dim) if self.inner is None else f"{self.edge_dim}, inner={self.inner}"
+        return arguments(self, self.edge_dim, inner=None)
 
 
 class Feature(Mechanism):

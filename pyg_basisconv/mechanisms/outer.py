@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_flags, reject
+from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
@@ -39,8 +39,7 @@ Target = Literal["shared", "own"] | None
 
 
 def _check_target(target: Any, projected: bool) -> None:
-    if target not in ("shared", "own", None):
-        reject("target", "'shared', 'own' or None", repr(target), "see help(mechanisms.Additive)")
+    check_choice("target", target, "shared", "own", None)
     if target == "shared" and not projected:
         reject("target", "'own' or None where projected=False", "'shared'", "or score what Theta projects")
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import reject
+from ..errors import check_count, reject
 from ..portable import portable
 from ..theta.base import own, project
 from .base import Mechanism, Score, Sizes, copies, node_score, per_copy, table_score, wide
@@ -39,8 +39,8 @@ class Relative(Mechanism):
             if not (isinstance(low, int) and isinstance(high, int) and low <= high):
                 reject("window", "(lo, hi), integers with lo <= hi", repr(window), "such as (-3, 3)")
             self.low, self.size = low, high - low + 1
-        if period is not None and (isinstance(period, bool) or not isinstance(period, int) or period < 1):
-            reject("period", "a positive integer", repr(period), "such as 7")
+        if period is not None:
+            check_count("period", period)
         self.window, self.period = window, period
 
     def make(self, sizes: Sizes) -> None:
