@@ -339,11 +339,6 @@ def copies(t: Tensor, content: Content, heads: int) -> Tensor:
     return t.expand(*lead, *t.shape[len(lead) :])
 
 
-def heads_first(t: Tensor, content: Content) -> Tensor:
-    """(*, M, H) -> (H, *, M), in the dtype in which scores are computed; a view."""
-    return copies(wide(t).movedim(-1, 0), content, t.shape[-1])
-
-
 def per_copy(parameter: Tensor, content: Content) -> Tensor:
     """(K, ...) -> (K, *, ...): the same for every graph of a batch."""
     lead = len(content.batch)

@@ -11,8 +11,8 @@ from ..entries import Entries
 from ..errors import check_count, reject
 from ..portable import portable
 from ..theta.base import own, project
-from .base import Mechanism, Score, Sizes, copies, node_score, per_copy, table_score, wide
-from .rows import TermRows, by_rows
+from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, wide
+from .rows import TermRows
 
 
 class Relative(Mechanism):
@@ -54,11 +54,8 @@ class Relative(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         if self.period == 1:  # a term of all pairs, and so of all targets
-            one = wide(own(self, "weight"))
-            if by_rows(content):
-                return TermRows(None, everywhere=one.view(-1), targets=entries.N)
-            one = per_copy(one.clone(), content)
-            return node_score(None, one.expand(*one.shape[:-1], entries.N))
+            everywhere = wide(own(self, "weight")).view(-1)
+            return TermRows(everywhere=everywhere, targets=entries.N, batch=content.batch)
         weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))
         size, name = weight.shape[1], ("relative", self.window, self.period)
         return table_score(
