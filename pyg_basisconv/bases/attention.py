@@ -16,7 +16,7 @@ from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
 from ..printing import arguments
-from .attended import ELEMENTWISE, BoundAttention, Normalize
+from .attended import ELEMENTWISE, BoundAttention, Normalize, Weighing
 from .masks import Complete
 
 
@@ -118,34 +118,27 @@ class Attention(Basis):
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
         if found.edge is None and (attributed or (content.numbered and mask.numbering is not None)):
             number_edges(found, mask, graph)
-        score = self.scores(content, found).owned()
-        masked = not (found.alive is content.valid is content.mask is None)
-        if masked:
+        weighing = self.weighing(content, found)
+        score = weighing.score.owned()
+        if not (found.alive is content.valid is content.mask is None):
             score = _masked(score, content, found, self.K, graph)
         return BoundAttention(
             self.K,
-            score,
+            weighing._replace(score=score),
             found,
             content.batch,
-            self.normalize,
-            self.drawn(),
-            self.weighted,
             graph.dtype,
             content.observed,
             attributed,
             None if graph.mask is None or not self.needs_edges else share(found, mask, graph, self.weighted),
         )
 
-    def scores(self, content: Content, entries: Entries) -> Score:
-        """What the mechanism makes of a content."""
+    def weighing(self, content: Content, entries: Entries) -> Weighing:
+        """How weights are made of what the mechanism makes of a content; the seed of what is dropped is drawn anew."""
         content = content.within(loop_attr=self.loop_attr) if self.loop_attr else content
-        score: Score = self.mechanism.score(content, entries)
-        return score
-
-    def drawn(self) -> tuple[float, int]:
-        """The probability that a weight is dropped, and a seed that decides which are, drawn anew."""
-        p = self.dropout if self.training else 0.0
-        return p, int(torch.randint(1 << 60, ())) if p and not portable() else 0
+        score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
+        seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
+        return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     @staticmethod
     def _entries(mask: Basis, graph: Graph) -> Entries:
