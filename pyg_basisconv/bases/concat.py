@@ -226,13 +226,8 @@ class ListedConcat(BoundConcat):
         self.typed = ListedEdges(self.K, self.M, self.N, lists, self.dtype)
         self._bind = partial(basis.bind_parts, graph.bare)
 
-    @property
-    def parts(self) -> Sequence[BoundBasis]:  # type: ignore[override]
-        """The families."""
-        return self._bound
-
     @kept
-    def _bound(self) -> Sequence[BoundBasis]:
+    def parts(self) -> Sequence[BoundBasis]:
         return tuple(self._bind())
 
     def __reduce__(self) -> tuple[Any, ...]:
