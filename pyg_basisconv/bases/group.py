@@ -141,13 +141,12 @@ class BoundGroup(OnImages):
 
     def edges(self) -> EdgeList:
         tap, source, target, weight = self.window.edges()
-        G, K, M, N = self.group.order, self.window.K, self.window.sources, self.window.N
-        parts = []
-        for h, order in enumerate(self.taps):
-            place = torch.tensor(order, device=self.device).argsort()  # which member this tap of the window is
-            for r in range(1 if self.lift else G):
-                sheet = 0 if self.lift else self.group.table[h][r]
-                parts.append((r * K + place[tap], sheet * M + source, h * N + target, weight))
+        M, N = self.window.sources, self.window.N
+        parts = [
+            (self._members[tap, s, h], s * M + source, h * N + target, weight)
+            for h in range(self.group.order)
+            for s in range(self._members.shape[1])
+        ]
         return EdgeList(*map(torch.cat, zip(*parts, strict=True)))
 
     @property

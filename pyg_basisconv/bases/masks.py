@@ -26,6 +26,8 @@ def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:
 class BoundPairs(BoundBasis):
     """Pairs that follow from the sizes; none is written out before it is asked for."""
 
+    complete = causal = False  # True for all pairs, and for all m <= n, where there is nothing but sources
+
     def __init__(self, graph: Graph) -> None:
         self.K, self.M, self.N = 1, graph.M, graph.N
         self.sources = graph.sources
@@ -39,12 +41,14 @@ class BoundPairs(BoundBasis):
         """The same, for a mask."""
         sizes = self.M, self.N, self.count()
         full = self.sources == self.M
-        complete, causal = full and type(self) is BoundComplete, full and type(self) is BoundCausal
-        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, complete, causal and self.M == self.N)
+        causal = full and self.causal and self.M == self.N
+        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
 
 
 class BoundComplete(BoundPairs):
     """Ones everywhere: every target sees the sum of all sources."""
+
+    complete = True
 
     def count(self) -> int:
         return self.sources * self.N
@@ -68,6 +72,8 @@ class BoundComplete(BoundPairs):
 
 class BoundCausal(BoundPairs):
     """Target n sees the sources up to n + first."""
+
+    causal = True
 
     def __init__(self, graph: Graph, first: int) -> None:
         super().__init__(graph)

@@ -150,10 +150,8 @@ class Product(Composed):
         found: tuple[int, ...] | None = self.parts[0].reach(grid)  # type: ignore[operator]
         return grid if found is None else found
 
-    def build(self, graph: Graph) -> BoundBasis:
-        if graph.content is not None:
-            graph = graph.holding(graph.content.within(members=None))
-        return BoundProduct(*one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
+    def bind_parts(self, graph: Graph) -> list[BoundBasis]:
+        return list(one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)
