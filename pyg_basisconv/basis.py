@@ -115,10 +115,9 @@ class Basis(nn.Module):
         """A bound family that is given instead of a graph; refuses what is known to be of another basis."""
         return bound
 
-    @property
-    def numbering(self) -> "tuple[Basis, float] | None":
-        """For bases with one entry for each edge, and loops: the same basis without its norm, and the weight of loops
-        that it adds. It tells which edge an entry is, see `bases.attention.number_edges`.
+    def edge_ids(self, graph: Graph) -> Tensor | None:
+        """(E',) the edge of the graph that each entry is, -1 for a loop that the basis adds; None where its entries are
+        not the edges of the graph, with or without loops.
         """
         return None
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
 from ..bound import ListedEdges, TypedEdges
-from ..edge_set import EdgeSet
+from ..edge_set import edge_set
 from ..errors import check_choice, reject
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
@@ -32,10 +32,10 @@ _MEANT = {
 }
 
 
-class WeighedEdges(Basis):
-    """One matrix of the graph's edges, and maybe loops, with weights of its own: a kind gives these in `weigh`."""
+class GraphMatrix(Basis):
+    """One matrix of the graph's edges, and maybe loops, with weights of its own: a kind gives these in `matrix`."""
 
-    def weigh(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+    def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The entries and their weights, None for ones."""
         raise NotImplementedError
 
@@ -43,10 +43,10 @@ class WeighedEdges(Basis):
         lists = self.listed(graph)
         if lists is not None:
             return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
-        return single(*self.weigh(graph), graph.dtype)
+        return single(*self.matrix(graph), graph.dtype)
 
 
-class Adjacency(WeighedEdges):
+class Adjacency(GraphMatrix):
     r"""The weighted adjacency matrix W of the graph, :math:`W_{mn}` for an edge m to n, with its normalisations. K = 1.
 
     With :math:`d_n = \sum_m W_{mn}` and :math:`o_m = \sum_n W_{mn}`; what would divide by zero is zero:
@@ -103,7 +103,7 @@ class Adjacency(WeighedEdges):
             edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
         return [edges]
 
-    def weigh(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+    def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         structure, weight = self._with_loops(graph)
         masked = weight if graph.mask is None else self._with_loops(graph.thinned)[1]
         if self.norm is not None:
@@ -125,11 +125,12 @@ class Adjacency(WeighedEdges):
     def extra_repr(self) -> str:
         return arguments(self, norm=None, self_loops=False, existing="keep", diagonal=0.0)
 
-    @property
-    def numbering(self) -> tuple[Basis, float] | None:
+    def edge_ids(self, graph: Graph) -> Tensor | None:
         if type(self) is not Adjacency or (self.existing == "add" and self.self_loops is not False):
             return None
-        return Adjacency(None, self.self_loops, self.existing), float(self.self_loops)
+        if self.self_loops is False:
+            return torch.arange(graph.E, device=graph.device)
+        return _split(graph).edge_ids(graph.structure, self.existing == "keep")
 
 
 class Degree(Basis):
@@ -156,7 +157,7 @@ class Degree(Basis):
         return target_diagonal(graph, degree.to(graph.dtype))
 
 
-class Laplacian(WeighedEdges):
+class Laplacian(GraphMatrix):
     r"""The Laplacian of the graph without its loops, with :math:`D = diag(o)`, :math:`o_m = \sum_n W_{mn}`. K = 1.
 
     None gives :math:`D - W`, 'sym' :math:`I - D^{-1/2} W D^{-1/2}`, 'rw' :math:`I - D^{-1} W`.
@@ -174,7 +175,7 @@ class Laplacian(WeighedEdges):
         check_choice("norm", norm, None, "sym", "rw")
         self.norm = norm
 
-    def weigh(self, graph: Graph) -> tuple[Structure, Tensor]:
+    def matrix(self, graph: Graph) -> tuple[Structure, Tensor]:
         """The edges, the N loops last, and their weights."""
         split = _split(graph)
         w = split.without_loops(graph.weights)
@@ -210,10 +211,7 @@ def check_square(graph: Graph | Structure | BoundBasis, why: str, fix: str) -> N
 
 def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
-    s = structure
-    edge_set: EdgeSet = s.memo("single", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
-    edge_set.alive = s.alive
-    return TypedEdges(edge_set, weight, dtype)
+    return TypedEdges(edge_set(structure), weight, dtype)
 
 
 class _Split(NamedTuple):
@@ -247,6 +245,13 @@ class _Split(NamedTuple):
             place = torch.where(self.is_loop, place, -1)
         last = place.new_full((s.N,), -1).scatter_reduce(0, node.long(), place, "amax")
         return torch.where(last < 0, s.source.numel(), last)
+
+    def edge_ids(self, s: Structure, keeps: bool) -> Tensor:
+        """The edge that each of `loops` is, -1 for one that is added; whether the graph's own loops are kept."""
+        edges = torch.arange(s.E, device=s.source.device)
+        own = _select(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
+        last = self.last(s) if keeps and self.some else edges.new_full((s.N,), s.E)
+        return torch.cat([own, torch.where(last == s.E, -1, last)])
 
 
 def _split(graph: Graph) -> _Split:

@@ -92,7 +92,7 @@ class BoundAttention(MemberByMember):
         batch: the batch dimensions of the content.
         dtype: of the matrices.
         observed: whether the weights have to be those that are applied.
-        numbered: whether the entries are edges that have features.
+        has_edge_attr: whether the entries are edges that have features.
         left: (E,) what the weights are multiplied with in the end, by target; None for ones.
 
     >>> from pyg_basisconv import BasisConv, bases, mechanisms
@@ -110,14 +110,14 @@ class BoundAttention(MemberByMember):
         batch: tuple[int, ...],
         dtype: torch.dtype,
         observed: bool = False,
-        numbered: bool = False,
+        has_edge_attr: bool = False,
         left: Tensor | None = None,
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
         self.weighing, self.entries, self.batch = weighing, entries, batch
         self.score, self.normalize, self.dropout, self.weighted = weighing
         self.dtype, self.device, self.observed = dtype, entries.device, observed
-        self.numbered, self.left = numbered, left
+        self.has_edge_attr, self.left = has_edge_attr, left
 
     _pair_weights: Tensor | None = None
 
@@ -167,7 +167,7 @@ class BoundAttention(MemberByMember):
     def undropped(self) -> "BoundAttention":
         """The same family, none of whose weights are dropped."""
         weighing = self.weighing._replace(dropout=(0.0, 0))
-        about = weighing, self.entries, self.batch, self.dtype, self.observed, self.numbered, self.left
+        about = weighing, self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr, self.left
         return BoundAttention(self.K, *about)
 
     @property
@@ -297,7 +297,7 @@ class BoundAttention(MemberByMember):
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
         size = e.E
-        if self.numbered and e.edge is not None:
+        if self.has_edge_attr and e.edge is not None:
             edge, size = e.edge, e.edges
         elif e.complete:
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
@@ -342,7 +342,7 @@ class BoundAttention(MemberByMember):
         e, plain = self.entries, self.entries.bias is None and self._of_products
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
             return None
-        K, dtype, numbered = self.K, self.dtype, self.numbered
+        K, dtype, has_edge_attr = self.K, self.dtype, self.has_edge_attr
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
             y, self._pair_weights = _natively(self.weighing, e, inputs, bias, self.observed)
@@ -355,7 +355,7 @@ class BoundAttention(MemberByMember):
             y, held = _natively(weighing, e, content.inputs, bias, content.observed)
             if y is None or not content.observed:
                 return y
-            family = BoundAttention(K, weighing, e, content.batch, dtype, True, numbered)
+            family = BoundAttention(K, weighing, e, content.batch, dtype, True, has_edge_attr)
             family._pair_weights = held
             return y, family
 

@@ -116,8 +116,13 @@ class Attention(Basis):
         found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or (content.numbered and mask.numbering is not None)):
-            number_edges(found, mask, graph)
+        if found.edge is None and (attributed or content.asks_edges):
+            ids = mask.edge_ids(graph)
+            if ids is not None:
+                found.number_edges(ids, graph.E)
+            elif attributed:
+                fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
+                reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
         weighing = self.weighing(content, found)
         score = weighing.score.owned()
         if not (found.alive is content.valid is content.mask is None):
@@ -229,18 +234,3 @@ def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
         place = torch.searchsorted(distinct, pattern.by_target.other.long() * found.N + pattern.row.long())
     left = torch.where(total == 0, 1, left / torch.where(total == 0, 1, total))
     return left if place is None else left.index_select(0, place)
-
-
-def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
-    """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
-    if mask.numbering is None:
-        fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
-        reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
-    alike, fill = mask.numbering
-    E, first = (
-        graph.source.numel(),
-        math.ceil(abs(fill)) + 1,
-    )  # loops that the mask adds have smaller numbers than any edge
-    number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
-    numbered = alike.build(Graph(graph.structure, number, torch.float64)).edges().weight
-    found.number_edges((numbered - first).round().long().clamp(min=-1), E)

@@ -238,10 +238,10 @@ class Chebyshev(Basis):
         if lists is not None:
             operator = ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N) for edges in lists], graph.dtype)
             return BoundPolynomial(operator, self.K, 2.0, -1.0)
-        structure, weight = self.laplacian.weigh(graph.masked(None))
+        structure, weight = self.laplacian.matrix(graph.masked(None))
         scale = self._lambda_max(graph.masked(None), structure.source, weight)
         if graph.mask is not None:
-            _, weight = self.laplacian.weigh(graph)
+            _, weight = self.laplacian.matrix(graph)
         # A graph without edges may have L = 0, and no scale.
         scale = torch.where(scale == 0, 1, scale)
         plain = weight.numel() - graph.N
@@ -273,9 +273,9 @@ class Chebyshev(Basis):
         from scipy.sparse import csr_array
         from scipy.sparse.linalg import eigsh
 
-        structure, weight = self.laplacian.weigh(graph)
+        structure, weight = self.laplacian.matrix(graph)
         if self.laplacian.norm == "rw":  # similar to the symmetric one, whose eigenvalues scipy finds faster
-            structure, weight = Laplacian("sym").weigh(graph)
+            structure, weight = Laplacian("sym").matrix(graph)
         coordinates = (structure.source.cpu().numpy(), structure.target.cpu().numpy())
         L = csr_array((weight.detach().double().cpu().numpy(), coordinates), shape=(graph.N, graph.N))
         if graph.N and abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
