@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from .bound import COMPOSITES, BoundBasis, EdgeList, explicit
 from .cache import cached_property, memo, underived
 from .costs import Direction, Work
-from .errors import reject
+from .errors import check_count, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.lists import List
 from .orders.base import OnImage
@@ -82,8 +82,7 @@ class Basis(nn.Module):
 
     def __init__(self, K: int) -> None:
         super().__init__()
-        if isinstance(K, bool) or not isinstance(K, int) or K < 1:
-            reject("K", "an integer from 1 on", K, "a basis has at least one matrix")
+        check_count("K", K)
         self.K = K
 
     @property
@@ -116,10 +115,9 @@ class Basis(nn.Module):
         """A bound family that is given instead of a graph; refuses what is known to be of another basis."""
         return bound
 
-    @property
-    def numbering(self) -> "tuple[Basis, float] | None":
-        """For bases with one entry for each edge, and loops: the same basis without its norm, and the weight of loops
-        that it adds. It tells which edge an entry is, see `bases.attention.number_edges`.
+    def edge_ids(self, graph: Graph) -> Tensor | None:
+        """(E',) the edge of the graph that each entry is, -1 for a loop that the basis adds; None where its entries are
+        not the edges of the graph, with or without loops.
         """
         return None
 

@@ -181,8 +181,8 @@ def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed:
     if target is not None and layer.target_channels not in (-1, target.shape[-1]):
         fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
         reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
-    E, numbered = graph.source.numel(), layer.numbers_edges
-    return Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, numbered)
+    E, asks_edges = graph.source.numel(), layer.numbers_edges
+    return Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, asks_edges)
 
 
 def _alone(call: Call) -> None:

@@ -1,12 +1,12 @@
 """Bound families: what all of them can, and those whose edges are written out, which the others fall back on."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, kept, lasting, memo, underived
+from .cache import IdentityCache, cached_property, kept, lasting, underived
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Direction, Work
@@ -84,20 +84,28 @@ class BoundBasis:
     written_out = False  # True where it holds its edges
     lists: Sequence[List] = ()  # its entries in numpy, where it is fixed and these are at hand
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
-    _explicit: "Explicit | None" = None
-    _dense: Tensor | None = None
-    _expansions: IdentityCache | None = None
+    _held: dict[Hashable, Any]  # see `keep`
     origin: tuple[Any, Graph] | None = None  # the basis that it is, and the graph it was bound to, where it was made so
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
         self = super().__new__(cls)
-        self.serial = serial_number(self)
+        self.serial, self._held = serial_number(self), {}
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        kept = {"serial", "origin", "_explicit", "_dense", "_expansions", "_entries", "_held"}
-        return {name: value for name, value in underived(self).items() if name not in kept}
+        return {name: v for name, v in underived(self).items() if name not in ("serial", "origin", "_held")}
+
+    def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
+        """What `build()` gives; made once, unless a gradient passes through the matrices."""
+        found = self._held.get(name)
+        if found is not None:
+            return found
+        # What comes out of inference mode is kept; what a gradient may pass through is not, whatever the mode is now.
+        grad = torch.is_grad_enabled()
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            found = build()
+        return found if self.requires_grad or portable() else self._held.setdefault(name, found)
 
     def edges(self) -> EdgeList:
         """The family as typed weighted edges, in tensors that are the caller's own."""
@@ -106,15 +114,7 @@ class BoundBasis:
     @property
     def explicit(self) -> "Explicit":
         """The same family with its edges written out."""
-        if self._explicit is not None:
-            return self._explicit
-        # What comes out of inference mode is kept; what a gradient may pass through is not, whatever the mode is now.
-        grad = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
-            written = explicit(self.K, self.M, self.N, self.edges())
-        if not self.requires_grad and not portable():
-            self._explicit = written
-        return written
+        return self.keep("explicit", lambda: explicit(self.K, self.M, self.N, self.edges()))  # type: ignore[no-any-return]
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         """The K products A_k^T x, (*, N, P) each, one at a time."""
@@ -290,10 +290,7 @@ class BoundBasis:
     @property
     def kept_entries(self) -> Entries:
         """The same, kept where no gradient passes through it."""
-        if self.requires_grad:
-            with torch.inference_mode(False):
-                return self.find_entries()
-        return memo(self.__dict__, "_entries", self.find_entries)
+        return self.keep("entries", self.find_entries)  # type: ignore[no-any-return]
 
     def to_coo(self) -> Tensor:
         """The whole family as one sparse tensor, (K, M, N), coalesced."""
@@ -304,35 +301,29 @@ class BoundBasis:
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
         dense = self.dense
-        return dense.clone() if dense is self._dense else dense  # what is kept is not for others to write to
+        return dense.clone() if "dense" in self._held else dense  # what is kept is not for others to write to
 
     @property
     def dense(self) -> Tensor:
         """The same, to be read only: kept, unless a gradient passes through it."""
-        if self._dense is not None:
-            return self._dense
-        grad = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+
+        def write() -> Tensor:
             eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
-            dense = self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
-        if not self.requires_grad and not portable():
-            self._dense = dense
-        return dense
+            return self.expand(eye.expand(*self.batch, self.M, self.M)).transpose(-1, -2)
+
+        return self.keep("dense", write)  # type: ignore[no-any-return]
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
         """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is: to be
         read only.
         """
-        if self._expansions is None:
-            self._expansions = IdentityCache()
 
         def build() -> tuple[Tensor, ...]:
             # What is kept owns its memory, or x could never die.
             own = x.untyped_storage()._cdata
             return tuple(u.clone() if u.untyped_storage()._cdata == own else u for u in self.iterate(x))
 
-        expansions: tuple[Tensor, ...] = self._expansions.get((x,), None, build)
-        return expansions
+        return self._held.setdefault("expansions", IdentityCache()).get((x,), None, build)  # type: ignore[no-any-return]
 
     @property
     def requires_grad(self) -> bool:
@@ -345,6 +336,33 @@ class BoundBasis:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
+
+
+class Derived(BoundBasis):
+    """A family made of others, whose matrices follow from theirs.
+
+    A kind gives `parts`, and `remake(parts)`: the same of other parts, such as those on another device.
+    """
+
+    parts: Sequence[BoundBasis]
+
+    def remake(self, parts: Sequence[BoundBasis]) -> BoundBasis:
+        """The same, made of other parts."""
+        raise NotImplementedError
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(part.requires_grad for part in self.parts)
+
+    @property
+    def T(self) -> BoundBasis:
+        return self.remake([part.T for part in self.parts])
+
+    def map(self, change: "Change") -> BoundBasis:
+        return self.remake([part.map(change) for part in self.parts])
+
+    def moved(self, device: torch.device) -> BoundBasis:
+        return self.remake([part.moved(device) for part in self.parts])
 
 
 class Explicit(BoundBasis):
@@ -410,13 +428,23 @@ class TypedEdges(Explicit):
     def takes_rows(self) -> bool:
         return not self.learns and self.evaluate is None
 
+    @property
+    def _into(self) -> Matrix:
+        """From M sources to the K members of N targets."""
+        return self._expand.compressed  # type: ignore[no-any-return]
+
+    @property
+    def _from(self) -> Matrix:
+        """From the K members of M sources to N targets."""
+        return self._combine.compressed  # type: ignore[no-any-return]
+
     def expand_rows(self, x: Tensor) -> Tensor:
-        y = spmm_rows(x, *self._expand.compressed)  # (N K, P)
+        y = spmm_rows(x, *self._into)  # (N K, P)
         return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
 
     def combine_rows(self, z: Tensor) -> Tensor:
         z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
-        return spmm_rows(z, *self._combine.compressed)
+        return spmm_rows(z, *self._from)
 
     @kept
     def adjoint(self) -> "TypedEdges":
@@ -461,11 +489,7 @@ class TypedEdges(Explicit):
             return None
         if self.learns or order is None:
             return permute(self.weight, order)
-        held: dict[End, Tensor] = self.__dict__.setdefault("_held", {})
-        if side not in held:
-            with torch.inference_mode(False):
-                held[side] = self.weight.index_select(0, order)
-        return held[side]
+        return self.keep(side, lambda: permute(cast(Tensor, self.weight), order))  # type: ignore[no-any-return]
 
     @property
     def mixing(self) -> Work | None:
@@ -547,23 +571,13 @@ class ListedEdges(TypedEdges):
 
     @cached_property
     def _into(self) -> Matrix:
-        """From M sources to the K members of N targets."""
         return lasting(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
 
     @cached_property
     def _from(self) -> Matrix:
-        """From the K members of M sources to N targets."""
         if self.K == 1:
             return self._into
         return lasting(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
-
-    def expand_rows(self, x: Tensor) -> Tensor:
-        y = spmm_rows(x, *self._into)  # (N K, P)
-        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
-
-    def combine_rows(self, z: Tensor) -> Tensor:
-        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
-        return spmm_rows(z, *self._from)
 
     @kept
     def _merged(self) -> "ListedEdges":
@@ -662,6 +676,22 @@ def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
     if len(z) == 1:
         return like.unsqueeze(0)  # no copy
     return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
+
+
+def listed(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
+    """The edges of members that are sparse matrices, (M, N) each, coalesced; at least one."""
+    kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
+    source, target = torch.cat([one.indices() for one in matrices], 1)
+    return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
+
+
+def sparse_square(family: BoundBasis) -> tuple[Tensor, Tensor]:
+    """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
+    dtype = family.dtype if family.dtype in (torch.float32, torch.float64) else torch.float32
+    nodes = torch.arange(family.M, device=family.device)
+    ones = torch.ones(family.M, dtype=dtype, device=family.device)
+    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
+    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye
 
 
 def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None = None) -> TypedEdges:

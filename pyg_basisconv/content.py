@@ -17,8 +17,8 @@ from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
 from .theta import Theta
-from .theta.base import Members
-from .theta.heads import all_heads, side_by_side, split_heads, stacked
+from .theta.base import Members, side_by_side, stacked
+from .theta.heads import all_heads, split_heads
 
 
 class Inputs:
@@ -76,7 +76,7 @@ class Content:
         valid: (*, M) False for sources that are not there.
         observed: whether the weights are asked for, and have to be those that were applied.
         edges: E.
-        numbered: whether a caller wants to know which edge each weight is of.
+        asks_edges: whether a caller wants to know which edge each weight is of.
         loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
         members: the slice of Theta's members that belongs to this basis; None inside of a product or a mixture, whose
             members are not Theta's.
@@ -91,12 +91,12 @@ class Content:
         valid: Tensor | None = None,
         observed: bool = False,
         edges: int = 0,
-        numbered: bool = False,
+        asks_edges: bool = False,
         loop_attr: float | str = 0.0,
         members: slice | None = _ALL,
     ) -> None:
         self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
-        self.observed, self.edges, self.numbered = observed, edges, numbered
+        self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
         self.loop_attr, self.members = loop_attr, members
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # what all that are made of this one find

@@ -132,6 +132,17 @@ class EdgeSet:
         return EdgeSet(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
 
 
+def edge_set(s: Structure, K: int = 1) -> EdgeSet:
+    """The edges of a structure by their types, K of them, or all as entries of one matrix; made once."""
+
+    def build() -> EdgeSet:
+        edges = EdgeSet(K, s.M, s.N, None if K == 1 else s.type, s.source, s.target, s.pattern if K == 1 else None)
+        edges.alive = s.alive
+        return edges
+
+    return s.memo(("edges", K), build)  # type: ignore[no-any-return]
+
+
 def disjoint(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """Numbers in several ranges of some sizes, as numbers in one range.
 

@@ -46,6 +46,31 @@ def check_flags(**flags: object) -> None:
             reject(name, "True or False", repr(value), "give one of them")
 
 
+def check_choice(name: str, value: object, *choices: str | None, fix: str = "choose one") -> None:
+    """Rejects what is none of several words; None may be one of them.
+
+    >>> check_choice("norm", "gcn", None, "sym", "mean")
+    Traceback (most recent call last):
+    ...
+    ValueError: norm: expected None, 'sym' or 'mean', got 'gcn'; choose one
+    """
+    if not isinstance(value, str | None) or value not in choices:
+        *others, last = map(repr, choices)
+        reject(name, f"{', '.join(others)} or {last}", repr(value), fix)
+
+
+def check_probability(name: str, value: object) -> None:
+    """Rejects what is no probability of dropping something.
+
+    >>> check_probability("dropout", 1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: dropout: expected a probability below 1, got 1.0; give a number from 0 to 1
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        reject(name, "a probability below 1", repr(value), "give a number from 0 to 1")
+
+
 def check_arguments(kwargs: dict[str, Any]) -> None:
     """Rejects arguments that a `BasisConv` does not have, and says where what they mean is to be found.
 
@@ -60,7 +85,10 @@ def check_arguments(kwargs: dict[str, Any]) -> None:
             reject(name, "no such argument of BasisConv", repr(value), fix)
 
 
-def check_count(name: str, value: object, least: int = 1, most: int = 1 << 31) -> None:
+_MOST = 1 << 31  # of anything, for which there is memory
+
+
+def check_count(name: str, value: object, least: int = 1, most: int = _MOST) -> None:
     """Rejects what is not an integer from `least` on, and what no memory holds.
 
     >>> check_count("heads", 0)
@@ -69,7 +97,7 @@ def check_count(name: str, value: object, least: int = 1, most: int = 1 << 31) -
     ValueError: heads: expected an integer from 1 on, got 0; give a number
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        reject(name, f"an integer from {least} on", repr(value), "give a number")
+        reject(name, f"an integer from {least} {'on' if most == _MOST else f'to {most}'}", repr(value), "give a number")
 
 
 def check_depth(name: str, *parts: Any, calls: int = 20) -> int:

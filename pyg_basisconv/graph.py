@@ -158,17 +158,15 @@ class Graph:
         """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
         return None if self.mask is not None or self._list is None or portable() else self._list
 
-    def _copy(self) -> "Graph":
+    def _but(self, **changes: Any) -> "Graph":
+        """The same graph with some attributes changed; an empty `_memo` leaves behind what was derived from it."""
         graph = object.__new__(type(self))
-        vars(graph).update(vars(self))
-        graph._bare = None
+        vars(graph).update({**vars(self), "_bare": None, **changes})
         return graph
 
     def holding(self, content: Content) -> "Graph":
         """The same graph, with all that was derived from it, for bases that read a content."""
-        graph = self._copy()
-        graph.content = content
-        return graph
+        return self._but(content=content)
 
     def masked(self, mask: Tensor | None) -> "Graph":
         """The same graph, with the normalised weight of each edge multiplied by its mask; None removes the mask.
@@ -176,17 +174,13 @@ class Graph:
         Args:
             mask: (E,) numbers.
         """
-        graph = self._copy()
-        graph.mask = None if mask is None else mask.to(self.wide)
-        return graph
+        return self._but(mask=None if mask is None else mask.to(self.wide))
 
     @property
     def bare(self) -> "Graph":
         """The same graph, without what was derived from it; made once."""
         if self._bare is None:
-            graph = self._copy()
-            graph._memo = {}
-            self._bare = graph
+            self._bare = self._but(_memo={})
         return self._bare
 
     def thin(self, weight: Tensor | None) -> Tensor | None:
@@ -198,22 +192,14 @@ class Graph:
     @property
     def thinned(self) -> "Graph":
         """The same graph, with the mask in its weights."""
-        graph = self.masked(None)
-        graph.weight, graph._list, graph._memo = self.thin(self.weight), None, {}
-        graph.learns = True  # nothing that follows from a mask is kept
-        return graph
+        # As if it learned: nothing that follows from a mask is kept.
+        return self._but(mask=None, weight=self.thin(self.weight), learns=True, _list=None, _memo={})
 
     def over(self, grid: tuple[int, ...] | None) -> "Graph":
         """The same graph, whose sources are another grid, or none."""
         if grid == self.grid:
             return self
-
-        def build() -> Graph:
-            graph = self._copy()
-            graph.grid, graph._memo = grid, {}
-            return graph
-
-        return self.memo(("over", grid), build)  # type: ignore[no-any-return]
+        return self.memo(("over", grid), lambda: self._but(grid=grid, _memo={}))  # type: ignore[no-any-return]
 
     def between(self, M: int, N: int, grid: tuple[int, ...] | None) -> "Graph":
         """The same graph, of other numbers of sources and targets, and then without its edges; see `over`."""
@@ -233,13 +219,7 @@ class Graph:
         """The same graph, whose sources are what another family gave: each has a row, which is its target's own."""
         if self.target_row == 0:
             return self
-
-        def build() -> Graph:
-            graph = self._copy()
-            graph.target_row, graph._memo = 0, {}
-            return graph
-
-        return self.memo("from_intermediate", build)  # type: ignore[no-any-return]
+        return self.memo("from_intermediate", lambda: self._but(target_row=0, _memo={}))  # type: ignore[no-any-return]
 
     @property
     def source(self) -> Tensor:

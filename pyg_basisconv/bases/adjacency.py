@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -10,13 +11,14 @@ from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
 from ..bound import ListedEdges, TypedEdges
-from ..edge_set import EdgeSet
-from ..errors import reject
+from ..edge_set import edge_set
+from ..errors import check_choice, reject
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
 from ..kernels.pattern import positions
 from ..portable import portable
+from ..printing import arguments
 from .identity import target_diagonal
 
 # What users of other libraries call the norms.
@@ -30,7 +32,21 @@ _MEANT = {
 }
 
 
-class Adjacency(Basis):
+class GraphMatrix(Basis):
+    """One matrix of the graph's edges, and maybe loops, with weights of its own: a kind gives these in `matrix`."""
+
+    def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+        """The entries and their weights, None for ones."""
+        raise NotImplementedError
+
+    def build(self, graph: Graph) -> BoundBasis:
+        lists = self.listed(graph)
+        if lists is not None:
+            return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
+        return single(*self.matrix(graph), graph.dtype)
+
+
+class Adjacency(GraphMatrix):
     r"""The weighted adjacency matrix W of the graph, :math:`W_{mn}` for an edge m to n, with its normalisations. K = 1.
 
     With :math:`d_n = \sum_m W_{mn}` and :math:`o_m = \sum_n W_{mn}`; what would divide by zero is zero:
@@ -64,11 +80,9 @@ class Adjacency(Basis):
         diagonal: float = 0.0,
     ) -> None:
         super().__init__(1)
-        if norm not in (None, "sym", "mean", "rw"):
-            fix = _MEANT.get(norm, "see the table in help(bases.Adjacency)") if isinstance(norm, str) else "choose one"
-            reject("norm", "None, 'sym', 'mean' or 'rw'", repr(norm), fix)
-        if existing not in ("keep", "add", "replace"):
-            reject("existing", "'keep', 'add' or 'replace'", repr(existing), "it says what becomes of present loops")
+        meant = _MEANT.get(str(norm), "see the table in help(bases.Adjacency)")
+        check_choice("norm", norm, None, "sym", "mean", "rw", fix=meant)
+        check_choice("existing", existing, "keep", "add", "replace", fix="it says what becomes of present loops")
         for name, value in (("self_loops", self_loops), ("diagonal", diagonal)):
             if not isinstance(value, int | float) or not math.isfinite(value):
                 reject(name, "a finite number", repr(value), "give a weight")
@@ -89,12 +103,9 @@ class Adjacency(Basis):
             edges = edges._replace(weight=over_degrees(edges, 1, (graph.M, graph.N), self.norm, graph.dtype))
         return [edges]
 
-    def build(self, graph: Graph) -> BoundBasis:
-        lists = self.listed(graph)
-        if lists is not None:
-            return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
-        structure, weight = self._weights(graph)
-        masked = weight if graph.mask is None else self._weights(graph.thinned)[1]
+    def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+        structure, weight = self._with_loops(graph)
+        masked = weight if graph.mask is None else self._with_loops(graph.thinned)[1]
         if self.norm is not None:
             weight = normalise(structure, weight, self.norm, graph.wide, masked)
         else:
@@ -103,26 +114,23 @@ class Adjacency(Basis):
             loop = structure.memo("is_loop", lambda: structure.source == structure.target)
             weight = _ones(structure, graph.wide) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
-        return single(structure, weight, graph.dtype)
+        return structure, weight
 
-    def _weights(self, graph: Graph) -> tuple[Structure, Tensor | None]:
+    def _with_loops(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The edges and loops, and their weights, None for ones."""
         if self.self_loops is not False:
             return _with_loops(graph, float(self.self_loops), self.existing)
         return graph.structure, None if graph.weight is None else graph.weights
 
     def extra_repr(self) -> str:
-        shown = [] if self.norm is None else [f"norm={self.norm!r}"]
-        shown += [] if self.self_loops is False else [f"self_loops={self.self_loops}"]
-        shown += [] if self.existing == "keep" else [f"existing={self.existing!r}"]
-        shown += [f"diagonal={self.diagonal}"] if self.diagonal else []
-        return ", ".join(shown)
+        return arguments(self, norm=None, self_loops=False, existing="keep", diagonal=0.0)
 
-    @property
-    def numbering(self) -> tuple[Basis, float] | None:
+    def edge_ids(self, graph: Graph) -> Tensor | None:
         if type(self) is not Adjacency or (self.existing == "add" and self.self_loops is not False):
             return None
-        return Adjacency(None, self.self_loops, self.existing), float(self.self_loops)
+        if self.self_loops is False:
+            return torch.arange(graph.E, device=graph.device)
+        return _split(graph).edge_ids(graph.structure, self.existing == "keep")
 
 
 class Degree(Basis):
@@ -149,7 +157,7 @@ class Degree(Basis):
         return target_diagonal(graph, degree.to(graph.dtype))
 
 
-class Laplacian(Basis):
+class Laplacian(GraphMatrix):
     r"""The Laplacian of the graph without its loops, with :math:`D = diag(o)`, :math:`o_m = \sum_n W_{mn}`. K = 1.
 
     None gives :math:`D - W`, 'sym' :math:`I - D^{-1/2} W D^{-1/2}`, 'rw' :math:`I - D^{-1} W`.
@@ -164,11 +172,10 @@ class Laplacian(Basis):
 
     def __init__(self, norm: Literal["sym", "rw"] | None = None) -> None:
         super().__init__(1)
-        if norm not in (None, "sym", "rw"):
-            reject("norm", "None, 'sym' or 'rw'", repr(norm), "see help(bases.Laplacian)")
+        check_choice("norm", norm, None, "sym", "rw")
         self.norm = norm
 
-    def weights(self, graph: Graph) -> tuple[Structure, Tensor]:
+    def matrix(self, graph: Graph) -> tuple[Structure, Tensor]:
         """The edges, the N loops last, and their weights."""
         split = _split(graph)
         w = split.without_loops(graph.weights)
@@ -182,7 +189,7 @@ class Laplacian(Basis):
             inverse = root(degree)
             w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
-            w = loopless.at_source(power(degree, -1.0)) * w
+            w = loopless.at_source(reciprocal(degree)) * w
         return split.loops, torch.cat([-w, torch.ones_like(degree)])
 
     def listed(self, graph: Graph) -> Sequence[List] | None:
@@ -192,18 +199,11 @@ class Laplacian(Basis):
         check_square(graph, "for self loops", "use a basis without self loops")
         return [laplacian(edges, graph.N, self.norm, graph.dtype)]
 
-    def build(self, graph: Graph) -> BoundBasis:
-        lists = self.listed(graph)
-        if lists is not None:
-            return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
-        structure, weight = self.weights(graph)
-        return single(structure, weight, graph.dtype)
-
     def extra_repr(self) -> str:
-        return "" if self.norm is None else f"norm={self.norm!r}"
+        return arguments(self, norm=None)
 
 
-def check_square(graph: Graph, why: str, fix: str) -> None:
+def check_square(graph: Graph | Structure | BoundBasis, why: str, fix: str) -> None:
     """Rejects a graph between different sources and targets."""
     if graph.M != graph.N:
         reject("graph", f"as many sources as targets, {why}", (graph.M, graph.N), fix)
@@ -211,10 +211,7 @@ def check_square(graph: Graph, why: str, fix: str) -> None:
 
 def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
-    s = structure
-    edge_set: EdgeSet = s.memo("single", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
-    edge_set.alive = s.alive
-    return TypedEdges(edge_set, weight, dtype)
+    return TypedEdges(edge_set(structure), weight, dtype)
 
 
 class _Split(NamedTuple):
@@ -248,6 +245,13 @@ class _Split(NamedTuple):
             place = torch.where(self.is_loop, place, -1)
         last = place.new_full((s.N,), -1).scatter_reduce(0, node.long(), place, "amax")
         return torch.where(last < 0, s.source.numel(), last)
+
+    def edge_ids(self, s: Structure, keeps: bool) -> Tensor:
+        """The edge that each of `loops` is, -1 for one that is added; whether the graph's own loops are kept."""
+        edges = torch.arange(s.E, device=s.source.device)
+        own = _select(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
+        last = self.last(s) if keeps and self.some else edges.new_full((s.N,), s.E)
+        return torch.cat([own, torch.where(last == s.E, -1, last)])
 
 
 def _split(graph: Graph) -> _Split:
@@ -288,24 +292,28 @@ def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Te
 
 
 def normalise(
-    structure: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype, masked: Tensor | None = None
+    s: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype, masked: Tensor | None = None
 ) -> Tensor:
-    """(E,) the weights of the edges, normalised; or other numbers of the edges, by what normalises these."""
-    s, scaled = structure, weight if masked is None else masked
-    if weight is not None:
-        dtype = weight.dtype
+    """(E,) the weights of the edges, normalised; or other numbers of the edges, by what normalises these.
+
+    norm: as in `Adjacency`; or 'ends', 'sym' with what leaves the source in place of what enters it.
+    """
+    dtype = dtype if weight is None else weight.dtype
     if norm == "mean":
-        factor = s.at_target(power(sums(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype), -1.0))
-        return factor if scaled is None else scaled * factor
-    if norm == "rw":
-        factor = s.at_source(power(sums(s.pattern.T, weight, dtype), -1.0))
-        return factor if scaled is None else scaled * factor
-    if s.M != s.N:
-        reject("graph", "as many sources as targets, for norm='sym'", (s.M, s.N), "use norm='mean'")
-    degree = sums(s.pattern, weight, dtype)
-    inverse = power(degree, -0.5) if weight is None else root(degree)  # numbers of edges are never negative
-    at_source = s.at_source(inverse)
-    return (at_source if scaled is None else at_source * scaled) * s.at_target(inverse)
+        count = sums(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype)
+        factors = [s.at_target(reciprocal(count))]
+    elif norm == "rw":
+        factors = [s.at_source(reciprocal(sums(s.pattern.T, weight, dtype)))]
+    else:
+        if norm == "sym":
+            check_square(s, "for norm='sym'", "use norm='mean'")
+        into = sums(s.pattern, weight, dtype)
+        out = into if norm == "sym" else sums(s.pattern.T, weight, dtype)
+        scale = root if weight is not None else partial(power, exponent=-0.5)  # numbers of edges are never negative
+        factors = [s.at_source(scale(out)), s.at_target(scale(into))]
+    scaled = weight if masked is None else masked
+    total = factors[0] if scaled is None else factors[0] * scaled
+    return total if len(factors) == 1 else total * factors[1]
 
 
 def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
@@ -326,6 +334,11 @@ def power(x: Tensor, exponent: float) -> Tensor:
     """X ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
     zero = x == 0
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
+
+
+def reciprocal(total: Tensor) -> Tensor:
+    """1 / total, zero where it is."""
+    return power(total, -1.0)
 
 
 def root(degree: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ..kernels.all_pairs import by_heads, later_hidden, pair_attention, pair_pro
 from ..kernels.attend import Side, Weights
 from ..kernels.onepass import gates, one_pass_fits
 from ..kernels.op import autocasting
+from ..kernels.scored import Scoring
 from ..mechanisms import Score
 from ..mechanisms.base import wide
 from ..portable import portable, refuse
@@ -44,6 +45,29 @@ ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Weighing(NamedTuple):
+    """How weights are made of scores.
+
+    score: the scores; normalize: see `Attention`; dropout: the probability that a weight is dropped, and the seed that
+    decides; weighted: whether they are multiplied with the weights of the mask.
+    """
+
+    score: Score
+    normalize: Normalize
+    dropout: tuple[float, int]
+    weighted: bool
+
+    @property
+    def in_rows(self) -> tuple[Scoring, tuple[Tensor | None, ...]] | None:
+        """What makes the scores, or the weights where no sum of theirs is to be one, of rows, and these rows; None
+        where they are made otherwise.
+        """
+        if self.normalize not in _BY_ROWS:
+            return None
+        score = self.score if self.normalize == "source" else self.score.map(ELEMENTWISE[self.normalize])
+        return None if score.scoring is None else (score.scoring, score.rows)
+
+
 class MemberByMember(BoundBasis):
     """Families whose `each` says it all: every member is evaluated for itself."""
 
@@ -63,15 +87,12 @@ class BoundAttention(MemberByMember):
 
     Args:
         K: how many.
-        score: of K x batch copies of the graph.
+        weighing: how they are made, of the scores of K x batch copies of the graph.
         entries: of the mask.
         batch: the batch dimensions of the content.
-        normalize: see `Attention`.
-        dropout: the probability, and the seed that decides.
-        weighted: whether the mask's weights are multiplied with.
         dtype: of the matrices.
         observed: whether the weights have to be those that are applied.
-        numbered: whether the entries are edges that have features.
+        has_edge_attr: whether the entries are edges that have features.
         left: (E,) what the weights are multiplied with in the end, by target; None for ones.
 
     >>> from pyg_basisconv import BasisConv, bases, mechanisms
@@ -84,22 +105,19 @@ class BoundAttention(MemberByMember):
     def __init__(
         self,
         K: int,
-        score: Score,
+        weighing: Weighing,
         entries: Entries,
         batch: tuple[int, ...],
-        normalize: Normalize,
-        dropout: tuple[float, int],
-        weighted: bool,
         dtype: torch.dtype,
         observed: bool = False,
-        numbered: bool = False,
+        has_edge_attr: bool = False,
         left: Tensor | None = None,
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
-        self.score, self.entries, self.batch = score, entries, batch
-        self.normalize, self.dropout, self.weighted = normalize, dropout, weighted
+        self.weighing, self.entries, self.batch = weighing, entries, batch
+        self.score, self.normalize, self.dropout, self.weighted = weighing
         self.dtype, self.device, self.observed = dtype, entries.device, observed
-        self.numbered, self.left = numbered, left
+        self.has_edge_attr, self.left = has_edge_attr, left
 
     _pair_weights: Tensor | None = None
 
@@ -148,8 +166,9 @@ class BoundAttention(MemberByMember):
     @property
     def undropped(self) -> "BoundAttention":
         """The same family, none of whose weights are dropped."""
-        about = (self.K, self.score, self.entries, self.batch, self.normalize, (0.0, 0), self.weighted, self.dtype)
-        return BoundAttention(*about, self.observed, self.numbered, self.left)
+        weighing = self.weighing._replace(dropout=(0.0, 0))
+        about = weighing, self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr, self.left
+        return BoundAttention(self.K, *about)
 
     @property
     def has_factors(self) -> bool:
@@ -237,14 +256,14 @@ class BoundAttention(MemberByMember):
     @property
     def explicit(self) -> Explicit:
         """The weights written out, on the disjoint union of the graphs of the batch."""
-        written = self._explicit
+        written: Explicit | None = self._held.get("explicit")
         if written is None:
             count = prod(self.batch)
             weight = self.weights().flatten(1)  # (K, B E)
             pattern = self.entries.pattern.copies(count)
             written = _in_given_order(pattern, weight, self.dtype)
             if not self.requires_grad and not portable():
-                self._explicit = written
+                self._held["explicit"] = written
         return written
 
     def edges(self) -> EdgeList:
@@ -278,7 +297,7 @@ class BoundAttention(MemberByMember):
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
         size = e.E
-        if self.numbered and e.edge is not None:
+        if self.has_edge_attr and e.edge is not None:
             edge, size = e.edge, e.edges
         elif e.complete:
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
@@ -310,61 +329,50 @@ class BoundAttention(MemberByMember):
         """Whether members may stand side by side from beginning to end; see `content_step`."""
         if portable() or self.batch or self.left is not None:
             return False
-        scored, E = _scored(self.score, self.normalize), self.entries.E
-        if scored is None or scored.scoring is None:
+        found, E = self.weighing.in_rows, self.entries.E
+        if found is None:
             return False
         if self.K * E <= BLOCK:
             return True
         # What is dropped is drawn for all entries.
-        return not self.dropout[0] and one_pass_fits(scored.scoring.form(scored.rows, self.K), self.device, E)
+        return not self.dropout[0] and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
 
     def _native_step(self, theta: Theta) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, of batches of sequences from which no mask hides anything."""
         e, plain = self.entries, self.entries.bias is None and self._of_products
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
             return None
-        K, dtype, weighted, numbered = self.K, self.dtype, self.weighted, self.numbered
+        K, dtype, has_edge_attr = self.K, self.dtype, self.has_edge_attr
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            if self.observed:
-                return self._on_pairs(inputs, bias)
-            return _natively(self.score, self.normalize, e, self.dropout[0], inputs, bias)
+            y, self._pair_weights = _natively(self.weighing, e, inputs, bias, self.observed)
+            return y
 
         def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.weighted and e.has_weight:
                 return None
-            score, normalize, dropout = basis.scores(content, e), basis.normalize, basis.drawn()
-            if not content.observed:
-                return _natively(score, normalize, e, dropout[0], content.inputs, bias)
-            if normalize != "source" or dropout[0] or not isinstance(score.scoring, ProductScores):
-                return None
-            about = content.batch, normalize, dropout, weighted, dtype, True, numbered
-            family = BoundAttention(K, score, e, *about)
-            return family._on_pairs(content.inputs, bias), family
+            weighing = basis.weighing(content, e)
+            y, held = _natively(weighing, e, content.inputs, bias, content.observed)
+            if y is None or not content.observed:
+                return y
+            family = BoundAttention(K, weighing, e, content.batch, dtype, True, has_edge_attr)
+            family._pair_weights = held
+            return y, family
 
         return ContentStep(run, again)
-
-    def _on_pairs(self, inputs: Inputs, bias: Tensor | None) -> Tensor:
-        """All pairs in one step, whose weights are held."""
-        key, query = self.score.rows
-        assert key is not None
-        assert query is not None
-        y, self._pair_weights = pair_rows(query, key, inputs.rows, self.K, self.entries.causal, weighted=True)
-        return _joined(y, inputs.theta, bias)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         if order == "native":
             return self._native_step(theta)
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
             return None
-        e, normalize, weighted = self.entries, self.normalize, self.weighted and self.entries.has_weight
+        e = self.entries
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            return _in_rows(self.score, e, normalize, weighted, self.dropout, inputs, bias)
+            return _in_rows(self.weighing, e, inputs, bias)
 
         def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
-            score, now_weighted = basis.scores(content, e), basis.weighted and e.has_weight
-            return _in_rows(score, e, basis.normalize, now_weighted, basis.drawn(), content.inputs, bias)
+            return _in_rows(basis.weighing(content, e), e, content.inputs, bias)
 
         return ContentStep(run, again)
 
@@ -373,16 +381,15 @@ class BoundAttention(MemberByMember):
         where no kernel adds them on the way.
         """
         z = inputs.rows
-        scored = _scored(self.score, self.normalize) if self.is_by_rows and z.dtype == wide(z).dtype else None
-        if scored is None or scored.scoring is None or not inputs.theta.by_rows:
+        found = self.weighing.in_rows if self.is_by_rows and z.dtype == wide(z).dtype else None
+        if found is None or not inputs.theta.by_rows:
             return None
-        form = scored.scoring.form(scored.rows, self.K)
+        form = found[0].form(found[1], self.K)
         if form is None or not one_pass_fits(form, self.device, self.entries.E):
             return None
         if not gates(form, self.normalize == "source", self.K, z.shape[1]):
             return None
-        weighted = self.weighted and self.entries.has_weight
-        return _in_rows(self.score, self.entries, self.normalize, weighted, self.dropout, inputs, bias, values)
+        return _in_rows(self.weighing, self.entries, inputs, bias, values)
 
     @property
     def requires_grad(self) -> bool:
@@ -495,57 +502,39 @@ def _kept(value: Tensor, p: float, seed: int) -> Tensor:
     return (drawn >= p).to(value.dtype).div_(1 - p)
 
 
-def _scored(score: Score, normalize: Normalize) -> Score | None:
-    """The scores by rows, or the weights where no sum of theirs is to be one; None where they are made otherwise."""
-    if normalize not in _BY_ROWS:
-        return None
-    score = score if normalize == "source" else score.map(ELEMENTWISE[normalize])
-    return None if score.scoring is None else score
-
-
 def _in_rows(
-    score: Score,
-    entries: Entries,
-    normalize: Normalize,
-    weighted: bool,
-    dropout: tuple[float, int],
-    inputs: Inputs,
-    bias: Tensor | None,
-    values: Tensor | None = None,
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
 ) -> Tensor | None:
     """Theta first, members side by side from beginning to end; None where scores do not stand so."""
-    theta, (p, seed) = inputs.theta, dropout
-    scored, K, factor = _scored(score, normalize), theta.K, entries.weight if weighted else None
-    if scored is None or scored.scoring is None:
+    theta, (p, seed), found = inputs.theta, weighing.dropout, weighing.in_rows
+    if found is None:
         return None
-    tensors = [None if t is None else wide(t) for t in scored.rows]
+    K, factor = theta.K, entries.weight if weighing.weighted else None
+    scoring, tensors = found[0], [None if t is None else wide(t) for t in found[1]]
     z = inputs.rows  # which what is scored may have been made with
     factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:
         kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()
         factor = kept if factor is None else factor * kept
-    y = scored_attention(scored.scoring, tensors, z, K, normalize == "source", entries.pattern, factor, values)
+    y = scored_attention(scoring, tensors, z, K, weighing.normalize == "source", entries.pattern, factor, values)
     return theta.join(y, bias)
 
 
 def _natively(
-    score: Score, normalize: Normalize, entries: Entries, p: float, inputs: Inputs, bias: Tensor | None
-) -> Tensor | None:
-    """All pairs by the vendor's kernel, members side by side before and after; None where scores do not stand so."""
-    if normalize != "source" or not isinstance(score.scoring, ProductScores):
-        return None
-    key, query = score.rows
-    assert key is not None
-    assert query is not None
-    y, _ = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, p=p)
-    return _joined(y, inputs.theta, bias)
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, observed: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """All pairs by the vendor's kernel, members side by side before and after, and the weights where these are wanted.
 
-
-def _joined(y: Tensor, theta: Theta, bias: Tensor | None) -> Tensor:
-    """What the parameter makes of products that stand by rows."""
-    y = theta.join(y, bias)
+    None where scores do not stand so, or where weights are wanted of which some are dropped.
+    """
+    score, normalize, (p, _), _ = weighing
+    if normalize != "source" or not isinstance(score.scoring, ProductScores) or (observed and p):
+        return None, None
+    key, query = cast(tuple[Tensor, Tensor], score.rows)
+    y, held = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, observed, p)
+    y = inputs.theta.join(y, bias)
     # A view that was made without gradients may not be written to with them.
-    return y if y._base is None or torch.is_grad_enabled() else y.detach()
+    return y if y._base is None or torch.is_grad_enabled() else y.detach(), held
 
 
 def _itself(bound: BoundBasis) -> BoundBasis:

@@ -10,12 +10,13 @@ from torch.nn import functional as F
 from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_depth, check_flags, reject
+from ..errors import check_choice, check_count, check_depth, check_flags, check_probability, reject
 from ..graph import Graph
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
-from .attended import ELEMENTWISE, BoundAttention, Normalize
+from ..printing import arguments
+from .attended import ELEMENTWISE, BoundAttention, Normalize, Weighing
 from .masks import Complete
 
 
@@ -62,8 +63,7 @@ class Attention(Basis):
         weighted: bool = False,
         loop_attr: float | Literal["mean", "add"] = 0.0,
     ) -> None:
-        if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
-            reject("heads", "a positive integer", repr(heads), "give the number of heads")
+        check_count("heads", heads)
         super().__init__(heads)
         if not isinstance(mechanism, Mechanism):
             reject("mechanism", "a Mechanism", repr(mechanism), "choose one from pyg_basisconv.mechanisms")
@@ -74,11 +74,8 @@ class Attention(Basis):
         check_flags(weighted=weighted)
         if weighted and mask is not None and mask.K > 1:
             reject("weighted", "False for a mask of several matrices", True, "mask by one matrix, such as a Mix")
-        if normalize not in ("source", "target", "heads", *ELEMENTWISE):
-            known = "'source', 'target', 'heads', 'sigmoid', 'tanh' or None"
-            reject("normalize", known, repr(normalize), "see help(bases.Attention)")
-        if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-            reject("dropout", "a probability below 1", repr(dropout), "give a number from 0 to 1")
+        check_choice("normalize", normalize, "source", "target", "heads", *ELEMENTWISE)
+        check_probability("dropout", dropout)
         finite = isinstance(loop_attr, int | float) and math.isfinite(loop_attr)
         if not finite and not (isinstance(loop_attr, str) and loop_attr in ("mean", "add")):
             reject("loop_attr", "a number, 'mean' or 'add'", repr(loop_attr), "see help(bases.Attention)")
@@ -119,36 +116,34 @@ class Attention(Basis):
         found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or (content.numbered and mask.numbering is not None)):
-            number_edges(found, mask, graph)
-        score = self.scores(content, found).owned()
-        masked = not (found.alive is content.valid is content.mask is None)
-        if masked:
+        if found.edge is None and (attributed or content.asks_edges):
+            ids = mask.edge_ids(graph)
+            if ids is not None:
+                found.number_edges(ids, graph.E)
+            elif attributed:
+                fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
+                reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
+        weighing = self.weighing(content, found)
+        score = weighing.score.owned()
+        if not (found.alive is content.valid is content.mask is None):
             score = _masked(score, content, found, self.K, graph)
         return BoundAttention(
             self.K,
-            score,
+            weighing._replace(score=score),
             found,
             content.batch,
-            self.normalize,
-            self.drawn(),
-            self.weighted,
             graph.dtype,
             content.observed,
             attributed,
             None if graph.mask is None or not self.needs_edges else share(found, mask, graph, self.weighted),
         )
 
-    def scores(self, content: Content, entries: Entries) -> Score:
-        """What the mechanism makes of a content."""
+    def weighing(self, content: Content, entries: Entries) -> Weighing:
+        """How weights are made of what the mechanism makes of a content; the seed of what is dropped is drawn anew."""
         content = content.within(loop_attr=self.loop_attr) if self.loop_attr else content
-        score: Score = self.mechanism.score(content, entries)
-        return score
-
-    def drawn(self) -> tuple[float, int]:
-        """The probability that a weight is dropped, and a seed that decides which are, drawn anew."""
-        p = self.dropout if self.training else 0.0
-        return p, int(torch.randint(1 << 60, ())) if p and not portable() else 0
+        score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
+        seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
+        return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     @staticmethod
     def _entries(mask: Basis, graph: Graph) -> Entries:
@@ -162,10 +157,7 @@ class Attention(Basis):
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]
         shown += [f"mask={self.mask}"] if self.mask.hides else []
-        shown += [] if self.normalize == "source" else [f"normalize={self.normalize!r}"]
-        shown += [f"dropout={self.dropout}"] if self.dropout else []
-        shown += [f"loop_attr={self.loop_attr!r}"] if self.loop_attr else []
-        return ", ".join(shown + ["weighted=True"] * self.weighted)
+        return arguments(self, *shown, normalize="source", dropout=0.0, loop_attr=0.0, weighted=False)
 
 
 def _of(bound: BoundBasis) -> Entries:
@@ -242,18 +234,3 @@ def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
         place = torch.searchsorted(distinct, pattern.by_target.other.long() * found.N + pattern.row.long())
     left = torch.where(total == 0, 1, left / torch.where(total == 0, 1, total))
     return left if place is None else left.index_select(0, place)
-
-
-def number_edges(found: Entries, mask: Basis, graph: Graph) -> None:
-    """Finds the edge of the graph that each entry of a mask is: the mask of a graph whose weights are numbers tells."""
-    if mask.numbering is None:
-        fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
-        reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
-    alike, fill = mask.numbering
-    E, first = (
-        graph.source.numel(),
-        math.ceil(abs(fill)) + 1,
-    )  # loops that the mask adds have smaller numbers than any edge
-    number = torch.arange(first, first + E, dtype=torch.float64, device=graph.device)
-    numbered = alike.build(Graph(graph.structure, number, torch.float64)).edges().weight
-    found.number_edges((numbered - first).round().long().clamp(min=-1), E)

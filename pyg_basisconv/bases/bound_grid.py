@@ -157,11 +157,19 @@ class BoundGrid(OnImages):
         ]
         return tuple(max(0, -o) for o in low), tuple(max(0, o) for o in last)
 
+    @property
+    def _is_folded(self) -> bool:
+        """Whether what lies around the sources is other sources."""
+        return self.lattice.mode != "zeros" and self.sources > 0
+
     @cached_property
     def _slices(self) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        if self.lattice.mode == "zeros" or not self.sources:
-            return [self.lattice.meet(offset) for offset in self.offsets]
-        before, after = self._around
+        if self._is_folded:
+            return self._meet_within(*self._around)
+        return [self.lattice.meet(offset) for offset in self.offsets]
+
+    def _meet_within(self, before: Ints, after: Ints) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """What meets at each offset, where there are so many places before and behind the sources, too."""
         wide = tuple(b + m + a for b, m, a in zip(before, self.lattice.sources, after, strict=True))
         framed = self.lattice._replace(sources=wide)
         return [framed.meet(tuple(o + b for o, b in zip(offset, before, strict=True))) for offset in self.offsets]
@@ -182,7 +190,7 @@ class BoundGrid(OnImages):
     def _laid_out(self, x: Tensor) -> Tensor:
         """(*, M, W) -> (*, *sources, W), with what is around it."""
         image = x[..., : self.sources, :].unflatten(-2, self.lattice.sources)
-        if self.lattice.mode != "zeros" and self.sources:
+        if self._is_folded:
             first = x.dim() - 2
             for axis in range(len(self.lattice.sources)):
                 image = image.index_select(first + axis, self._folded(axis))
@@ -217,15 +225,9 @@ class BoundGrid(OnImages):
         """(N, 1) what each target's sum is multiplied by."""
         if self.norm is None:
             return None
-        lattice, offsets = self.lattice, self.offsets
-        if self.norm == "padded":  # the same window on a grid as large as with its padding
-            before, after = self.padding
-            wide = tuple(b + m + a for b, m, a in zip(before, lattice.sources, after, strict=True))
-            lattice = lattice._replace(sources=wide)
-            offsets = [tuple(o + b for o, b in zip(offset, before, strict=True)) for offset in offsets]
-        count = torch.zeros(lattice.targets, dtype=self.dtype, device=self.device)
-        for offset in offsets:
-            count[lattice.meet(offset)[1]] += 1
+        count = torch.zeros(self.lattice.targets, dtype=self.dtype, device=self.device)
+        for _, target in self._meet_within(*self.padding) if self.norm == "padded" else self._slices:
+            count[target] += 1
         return count.clamp(min=1).reciprocal().view(self.N, 1)
 
     def _scaled(self, y: Tensor) -> Tensor:
@@ -248,11 +250,7 @@ class BoundGrid(OnImages):
         return self._scaled(torch.stack([self._place(self._laid_out(z_k), k) for k, z_k in enumerate(z)]))
 
     def edges(self) -> EdgeList:
-        folded = (
-            None
-            if self.lattice.mode == "zeros" or not self.sources
-            else [self._folded(i) for i in range(len(self.lattice.sources))]
-        )
+        folded = [self._folded(i) for i in range(len(self.lattice.sources))] if self._is_folded else None
         kinds, sources, targets = [], [], []
         for k, (source, target) in enumerate(self._slices):
             along = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in source]
@@ -436,12 +434,6 @@ def on_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:
     """A family whose sources and targets are grids."""
     bound.source_grid, bound.target_grid = shape, grid
     return bound
-
-
-def check_mode(mode: object, fix: str) -> None:
-    """Rejects what is no padding mode."""
-    if not isinstance(mode, str) or mode not in MODES:
-        reject("padding_mode", ", ".join(map(repr, MODES)), repr(mode), fix)
 
 
 def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import Change
-from ..cache import kept
 from ..errors import reject
 from ..graph import Graph
 from .composed import Composed, check_bases
@@ -49,11 +48,7 @@ class BoundComposition(BoundBasis):
     @property
     def constant_weights(self) -> Tensor:
         """(J, N) what each constant comes to."""
-        return self._numbers() if self.requires_grad else self._fixed.clone()  # type: ignore[no-any-return]
-
-    @kept
-    def _fixed(self) -> Tensor:
-        return self._numbers()
+        return self.keep("constants", self._numbers).clone()  # type: ignore[no-any-return]
 
     def _numbers(self) -> Tensor:
         constants = self._constants

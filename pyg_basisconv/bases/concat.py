@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
-from ..bound import COMPOSITES, Change, ListedEdges, TypedEdges, counted, dense
+from ..bound import COMPOSITES, Derived, ListedEdges, TypedEdges, counted, dense
 from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import reject
@@ -47,10 +47,8 @@ def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
     return TypedEdges(EdgeSet(K, first.M, first.N, torch.cat(kinds), source, target), weight, first.dtype)
 
 
-class BoundConcat(BoundBasis):
+class BoundConcat(Derived):
     """Families of the same M and N, one after the other."""
-
-    parts: Sequence[BoundBasis]
 
     def __init__(self, parts: Sequence[BoundBasis]) -> None:
         self.parts = tuple(parts)
@@ -113,7 +111,7 @@ class BoundConcat(BoundBasis):
 
     @kept
     def adjoint(self) -> BoundBasis:
-        return BoundConcat([part.adjoint for part in self.parts]) if self.typed is None else self.typed.adjoint
+        return self.remake([part.adjoint for part in self.parts]) if self.typed is None else self.typed.adjoint
 
     @property
     def total(self) -> BoundBasis | None:
@@ -135,13 +133,8 @@ class BoundConcat(BoundBasis):
             start += part.K
         return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
 
-    @property
-    def requires_grad(self) -> bool:
-        return any(part.requires_grad for part in self.parts)
-
-    @property
-    def T(self) -> "BoundConcat":
-        return BoundConcat([part.T for part in self.parts])
+    def remake(self, parts: Sequence[BoundBasis]) -> "BoundConcat":
+        return BoundConcat(parts)
 
     def work(self, direction: Direction) -> Work:
         first, *others = (part.work(direction) for part in self.parts)
@@ -219,12 +212,6 @@ class BoundConcat(BoundBasis):
         operations, numbers, kernels = zip(*(part.native_cost for part in self.parts), strict=True)
         return sum(operations), sum(numbers), sum(kernels)
 
-    def map(self, change: Change) -> "BoundConcat":
-        return BoundConcat([part.map(change) for part in self.parts])
-
-    def moved(self, device: torch.device) -> "BoundConcat":
-        return BoundConcat([part.moved(device) for part in self.parts])
-
 
 class ListedConcat(BoundConcat):
     """The same of a graph on the CPU, where the edges of all are in lists, and these are all that is needed as a rule.
@@ -239,27 +226,12 @@ class ListedConcat(BoundConcat):
         self.typed = ListedEdges(self.K, self.M, self.N, lists, self.dtype)
         self._bind = partial(basis.bind_parts, graph.bare)
 
-    @property
-    def parts(self) -> Sequence[BoundBasis]:  # type: ignore[override]
-        """The families."""
-        return self._bound
-
     @kept
-    def _bound(self) -> Sequence[BoundBasis]:
+    def parts(self) -> Sequence[BoundBasis]:
         return tuple(self._bind())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return BoundConcat, (self.parts,)
-
-    def expand_rows(self, x: Tensor) -> Tensor:
-        return self.typed.expand_rows(x)
-
-    def combine_rows(self, z: Tensor) -> Tensor:
-        return self.typed.combine_rows(z)
-
-    @property
-    def adjoint(self) -> BoundBasis:
-        return self.typed.adjoint
 
 
 class Concat(Composed):

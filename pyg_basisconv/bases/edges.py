@@ -1,8 +1,11 @@
 """The user's own edges, as they are."""
 
+import torch
+from torch import Tensor
+
 from ..basis import Basis, BoundBasis
 from ..bound import SharedEdges, TypedEdges
-from ..edge_set import EdgeSet
+from ..edge_set import EdgeSet, edge_set
 from ..errors import reject
 from ..graph import Graph, Structure
 from ..kernels.pattern import extremes
@@ -36,16 +39,14 @@ class Edges(Basis):
                 reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")
             if weight.shape[1] != self.K:
                 reject("edge_weight", f"(E, {self.K}) for {self}", tuple(weight.shape), "give one column per matrix")
-            shared = s.memo("edges", lambda: EdgeSet(1, s.M, s.N, None, s.source, s.target, s.pattern))
-            return SharedEdges(shared, weight, graph.dtype)
+            return SharedEdges(edge_set(s), weight, graph.dtype)
         if s.type is None and self.K > 1:
             fix = f"pass edge_type, or edge_weight of shape (E, {self.K})"
             reject("edge_type", f"a type from 0 to {self.K - 1} for each edge", None, fix)
         return TypedEdges(typed(graph, self.K), weight, graph.dtype)
 
-    @property
-    def numbering(self) -> tuple[Basis, float] | None:
-        return (self, 0.0) if type(self) is Edges and self.K == 1 else None
+    def edge_ids(self, graph: Graph) -> Tensor | None:
+        return torch.arange(graph.E, device=graph.device) if type(self) is Edges and self.K == 1 else None
 
     def extra_repr(self) -> str:
         return f"K={self.K}"
@@ -53,13 +54,8 @@ class Edges(Basis):
 
 def typed(graph: Graph, K: int) -> EdgeSet:
     """The edges of a graph by their types, K of them, checked; all of one type where the graph has none."""
-    s = graph.structure
-    count_types(s, K)
-    kind = None if K == 1 else s.type
-    edges: EdgeSet = s.memo(
-        ("edges", K), lambda: EdgeSet(K, s.M, s.N, kind, s.source, s.target, s.pattern if K == 1 else None)
-    )
-    return edges
+    count_types(graph.structure, K)
+    return edge_set(graph.structure, K)
 
 
 def count_types(structure: Structure, most: int | None) -> int:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Native, Work
 from ..cache import kept
-from ..errors import reject
+from ..errors import check_flags, reject
 from ..graph import Graph
 from ..kernels.grids import Ints
+from ..printing import arguments
 from ..theta import Blocks, Theta
 from .bound_grid import BoundGrid, Lattice, OnImages, apply, on_grids
 from .composed import real
@@ -140,13 +141,12 @@ class BoundGroup(OnImages):
 
     def edges(self) -> EdgeList:
         tap, source, target, weight = self.window.edges()
-        G, K, M, N = self.group.order, self.window.K, self.window.sources, self.window.N
-        parts = []
-        for h, order in enumerate(self.taps):
-            place = torch.tensor(order, device=self.device).argsort()  # which member this tap of the window is
-            for r in range(1 if self.lift else G):
-                sheet = 0 if self.lift else self.group.table[h][r]
-                parts.append((r * K + place[tap], sheet * M + source, h * N + target, weight))
+        M, N = self.window.sources, self.window.N
+        parts = [
+            (self._members[tap, s, h], s * M + source, h * N + target, weight)
+            for h in range(self.group.order)
+            for s in range(self._members.shape[1])
+        ]
         return EdgeList(*map(torch.cat, zip(*parts, strict=True)))
 
     @property
@@ -231,8 +231,7 @@ class Group(Gridded):
             reject("action", "None beside a group that has its own", type(action).__name__, "give a table")
         if window is not None and (not isinstance(window, Window) or window.sites is not None):
             reject("window", "a Window of a whole grid, or None", window, "make one with bases.Window")
-        if not isinstance(lift, bool):
-            reject("lift", "True or False", repr(lift), "see help(bases.Group)")
+        check_flags(lift=lift)
         if lift and window is None:
             reject("window", "a Window, to lift from its grid", None, "pass one, or lift=False")
         G = group.order
@@ -292,5 +291,5 @@ class Group(Gridded):
         return BoundGroup(self.group, sheet, self._taps, self.lift, rows)
 
     def extra_repr(self) -> str:
-        shown = [repr(self.group)] + ([] if self.window is None else [repr(self.window)])
-        return ", ".join(shown + ["lift=True"] * self.lift)
+        shown = [self.group] if self.window is None else [self.group, self.window]
+        return arguments(self, *shown, lift=False)

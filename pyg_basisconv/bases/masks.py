@@ -10,10 +10,11 @@ from ..basis import Basis, BoundBasis, EdgeList
 from ..bound import TypedEdges, explicit, members
 from ..edge_set import EdgeSet
 from ..entries import Entries, Later
-from ..errors import reject
+from ..errors import check_choice, reject
 from ..graph import Graph
 from ..kernels.pattern import tally
 from ..portable import portable, refuse
+from ..printing import arguments
 
 
 def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -24,6 +25,8 @@ def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 class BoundPairs(BoundBasis):
     """Pairs that follow from the sizes; none is written out before it is asked for."""
+
+    complete = causal = False  # True for all pairs, and for all m <= n, where there is nothing but sources
 
     def __init__(self, graph: Graph) -> None:
         self.K, self.M, self.N = 1, graph.M, graph.N
@@ -38,12 +41,14 @@ class BoundPairs(BoundBasis):
         """The same, for a mask."""
         sizes = self.M, self.N, self.count()
         full = self.sources == self.M
-        complete, causal = full and type(self) is BoundComplete, full and type(self) is BoundCausal
-        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, complete, causal and self.M == self.N)
+        causal = full and self.causal and self.M == self.N
+        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
 
 
 class BoundComplete(BoundPairs):
     """Ones everywhere: every target sees the sum of all sources."""
+
+    complete = True
 
     def count(self) -> int:
         return self.sources * self.N
@@ -67,6 +72,8 @@ class BoundComplete(BoundPairs):
 
 class BoundCausal(BoundPairs):
     """Target n sees the sources up to n + first."""
+
+    causal = True
 
     def __init__(self, graph: Graph, first: int) -> None:
         super().__init__(graph)
@@ -147,8 +154,7 @@ class Causal(Basis):
 
     def __init__(self, align: Literal["start", "end"] | None = None) -> None:
         super().__init__(1)
-        if align not in (None, "start", "end"):
-            reject("align", "None, 'start' or 'end'", repr(align), "see help(bases.Causal)")
+        check_choice("align", align, None, "start", "end")
         self.align = align
 
     def build(self, graph: Graph) -> BoundBasis:
@@ -159,7 +165,7 @@ class Causal(Basis):
         return BoundCausal(graph, M - N if self.align == "end" else 0)
 
     def extra_repr(self) -> str:
-        return "" if self.align is None else f"align={self.align!r}"
+        return arguments(self, align=None)
 
 
 class Bags(Basis):
@@ -180,8 +186,7 @@ class Bags(Basis):
 
     def __init__(self, norm: Literal["mean"] | None = None) -> None:
         super().__init__(1)
-        if norm not in (None, "mean"):
-            reject("norm", "None or 'mean'", repr(norm), "see help(bases.Bags)")
+        check_choice("norm", norm, None, "mean")
         self.norm = norm
 
     def sized(
@@ -211,4 +216,4 @@ class Bags(Basis):
         return EdgeList(torch.zeros_like(source), source, target, weight)
 
     def extra_repr(self) -> str:
-        return "" if self.norm is None else f"norm={self.norm!r}"
+        return arguments(self, norm=None)

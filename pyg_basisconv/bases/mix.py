@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import COMPOSITES, Change, members
+from ..bound import COMPOSITES, Derived, members
 from ..errors import reject
 from ..portable import portable, refuse
 from .composed import Composed, real
@@ -17,11 +17,11 @@ def _nothing(t: Tensor) -> Tensor:
     return t.masked_fill(torch.ones((), dtype=torch.bool, device=t.device), 0)
 
 
-class BoundMix(BoundBasis):
+class BoundMix(Derived):
     r"""Fixed mixtures :math:`B_h = \sum_k C_{hk} A_k` of a family."""
 
     def __init__(self, coefficients: Sequence[Sequence[float]], family: BoundBasis) -> None:
-        self.family = family
+        self.family, self.parts = family, (family,)
         self.coefficients = [list(row) for row in coefficients]
         self.K, self.M, self.N = len(self.coefficients), family.M, family.N
         self.source_grid, self.target_grid = family.source_grid, family.target_grid
@@ -72,24 +72,13 @@ class BoundMix(BoundBasis):
             lists.append([t[some] for t in (torch.full_like(kind, h), source, target, weight * factor)])
         return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
 
-    @property
-    def requires_grad(self) -> bool:
-        return self.family.requires_grad
-
-    @property
-    def T(self) -> "BoundMix":
-        return BoundMix(self.coefficients, self.family.T)
+    def remake(self, parts: Sequence[BoundBasis]) -> "BoundMix":
+        return BoundMix(self.coefficients, parts[0])
 
     def work(self, direction: Direction) -> Work:
         if direction == "each":
             return self.family.work("combine").times(self.K)
         return self.family.work(direction)
-
-    def map(self, change: Change) -> "BoundMix":
-        return BoundMix(self.coefficients, self.family.map(change))
-
-    def moved(self, device: torch.device) -> "BoundMix":
-        return BoundMix(self.coefficients, self.family.moved(device))
 
 
 class Mix(Composed):

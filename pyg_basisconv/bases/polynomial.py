@@ -7,16 +7,18 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Change, ListedEdges, members
+from ..bound import Derived, ListedEdges, listed, members, sparse_square
 from ..cache import kept
-from ..errors import check_depth, reject
+from ..errors import check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..portable import portable, refuse
-from .adjacency import Adjacency, Laplacian, single
+from ..printing import arguments
+from .adjacency import Adjacency, Laplacian, check_square, single
+from .concat import BoundConcat
 
 
-class BoundPolynomial(BoundBasis):
+class BoundPolynomial(Derived):
     r"""The polynomials :math:`p_0 = I, p_1 = S, p_{k+1} = a \, S \, p_k + c \, p_{k-1}` of a square matrix S.
 
     a = 1, c = 0 gives the powers and a = 2, c = -1 the Chebyshev polynomials. `expand` runs the recurrence forward at
@@ -25,6 +27,7 @@ class BoundPolynomial(BoundBasis):
 
     def __init__(self, operator: BoundBasis, K: int, a: float, c: float) -> None:
         self.operator, self.K, self.a, self.c = operator, K, a, c
+        self.parts = (operator,)
         self.M, self.N, self.dtype, self.device = operator.M, operator.N, operator.dtype, operator.device
 
     def _next(self, k: int, now: Tensor | None, before: Tensor | None, plus: Tensor | None = None) -> Tensor | None:
@@ -88,47 +91,25 @@ class BoundPolynomial(BoundBasis):
             total, later = now, total
         return total
 
+    def remake(self, parts: Sequence[BoundBasis]) -> "BoundPolynomial":
+        return BoundPolynomial(parts[0], self.K, self.a, self.c)
+
     @kept
     def adjoint(self) -> "BoundPolynomial":
-        return BoundPolynomial(self.operator.adjoint, self.K, self.a, self.c)
+        return self.remake([self.operator.adjoint])
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        dtype = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
-        S = torch.sparse.sum(self.operator.to_coo().to(dtype), 0).coalesce()  # (M, M)
-        nodes = torch.arange(self.M, device=self.device)
-        ones = torch.ones(self.M, dtype=dtype, device=self.device)
-        before = now = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (self.M, self.M)).coalesce()
-        kinds, ends, weights = [], [], []
-        for k in range(self.K):
-            kinds.append(torch.full((now._nnz(),), k, device=self.device))
-            ends.append(now.indices())
-            weights.append(now.values().to(self.dtype))
-            if k < self.K - 1:
-                after = torch.sparse.mm(S, now) * (1.0 if k == 0 else self.a)
-                if k and self.c:
-                    after = after + self.c * before
-                before, now = now, after.coalesce()
-        source, target = torch.cat(ends, 1)
-        return EdgeList(torch.cat(kinds), source, target, torch.cat(weights))
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.operator.requires_grad
-
-    @property
-    def T(self) -> "BoundPolynomial":
-        return BoundPolynomial(self.operator.T, self.K, self.a, self.c)
+        S, now = sparse_square(self.operator)
+        found = [now]
+        for k in range(1, self.K):
+            now = torch.sparse.mm(S, found[-1]) * (1.0 if k == 1 else self.a)
+            found.append((now + self.c * found[-2] if k > 1 and self.c else now).coalesce())
+        return listed(found, self.dtype)
 
     def work(self, direction: Direction) -> Work:
         steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
         return self.operator.work("combine").times(steps)
-
-    def map(self, change: Change) -> "BoundPolynomial":
-        return BoundPolynomial(self.operator.map(change), self.K, self.a, self.c)
-
-    def moved(self, device: torch.device) -> "BoundPolynomial":
-        return BoundPolynomial(self.operator.moved(device), self.K, self.a, self.c)
 
 
 def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
@@ -137,7 +118,33 @@ def _add(total: Tensor | None, factor: float, z: Tensor) -> Tensor:
     return torch.add(total, z, alpha=factor)
 
 
-class Powers(Basis):
+class OfSquareMatrix(Basis):
+    """A family that is computed from one square matrix S.
+
+    Args:
+        K: how many matrices.
+        operator: S, a basis of one matrix.
+    """
+
+    def __init__(self, K: int, operator: Basis) -> None:
+        super().__init__(K)
+        if not isinstance(operator, Basis):
+            reject("operator", "a basis with K = 1", repr(operator), "such as bases.Adjacency('sym')")
+        if operator.K != 1:
+            reject("operator", "a basis with K = 1", operator, "take powers of one matrix at a time")
+        if operator.reads_content:
+            reject("operator", "a basis that needs no content", operator, "multiply attentions with @")
+        self.operator, self.needs_edges = operator, operator.needs_edges
+        self.depth = check_depth("operator", operator)
+
+    def bind_operator(self, graph: Graph) -> BoundBasis:
+        """S on a graph."""
+        operator = self.operator.on(graph)
+        check_square(operator, f"for {type(self).__name__}", "use a square graph")
+        return operator
+
+
+class Powers(OfSquareMatrix):
     r"""The powers :math:`A_k = S^k`, k = 0 .. K - 1, of a matrix S: walks of length k.
 
     Args:
@@ -152,22 +159,10 @@ class Powers(Basis):
     """
 
     def __init__(self, K: int, operator: Basis | None = None) -> None:
-        super().__init__(K)
-        if operator is not None and not isinstance(operator, Basis):
-            reject("operator", "a basis with K = 1", repr(operator), "such as bases.Adjacency('sym')")
-        self.operator = Adjacency("sym") if operator is None else operator
-        if self.operator.K != 1:
-            reject("operator", "a basis with K = 1", self.operator, "take powers of one matrix at a time")
-        if self.operator.reads_content:
-            reject("operator", "a basis that needs no content", self.operator, "multiply attentions with @")
-        self.needs_edges = self.operator.needs_edges
-        self.depth = check_depth("operator", self.operator)
+        super().__init__(K, Adjacency("sym") if operator is None else operator)
 
     def build(self, graph: Graph) -> BoundBasis:
-        operator = self.operator.on(graph)
-        if operator.M != operator.N:
-            reject("graph", "as many sources as targets, for powers", (operator.M, operator.N), "use a square graph")
-        return BoundPolynomial(operator, self.K, 1.0, 0.0)
+        return BoundPolynomial(self.bind_operator(graph), self.K, 1.0, 0.0)
 
     def extra_repr(self) -> str:
         return f"K={self.K}, operator={self.operator}"
@@ -190,14 +185,11 @@ class Diffusion(Basis):
 
     def __init__(self, K: int, direction: Literal["both", "out", "in"] = "both") -> None:
         super().__init__(K)
-        if direction not in ("both", "out", "in"):
-            reject("direction", "'both', 'out' or 'in'", repr(direction), "see help(bases.Diffusion)")
+        check_choice("direction", direction, "both", "out", "in")
         self.steps, self.direction = K, direction
         self.K = 2 * K if direction == "both" else K
 
     def build(self, graph: Graph) -> BoundBasis:
-        from .concat import BoundConcat
-
         walk = Powers(self.steps, Adjacency("rw"))
         graphs = {"out": [graph], "in": [graph.T], "both": [graph, graph.T]}[self.direction]
         parts = [walk.on(g) for g in graphs]
@@ -246,10 +238,10 @@ class Chebyshev(Basis):
         if lists is not None:
             operator = ListedEdges(1, graph.M, graph.N, [scaled(edges, graph.N) for edges in lists], graph.dtype)
             return BoundPolynomial(operator, self.K, 2.0, -1.0)
-        structure, weight = self.laplacian.weights(graph.masked(None))
+        structure, weight = self.laplacian.matrix(graph.masked(None))
         scale = self._lambda_max(graph.masked(None), structure.source, weight)
         if graph.mask is not None:
-            _, weight = self.laplacian.weights(graph)
+            _, weight = self.laplacian.matrix(graph)
         # A graph without edges may have L = 0, and no scale.
         scale = torch.where(scale == 0, 1, scale)
         plain = weight.numel() - graph.N
@@ -281,9 +273,9 @@ class Chebyshev(Basis):
         from scipy.sparse import csr_array
         from scipy.sparse.linalg import eigsh
 
-        structure, weight = self.laplacian.weights(graph)
+        structure, weight = self.laplacian.matrix(graph)
         if self.laplacian.norm == "rw":  # similar to the symmetric one, whose eigenvalues scipy finds faster
-            structure, weight = Laplacian("sym").weights(graph)
+            structure, weight = Laplacian("sym").matrix(graph)
         coordinates = (structure.source.cpu().numpy(), structure.target.cpu().numpy())
         L = csr_array((weight.detach().double().cpu().numpy(), coordinates), shape=(graph.N, graph.N))
         if graph.N and abs(L - L.T).max() > 1e-6 * max(1.0, abs(L).max()):
@@ -293,10 +285,10 @@ class Chebyshev(Basis):
         start = torch.rand(graph.N, generator=torch.Generator().manual_seed(0), dtype=torch.float64).numpy()
         return float(eigsh(L, k=1, which="LA", v0=start, return_eigenvectors=False)[0])
 
+    @property
+    def norm(self) -> str | None:
+        """The norm of the Laplacian."""
+        return self.laplacian.norm
+
     def extra_repr(self) -> str:
-        norm = self.laplacian.norm
-        return (
-            f"K={self.K}"
-            + ("" if norm == "sym" else f", norm={norm!r}")
-            + ("" if self.lambda_max is None else f", lambda_max={self.lambda_max!r}")
-        )
+        return arguments(self, f"K={self.K}", norm="sym", lambda_max=None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import COMPOSITES, Change, counted, dense
+from ..bound import COMPOSITES, Derived, counted, dense
 from ..cache import kept
 from ..errors import reject
 from ..graph import Graph
@@ -18,7 +18,7 @@ from .composed import Composed, check_bases, within
 from .mix import BoundMix
 
 
-class BoundProduct(BoundBasis):
+class BoundProduct(Derived):
     r"""All products :math:`A'_k A''_l`, at k K'' + l; none of them is built."""
 
     def __init__(self, first: BoundBasis, second: BoundBasis) -> None:
@@ -27,7 +27,7 @@ class BoundProduct(BoundBasis):
         if (first.dtype, first.device) != (second.dtype, second.device):
             got = f"{second.dtype} on {second.device}"
             reject("basis", f"a second factor of {first.dtype} on {first.device}", got, "bind both alike")
-        self.first, self.second = self.factors = first, second
+        self.first, self.second = self.parts = self.factors = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.source_grid, self.target_grid = first.source_grid, second.target_grid
         if second.target_grid is None and second.M == second.N:  # an identity, in some form
@@ -82,9 +82,8 @@ class BoundProduct(BoundBasis):
         kind = (row // self.M) * K2 + column // N
         return EdgeList(kind, row % self.M, column % N, product.values().to(self.dtype))
 
-    @property
-    def requires_grad(self) -> bool:
-        return self.first.requires_grad or self.second.requires_grad
+    def remake(self, parts: Sequence[BoundBasis]) -> "BoundProduct":
+        return BoundProduct(*parts)
 
     @property
     def T(self) -> BoundBasis:
@@ -100,12 +99,6 @@ class BoundProduct(BoundBasis):
         if direction == "combine":
             return first.times(self.second.K).plus(second)
         return first.times(self.second.K).plus(second.times(self.first.K))
-
-    def map(self, change: Change) -> "BoundProduct":
-        return BoundProduct(self.first.map(change), self.second.map(change))
-
-    def moved(self, device: torch.device) -> "BoundProduct":
-        return BoundProduct(self.first.moved(device), self.second.moved(device))
 
 
 class Product(Composed):
@@ -157,10 +150,8 @@ class Product(Composed):
         found: tuple[int, ...] | None = self.parts[0].reach(grid)  # type: ignore[operator]
         return grid if found is None else found
 
-    def build(self, graph: Graph) -> BoundBasis:
-        if graph.content is not None:
-            graph = graph.holding(graph.content.within(members=None))
-        return BoundProduct(*one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
+    def bind_parts(self, graph: Graph) -> list[BoundBasis]:
+        return list(one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)

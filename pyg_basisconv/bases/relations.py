@@ -9,19 +9,20 @@ from torch_geometric.data import HeteroData
 from ..basis import Basis, BoundBasis
 from ..bound import ListedEdges, TypedEdges
 from ..edge_set import EdgeSet
-from ..errors import reject
+from ..errors import check_choice, check_count, check_flags, reject
 from ..graph import Graph
 from ..kernels import lists
 from ..kernels.lists import lists_of, over_degrees
+from ..printing import arguments
 from ..walks import Vocabulary
-from .adjacency import normalise, root, sums
+from .adjacency import normalise
 from .concat import BoundConcat
 from .edges import count_types, typed
 from .identity import Identity
 
 NORMS = (None, "mean", "row", "sym")
 Norm = Literal["mean", "row", "sym"] | None
-_OVER = {"mean": "mean", "row": "rw", "sym": "ends"}  # what `over_degrees` calls them
+_OVER = {"mean": "mean", "row": "rw", "sym": "ends"}  # what `normalise` and `over_degrees` call them
 _FEW = 1 << 16
 
 
@@ -58,13 +59,9 @@ class Relations(Basis):
     """
 
     def __init__(self, num_relations: int, norm: Norm = None, inverse: bool = False, self_loop: bool = False) -> None:
-        if isinstance(num_relations, bool) or not isinstance(num_relations, int) or num_relations < 1:
-            reject("num_relations", "an integer from 1 on", repr(num_relations), "count the types of the edges")
-        if norm not in NORMS:
-            reject("norm", "None, 'mean', 'row' or 'sym'", repr(norm), "see the table in help(bases.Relations)")
-        for name, value in (("inverse", inverse), ("self_loop", self_loop)):
-            if not isinstance(value, bool):
-                reject(name, "True or False", repr(value), "see help(bases.Relations)")
+        check_count("num_relations", num_relations)
+        check_choice("norm", norm, *NORMS, fix="see the table in help(bases.Relations)")
+        check_flags(inverse=inverse, self_loop=self_loop)
         super().__init__(num_relations * (1 + inverse) + self_loop)
         self.num_relations, self.norm, self.inverse, self.self_loop = num_relations, norm, inverse, self_loop
         self.reads_target = self_loop
@@ -127,8 +124,7 @@ class Relations(Basis):
         return TypedEdges(edges, weight, graph.dtype)
 
     def extra_repr(self) -> str:
-        shown = [str(self.num_relations)] + ([] if self.norm is None else [f"norm={self.norm!r}"])
-        return ", ".join(shown + ["inverse=True"] * self.inverse + ["self_loop=True"] * self.self_loop)
+        return arguments(self, self.num_relations, norm=None, inverse=False, self_loop=False)
 
 
 def _both_ways(edges: EdgeSet) -> EdgeSet:
@@ -139,11 +135,4 @@ def _both_ways(edges: EdgeSet) -> EdgeSet:
 
 def normalised(edges: EdgeSet, weight: Tensor | None, norm: Norm, dtype: torch.dtype) -> Tensor | None:
     """(E,) the weights of typed edges, normalised within each type; None for ones."""
-    if norm is None:
-        return weight
-    s = edges.by_pair
-    if norm != "sym":
-        return normalise(s, weight, "rw" if norm == "row" else norm, dtype)
-    w = torch.ones(s.source.numel(), dtype=dtype, device=s.source.device) if weight is None else weight
-    out, into = sums(s.pattern.T, weight, w.dtype), sums(s.pattern, weight, w.dtype)
-    return s.at_source(root(out)) * w * s.at_target(root(into))
+    return weight if norm is None else normalise(edges.by_pair, weight, _OVER[norm], dtype)

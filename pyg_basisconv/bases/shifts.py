@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from ..basis import BoundBasis
-from ..errors import reject
+from ..errors import check_choice, reject
 from ..graph import Graph
-from .bound_grid import BoundGrid, Lattice, Mode, check_mode, ints
+from ..printing import arguments
+from .bound_grid import MODES, BoundGrid, Lattice, Mode, ints
 from .gridded import Gridded
 
 
@@ -54,7 +55,7 @@ class Shifts(Gridded):
         vectors = [ints(d, "offsets", axes) for d in given]
         if len(set(vectors)) < len(vectors):
             reject("offsets", "each one once", given, "remove those that repeat")
-        check_mode(padding_mode, "see help(bases.Shifts)")
+        check_choice("padding_mode", padding_mode, *MODES)
         super().__init__(len(vectors), shape, axes)
         self.open = shape is None and axes == 1
         self.offsets, self.padding_mode = tuple(vectors), padding_mode
@@ -83,5 +84,4 @@ class Shifts(Gridded):
 
     def extra_repr(self) -> str:
         offsets: list[Any] = [d[0] for d in self.offsets] if self.axes == 1 else list(self.offsets)
-        mode = "" if self.padding_mode == "zeros" else f", padding_mode={self.padding_mode!r}"
-        return f"{self.shown_shape}, {offsets}{mode}"
+        return arguments(self, self.shown_shape, offsets, padding_mode="zeros")

@@ -12,7 +12,7 @@ from ..errors import reject
 from ..graph import Graph
 from ..portable import refuse
 from ..walks import Step
-from .adjacency import power, root
+from .adjacency import reciprocal, root
 from .relations import Norm, normalised
 
 Sequences = Sequence[Sequence[Step]]
@@ -71,7 +71,7 @@ class Stepwise(BoundBasis):
             return None
         matrices = self._counting if self.norm == "mean" else self._steps
         total = self._sum(k, torch.ones(self.M, 1, dtype=self.wide, device=self.device), matrices, not at_end)
-        return root(total) if self.norm == "sym" else power(total, -1.0)
+        return root(total) if self.norm == "sym" else reciprocal(total)
 
     def _apply(self, k: int, x: Tensor) -> Tensor:
         dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, self.wide))

@@ -15,9 +15,9 @@ from ..edge_set import EdgeSet, disjoint
 from ..errors import reject
 from ..graph import Graph, gather
 from ..kernels import matmul
-from ..portable import portable, refuse
+from ..portable import refuse
 from ..walks import Step
-from .adjacency import power, root
+from .adjacency import reciprocal, root
 from .edges import count_types
 from .relations import Norm, normalised
 from .trie import Factor, Key, Leaf, Path, Trie
@@ -73,11 +73,9 @@ class Steps:
 
     def to(self, device: torch.device) -> "Steps":
         """The same on another device."""
-        steps = copy(self)
-        steps.source, steps.target = self.source.to(device), self.target.to(device)
-        steps.order, steps.device = self.order.to(device), device
-        steps.weight = None if self.weight is None else self.weight.to(device)
-        return steps
+        weight = None if self.weight is None else self.weight.to(device)
+        source, target, order = (t.to(device) for t in (self.source, self.target, self.order))
+        return self.but(source=source, target=target, order=order, weight=weight, device=device)
 
     def union(self, *others: "Steps") -> "Steps":
         """The same on the disjoint union of their graphs, of one device and dtype."""
@@ -176,31 +174,20 @@ class BoundWalks(BoundBasis):
         about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "norm", "binary", "turned")}
         return BoundWalks(**(about | changes))
 
-    def __getstate__(self) -> dict[str, Any]:
-        made = {"_forward", "_backward", "_chains"}
-        return {name: value for name, value in super().__getstate__().items() if name not in made}
-
-    def _kept(self, name: str, build: Callable[[], Any]) -> Any:
-        """What is kept, but where weights learn: these may have changed, and a gradient passes once."""
-        if name in self.__dict__:
-            return self.__dict__[name]
-        if torch.compiler.is_exporting():
+    def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
+        if name not in self._held and torch.compiler.is_exporting():
             refuse("basis", "walks that were applied once since they were bound", self)
-        if self.steps.learns or portable():
-            return build()
-        with torch.inference_mode(False):
-            self.__dict__[name] = build()
-        return self.__dict__[name]
+        return super().keep(name, build)
 
     @property
     def forward(self) -> Trie:
         """The chains from their beginnings."""
-        return self._kept("_forward", lambda: self._trie(self.turned))  # type: ignore[no-any-return]
+        return self.keep("forward", lambda: self._trie(self.turned))  # type: ignore[no-any-return]
 
     @property
     def backward(self) -> Trie:
         """The chains from their ends, all turned round."""
-        return self._kept("_backward", lambda: self._trie(not self.turned))  # type: ignore[no-any-return]
+        return self.keep("backward", lambda: self._trie(not self.turned))  # type: ignore[no-any-return]
 
     def _trie(self, turned: bool) -> Trie:
         chains, others, wide = self._made
@@ -218,7 +205,7 @@ class BoundWalks(BoundBasis):
     @property
     def _made(self) -> _Chains:
         """The chains: sorts; or products that are built, for ones; with diagonal factors where they are normalised."""
-        return self._kept("_chains", self._make)  # type: ignore[no-any-return]
+        return self.keep("chains", self._make)  # type: ignore[no-any-return]
 
     def _make(self) -> _Chains:
         if self.norm is not None:
@@ -262,7 +249,7 @@ class BoundWalks(BoundBasis):
         chains, others, wide = masked._made
         if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
             wide = torch.float64
-        scale = root if norm == "sym" else _inverse
+        scale = root if norm == "sym" else reciprocal
         others = {**others, **{what: _diagonal(total, scale, wide) for what, total in sums.items()}}
         chains = [
             [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
@@ -273,9 +260,9 @@ class BoundWalks(BoundBasis):
     @property
     def T(self) -> "BoundWalks":
         turned = self._but(turned=not self.turned)
-        for mine, theirs in (("_forward", "_backward"), ("_backward", "_forward"), ("_chains", "_chains")):
-            if mine in self.__dict__:
-                turned.__dict__[theirs] = self.__dict__[mine]
+        for mine, theirs in (("forward", "backward"), ("backward", "forward"), ("chains", "chains")):
+            if mine in self._held:
+                turned._held[theirs] = self._held[mine]
         turned.device = self.device
         return turned
 
@@ -433,14 +420,9 @@ class BoundWalks(BoundBasis):
         """The same with other matrices, for as long as weights that learn stay as they are."""
         moved = self._but()
         moved.device = device
-        moved.__dict__["_forward"] = self.forward.map(change, device)
-        moved.__dict__["_backward"] = self.backward.map(change, device)
+        moved._held["forward"] = self.forward.map(change, device)
+        moved._held["backward"] = self.backward.map(change, device)
         return moved
-
-
-def _inverse(total: Tensor) -> Tensor:
-    """1 / total, zero where it is."""
-    return power(total, -1.0)
 
 
 def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Factor:

@@ -4,9 +4,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 from ..basis import Basis, BoundBasis
-from ..errors import reject
+from ..errors import check_choice, check_flags, reject
 from ..graph import Graph
 from ..portable import portable, refuse
+from ..printing import arguments
 from ..walks import Sort, Vocabulary, parse
 from .relations import NORMS, Norm
 from .stepwise import Stepwise
@@ -67,12 +68,9 @@ class Walks(Basis):
     ) -> None:
         if isinstance(sorts, str) or not isinstance(sorts, Sequence | Mapping) or not len(sorts):
             reject("sorts", "a list of sorts, or a dict of them", repr(sorts), "write ['played.characterIn']")
-        if norm not in NORMS:
-            reject("norm", "None, 'mean', 'row' or 'sym'", repr(norm), "see the table in help(bases.Walks)")
-        if per not in ("walk", "step"):
-            reject("per", "'walk' or 'step'", repr(per), "see help(bases.Walks)")
-        if not isinstance(binary, bool):
-            reject("binary", "True or False", repr(binary), "see help(bases.Walks)")
+        check_choice("norm", norm, *NORMS, fix="see the table in help(bases.Walks)")
+        check_choice("per", per, "walk", "step")
+        check_flags(binary=binary)
         if binary and per == "step" and norm is not None:
             reject("per", "'walk' where binary=True", repr(per), "the matrix of ones has no steps")
         if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 0:
@@ -106,9 +104,7 @@ class Walks(Basis):
         sorts = [sort.text for sort in self.sorts]
         shown = [repr(dict(zip(self.names, sorts, strict=True)) if list(self.names) != sorts else sorts)]
         shown += [f"relations=<{len(self.vocabulary)} names>"] if len(self.vocabulary) else []
-        shown += [] if self.norm is None else [f"norm={self.norm!r}"]
-        shown += [] if self.per == "walk" else [f"per={self.per!r}"]
-        return ", ".join(shown + ["binary=True"] * self.binary)
+        return arguments(self, *shown, norm=None, per="walk", binary=False)
 
     @property
     def unsaid(self) -> Hashable:

@@ -6,20 +6,21 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Change, explicit, members
-from ..errors import check_depth, reject
+from ..bound import Derived, explicit, listed, members, sparse_square
+from ..errors import check_count, check_flags, reject
 from ..graph import Graph
 from ..portable import refuse
+from ..printing import arguments
 from .adjacency import Adjacency
 from .concat import BoundConcat
 from .identity import BoundIdentity
 from .mix import BoundMix
-from .polynomial import Powers
+from .polynomial import OfSquareMatrix
 
-MOST = 24  # scales
+MOST = 24  # scales, of which the last takes 2^(J - 1) steps
 
 
-class BoundWavelets(BoundBasis):
+class BoundWavelets(Derived):
     r"""The differences :math:`T^{s_j} - T^{s_{j+1}}`, s = 0, 1, 2, 4, ..., and then the last power where it is wanted.
 
     `expand` walks on from the last scale to the next; `combine` walks back, at each scale with
@@ -28,6 +29,7 @@ class BoundWavelets(BoundBasis):
 
     def __init__(self, walk: BoundBasis, J: int, low_pass: bool) -> None:
         self.walk, self.J, self.low_pass, self.K = walk, J, low_pass, J + low_pass
+        self.parts = (walk,)
         self.M, self.N, self.dtype, self.device = walk.M, walk.N, walk.dtype, walk.device
 
     def _walk(self, j: int, x: Tensor) -> Tensor:
@@ -66,39 +68,21 @@ class BoundWavelets(BoundBasis):
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        dtype = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
-        nodes = torch.arange(self.M, device=self.device)
-        ones = torch.ones(self.M, dtype=dtype, device=self.device)
-        now = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (self.M, self.M)).coalesce()
-        after = torch.sparse.sum(self.walk.to_coo().to(dtype), 0).coalesce()
+        after, now = sparse_square(self.walk)
         found = []
         for j in range(self.J):
             found.append((now - after).coalesce())
             now = after
             if j < self.J - 1:
                 after = torch.sparse.mm(after, after).coalesce()
-        found += [now] * self.low_pass
-        kinds = [torch.full((one._nnz(),), k, device=self.device) for k, one in enumerate(found)]
-        source, target = torch.cat([one.indices() for one in found], 1)
-        return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in found]).to(self.dtype))
+        return listed(found + [now] * self.low_pass, self.dtype)
 
-    @property
-    def requires_grad(self) -> bool:
-        return self.walk.requires_grad
-
-    @property
-    def T(self) -> "BoundWavelets":
-        return BoundWavelets(self.walk.T, self.J, self.low_pass)
+    def remake(self, parts: Sequence[BoundBasis]) -> "BoundWavelets":
+        return BoundWavelets(parts[0], self.J, self.low_pass)
 
     def work(self, direction: Direction) -> Work:
         steps = [_steps(j) * (self.K - j if direction == "each" else 1) for j in range(self.J)]
         return self.walk.work("combine").times(sum(steps))
-
-    def map(self, change: Change) -> "BoundWavelets":
-        return BoundWavelets(self.walk.map(change), self.J, self.low_pass)
-
-    def moved(self, device: torch.device) -> "BoundWavelets":
-        return BoundWavelets(self.walk.moved(device), self.J, self.low_pass)
 
 
 def _steps(j: int) -> int:
@@ -106,7 +90,7 @@ def _steps(j: int) -> int:
     return 1 << max(0, j - 1)
 
 
-class Wavelets(Basis):
+class Wavelets(OfSquareMatrix):
     r"""Diffusion wavelets of J scales: differences of dyadic powers of the lazy walk :math:`T = (I + S) / 2`.
 
     .. math::
@@ -134,25 +118,16 @@ class Wavelets(Basis):
     """
 
     def __init__(self, J: int, operator: Basis | None = None, low_pass: bool = True) -> None:
-        if isinstance(J, bool) or not isinstance(J, int) or not 1 <= J <= MOST:
-            reject("J", f"an integer from 1 to {MOST}", J, "the last scale takes 2^(J - 1) steps")
-        if not isinstance(low_pass, bool):
-            reject("low_pass", "True or False", repr(low_pass), "say whether the last power is wanted")
-        super().__init__(J + low_pass)
+        check_count("J", J, most=MOST)
+        check_flags(low_pass=low_pass)
+        super().__init__(J + low_pass, Adjacency("rw") if operator is None else operator)
         self.J, self.low_pass = J, low_pass
-        self.operator = Powers(1, Adjacency("rw") if operator is None else operator).operator  # which checks it
-        self.needs_edges = self.operator.needs_edges
-        self.depth = check_depth("operator", self.operator)
 
     def build(self, graph: Graph) -> BoundBasis:
-        operator = self.operator.on(graph)
-        if operator.M != operator.N:
-            got = (operator.M, operator.N)
-            reject("graph", "as many sources as targets, for wavelets", got, "use a square graph")
-        return BoundWavelets(lazy(operator), self.J, self.low_pass)
+        return BoundWavelets(lazy(self.bind_operator(graph)), self.J, self.low_pass)
 
     def extra_repr(self) -> str:
-        return f"J={self.J}, operator={self.operator}" + ("" if self.low_pass else ", low_pass=False")
+        return arguments(self, f"J={self.J}", f"operator={self.operator}", low_pass=True)
 
 
 def lazy(operator: BoundBasis) -> BoundBasis:

@@ -3,20 +3,31 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from ..basis import BoundBasis
 from ..cache import IdentityCache
-from ..errors import reject
+from ..errors import check_choice, check_flags, reject
 from ..graph import Graph
 from ..kernels.grids import Ints, pooling_targets
 from ..portable import portable, refuse
-from .bound_grid import BoundGrid, Lattice, Mode, Norm, check_mode, ints
+from .bound_grid import MODES, BoundGrid, Lattice, Mode, Norm, ints
 from .gridded import Gridded
 from .sites import BoundSites, Sites, find
+
+_OPTIONS = {
+    "stride": 1,
+    "padding": 0,
+    "dilation": 1,
+    "padding_mode": "zeros",
+    "transposed": False,
+    "output_padding": 0,
+    "ceil_mode": False,
+    "norm": None,
+}
 
 
 class Window(Gridded):
@@ -79,9 +90,7 @@ class Window(Gridded):
         super().__init__(math.prod(kernel), shape, axes)
         self.kernel_size = kernel
         self.stride, self.dilation = ints(stride, "stride", axes, 1), ints(dilation, "dilation", axes, 1)
-        for name, value in (("transposed", transposed), ("ceil_mode", ceil_mode)):
-            if not isinstance(value, bool):
-                reject(name, "True or False", repr(value), "see help(bases.Window)")
+        check_flags(transposed=transposed, ceil_mode=ceil_mode)
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
                 reject("padding", "integers, 'same' or 'valid'", repr(padding), "see help(bases.Window)")
@@ -90,9 +99,8 @@ class Window(Gridded):
             self.padding: Ints | Literal["same"] = "same" if padding == "same" else (0,) * axes
         else:
             self.padding = ints(padding, "padding", axes, 0)
-        check_mode(padding_mode, "see help(bases.Window)")
-        if not isinstance(norm, str | None) or norm not in (None, *get_args(get_args(Norm)[0])):
-            reject("norm", "None, 'mean' or 'padded'", repr(norm), "see help(bases.Window)")
+        check_choice("padding_mode", padding_mode, *MODES)
+        check_choice("norm", norm, None, "mean", "padded")
         if transposed and (padding_mode != "zeros" or ceil_mode or norm is not None):
             got = {"padding_mode": padding_mode, "ceil_mode": ceil_mode, "norm": norm}
             reject("transposed", "False with padding_mode, ceil_mode or norm", got, "torch has none of them either")
@@ -143,19 +151,8 @@ class Window(Gridded):
 
     def at(self, sites: Tensor | None) -> "Window":
         """The same window on other sites, or on the whole grid for None."""
-        return Window(
-            self.shape,
-            self.kernel_size,
-            self.stride,
-            self.padding,
-            self.dilation,
-            self.padding_mode,
-            self.transposed,
-            self.output_padding,
-            self.ceil_mode,
-            self.norm,
-            sites,
-        )
+        options: dict[str, Any] = {name: getattr(self, name) for name in _OPTIONS}
+        return Window(self.shape, self.kernel_size, **options, sites=sites)
 
     @property
     def before(self) -> Ints:
@@ -280,17 +277,7 @@ class Window(Gridded):
 
         kernel = self.kernel_size if self.shape is None and self.axes > 1 else one(self.kernel_size)
         shown = [self.shown_shape, str(kernel)]
-        defaults = {
-            "stride": 1,
-            "padding": 0,
-            "dilation": 1,
-            "padding_mode": "zeros",
-            "transposed": False,
-            "output_padding": 0,
-            "ceil_mode": False,
-            "norm": None,
-        }
-        for name, default in defaults.items():
+        for name, default in _OPTIONS.items():
             value = one(getattr(self, name))
             shown += [] if value == default else [f"{name}={value!r}"]
         shown += [] if self.sites is None else [f"sites=<{self.sites.shape[0]} positions>"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_depth, reject
+from ..errors import check_count, check_depth, reject
 from ..kernels import Pattern, at_entries
 from ..kernels.attend import Side
 from ..kernels.scored import Scoring
@@ -229,13 +229,9 @@ class Mechanism(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
-WIDEST = 1 << 20
-
-
 def check_width(name: str, value: Any, least: int = 1) -> None:
-    """Rejects what is not an integer from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= WIDEST:
-        reject(name, f"an integer from {least} to {WIDEST}", repr(value), "give a width")
+    """Rejects what is not a width from `least` on."""
+    check_count(name, value, least, most=1 << 20)
 
 
 def draw(parameter: Tensor) -> None:
@@ -341,11 +337,6 @@ def copies(t: Tensor, content: Content, heads: int) -> Tensor:
     """(H, *, ...), with 1 for what is to be repeated: (K, *, ...)."""
     lead = (heads, *content.batch)
     return t.expand(*lead, *t.shape[len(lead) :])
-
-
-def heads_first(t: Tensor, content: Content) -> Tensor:
-    """(*, M, H) -> (H, *, M), in the dtype in which scores are computed; a view."""
-    return copies(wide(t).movedim(-1, 0), content, t.shape[-1])
 
 
 def per_copy(parameter: Tensor, content: Content) -> Tensor:

@@ -5,8 +5,9 @@ from torch import Tensor
 from ..content import Content
 from ..entries import Entries
 from ..errors import reject
+from ..printing import arguments
 from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, wide
-from .rows import EdgeTerms, TermRows, by_rows
+from .rows import EdgeTerms, TermRows
 
 
 def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
@@ -48,10 +49,10 @@ class Edge(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         weight = self.weight if self.inner is None else (self.weight @ self.out.unsqueeze(-1)).squeeze(-1)  # (H, R)
         found = EdgeTerms(edge_rows(content, entries, self.edge_dim), wide(weight))
-        return TermRows(None, None, found) if by_rows(content) else entry_score(per_copy(found.made.t(), content))
+        return TermRows(entry=found, batch=content.batch)
 
     def extra_repr(self) -> str:
-        return str(self.edge_dim) if self.inner is None else f"{self.edge_dim}, inner={self.inner}"
+        return arguments(self, self.edge_dim, inner=None)
 
 
 class Feature(Mechanism):

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_flags, reject
+from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProductScores, hidden, inner
 from ..portable import portable
 from ..theta.base import own, project
@@ -124,8 +124,7 @@ class Dot(Mechanism):
             reject("scale", "a finite number, or None for 1 / sqrt(dim)", repr(scale), "give a number")
         if projected and (bias or edge_dim):
             reject("projected", "False where there is a bias or an edge", True, "give Theta the bias")
-        if mix not in ("key", "both", "cross"):
-            reject("mix", "'key', 'both' or 'cross'", repr(mix), "see help(mechanisms.Dot)")
+        check_choice("mix", mix, "key", "both", "cross")
         self.dim, self.scale, self.has_bias, self.projected = dim, scale, bias, projected
         self.edge_dim, self.mix = edge_dim, mix
 

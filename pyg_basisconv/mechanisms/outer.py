@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_flags, reject
+from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, rows
 from ..kernels.onepass import one_pass_fits
+from ..portable import portable
 from ..theta.base import own
 from ..theta.heads import all_heads, split_heads
 from .base import (
@@ -26,21 +27,18 @@ from .base import (
     check_width,
     elementwise,
     entry_score,
-    heads_first,
-    node_score,
     per_copy,
     wide,
 )
 from .edges import Feature, edge_rows
 from .inner import Bilinear
-from .rows import MappedRows, RowScore, TermRows, by_rows
+from .rows import MappedRows, RowScore, TermRows
 
 Target = Literal["shared", "own"] | None
 
 
 def _check_target(target: Any, projected: bool) -> None:
-    if target not in ("shared", "own", None):
-        reject("target", "'shared', 'own' or None", repr(target), "see help(mechanisms.Additive)")
+    check_choice("target", target, "shared", "own", None)
     if target == "shared" and not projected:
         reject("target", "'own' or None where projected=False", "'shared'", "or score what Theta projects")
 
@@ -88,29 +86,18 @@ class Additive(Mechanism):
             self.parameter("bias", H)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        target = None
-        if self.projected:
-            if self.target_kind == "shared" and content.target is content.x:
-                if by_rows(content) and not self.has_bias:
-                    return ProjectedRows(content.projected_rows, own(self, "source"), own(self, "target"))
-                source, target = _terms(content.projected_rows, self.source, self.target)
-            else:
-                source = content.projected_rows @ block_diagonal(self.source)
-                if self.target_kind == "shared":
-                    target = content.projected_target_rows @ block_diagonal(self.target)
-                elif self.target_kind == "own":
-                    target = all_heads(content.of_target, self.weight) @ block_diagonal(self.target)
-            source = source + self.bias if self.has_bias else source
-        else:
+        if not self.projected:
             of_source = Affine(own(self, "source"), own(self, "bias") if self.has_bias else None)
             of_target = Affine(own(self, "target")) if self.target_kind is not None else None
-            mapped = MappedRows(content, of_source, of_target)
-            if by_rows(content):
-                return mapped
-            source, target = mapped.of_ends
-        if by_rows(content):
-            return TermRows(source, target)
-        return node_score(heads_first(source, content), None if target is None else heads_first(target, content))
+            return MappedRows(content, of_source, of_target)
+        if self.target_kind == "shared" and content.target is content.x and not self.has_bias:
+            return ProjectedRows(content.projected_rows, own(self, "source"), own(self, "target"), content.batch)
+        source, target = content.projected_rows @ block_diagonal(self.source), None
+        if self.target_kind == "shared":
+            target = content.projected_target_rows @ block_diagonal(self.target)
+        elif self.target_kind == "own":
+            target = all_heads(content.of_target, self.weight) @ block_diagonal(self.target)
+        return TermRows(source + self.bias if self.has_bias else source, target, batch=content.batch)
 
     def extra_repr(self) -> str:
         shown = ["projected=True"] if self.projected else []
@@ -119,24 +106,30 @@ class Additive(Mechanism):
         return ", ".join(shown + ["bias=True"] * self.has_bias)
 
 
-def _terms(z: Tensor, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of sources and of targets of the same rows, (*, M, H D), in one product: (*, M, H) both."""
-    found = z @ torch.cat([block_columns(source), block_columns(target)], -1)
-    return found.split(len(source), -1)  # type: ignore[no-any-return, no-untyped-call]
-
-
 class ProjectedRows(RowScore):
-    """Terms of the same rows as sources and as targets, under an activation; see `ProjectedScores`."""
+    """Terms of the same rows as sources and as targets, (*, M, H D), under an activation; see `ProjectedScores`."""
 
     def __init__(
-        self, z: Tensor, source: Tensor, target: Tensor, activation: Callable[[Tensor], Tensor] | None = None
+        self,
+        z: Tensor,
+        source: Tensor,
+        target: Tensor,
+        batch: tuple[int, ...] = (),
+        activation: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.given, self.activation = (z, source, target), activation
+        self.given, self.activation = (z, source, target, batch), activation
         self.scoring, self.rows = ProjectedScores(activation), (source, target)
 
     @property
+    def requires_grad(self) -> bool:
+        return any(t.requires_grad for t in self.given[:3])
+
+    @property
     def _terms(self) -> TermRows:
-        return TermRows(*_terms(*self.given), activation=self.activation)
+        z, source, target, batch = self.given
+        both = z @ torch.cat([block_columns(source), block_columns(target)], -1)  # in one product
+        of_source, of_target = both.split(len(source), -1)  # type: ignore[no-untyped-call]
+        return TermRows(of_source, of_target, activation=self.activation, batch=batch)
 
     def turn(self) -> Score:
         return self._terms.turn()
@@ -269,13 +262,13 @@ class MLP(Mechanism):
             if self.gated:
                 u = u * all_heads(content.x, self.gate).sigmoid()
             s = (u.unflatten(-1, (H, D)) * out).sum(-1)  # (*, M, H)
-            return TermRows(s) if by_rows(content) else node_score(heads_first(s, content), None)
+            return TermRows(s, batch=content.batch)
         target = edge = weight = None
         if self.target_kind == "shared":
             target = content.projected_target_rows
         elif self.target_kind == "own":
             target = terms[-1]
-        if by_rows(content) and not self.edge_dim:
+        if not (content.batch or self.edge_dim or portable()):
             in_rows = HiddenRows(source, target, out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
             if entries.E * H * D <= HELD or one_pass_fits(form, source.device, entries.E):

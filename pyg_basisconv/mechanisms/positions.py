@@ -8,11 +8,11 @@ from torch.nn import functional as F
 
 from ..content import Content
 from ..entries import Entries
-from ..errors import reject
+from ..errors import check_count, reject
 from ..portable import portable
 from ..theta.base import own, project
-from .base import Mechanism, Score, Sizes, copies, node_score, per_copy, table_score, wide
-from .rows import TermRows, by_rows
+from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, wide
+from .rows import TermRows
 
 
 class Relative(Mechanism):
@@ -39,8 +39,8 @@ class Relative(Mechanism):
             if not (isinstance(low, int) and isinstance(high, int) and low <= high):
                 reject("window", "(lo, hi), integers with lo <= hi", repr(window), "such as (-3, 3)")
             self.low, self.size = low, high - low + 1
-        if period is not None and (isinstance(period, bool) or not isinstance(period, int) or period < 1):
-            reject("period", "a positive integer", repr(period), "such as 7")
+        if period is not None:
+            check_count("period", period)
         self.window, self.period = window, period
 
     def make(self, sizes: Sizes) -> None:
@@ -54,11 +54,8 @@ class Relative(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         if self.period == 1:  # a term of all pairs, and so of all targets
-            one = wide(own(self, "weight"))
-            if by_rows(content):
-                return TermRows(None, everywhere=one.view(-1), targets=entries.N)
-            one = per_copy(one.clone(), content)
-            return node_score(None, one.expand(*one.shape[:-1], entries.N))
+            everywhere = wide(own(self, "weight")).view(-1)
+            return TermRows(everywhere=everywhere, targets=entries.N, batch=content.batch)
         weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))
         size, name = weight.shape[1], ("relative", self.window, self.period)
         return table_score(

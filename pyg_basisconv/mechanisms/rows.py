@@ -1,4 +1,4 @@
-"""Scores of one graph whose heads stand side by side at each node: the kernels read them as they are."""
+"""Scores whose heads stand side by side at each node: the kernels read them as they are, where they take them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,15 +8,15 @@ from torch import Tensor
 from ..cache import cached_property
 from ..content import Content
 from ..kernels import Affine, TermScores
-from ..portable import portable
 from .base import Score, added, entry_score, node_score, wide
 
 _TURNED = ("tensors", "sides", "on", "dots", "fresh", "ends")
 
 
-def by_rows(content: Content) -> bool:
-    """Whether the scores of a content may stand so."""
-    return not (content.batch or portable())
+def heads_first(t: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """(*, M, K), or (M, K) for all graphs of a batch -> (K, *, M), in the dtype of scores; a view."""
+    t = wide(t).movedim(-1, 0)
+    return t if t.dim() == len(batch) + 2 else t[:, *[None] * len(batch)].expand(-1, *batch, -1)
 
 
 class RowScore(Score):
@@ -25,7 +25,7 @@ class RowScore(Score):
 
     Attributes:
         scoring: what makes them of the rows.
-        rows: what it reads, (M, K d) for each source, and so on.
+        rows: what it reads, (*, M, K d) for each source, and so on.
     """
 
     @cached_property
@@ -69,8 +69,8 @@ def made(terms: Tensor | EdgeTerms) -> Tensor:
 
 
 class TermRows(RowScore):
-    """Terms of sources, (M, K), targets, (N, K), and entries, (E, K), those that there are, under an activation; and
-    one of all pairs, (K,), beside which the number of targets is given.
+    """Terms of sources, (*, M, K), targets, (*, N, K), and entries, (E, K), those that there are, under an activation;
+    and one of all pairs, (K,), beside which the number of targets is given. batch: of the content.
 
     >>> import torch
     >>> score = TermRows(torch.zeros(3, 2), torch.ones(4, 2)) + TermRows(None, torch.ones(4, 2))
@@ -86,15 +86,16 @@ class TermRows(RowScore):
 
     def __init__(
         self,
-        source: Tensor | None,
+        source: Tensor | None = None,
         target: Tensor | None = None,
         entry: Tensor | EdgeTerms | None = None,
         activation: Callable[[Tensor], Tensor] | None = None,
         everywhere: Tensor | None = None,
         targets: int = 0,
+        batch: tuple[int, ...] = (),
     ) -> None:
         self.of_ends, self.entry, self.activation = (source, target), entry, activation
-        self.everywhere, self.targets = everywhere, targets
+        self.everywhere, self.targets, self.batch = everywhere, targets, batch
         self.scoring = TermScores(activation)
 
     @cached_property
@@ -109,7 +110,7 @@ class TermRows(RowScore):
         if self.everywhere is None:
             return self
         source, target, entry, _ = self.rows
-        return TermRows(source, target, entry, self.activation)
+        return TermRows(source, target, entry, self.activation, batch=self.batch)
 
     @property
     def is_constant(self) -> bool:
@@ -117,7 +118,7 @@ class TermRows(RowScore):
         return self.of_ends == (None, None) and self.entry is None and self.activation is None
 
     def turn(self) -> Score:
-        source, target, entry = [None if t is None else wide(t).t() for t in self.rows[:3]]
+        source, target, entry = [None if t is None else heads_first(t, self.batch) for t in self.rows[:3]]
         parts = [] if source is None and target is None else [node_score(source, target)]
         parts += [] if entry is None else [entry_score(entry)]
         score = parts[0] if len(parts) == 1 else parts[0] + parts[1]
@@ -128,11 +129,11 @@ class TermRows(RowScore):
             return super().__add__(other)
         source, target = map(added, self.of_ends, other.of_ends)
         everywhere, targets = added(self.everywhere, other.everywhere), self.targets or other.targets
-        return TermRows(source, target, added(self.entry, other.entry), None, everywhere, targets)
+        return TermRows(source, target, added(self.entry, other.entry), None, everywhere, targets, self.batch)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Score:
         activation = function if self.activation is None else _then(self.activation, function)
-        return TermRows(*self.of_ends, self.entry, activation, self.everywhere, self.targets)
+        return TermRows(*self.of_ends, self.entry, activation, self.everywhere, self.targets, self.batch)
 
 
 class MappedRows(TermRows):
@@ -141,7 +142,7 @@ class MappedRows(TermRows):
     """
 
     def __init__(self, content: Content, of_source: Affine, of_target: Affine | None) -> None:
-        self.content, self.of_source, self.of_target = content, of_source, of_target
+        self.content, self.of_source, self.of_target, self.batch = content, of_source, of_target, content.batch
 
     @cached_property
     def of_ends(self) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
@@ -150,7 +151,8 @@ class MappedRows(TermRows):
         return source, target[0] if target else None
 
     def owned(self) -> Score:
-        return TermRows(*self.of_ends)
+        source, target = self.of_ends
+        return TermRows(source, target, batch=self.batch)
 
     def __add__(self, other: Score) -> Score:
         target = self.of_target

@@ -151,8 +151,8 @@ class Theta(nn.Module):
         raise NotImplementedError
 
     def gather(self, family: Family, z: Members) -> Tensor:
-        """What a family makes of projected inputs, as a rule their sum: K times (*, M, D) -> (*, N, Q)."""
-        return family.combine(z)
+        """What a family makes of projected inputs: their sum, or all of them side by side; (*, N, Q)."""
+        return family.combine(z) if self.sums else self.join(side_by_side(family.each(stacked(z))))
 
     @property
     def by_rows(self) -> bool:
@@ -172,7 +172,7 @@ class Theta(nn.Module):
         """What `gather` makes of a family's products that stand side by side, and the bias of the layer, (Q,):
         (*, N, K D) -> (*, N, Q).
         """
-        raise NotImplementedError
+        return y if bias is None else y + bias.to(y.dtype)
 
     def step(self, order: str) -> "Step | None":
         """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that
@@ -247,6 +247,18 @@ class Theta(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def stacked(z: Members) -> Tensor:
+    """(K, *, M, D); a view, where all members are the same."""
+    if isinstance(z, Tensor):
+        return z
+    return z[0].expand(len(z), *z[0].shape) if all(z_k is z[0] for z_k in z) else torch.stack([*z])
+
+
+def side_by_side(z: Tensor) -> Tensor:
+    """(K, *, N, D) -> (*, N, K D)."""
+    return (z.transpose(0, 1) if z.dim() == 3 else z.movedim(0, -2)).flatten(-2)
 
 
 def own(module: nn.Module, name: str) -> Any:

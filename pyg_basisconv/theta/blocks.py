@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ..cache import IdentityCache
-from ..errors import reject
+from ..errors import check_count, check_flags, reject
 from ..kernels import matmul
 from ..kernels.dense import whole
+from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Members, Theta, glorot, project
 from .full import Full
@@ -41,7 +42,7 @@ class Grouped(Theta):
 
     def __init__(self, groups: int) -> None:
         super().__init__()
-        _check_count("groups", groups)
+        check_count("groups", groups)
         self.groups = groups
 
     def build(self, K: int, P: int, Q: int) -> "Theta":
@@ -124,9 +125,8 @@ class Separable(Theta):
 
     def __init__(self, H: int = 1, depthwise: bool = False) -> None:
         super().__init__()
-        _check_count("H", H)
-        if not isinstance(depthwise, bool):
-            reject("depthwise", "True or False", repr(depthwise), "see help(theta.Separable)")
+        check_count("H", H)
+        check_flags(depthwise=depthwise)
         self.H, self.depthwise = H, depthwise
 
     def build(self, K: int, P: int, Q: int) -> "Theta":
@@ -190,13 +190,7 @@ class Separable(Theta):
         return Blocks(mix.permute(1, 2, 0).unsqueeze(2), self.weight.transpose(0, 1).flatten(0, 1))
 
     def extra_repr(self) -> str:
-        shown = [] if self.H == 1 else [f"H={self.H}"]
-        return ", ".join(shown + ["depthwise=True"] * self.depthwise)
-
-
-def _check_count(name: str, count: object) -> None:
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        reject(name, "a positive integer", repr(count), f"such as {name}=2")
+        return arguments(self, H=1, depthwise=False)
 
 
 def _rows_apart(x: Tensor, groups: int) -> Tensor:

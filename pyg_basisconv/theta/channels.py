@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..errors import reject
-from .base import Blocks, Family, Members, Theta
+from ..errors import check_choice, check_count, check_probability, reject
+from ..printing import arguments
+from .base import Blocks, Members, Theta
 from .full import Pass
-from .heads import side_by_side, stacked
 
 
 class Depthwise(Theta):
@@ -32,12 +32,10 @@ class Depthwise(Theta):
         self, shared: int | None = None, normalize: Literal["softmax"] | None = None, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        if shared is not None and (isinstance(shared, bool) or not isinstance(shared, int) or shared < 1):
-            reject("shared", "the number of groups of channels, or None", repr(shared), "give a positive integer")
-        if normalize not in (None, "softmax"):
-            reject("normalize", "None or 'softmax'", repr(normalize), "see help(theta.Depthwise)")
-        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-            reject("dropout", "a probability below 1", repr(dropout), "give a number from 0 to 1")
+        if shared is not None:
+            check_count("shared", shared)
+        check_choice("normalize", normalize, None, "softmax")
+        check_probability("dropout", dropout)
         self.shared, self.normalize, self.dropout = shared, normalize, float(dropout)
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
@@ -86,10 +84,7 @@ class Depthwise(Theta):
         return Blocks(self.diagonals()[:, :, None, None])
 
     def extra_repr(self) -> str:
-        shown = [] if self.shared is None else [f"shared={self.shared}"]
-        shown += [] if self.normalize is None else [f"normalize={self.normalize!r}"]
-        shown += [f"dropout={self.dropout}"] if self.dropout else []
-        return ", ".join(shown)
+        return arguments(self, shared=None, normalize=None, dropout=0.0)
 
 
 class Split(Pass):
@@ -118,9 +113,6 @@ class Split(Pass):
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         return torch.cat([u_k[..., k * self.inner : (k + 1) * self.inner] for k, u_k in enumerate(u)], -1)
-
-    def gather(self, family: Family, z: Members) -> Tensor:
-        return side_by_side(family.each(stacked(z)))
 
     def dense(self, width: int = -1) -> Tensor:
         group = torch.arange(self.P) // self.inner

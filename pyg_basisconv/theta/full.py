@@ -7,11 +7,11 @@ from typing import Literal, TypeGuard
 import torch
 from torch import Tensor
 
-from ..errors import reject
+from ..errors import check_choice, reject
 from ..kernels import a_first, matmuls, summed, theta_first
 from ..kernels.contract import Rows
-from .base import Blocks, Family, Members, Step, Theta, glorot, project
-from .heads import side_by_side, stacked
+from ..printing import arguments
+from .base import Blocks, Members, Step, Theta, glorot, own, project
 
 
 class Full(Theta):
@@ -38,8 +38,8 @@ class Full(Theta):
         return matmuls(u, self.weight)
 
     def step(self, order: str) -> Step | None:
-        own = type(self).project is Full.project and type(self).contract is Full.contract
-        return _STEPS.get(order) if own else None  # a subclass may make something else of its weight
+        plain = type(self).project is Full.project and type(self).contract is Full.contract
+        return _STEPS.get(order) if plain else None  # a subclass may make something else of its weight
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
@@ -48,21 +48,15 @@ class Full(Theta):
         return Blocks(self.weight.unsqueeze(1))
 
     def kernel(self, width: int) -> Tensor:
-        return _weight(self).permute(2, 1, 0)
-
-
-def _weight(theta: Theta) -> Tensor:
-    """The weight, without the detour by `nn.Module.__getattr__` where it is a parameter."""
-    weight = theta._parameters.get("weight")
-    return theta.weight if weight is None else weight
+        return own(self, "weight").permute(2, 1, 0)  # type: ignore[no-any-return]
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, _weight(theta), bias, A)
+    return a_first(x, own(theta, "weight"), bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, _weight(theta), bias, A)
+    return theta_first(x, own(theta, "weight"), bias, A)
 
 
 _STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
@@ -89,8 +83,7 @@ class Pass(Theta):
         super().__init__()
         if not (_is_number(scale) or (isinstance(scale, list | tuple) and all(map(_is_number, scale)))):
             reject("scale", "a number, or a list of K numbers", repr(scale), "all of them finite")
-        if combine not in ("sum", "concat"):
-            reject("combine", "'sum' or 'concat'", repr(combine), "see help(theta.Pass)")
+        check_choice("combine", combine, "sum", "concat")
         self.scale = float(scale) if _is_number(scale) else tuple(map(float, scale))  # type: ignore[arg-type]
         self.combine = combine
 
@@ -145,9 +138,6 @@ class Pass(Theta):
         assert total is not None
         return total
 
-    def gather(self, family: Family, z: Members) -> Tensor:
-        return side_by_side(family.each(stacked(z))) if self.concatenates else family.combine(z)
-
     def dense(self, width: int = -1) -> Tensor:
         P, scales = self._at(width), torch.tensor(self.scales, dtype=torch.float64)  # Python's numbers, unrounded
         eye = torch.eye(P, dtype=torch.float64)
@@ -179,9 +169,7 @@ class Pass(Theta):
         return self.P
 
     def extra_repr(self) -> str:
-        shown = [] if self.scale == 1.0 else [f"scale={self.scale}"]
-        shown += [f"combine={self.combine!r}"] if self.concatenates else []
-        return ", ".join(shown)
+        return arguments(self, scale=1.0, combine="sum")
 
 
 def _summed(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import check_flags, reject
+from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul
+from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Family, Members, Theta, glorot, own
 
@@ -82,8 +83,7 @@ class Heads(Values):
 
     def __init__(self, combine: Literal["concat", "mean"] = "concat", bias: bool = False) -> None:
         super().__init__(bias)
-        if combine not in ("concat", "mean"):
-            reject("combine", "'concat' or 'mean'", repr(combine), "see help(theta.Heads)")
+        check_choice("combine", combine, "concat", "mean")
         self.combine = combine
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
@@ -101,13 +101,11 @@ class Heads(Values):
         return torch.cat(heads, -1) if self.combine == "concat" else torch.stack(heads).mean(0)
 
     def gather(self, family: Family, z: Members) -> Tensor:
-        if self.sums:
-            return family.combine(z) / self.K
-        return side_by_side(family.each(stacked(z)))
+        y = super().gather(family, z)
+        return y / self.K if self.sums else y
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
-        y = y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y
-        return y if bias is None else y + bias.to(y.dtype)
+        return super().join(y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y, bias)
 
     def dense(self, width: int = -1) -> Tensor:
         weight = self.lifted
@@ -128,7 +126,7 @@ class Heads(Values):
         return self.Q // self.K if self.combine == "concat" else self.Q
 
     def extra_repr(self) -> str:
-        return f"combine={self.combine!r}" + (", bias=True" if self.bias else "")
+        return arguments(self, f"combine={self.combine!r}", bias=False)
 
 
 class LowRank(Values):
@@ -152,8 +150,7 @@ class LowRank(Values):
 
     def __init__(self, dim: int, bias: bool = False) -> None:
         super().__init__(bias)
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            reject("dim", "a positive integer", repr(dim), "give the width of a value")
+        check_count("dim", dim)
         self.dim = dim
 
     def build(self, K: int, P: int, Q: int) -> "Theta":
@@ -173,9 +170,6 @@ class LowRank(Values):
         values = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
         return matmul(torch.cat(values, -1), self.output.flatten(0, 1))
 
-    def gather(self, family: Family, z: Members) -> Tensor:
-        return self.join(side_by_side(family.each(stacked(z))))
-
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
         bias = bias if bias is None or bias.dtype == y.dtype else bias.to(y.dtype)
         return product(y, own(self, "output").flatten(0, 1).t(), bias)
@@ -192,7 +186,7 @@ class LowRank(Values):
         return self.dim
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}" + (", bias=True" if self.bias else "")
+        return arguments(self, f"dim={self.dim}", bias=False)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
@@ -221,15 +215,3 @@ def split_heads(rows: Tensor, K: int) -> Tensor:
     *lead, width = rows.shape
     rows = rows.view(*lead, K, width // K)
     return rows.transpose(0, 1) if len(lead) == 1 else rows.movedim(-2, 0)
-
-
-def stacked(z: Members) -> Tensor:
-    """(K, *, M, D); a view, where all members are the same."""
-    if isinstance(z, Tensor):
-        return z
-    return z[0].expand(len(z), *z[0].shape) if all(z_k is z[0] for z_k in z) else torch.stack([*z])
-
-
-def side_by_side(z: Tensor) -> Tensor:
-    """(K, *, N, D) -> (*, N, K D)."""
-    return (z.transpose(0, 1) if z.dim() == 3 else z.movedim(0, -2)).flatten(-2)
