@@ -260,7 +260,7 @@ class BasisGRUCell(BasisCell):
             n = (of_n + self.candidate(r * h, **structure)).tanh()
         else:
             n = (of_n + r * of_h.narrow(axis, 2 * H, H)).tanh()
-        return n + z * (h - n)
+        return torch.lerp(n.to(h.dtype), h, z.to(h.dtype))  # under autocast the state stays as wide as it was
 
     def extra_repr(self) -> str:
         return "" if self.reset == "before" else f"reset={self.reset!r}"
