@@ -379,7 +379,7 @@ def short(monkeypatch):
 
 @pytest.mark.parametrize("task", ["next", "masked"])
 def test_shift_heads_trains_and_reports(task, tmp_path, capsys, short):
-    arguments = f"--task {task} --kinds sines shifts --quick --steps 30 --workers 1 --out {tmp_path}"
+    arguments = f"--task {task} --kinds sines shifts --quick --steps 12 --workers 1 --out {tmp_path}"
     shift_heads.main(arguments.split())
     shown = capsys.readouterr().out
     assert shift_heads.KINDS["shifts"].title in shown
@@ -389,7 +389,7 @@ def test_shift_heads_trains_and_reports(task, tmp_path, capsys, short):
     for found in report["summary"].values():
         assert 2 < found["test 64"]["mean"] < 5.5
         assert found["test 64"]["deviation"] is None
-    assert {run["kind"]: run["steps"][-1] for run in report["runs"]} == {"sines": 30, "shifts": 30}
+    assert {run["kind"]: run["steps"][-1] for run in report["runs"]} == {"sines": 12, "shifts": 12}
     assert len({run["parameters"] for run in report["runs"]}) == 1
 
 

@@ -89,7 +89,7 @@ def check(case: Case, **tolerance: float) -> None:
         torch.testing.assert_close(found, expected, **tolerance)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     activation=st.sampled_from(ACTIVATIONS),

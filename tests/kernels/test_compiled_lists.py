@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from pyg_basisconv import backends
@@ -50,7 +50,6 @@ def edges(draw: st.DrawFn) -> tuple[List, int, int]:
     return List(*(np.array(column, np.int32) for column in (kind, source, target)), None), N, K
 
 
-@settings(max_examples=100)
 @given(edges(), st.sampled_from([np.int64, np.int32]), st.integers(-2, 2))
 def test_ends_are_narrowed(given_edges: tuple[List, int, int], dtype: Any, off: int) -> None:
     """Ends that are no numbers of N places are found, and none else."""
@@ -65,7 +64,6 @@ def test_ends_are_narrowed(given_edges: tuple[List, int, int], dtype: Any, off: 
     check_same(compiled, lists.narrow((ends[0], ends[1]), (N, N)))
 
 
-@settings(max_examples=100)
 @given(edges(), st.sampled_from(DTYPES))
 def test_weights_are_those_of_numpy(given_edges: tuple[List, int, int], dtype: torch.dtype) -> None:
     edges, N, K = given_edges
@@ -78,7 +76,6 @@ def test_weights_are_those_of_numpy(given_edges: tuple[List, int, int], dtype: t
         check_same(*both(lambda norm=norm: lists.laplacian(one, N, norm, dtype)))
 
 
-@settings(max_examples=100)
 @given(edges(), st.sampled_from(DTYPES), st.sampled_from(["source", "target"]), st.booleans())
 def test_entries_are_grouped_in_their_order(
     given_edges: tuple[List, int, int], dtype: torch.dtype, members: str, of_ones: bool
@@ -90,7 +87,6 @@ def test_entries_are_grouped_in_their_order(
         check_same(*both(lambda parts=parts: lists.compressed(parts, K + 1, (N, N), members, dtype)))
 
 
-@settings(max_examples=100)
 @given(edges(), st.sampled_from(["as they come", "by source", "by target"]))
 def test_patterns_are_those_of_numpy(given_edges: tuple[List, int, int], order: str) -> None:
     edges, N, _ = given_edges

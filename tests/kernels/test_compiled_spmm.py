@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from torch import Tensor
 
 from pyg_basisconv import backends
@@ -38,7 +38,6 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return calls
 
 
-@settings(max_examples=100)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(1, 70), st.integers(0, 99), st.booleans())
 def test_sums_are_those_of_loops(N: int, M: int, E: int, W: int, seed: int, weighted: bool) -> None:
     generator = torch.Generator().manual_seed(seed)

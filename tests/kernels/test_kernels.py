@@ -98,8 +98,7 @@ def test_only_what_is_asked_for() -> None:
         close(a, b)
 
 
-@pytest.mark.parametrize("op", ["spmm", "sddmm"])
-@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+@pytest.mark.parametrize(("op", "dtype"), [("spmm", DOUBLE), ("sddmm", torch.float32)])
 def test_opcheck(op: str, dtype: torch.dtype) -> None:
     """Registered as torch asks: schema, fake tensors, autograd, tracing."""
     p = pattern(*SHAPES["square"])
@@ -258,18 +257,19 @@ def test_typed_edges_that_meet_once_are_gathered() -> None:
         assert bases.Edges(2).bind(edges, weight, types, dtype=torch.float64).meetings is None
 
 
-@pytest.mark.parametrize("lead", [(), (2,)], ids=["rows", "batch"])
-@pytest.mark.parametrize("biases", ["all", "some", "none"])
+@pytest.mark.parametrize(
+    ("lead", "biases"), [((), "all"), ((2,), "some"), ((), "none")], ids=["rows-all", "batch-some", "rows-none"]
+)
 def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None:
     torch.manual_seed(0)
-    shapes, scales = [(3, 4, 2), (3, 4, 2), (5, 4), (1, 4, 7)], (1.0, 0.5, 1.0, -2.0)
+    shapes, scales = [(2, 3, 2), (2, 3, 2), (3, 3), (1, 3, 2)], (1.0, 0.5, 1.0, -2.0)
     weights = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
     widths = [s[0] * s[2] if len(s) == 3 else s[0] for s in shapes]
     there = [biases == "all" or (biases == "some" and i % 2 == 0) for i in range(4)]
     shifts = [
         torch.randn(n, dtype=torch.float64).requires_grad_() if b else None for n, b in zip(widths, there, strict=True)
     ]
-    x = torch.randn(*lead, 2, 4, dtype=torch.float64).requires_grad_()
+    x = torch.randn(*lead, 2, 3, dtype=torch.float64).requires_grad_()
     leaves = [t for t in (x, *weights, *shifts) if t is not None]
     maps = [Affine(*one) for one in zip(weights, shifts, scales, strict=True)]
 

@@ -53,8 +53,8 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("side_by_side", "normalised", "factors", "c"),
     [
-        *((False, normalised, factors, 3) for normalised in (False, True) for factors in (False, True)),
-        *((True, normalised, normalised, 3) for normalised in (False, True)),
+        *((False, normalised, factors, 2) for normalised in (False, True) for factors in (False, True)),
+        *((True, normalised, normalised, 2) for normalised in (False, True)),
         *((False, normalised, not normalised, 1) for normalised in (False, True)),
     ],
 )

@@ -101,8 +101,15 @@ def learning(g: Graph) -> tuple[Graph, list[Tensor]]:
     return g.but(weight=weight), [weight]
 
 
-@pytest.mark.parametrize("kind", SUMMED)
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for i, name in enumerate(FAMILIES)
+        for j, kind in enumerate(SUMMED)
+        if kind == "Full" or (i + j) % 3 == 0
+    ],
+)
 def test_every_form_is_the_formula(name: str, kind: str) -> None:
     """Values and all gradients, from both sides, with batches."""
     make_basis, graph, matrices = FAMILIES[name]
@@ -240,6 +247,7 @@ def test_keeps_the_contract(name: str, check: str, monkeypatch: pytest.MonkeyPat
         yield "compacted", make(basis, kind, "compacted", **options)
 
     monkeypatch.setattr(contract, "layers", compacted)
+    monkeypatch.setattr(contract, "PATHS", ("auto", "compacted", "auto"))
     make_basis, graph, matrices = FAMILIES[name]
     contract.CHECKS[check](make_basis(), graph(), matrices)
 
@@ -297,9 +305,12 @@ def test_the_same_bits_every_time(name: str, form: str) -> None:
     assert_close(results[0], results[2], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("kind", ["Full", "Grouped", "Separable"])
-@pytest.mark.parametrize("weighted", [False, True], ids=["ones", "weights"])
-def test_second_derivatives(weighted: bool, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "weighted"),
+    [("Full", False), ("Grouped", True), ("Separable", True)],
+    ids=["Full", "Grouped", "Separable"],
+)
+def test_second_derivatives(kind: str, weighted: bool) -> None:
     """By x and all parameters, of every form; the weights of edges stand still."""
     basis, g = bases.Relations(2, "row", inverse=True), cases.typed(3, weighted, M=4, E=5)
     conv, bound = make(basis, kind, P=2, Q=1), bind(basis, g)
