@@ -17,10 +17,11 @@ from pyg_basisconv.bases import EdgeList
 from pyg_basisconv.expressions import read
 from pyg_basisconv.mechanisms import MLP, Additive, Biaffine, Dot, Edge, Relative
 from pyg_basisconv.serialization import PLAIN
-from pyg_basisconv.verify import OPTIONS, N, P, features, graph, layer
+from pyg_basisconv.verify import N, P, features, graph, made
 from pyg_basisconv.walks import Vocabulary, parse
 from tests.cases import CASES
 from tests.contract import THETAS, call, close, draw, make, widths
+from tests.convert.conversion import LINEAR, OPTIONS
 
 # One of each class of basis, and of what it is made of.
 KINDS = list({repr([type(part) for part in case.basis().modules()]): name for name, case in CASES.items()}.values())
@@ -63,7 +64,7 @@ def attention_layer(
 def converted_layer(kind: str) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]:
     options = OPTIONS[kind][4 if kind == "MixHopConv" else 0]
     x, (edge_index, _) = features(N, P), graph()
-    return lambda: convert(layer(kind, **options)), lambda module: module(x, edge_index)
+    return lambda: convert(made(kind, options)), lambda module: module(x, edge_index)
 
 
 def taking(convolution: type[nn.Module], *args: Any) -> tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]:
@@ -81,7 +82,7 @@ LAYERS = {
     "attention-edges": attention_layer(lambda: MLP(3) + Edge(2), bases.Adjacency(), theta.Full),
     "attention-pairs": attention_layer(lambda: Dot(3, bias=True) + Relative((-2, 2)), None, lambda: theta.LowRank(2)),
     "attention-Biaffine": attention_layer(Biaffine, bases.Adjacency("sym"), theta.Full),
-    **{f"convert-{kind}": converted_layer(kind) for kind in OPTIONS},
+    **{f"convert-{kind}": converted_layer(kind) for kind in LINEAR},
     "convert-Conv2d": taking(nn.Conv2d, 4, 6, 3),
     "convert-ConvTranspose2d": taking(nn.ConvTranspose2d, 4, 6, 3),
     "convert-AvgPool2d": taking(nn.AvgPool2d, 2),

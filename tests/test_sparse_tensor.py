@@ -18,9 +18,9 @@ from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 from pyg_basisconv import BasisConv, bases, convert
 from pyg_basisconv.mechanisms import MLP, Dot
 from pyg_basisconv.theta import LowRank
-from pyg_basisconv.verify import ATTENTION, OPTIONS, Case, N, P, Q, attending, drawn, features, forget, graph, layer
-from pyg_basisconv.verify.heads import WEIGHTS, R, called, extras
-from tests.convert.conversion import agree
+from pyg_basisconv.verify import Case, N, P, Q, drawn, features, forget, graph, made
+from pyg_basisconv.verify.recipes import asks, beside, called
+from tests.convert.conversion import ATTENDING as HEADED, LINEAR as SUMS, agree, over
 
 torch_sparse = pytest.importorskip("torch_sparse")
 SparseTensor = torch_sparse.SparseTensor
@@ -52,7 +52,7 @@ def test_what_is_here_is_the_extra() -> None:
 
 ATTENDING = {
     "additive": lambda: BasisConv(P, Q, bases.Attention(2, Dot(3), bases.Adjacency(self_loops=True)), LowRank(2)),
-    "edges": lambda: BasisConv(P, Q, bases.Attention(2, MLP(4, edge_dim=R), bases.Adjacency()), LowRank(2)),
+    "edges": lambda: BasisConv(P, Q, bases.Attention(2, MLP(4, edge_dim=3), bases.Adjacency()), LowRank(2)),
 }
 KINDS: dict[str, Callable[[], BasisConv]] = {
     "adjacency": lambda: BasisConv(P, Q, bases.Adjacency()),
@@ -83,7 +83,7 @@ def test_values_are_weights(kind: str) -> None:
 @pytest.mark.parametrize("kind", ATTENDING)
 def test_attention(kind: str) -> None:
     conv, (edge_index, _), x = ATTENDING[kind]().double(), simple_graph(), features(N, P)
-    given = {"edge_attr": features(edge_index.shape[1], R)} if kind == "edges" else {}
+    given = {"edge_attr": features(edge_index.shape[1], 3)} if kind == "edges" else {}
     expected = conv(x, edge_index, **given)
     assert_close(conv(x, adj(edge_index), **given), expected)
 
@@ -167,18 +167,17 @@ def test_weights_inside_and_beside_are_rejected() -> None:
 
 # --- in and out, of what PyG's layers are made into ---
 
-LINEAR = [
-    pytest.param(kind, options, id="-".join([kind, *(f"{k}={v}" for k, v in options.items())]))
-    for kind, sweep in OPTIONS.items()
-    for options in sweep
-    if kind != "ChebConv" and options.get("flow") is None  # PyG takes no SparseTensor there
+LINEAR = [  # but for what PyG takes no SparseTensor in
+    p
+    for p in over(lambda kind, sweep: sweep if kind in SUMS else [])
+    if p.values[0] != "ChebConv" and "flow" not in p.values[1]
 ]
 
 
 @pytest.mark.parametrize(("kind", "options"), LINEAR)
 def test_converted_layers(kind: str, options: dict[str, Any]) -> None:
     edge_index, weight = simple_graph()
-    reference = layer(kind, **options)
+    reference = made(kind, options)
     ours = convert(reference)
 
     def plain(f: Any, x: Tensor) -> Tensor:
@@ -198,11 +197,11 @@ def test_converted_layers(kind: str, options: dict[str, Any]) -> None:
 def test_values_that_pyg_reads_by_halves_are_rejected() -> None:
     edge_index, weight = simple_graph()
     with pytest.raises(ValueError, match="without values"):
-        convert(layer("ClusterGCNConv"))(features(N, P), adj(edge_index, weight))
+        convert(made("ClusterGCNConv"))(features(N, P), adj(edge_index, weight))
 
 
 def test_chebyshev_takes_what_pyg_does_not() -> None:
-    ours, (edge_index, weight), x = convert(layer("ChebConv", K=3)), simple_graph(), features(N, P)
+    ours, (edge_index, weight), x = convert(made("ChebConv")), simple_graph(), features(N, P)
     assert_close(ours(x, adj(edge_index, weight)), ours(x, edge_index, weight))
 
 
@@ -214,27 +213,28 @@ def flat(out: Any) -> Tensor:
     return torch.cat([y.flatten(), alpha.flatten(), *(t.to(y.dtype) for t in (row, col, torch.tensor(held.sizes())))])
 
 
+def featured_loops(kind: str, options: dict[str, Any]) -> bool:
+    """Whether there are to be features of loops that are added to a SparseTensor, for which PyG has none."""
+    return kind in ("GATConv", "GATv2Conv") and "edge_dim" in options and options.get("add_self_loops", True)
+
+
 HEADS = [
-    pytest.param(kind, options, id="-".join([kind, *(f"{k}={v}" for k, v in options.items())]))
-    for kind, sweep in ATTENTION.items()
-    for options in sweep
-    if options.get("flow") is None
-    # PyG has no features for loops that it adds to a SparseTensor.
-    and not (kind in ("GATConv", "GATv2Conv") and "edge_dim" in options and options.get("add_self_loops", True))
+    p
+    for p in over(lambda kind, sweep: sweep if kind in HEADED else [])
+    if "flow" not in p.values[1] and not featured_loops(*p.values)
 ]
 
 
 @pytest.mark.parametrize(("kind", "options"), HEADS)
 def test_converted_attention(kind: str, options: dict[str, Any]) -> None:
-    reference, (edge_index, weight) = attending(kind, options), simple_graph()
+    reference, (edge_index, weight) = made(kind, options), simple_graph()
     ours, E = convert(reference), edge_index.shape[1]
-    more = {"edge_type": torch.randint(0, 3, (E,))} if kind == "RGATConv" else {}
-    given = extras(kind, options, E, N)
+    given, more = beside(reference, E)
     by_value = given.pop("edge_weight", None)
     held = adj(edge_index, None if by_value is None else weight)
     x = features(N, P)
     agree(Case(ours, reference, [x, *given.values()], called(held, tuple(given), **more)))
-    if kind in WEIGHTS:
+    if asks(reference, "return_attention_weights"):
         call = called(held, tuple(given), return_attention_weights=True, **more)
         agree(Case(ours, reference, [x, *given.values()], lambda f, *leaves: flat(call(f, *leaves))))
     if kind not in ("FAConv", "RGATConv"):  # weights are one feature
@@ -246,8 +246,8 @@ FEATURED = [p for p in HEADS if p.values[1].get("edge_dim")]
 
 @pytest.mark.parametrize(("kind", "options"), FEATURED)
 def test_features_of_edges_as_values(kind: str, options: dict[str, Any]) -> None:
-    reference, (edge_index, _) = attending(kind, options), simple_graph()
-    more = {"edge_type": torch.randint(0, 3, edge_index.shape[1:])} if kind == "RGATConv" else {}
+    reference, (edge_index, _) = made(kind, options), simple_graph()
+    _, more = beside(reference, edge_index.shape[1])
     leaves = [features(N, P), features(edge_index.shape[1], options["edge_dim"])]
     agree(Case(convert(reference), reference, leaves, lambda f, x, z: f(x, adj(edge_index, z), **more)))
 
@@ -255,8 +255,8 @@ def test_features_of_edges_as_values(kind: str, options: dict[str, Any]) -> None
 def test_features_as_values_where_loops_are_added_are_rejected() -> None:
     edge_index, _ = simple_graph()
     for kind in ("GATConv", "GATv2Conv"):
-        ours = convert(attending(kind, {"edge_dim": R}))
-        for held in (adj(edge_index), adj(edge_index, features(edge_index.shape[1], R))):
+        ours = convert(made(kind, {"edge_dim": 3}))
+        for held in (adj(edge_index), adj(edge_index, features(edge_index.shape[1], 3))):
             with pytest.raises(ValueError, match="loops"):
                 ours(features(N, P), held)
 

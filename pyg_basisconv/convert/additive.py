@@ -9,7 +9,7 @@ from torch_geometric.nn import GATConv, GATv2Conv
 from ..mechanisms import MLP, Additive, Edge, Mechanism
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, heads_of, started
-from .registry import rule
+from .registry import REVERSED, over, rule
 
 
 def combined(layer: Any) -> tuple[Heads, int]:
@@ -17,7 +17,24 @@ def combined(layer: Any) -> tuple[Heads, int]:
     return Heads("concat" if layer.concat else "mean"), layer.out_channels * (layer.heads if layer.concat else 1)
 
 
-@rule(GATConv, node_dim=0)
+@rule(
+    GATConv,
+    "GAT",
+    [
+        {},
+        {"heads": 3},
+        {"heads": 3, "concat": False, "negative_slope": 0.4},
+        {"heads": 2, "add_self_loops": False, "bias": False},
+        {"heads": 2, "residual": True},
+        {"heads": 2, "concat": False, "residual": True, "bias": False},
+        *over({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7, "max")),
+        {"heads": 2, "edge_dim": 3, "add_self_loops": False},
+        {"edge_dim": 1},
+        {"heads": 2, "aggr": "mean"},
+        {"heads": 2, "edge_dim": 3} | REVERSED,
+    ],
+    node_dim=0,
+)
 def gat(layer: Any) -> nn.Module:
     r""":math:`LeakyReLU(s_k \cdot x_m \Theta_k + t_k \cdot x_n \Theta_k)`, and a term of the edge."""
     started(layer)
@@ -54,7 +71,21 @@ def gat(layer: Any) -> nn.Module:
     )
 
 
-@rule(GATv2Conv, node_dim=0)
+@rule(
+    GATv2Conv,
+    "GATv2",
+    [
+        {},
+        {"heads": 3},
+        {"heads": 3, "concat": False, "negative_slope": 0.4},
+        *over({"heads": 2, "share_weights": True}, bias=(True, False)),
+        {"heads": 2, "add_self_loops": False, "bias": False, "residual": True},
+        *over({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7)),
+        {"heads": 2, "edge_dim": 3, "add_self_loops": False},
+        {"heads": 2} | REVERSED,
+    ],
+    node_dim=0,
+)
 def gatv2(layer: Any) -> nn.Module:
     r""":math:`a_k \cdot LeakyReLU(x_m \Theta_k + x_n \Theta'_k)`, with a term of the edge inside."""
     started(layer)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import DirGNNConv, SignedConv
+from torch_geometric.nn import DirGNNConv, GATConv, GCNConv, GraphConv, SAGEConv, SignedConv
 
 from ..bases import Identity
 from ..cache import IdentityCache
@@ -14,12 +14,16 @@ from ..theta import Full
 from .attention import fill, matrix
 from .build import agree, basis_conv, mean, plain
 from .layers import Parts, Signature, pair, reset
-from .registry import Left, rebuild, rule
+from .registry import REVERSED, Left, over, rebuild, rule
 
 _TURNED = IdentityCache()
 
 
-@rule(SignedConv)
+@rule(
+    SignedConv,
+    "signed",
+    [one | more for more in ({}, {"bias": False}, {"aggr": "add"}, REVERSED) for one in over(first_aggr=(True, False))],
+)
 def signed(layer: Any) -> nn.Module:
     """Friends and foes, each with a mean of their own, and the node itself."""
     return Signed(layer) if layer.first_aggr else Balanced(layer)
@@ -94,7 +98,17 @@ class Balanced(nn.Module):
         reset(self.children())
 
 
-@rule(DirGNNConv)
+@rule(
+    DirGNNConv,
+    "directed",
+    [
+        {"conv": lambda P, Q: GCNConv(P, Q)},
+        {"conv": lambda P, Q: GCNConv(P, Q), "alpha": 0.2, "root_weight": False},
+        {"conv": lambda P, Q: SAGEConv(P, Q, root_weight=False), "alpha": 1.0},
+        {"conv": lambda P, Q: GATConv(P, Q, heads=2, concat=False), "root_weight": False},
+        {"conv": lambda P, Q: GraphConv(P, Q, aggr="mean"), "alpha": 0.0},
+    ],
+)
 def directed(layer: Any) -> nn.Module:
     """One layer for the edges as they are, one for the edges turned round, and the node itself."""
     return Directed(layer)

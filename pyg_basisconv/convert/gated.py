@@ -11,10 +11,21 @@ from ..bases.attended import Normalize
 from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, matrix, started
-from .registry import Left, rule
+from .registry import REVERSED, Left, rule
 
 
-@rule(ResGatedGraphConv)
+@rule(
+    ResGatedGraphConv,
+    "channel-wise gates",
+    [
+        {},
+        {"act": nn.Tanh()},
+        {"edge_dim": 3},
+        {"edge_dim": 3, "root_weight": False, "bias": False},
+        {"aggr": "mean"},
+        REVERSED,
+    ],
+)
 def res_gated(layer: Any) -> nn.Module:
     r""":math:`\sum_m act(k_d \cdot x_n + q_d \cdot x_m) (x_m V)_d` for each channel d: heads of width 1.
 

@@ -18,7 +18,7 @@ from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
 from .attention import own
 from .layers import spelled
-from .registry import Left, rule
+from .registry import Left, Options, check, over, rule
 
 
 class ConvertedGrid(GridConv):
@@ -86,9 +86,6 @@ class Unfolded(ConvertedGrid):
         return y.transpose(-2, -3).flatten(-3, -2)
 
 
-@rule(nn.Conv1d)
-@rule(nn.Conv2d)
-@rule(nn.Conv3d)
 def convolution(layer: Any) -> nn.Module:
     """A window, with a matrix for each tap."""
     kernel = weight_of(layer)
@@ -105,9 +102,6 @@ def convolution(layer: Any) -> nn.Module:
     return filled(ConvertedGrid, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
 
 
-@rule(nn.ConvTranspose1d)
-@rule(nn.ConvTranspose2d)
-@rule(nn.ConvTranspose3d)
 def transposed(layer: Any) -> nn.Module:
     """A window seen from its other end."""
     kernel = weight_of(layer)
@@ -121,9 +115,6 @@ def transposed(layer: Any) -> nn.Module:
 _AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
 
 
-@rule(nn.AvgPool1d)
-@rule(nn.AvgPool2d)
-@rule(nn.AvgPool3d)
 def pooling(layer: Any) -> nn.Module:
     """A window, all of whose taps count the same."""
     n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
@@ -141,7 +132,14 @@ def pooling(layer: Any) -> nn.Module:
     return without_parameters(ConvertedGrid, window, Pass(scale=1 / divisor))
 
 
-@rule(nn.Unfold)
+@rule(
+    nn.Unfold,
+    "patches",
+    [
+        *({"kernel_size": 3} | more for more in ({}, {"padding": 1}, {"stride": 2}, {"dilation": 2})),
+        {"kernel_size": (2, 1), "stride": (1, 2), "padding": (1, 0), "dilation": (3, 1)},
+    ],
+)
 def patches(layer: Any) -> nn.Module:
     """A window, the taps of which are kept side by side."""
     kernel, stride, padding, dilation = (
@@ -193,3 +191,85 @@ def filled(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Te
 def without_parameters(kind: type[ConvertedGrid], window: Window, theta: Pass) -> nn.Module:
     """A layer that learns nothing, of any width."""
     return kind(-1, -1, window, theta, bias=False)
+
+
+def _last(n: int, **values: tuple[int, int, int]) -> Options:
+    """Options that differ from axis to axis, the last n of three."""
+    return {name: of_axes[-n:] for name, of_axes in values.items()}
+
+
+# What the rules are checked under: layers of 4 channels with a kernel of size 3, where nothing else is said.
+for _n, _conv, _transposed, _pool in (
+    (1, nn.Conv1d, nn.ConvTranspose1d, nn.AvgPool1d),
+    (2, nn.Conv2d, nn.ConvTranspose2d, nn.AvgPool2d),
+    (3, nn.Conv3d, nn.ConvTranspose3d, nn.AvgPool3d),
+):
+    rule(
+        _conv,
+        f"CNN, {_n}-D",
+        [
+            {},
+            {"bias": False},
+            {"kernel_size": 1},
+            {"kernel_size": 1, "stride": 2},
+            {"kernel_size": 2, "stride": 2},
+            {"stride": 2, "padding": 1},
+            {"stride": 3, "padding": 2, "dilation": 2},
+            {"kernel_size": 2, "stride": 3},
+            {"dilation": 2},
+            *over(padding=("valid", "same")),
+            {"kernel_size": 4, "dilation": 2, "padding": "same"},
+            {"kernel_size": 2, "padding": "same", "dilation": 3, "padding_mode": "circular"},
+            {"padding": 1, "padding_mode": "circular"},
+            {"padding": 2, "padding_mode": "reflect", "stride": 2, "dilation": 2},
+            {"padding": 2, "padding_mode": "replicate", "bias": False},
+            _last(_n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 2, 1), dilation=(1, 1, 2)),
+            {"padding_mode": "reflect"} | _last(_n, kernel_size=(2, 1, 3), stride=(2, 1, 1), padding=(1, 0, 2)),
+        ],
+    )(convolution)
+    check(
+        _conv,
+        "CNN, grouped and depthwise",
+        [
+            {"groups": 2, "padding": 1},
+            {"groups": 2, "stride": 2, "padding": 1, "bias": False, "padding_mode": "circular"},
+            {"groups": 4, "out_channels": 4, "padding": 1},
+            {"groups": 4, "out_channels": 4, "stride": 2, "dilation": 2, "padding": 2, "padding_mode": "replicate"},
+            {"groups": 4, "out_channels": 8, "dilation": 2, "padding": "same"},
+        ],
+    )
+    rule(
+        _transposed,
+        "CNN, transposed",
+        [
+            {},
+            {"bias": False, "padding": 1},
+            {"stride": 2},
+            {"stride": 2, "padding": 1, "output_padding": 1},
+            {"kernel_size": 2, "stride": 3, "output_padding": 2},
+            {"kernel_size": 1, "stride": 2},
+            {"kernel_size": 2, "padding": 2},
+            {"dilation": 2, "output_padding": 1},
+            {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
+            {"stride": 2, "groups": 4, "out_channels": 4},
+            {"stride": 2, "groups": 4, "out_channels": 8, "bias": False},
+            _last(_n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 1, 0), output_padding=(0, 0, 1)),
+        ],
+    )(transposed)
+    rule(
+        _pool,
+        "average pooling",
+        [
+            size | more
+            for size in (
+                {"kernel_size": 2},
+                {"kernel_size": 3, "stride": 2, "padding": 1},
+                {"kernel_size": 2, "stride": 3},
+                _last(_n, kernel_size=(2, 1, 4), stride=(2, 1, 3), padding=(1, 0, 2)),
+            )
+            for more in [
+                *over(ceil_mode=(False, True), count_include_pad=(False, True)),
+                *(over(ceil_mode=(True,), count_include_pad=(False, True), divisor_override=(3, -2)) if _n > 1 else []),
+            ]
+        ],
+    )(pooling)

@@ -16,7 +16,7 @@ from ..theta import Split
 from .attention import attention_conv, fill, own, weigh
 from .ends import read_ends
 from .layers import reset
-from .registry import Left, rule
+from .registry import Left, over, rule
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
@@ -28,7 +28,7 @@ def _forward_only(layer: Any) -> None:
         raise Left("flow='target_to_source' between nodes of several types, which PyG mixes up")
 
 
-@rule(HANConv, node_dim=0)
+@rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
 def han(layer: Any) -> nn.Module:
     """GAT for each type of edges, and attention over these types."""
     _forward_only(layer)
@@ -72,7 +72,7 @@ class Metapaths(nn.Module):
         nn.init.xavier_uniform_(self.q)
 
 
-@rule(HGTConv, node_dim=0)
+@rule(HGTConv, "HGT", over(heads=(1, 2, 4)), node_dim=0)
 def hgt(layer: Any) -> nn.Module:
     """One attention over the edges of all types, whose keys and values each type makes its own way."""
     _forward_only(layer)

@@ -23,13 +23,24 @@ from ..theta import Heads
 from .attention import attention_conv, fill, heads_of, own, started
 from .build import basis_conv, only_sum
 from .layers import reset, spelled
-from .registry import rule
+from .registry import over, rule
 from .whole import Whole, check_forms, joined
 
 _READ = IdentityCache()
 
 
-@rule(HypergraphConv, node_dim=0)
+@rule(
+    HypergraphConv,
+    "hypergraph",
+    [
+        {},
+        {"bias": False},
+        *over({"use_attention": True, "heads": 3}, attention_mode=("node", "edge")),
+        {"use_attention": True, "heads": 2, "concat": False, "negative_slope": 0.4},
+        {"use_attention": True, "bias": False},
+    ],
+    node_dim=0,
+)
 def hypergraph(layer: Any) -> nn.Module:
     """Means over hyperedges, averaged at each node; with attention, weighted."""
     only_sum(layer)

@@ -16,7 +16,19 @@ from .registry import Left, rule
 from .whole import Whole, check_forms
 
 
-@rule(nn.MultiheadAttention)
+@rule(
+    nn.MultiheadAttention,
+    "Transformer, masks and weights",
+    [
+        {},
+        {"bias": False},
+        {"kdim": 5, "vdim": 3},
+        {"vdim": 3},
+        {"add_bias_kv": True},
+        {"add_zero_attn": True},
+        *({"add_bias_kv": True, "add_zero_attn": True} | more for more in ({"kdim": 5}, {"bias": False})),
+    ],
+)
 def multihead(layer: Any) -> nn.Module:
     """Attention between all pairs."""
     if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:

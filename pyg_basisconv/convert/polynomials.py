@@ -13,7 +13,7 @@ from ..conv import BasisConv
 from ..theta import Heads
 from .build import basis_conv, mean, only_sum, plain
 from .layers import Signature
-from .registry import rule
+from .registry import REVERSED, over, rule
 
 
 def families(layer: Any, loops: bool | float, family: Callable[[Adjacency], Basis]) -> dict[str, Any]:
@@ -34,7 +34,21 @@ def families(layer: Any, loops: bool | float, family: Callable[[Adjacency], Basi
     return {"basis": family(Adjacency("sym", loops)), "others": others}
 
 
-@rule(GCNConv)
+@rule(
+    GCNConv,
+    "GCN",
+    [
+        {},
+        {"improved": True},
+        {"add_self_loops": False},
+        {"normalize": False},
+        {"bias": False},
+        {"cached": True},
+        REVERSED,
+        {"normalize": False, "aggr": "mean"},
+        {"decomposed_layers": 2},
+    ],
+)
 def gcn(layer: Any) -> BasisConv:
     """One matrix: the binding is cached in any case, against the graph, so `cached` needs nothing."""
     if layer.normalize:
@@ -45,14 +59,18 @@ def gcn(layer: Any) -> BasisConv:
     return basis_conv(layer, [layer.lin], bias=layer.bias, call=_call(layer), messages="theta_first", **kinds)
 
 
-@rule(LGConv)
+@rule(LGConv, "LightGCN", [{}, {"normalize": False}, {"normalize": False, "aggr": "mean"}, REVERSED])
 def lg(layer: Any) -> BasisConv:
     """The same without a parameter."""
     basis = families(layer, False, lambda S: S)["basis"] if layer.normalize else plain(layer)
     return basis_conv(layer, [], basis, call=_call(layer))
 
 
-@rule(TAGConv)
+@rule(
+    TAGConv,
+    "TAG, powers",
+    [{}, {"K": 0}, {"bias": False}, REVERSED, *over({"K": 2, "normalize": False}, aggr=("add", "mean"))],
+)
 def tag(layer: Any) -> BasisConv:
     """The powers from 0 to K."""
     K = len(layer.lins)
@@ -63,19 +81,44 @@ def tag(layer: Any) -> BasisConv:
     return basis_conv(layer, layer.lins, basis, layer.bias, call=_call(layer))
 
 
-@rule(SGConv)
+@rule(
+    SGConv,
+    "SGC, one power",
+    [
+        *over(K=(1, 0, 3)),
+        *({"K": 2} | more for more in ({"add_self_loops": False}, {"cached": True, "bias": False}, REVERSED)),
+    ],
+)
 def sg(layer: Any) -> BasisConv:
     """The last power alone."""
     return _mixture(layer, [0.0] * layer.K + [1.0])
 
 
-@rule(SSGConv)
+@rule(
+    SSGConv,
+    "SSGC, mixed powers",
+    [
+        {"alpha": 0.1},
+        {"alpha": 0.3, "K": 3},
+        {"alpha": 0.0, "K": 2, "add_self_loops": False},
+        {"alpha": 0.1, "K": 2, "cached": True, "bias": False},
+        {"alpha": 0.1, "K": 2} | REVERSED,
+    ],
+)
 def ssg(layer: Any) -> BasisConv:
     """The mean of the powers from 1 on, with alpha of the zeroth."""
     return _mixture(layer, [layer.alpha, *[(1 - layer.alpha) / layer.K for _ in range(layer.K)]])
 
 
-@rule(ChebConv)
+@rule(
+    ChebConv,
+    "ChebNet",
+    [
+        *over(K=(1, 2, 4), normalization=("sym", "rw", None)),
+        {"K": 3, "bias": False},
+        *over({"K": 3} | REVERSED, normalization=("sym", "rw")),
+    ],
+)
 def cheb(layer: Any) -> BasisConv:
     """Chebyshev polynomials; PyG takes the Laplacian of the edges as they are given, whatever the flow."""
     only_sum(layer)
@@ -87,7 +130,18 @@ def cheb(layer: Any) -> BasisConv:
     return basis_conv(layer, layer.lins, basis, layer.bias, call=_call(layer))
 
 
-@rule(MixHopConv)
+@rule(
+    MixHopConv,
+    "MixHop, powers as heads",
+    [
+        {},
+        *over(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])),
+        {"powers": [1, 1], "bias": False},
+        {"add_self_loops": False},
+        {"bias": False},
+        REVERSED,
+    ],
+)
 def mixhop(layer: Any) -> nn.Module:
     """Powers side by side; one that repeats is computed once."""
     distinct = list(dict.fromkeys(layer.powers))

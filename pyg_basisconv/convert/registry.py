@@ -1,6 +1,8 @@
 """From a layer to the rule that rebuilds it, and what every rule takes for granted."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -11,12 +13,20 @@ from torch_geometric.nn.conv import MessagePassing
 from ..conv import BasisConv
 from .checkpoints import Original
 
+Options = dict[str, Any]
+REVERSED: Options = {"flow": "target_to_source"}
+
 
 class Rule(NamedTuple):
-    """How layers of one type are rebuilt, and on which axis these have the nodes."""
+    """How layers of one type are rebuilt.
+
+    node_dim: the axis on which these have the nodes.
+    checked: the options that the rule is checked under, by the name of the system that the layer is with them.
+    """
 
     rebuild: Callable[[Any], nn.Module]
     node_dim: int
+    checked: dict[str, Sequence[Options]]
 
 
 _RULES: dict[type, Rule] = {}
@@ -27,7 +37,9 @@ class Left(Exception):
     """Says why a layer is left as it was."""
 
 
-def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
+def rule(
+    layer: type, system: str = "", options: Sequence[Options] = (), node_dim: int = -2
+) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
     """Registers the function that rebuilds layers of exactly this type, or raises `Left`.
 
     It takes parameters as views, by `clone`, `torch.stack` and `torch.cat`: so a drop-in, see `pyg_basisconv.nn`, knows
@@ -35,24 +47,57 @@ def rule(layer: type, node_dim: int = -2) -> Callable[[Callable[[Any], nn.Module
 
     Args:
         layer: the type.
+        system: what the layer is called in the table of `pyg_basisconv.verify`.
+        options: those it is checked under, there and in the tests: keyword arguments of its constructor.
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
     """
 
     def register(function: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
-        _RULES[layer] = Rule(function, node_dim)
+        _RULES[layer] = Rule(function, node_dim, {system: options} if options else {})
         return function
 
     return register
 
 
+def check(layer: type, system: str, options: Sequence[Options]) -> None:
+    """Has the rule of a layer checked under more options, with which it goes by another name."""
+    _RULES[layer].checked[system] = options
+
+
+def over(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
+    """Options with each combination of these values, and others beside.
+
+    >>> over({"heads": 2}, concat=(True, False))
+    [{'heads': 2, 'concat': True}, {'heads': 2, 'concat': False}]
+    """
+    return [(more or {}) | dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+
+
 def share_rule(layer: type, other: type) -> None:
     """Gives another class the rule of a layer."""
-    _RULES[other] = _RULES[layer]
+    _RULES[other] = _RULES[layer]._replace(checked={})
 
 
 def known_layers() -> list[type]:
     """All that have a rule."""
     return list(_RULES)
+
+
+def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
+    """The options that rules are checked under: by the name of the system, and by layer."""
+    found: dict[str, dict[type, Sequence[Options]]] = {}
+    for layer, known in _RULES.items():
+        for system, options in known.checked.items():
+            found.setdefault(system, {})[layer] = options
+    return found
+
+
+def example(kind: type, given: Options, options: Options | None = None) -> Any:
+    """A layer with these options, and what else its constructor asks for, given by name."""
+    options = options or {}
+    parameters = inspect.signature(kind).parameters.items()
+    needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    return kind(**{name: given[name] for name in needed if name not in options} | options)
 
 
 def recipe(layer: Any, kind: type) -> nn.Module:

@@ -20,13 +20,32 @@ from .attention import fill, matrix, own, some_left, started, weigh
 from .build import only_sum
 from .ends import by_edge, read_ends, returned
 from .layers import Signature, reset
-from .registry import rule
+from .registry import REVERSED, over, rule
 from .whole import Whole, check_forms, joined
 
 _JOINT = IdentityCache()
+_MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
 
 
-@rule(RGATConv, node_dim=0)
+@rule(
+    RGATConv,
+    "RGAT, relational",
+    [
+        {},
+        {"heads": 2, "negative_slope": 0.4},
+        {"heads": 2, "concat": False, "num_bases": 2},
+        {"heads": 4, "num_blocks": 1, "bias": False},
+        {"heads": 2, "edge_dim": 3},
+        _MULTIPLIED | {"edge_dim": 3},
+        _MULTIPLIED | {"dim": 3},
+        _MULTIPLIED | {"dim": 2, "concat": False, "mod": "additive"},
+        {"heads": 2, "attention_mechanism": "within-relation", "edge_dim": 3},
+        *over({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
+        *over({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
+        {"heads": 2, "edge_dim": 3} | REVERSED,
+    ],
+    node_dim=0,
+)
 def rgat(layer: Any) -> nn.Module:
     """One source for each node and relation."""
     started(layer)

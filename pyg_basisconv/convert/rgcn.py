@@ -22,13 +22,19 @@ from .build import mean
 from .directed import free_conv
 from .ends import read_ends
 from .layers import Converted, Signature, pair, reset
-from .registry import rule
+from .registry import REVERSED, Options, rule
 
 _READ = IdentityCache()
+_CHECKED: list[Options] = [
+    parameter | more
+    for more in ({}, {"aggr": "add"}, {"root_weight": False}, {"bias": False})
+    for parameter in ({}, {"num_bases": 2}, {"num_blocks": 2})
+]
+_CHECKED += [{"is_sorted": True}, REVERSED]
 
 
-@rule(RGCNConv, node_dim=0)
-@rule(FastRGCNConv, node_dim=0)
+@rule(RGCNConv, "R-GCN", _CHECKED, node_dim=0)
+@rule(FastRGCNConv, "R-GCN, fast", _CHECKED, node_dim=0)
 def rgcn(layer: Any) -> nn.Module:
     """PyG's loop over the relations, and its matrix for each edge: both are one operator."""
     return Related(layer)

@@ -19,11 +19,11 @@ from ..theta import Full, Pass
 from .attention import Attending, attention_conv, fill, heads_of, matrix, started
 from .build import only_sum
 from .ends import Ends
-from .registry import rule
+from .registry import REVERSED, rule
 from .whole import joined
 
 
-@rule(AGNNConv)
+@rule(AGNNConv, "AGNN, cosine", [{}, {"requires_grad": False}, {"add_self_loops": False}, REVERSED])
 def agnn(layer: Any) -> nn.Module:
     r""":math:`\beta \cos(x_m, x_n)`; a learnt beta is a term of the relative position of period 1."""
     beta = Relative(period=1)
@@ -34,7 +34,11 @@ def agnn(layer: Any) -> nn.Module:
     return Attending(layer, conv, loops=1.0 if layer.add_self_loops else None)
 
 
-@rule(FAConv)
+@rule(
+    FAConv,
+    "FAGCN, signed tanh",
+    [{}, {"eps": 0.0}, {"eps": 0.3, "add_self_loops": False}, {"normalize": False}, {"cached": True}, REVERSED],
+)
 def fa(layer: Any) -> nn.Module:
     r""":math:`\tanh(s \cdot x_m + t \cdot x_n)` times the weights of GCN."""
     started(layer)
@@ -111,7 +115,17 @@ class FrequencyAdaptive(Attending):
         return held.set_value(alpha, layout="coo")
 
 
-@rule(FeaStConv)
+@rule(
+    FeaStConv,
+    "FeaStNet, softmax over k",
+    [
+        {},
+        {"heads": 3},
+        {"heads": 2, "add_self_loops": False, "bias": False},
+        {"heads": 2, "aggr": "add"},
+        {"heads": 2} | REVERSED,
+    ],
+)
 def feast(layer: Any) -> nn.Module:
     r""":math:`u_k \cdot (x_m - x_n) + c_k`, a softmax over k."""
     started(layer)

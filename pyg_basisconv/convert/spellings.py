@@ -1,6 +1,5 @@
 """Each layer that has a rule, and the basis and theta that it is."""
 
-import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -8,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from ..conv import BasisConv
-from .registry import known_layers, recipe
+from .registry import example, known_layers, recipe
 
 # What the constructors of layers ask for, by name; all else is as it is by default.
 _GIVEN: dict[str, Any] = {
@@ -65,10 +64,8 @@ def spellings() -> list[Spelling]:
 
 def _made(kind: type[nn.Module]) -> nn.Module:
     """What a layer with default options is."""
-    needed = [name for name, p in inspect.signature(kind).parameters.items() if p.default is p.empty and p.kind < 2]
     with torch.random.fork_rng(devices=[]):
-        given = {name: GCNConv(8, 8) if name == "conv" else _GIVEN[name] for name in needed}
-        return recipe(kind(**given), kind)
+        return recipe(example(kind, _GIVEN | {"conv": GCNConv(8, 8)}), kind)
 
 
 def as_text() -> str:

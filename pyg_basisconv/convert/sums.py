@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..graph import Graph
 from .build import agree, basis_conv, mean, only_sum, plain
 from .layers import Beside, Normalize, Parts, Signature, one, pair, reset
-from .registry import Left, rule
+from .registry import REVERSED, Left, over, rule
 
 
 def rooted(
@@ -40,13 +40,26 @@ def rooted(
     return Parts(call, conv, own, before, after)
 
 
-@rule(GraphConv)
+@rule(GraphConv, "GraphConv", [{}, {"aggr": "mean"}, {"bias": False}, REVERSED])
 def graph(layer: Any) -> nn.Module:
     """The sum or mean of the weighted neighbours, and the root."""
     return rooted(layer, Signature.of(layer, merge=mean(layer)), plain(layer), layer.lin_rel, layer.lin_root)
 
 
-@rule(SAGEConv)
+@rule(
+    SAGEConv,
+    "SAGE",
+    [
+        {},
+        {"aggr": "sum"},
+        *over(normalize=(True,), root_weight=(True, False)),
+        {"root_weight": False},
+        {"project": True},
+        {"project": True, "normalize": True, "root_weight": False},
+        {"bias": False},
+        REVERSED,
+    ],
+)
 def sage(layer: Any) -> nn.Module:
     """The same, unweighted; optionally a non-linear projection before and a normalisation after."""
     if layer.project and layer.flow == "target_to_source":
@@ -57,7 +70,16 @@ def sage(layer: Any) -> nn.Module:
     return rooted(layer, call, basis, layer.lin_l, root, before, Normalize() if layer.normalize else None)
 
 
-@rule(ClusterGCNConv)
+@rule(
+    ClusterGCNConv,
+    "Cluster-GCN",
+    [
+        {},
+        *over({"diag_lambda": 0.7}, add_self_loops=(True, False)),
+        {"bias": False},
+        {"diag_lambda": 0.7} | REVERSED,
+    ],
+)
 def cluster(layer: Any) -> BasisConv:
     """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow."""
     only_sum(layer)
@@ -102,7 +124,11 @@ class EnhancedMean(Basis):
         return shown + (", outgoing=True" if self.outgoing else "") + f", dtype={torch.get_default_dtype()}"
 
 
-@rule(SimpleConv)
+@rule(
+    SimpleConv,
+    "sum and mean",
+    [*over(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")), {"aggr": "add"} | REVERSED],
+)
 def simple(layer: Any) -> nn.Module:
     """Sum or mean without a parameter, alone, or added to the node itself, or beside it."""
     call, A = Signature.of(layer, merge=mean(layer)), plain(layer)
@@ -137,7 +163,7 @@ class LoopedMean(Basis):
         return EdgeList(torch.zeros_like(target), source, target, weight / count[target])
 
 
-@rule(LEConv)
+@rule(LEConv, "local extremum", [{}, {"bias": False}, REVERSED])
 def le(layer: Any) -> nn.Module:
     """A local extremum."""
     only_sum(layer)

@@ -22,7 +22,17 @@ from .ends import Ends
 from .registry import rule
 
 
-@rule(SuperGATConv, node_dim=0)
+@rule(
+    SuperGATConv,
+    "SuperGAT",
+    [
+        {},
+        {"heads": 3, "concat": False, "negative_slope": 0.4},
+        {"heads": 2, "attention_type": "SD"},
+        {"heads": 2, "add_self_loops": False, "bias": False},
+    ],
+    node_dim=0,
+)
 def supergat(layer: Any) -> nn.Module:
     """GAT's score times a sigmoid of the dot product, or the dot product alone."""
     started(layer)

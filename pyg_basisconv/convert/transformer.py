@@ -12,10 +12,23 @@ from ..mechanisms import Dot
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, heads_of, started
 from .ends import Ends
-from .registry import rule
+from .registry import REVERSED, over, rule
 
 
-@rule(TransformerConv, node_dim=0)
+@rule(
+    TransformerConv,
+    "Transformer on a graph",
+    [
+        {},
+        *over({"heads": 3}, concat=(True, False)),
+        {"heads": 2, "beta": True},
+        {"heads": 2, "beta": True, "concat": False, "edge_dim": 3},
+        *over({"heads": 2, "edge_dim": 3}, bias=(True, False)),
+        {"heads": 2, "root_weight": False},
+        {"heads": 2, "edge_dim": 3} | REVERSED,
+    ],
+    node_dim=0,
+)
 def transformer(layer: Any) -> nn.Module:
     r""":math:`(x_m K_k + z U_k) \cdot x_n Q_k / \sqrt D`; U makes values of the edges, too."""
     started(layer)

@@ -158,6 +158,8 @@ class MappedRows(TermRows):
         target = self.of_target
         if target is None or target.bias is not None or not (type(other) is TermRows and other.is_constant):
             return super().__add__(other)
+        if other.everywhere is None or other.everywhere.dtype != target.weight.dtype:  # it is wide, and they may not be
+            return super().__add__(other)
         return MappedRows(self.content, self.of_source, target._replace(bias=other.everywhere))
 
 

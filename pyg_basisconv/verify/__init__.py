@@ -1,53 +1,36 @@
 """Every reproduced system against its reference, in float64, forward and all gradients."""
 
+from ..convert.registry import sweeps
+from . import graphs, grids, pairs, recurrent, typed, walks  # noqa: F401 (each fills the table)
 from .algebra import FOLDED, with_statistics
 from .comparison import SYSTEMS, TOLERANCE, Case, Result, System, compare, relative_error, system, table, verify
-from .data import N, P, Q, drawn, features, graph
-from .graphs import OPTIONS, WITHOUT_WEIGHTS, converted, forget, layer
-from .grids import GRIDS, LAYERS, gridded, torch_layer
-from .heads import ATTENTION, attending, attention_cases
-from .knowledge import KNOWLEDGE, knowing, knowledge_cases
+from .data import GRIDS, N, P, Q, drawn, features, graph
 from .pairs import formula
-from .recurrent import GATES
-from .typed import RELATIONS
-from .walks import SORTS
+from .recipes import cases, forget, made
 
 __all__ = [
-    "ATTENTION",
     "FOLDED",
-    "GATES",
     "GRIDS",
-    "KNOWLEDGE",
-    "LAYERS",
-    "OPTIONS",
-    "RELATIONS",
-    "SORTS",
     "SYSTEMS",
     "TOLERANCE",
-    "WITHOUT_WEIGHTS",
     "Case",
     "N",
     "P",
     "Q",
     "Result",
     "System",
-    "attending",
-    "attention_cases",
+    "cases",
     "compare",
-    "converted",
     "drawn",
     "features",
     "forget",
     "formula",
     "graph",
-    "gridded",
-    "knowing",
-    "knowledge_cases",
-    "layer",
+    "made",
     "relative_error",
+    "sweeps",
     "system",
     "table",
-    "torch_layer",
     "verify",
     "with_statistics",
 ]

@@ -1,8 +1,7 @@
 """A system against its reference: the output, and the gradients of all inputs and parameters."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,11 +56,6 @@ def system(name: str, reference: str) -> Callable[[Callable[[], Iterator[Case]]]
     return register
 
 
-def over_options(name: str, kind: str, cases: Callable[[str, Any], Iterator[Case]], options: dict[str, Any]) -> None:
-    """Makes a layer of PyG, over its options, a row of the table."""
-    system(name, f"torch_geometric.nn.{kind}")(lambda: chain.from_iterable(cases(kind, one) for one in options[kind]))
-
-
 def verify(row: System) -> Result:
     """The largest relative errors of a system, always of the same random numbers.
 
@@ -80,28 +74,25 @@ def verify(row: System) -> Result:
     return Result(count, forward, gradients)
 
 
-def compare(case: Case) -> tuple[list[Tensor], list[Tensor]]:
-    """The output and every gradient, of ours and of the reference, in one order."""
+def compare(case: Case, *others: Callable[..., Tensor]) -> list[list[Tensor]]:
+    """The output and every gradient, in one order: of ours, of the reference, and of others called alike."""
     probe: Tensor | None = None
-    results = []
-    for function in (case.ours, case.reference):
+    outcomes = []
+    for function in (case.reference, case.ours, *others):
         leaves = [leaf.detach().clone().requires_grad_() for leaf in case.leaves]
         parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
         y = case.call(function, *leaves)
         probe = torch.randn_like(y) if probe is None else probe
         inputs = [*leaves, *parameters]
         grads = torch.autograd.grad((y * probe).sum(), inputs, allow_unused=True, materialize_grads=True)
-        values = [(p.detach(), g) for p, g in zip(parameters, grads[len(leaves) :], strict=True)]
-        results.append(([y.detach(), *grads[: len(leaves)]], values))
-    (ours, found), (theirs, wanted) = results
-    if found or wanted:
-        (mine, ours_grad), (reference, theirs_grad) = _by_value(found), _by_value(wanted)
-        if not torch.equal(mine, reference):
-            count = f"{mine.numel()} and {reference.numel()} numbers"
+        values, of_values = _by_value(parameters, grads[len(leaves) :])
+        outcomes.append((values, [y.detach(), *grads[: len(leaves)], of_values]))
+    (wanted, theirs), (_, ours), *rest = outcomes
+    for values, _ in outcomes:
+        if not torch.equal(values, wanted):
+            count = f"{values.numel()} and {wanted.numel()} numbers"
             raise LookupError(f"the parameters of the two, {count}, are not the same: some have no counterpart")
-        ours.append(ours_grad)
-        theirs.append(theirs_grad)
-    return ours, theirs
+    return [ours, theirs, *(found for _, found in rest)]
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
@@ -118,16 +109,16 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
     return float((value - reference).abs().max()) / (scale or 1.0)
 
 
-def _by_value(parameters: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _by_value(parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """All numbers in some parameters, in ascending order, and their gradients.
 
     Random numbers are told apart by their values, and are found wherever a layout puts them.
     """
-    values = torch.cat([torch.zeros(0, dtype=torch.float64), *(v.flatten() for v, _ in parameters)])
-    grads = torch.cat([torch.zeros(0, dtype=torch.float64), *(g.flatten() for _, g in parameters)])
-    order = grads.argsort()  # of numbers that are equal, such as the zeros of a fresh bias
+    none = torch.zeros(0, dtype=torch.float64)
+    values, found = (torch.cat([none, *(t.detach().flatten() for t in some)]) for some in (parameters, grads))
+    order = found.argsort()  # of numbers that are equal, such as the zeros of a fresh bias
     order = order[values[order].argsort(stable=True)]
-    return values[order], grads[order]
+    return values[order], found[order]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-N, P, Q = 12, 5, 4
+N, P, Q = 12, 6, 4  # nodes, and a width that has divisors
+E, H, M, L = 8, 2, 7, 5  # the width of a Transformer here, its heads, and the numbers of keys and of queries
+B, GRIDS = 2, {1: (9,), 2: (6, 7), 3: (5, 6, 7)}  # images
 
 
 def graph(loops: Sequence[int] = (2,)) -> tuple[Tensor, Tensor]:
@@ -22,9 +24,9 @@ def features(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def drawn(module: Any) -> Any:
+def drawn(module: Any, std: float = 1.0) -> Any:
     """A module in float64 with random parameters, no two alike."""
     module = module.double()
     for parameter in module.parameters():
-        nn.init.normal_(parameter)
+        nn.init.normal_(parameter, std=std)
     return module

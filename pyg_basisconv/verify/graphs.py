@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any
 
 import torch
 import torch_geometric.nn as pyg
@@ -11,132 +10,12 @@ from torch.func import functional_call
 
 from .. import bases
 from ..conv import BasisConv
-from ..convert import convert
 from ..theta import Pass
-from .comparison import Case, over_options, system
-from .data import N, P, Q, drawn, features, graph
+from .comparison import Case, system
+from .data import N, P, Q, features, graph
 from .matrices import applied, chebyshev, dense, diffusion, inverse
 
-# What is added to (P, Q) in the making of each layer; all of them are converted.
-OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "GCNConv": [
-        {},
-        {"improved": True},
-        {"add_self_loops": False},
-        {"normalize": False},
-        {"bias": False},
-        {"cached": True},
-        {"flow": "target_to_source"},
-        {"normalize": False, "aggr": "mean"},
-        {"decomposed_layers": 2},
-    ],
-    "ChebConv": [
-        *({"K": K, "normalization": norm} for K in (1, 2, 4) for norm in ("sym", "rw", None)),
-        {"K": 3, "bias": False},
-        {"K": 3, "flow": "target_to_source"},
-        {"K": 3, "normalization": "rw", "flow": "target_to_source"},
-    ],
-    "TAGConv": [
-        {},
-        {"K": 0},
-        {"K": 2, "normalize": False},
-        {"bias": False},
-        {"flow": "target_to_source"},
-        {"K": 2, "normalize": False, "aggr": "mean"},
-    ],
-    "SGConv": [
-        {},
-        {"K": 0},
-        {"K": 3},
-        {"K": 2, "add_self_loops": False},
-        {"K": 2, "cached": True, "bias": False},
-        {"K": 2, "flow": "target_to_source"},
-    ],
-    "SSGConv": [
-        {"alpha": 0.1},
-        {"alpha": 0.3, "K": 3},
-        {"alpha": 0.0, "K": 2, "add_self_loops": False},
-        {"alpha": 0.1, "K": 2, "cached": True, "bias": False},
-        {"alpha": 0.1, "K": 2, "flow": "target_to_source"},
-    ],
-    "MixHopConv": [
-        {},
-        {"powers": [1]},
-        {"powers": [0, 3]},
-        {"powers": [2, 0, 1]},
-        {"powers": [1, 2, 1]},
-        {"powers": [1, 1], "bias": False},
-        {"add_self_loops": False},
-        {"bias": False},
-        {"flow": "target_to_source"},
-    ],
-    "LGConv": [{}, {"normalize": False}, {"normalize": False, "aggr": "mean"}, {"flow": "target_to_source"}],
-    "SimpleConv": [
-        *(
-            {"aggr": aggr, "combine_root": root}
-            for aggr in ("sum", "mean")
-            for root in (None, "sum", "cat", "self_loop")
-        ),
-        {"aggr": "add", "flow": "target_to_source"},
-    ],
-    "GraphConv": [
-        {},
-        {"aggr": "mean"},
-        {"bias": False},
-        {"flow": "target_to_source"},
-    ],
-    "SAGEConv": [
-        {},
-        {"aggr": "sum"},
-        {"normalize": True},
-        {"root_weight": False},
-        {"root_weight": False, "normalize": True},
-        {"project": True},
-        {"project": True, "normalize": True, "root_weight": False},
-        {"bias": False},
-        {"flow": "target_to_source"},
-    ],
-    "ClusterGCNConv": [
-        {},
-        {"diag_lambda": 0.7},
-        {"diag_lambda": 0.7, "add_self_loops": False},
-        {"bias": False},
-        {"diag_lambda": 0.7, "flow": "target_to_source"},
-    ],
-    "LEConv": [{}, {"bias": False}, {"flow": "target_to_source"}],
-}
 FORCED = ("a_first", "theta_first", "phi")
-WITHOUT_WEIGHTS = ("SAGEConv", "ClusterGCNConv")
-WITHOUT_CHANNELS = ("LGConv", "SimpleConv")
-
-
-def layer(kind: str, **options: Any) -> Any:
-    """A PyG layer with random parameters."""
-    return drawn(getattr(pyg, kind)(*(() if kind in WITHOUT_CHANNELS else (P, Q)), **options))
-
-
-def converted(kind: str, options: dict[str, Any]) -> Iterator[Case]:
-    """A PyG layer and what `convert` makes of it: without weights, in a batch, and with weights."""
-    reference = layer(kind, **options)
-    ours = convert(reference)
-    # PyG's ClusterGCNConv is defined for one loop per node, if need be given in order.
-    every = kind == "ClusterGCNConv" and not options.get("add_self_loops", True)
-    edge_index, weight = graph(range(N) if every else (2,))
-    # PyG counts the first axis of x for SimpleConv's loops, and has no batch there.
-    shapes = [(N, P)] if options.get("combine_root") == "self_loop" else [(N, P), (2, N, P)]
-    for shape in shapes:
-        forget(reference)
-        yield Case(ours, reference, [features(*shape)], lambda f, x: f(x, edge_index))
-    if kind not in WITHOUT_WEIGHTS:
-        forget(reference)
-        yield Case(ours, reference, [features(N, P), weight], lambda f, x, w: f(x, edge_index, w))
-
-
-def forget(reference: Any) -> None:
-    """What a reference with cached=True kept of another graph."""
-    for name in ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"):
-        if hasattr(reference, name):
-            setattr(reference, name, None)
 
 
 def _conv(basis: bases.Basis, P: int, Q: int, order: str = "auto") -> Callable[..., Tensor]:
@@ -258,20 +137,3 @@ def _appnp() -> Iterator[Case]:
         ours = BasisConv(-1, -1, bases.Mix(C, powers), Pass(), bias=False)
         reference = pyg.APPNP(K, alpha, add_self_loops=loops)
         yield Case(ours, reference, [features(N, P), weight], lambda f, x, w: f(x, edge_index, w))
-
-
-for _name, _kind in {
-    "GCN": "GCNConv",
-    "ChebNet": "ChebConv",
-    "TAG, powers": "TAGConv",
-    "SGC, one power": "SGConv",
-    "SSGC, mixed powers": "SSGConv",
-    "MixHop, powers as heads": "MixHopConv",
-    "LightGCN": "LGConv",
-    "sum and mean": "SimpleConv",
-    "GraphConv": "GraphConv",
-    "SAGE": "SAGEConv",
-    "Cluster-GCN": "ClusterGCNConv",
-    "local extremum": "LEConv",
-}.items():
-    over_options(_name, _kind, converted, OPTIONS)

@@ -1,6 +1,5 @@
 """Convolutions of grids, against torch's; of groups, against what rotations make of them."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -13,147 +12,15 @@ from torch.func import functional_call
 from .. import bases
 from ..blocks import PervasiveWindow
 from ..conv import BasisConv
-from ..convert import convert
 from ..grid import GridConv
 from ..theta import Pass, Separable
 from .comparison import Case, system
-from .data import drawn, features
+from .data import GRIDS, B, drawn, features
 from .pairs import formula
 
-P, Q, B = 4, 6, 2  # channels and images
-GRIDS = {1: (9,), 2: (6, 7), 3: (5, 6, 7)}
+P, Q = 4, 6  # channels
 Options = dict[str, Any]
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
-
-def _uneven(n: int, **more: tuple[int, int, int]) -> Options:
-    """Options that differ from axis to axis, the last n of three."""
-    return {name: values[-n:] for name, values in more.items()}
-
-
-def _windows(n: int) -> list[Options]:
-    """Of a convolution with n axes."""
-    return [
-        {},
-        {"bias": False},
-        {"kernel_size": 1},
-        {"kernel_size": 1, "stride": 2},
-        {"kernel_size": 2, "stride": 2},
-        {"stride": 2, "padding": 1},
-        {"stride": 3, "padding": 2, "dilation": 2},
-        {"kernel_size": 2, "stride": 3},
-        {"dilation": 2},
-        {"padding": "valid"},
-        {"padding": "same"},
-        {"kernel_size": 4, "dilation": 2, "padding": "same"},
-        {"kernel_size": 2, "padding": "same", "dilation": 3, "padding_mode": "circular"},
-        {"padding": 1, "padding_mode": "circular"},
-        {"padding": 2, "padding_mode": "reflect", "stride": 2, "dilation": 2},
-        {"padding": 2, "padding_mode": "replicate", "bias": False},
-        _uneven(n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 2, 1), dilation=(1, 1, 2)),
-        {"padding_mode": "reflect", **_uneven(n, kernel_size=(2, 1, 3), stride=(2, 1, 1), padding=(1, 0, 2))},
-    ]
-
-
-def _groups(n: int) -> list[Options]:
-    """Of a convolution with n axes whose channels are kept apart."""
-    return [
-        {"groups": 2, "padding": 1},
-        {"groups": 2, "stride": 2, "padding": 1, "bias": False, "padding_mode": "circular"},
-        {"groups": P, "out_channels": P, "padding": 1},
-        {"groups": P, "out_channels": P, "stride": 2, "dilation": 2, "padding": 2, "padding_mode": "replicate"},
-        {"groups": P, "out_channels": 2 * P, "dilation": 2, "padding": "same"},
-    ]
-
-
-def _transposed(n: int) -> list[Options]:
-    """Of a transposed convolution with n axes."""
-    return [
-        {},
-        {"bias": False, "padding": 1},
-        {"stride": 2},
-        {"stride": 2, "padding": 1, "output_padding": 1},
-        {"kernel_size": 2, "stride": 3, "output_padding": 2},
-        {"kernel_size": 1, "stride": 2},
-        {"kernel_size": 2, "padding": 2},
-        {"dilation": 2, "output_padding": 1},
-        {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
-        {"stride": 2, "groups": P, "out_channels": P},
-        {"stride": 2, "groups": P, "out_channels": 2 * P, "bias": False},
-        _uneven(n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 1, 0), output_padding=(0, 0, 1)),
-    ]
-
-
-def _pools(n: int) -> list[Options]:
-    """Of average pooling over n axes."""
-    flags = [dict(zip(("ceil_mode", "count_include_pad"), f, strict=True)) for f in product((False, True), repeat=2)]
-    sizes = [
-        {"kernel_size": 2},
-        {"kernel_size": 3, "stride": 2, "padding": 1},
-        {"kernel_size": 2, "stride": 3},
-        _uneven(n, kernel_size=(2, 1, 4), stride=(2, 1, 3), padding=(1, 0, 2)),
-    ]
-    divided = [{"divisor_override": d} for d in (3, -2)] if n > 1 else []
-    return [a | b for a, b in product(sizes, flags)] + [a | d | f for a, d, f in product(sizes, divided, flags[2:])]
-
-
-# What layers of torch are made with, beside what LIKE says; all of them are converted.
-LAYERS: dict[str, list[Options]] = {
-    **{f"Conv{n}d": _windows(n) + _groups(n) for n in GRIDS},
-    **{f"ConvTranspose{n}d": _transposed(n) for n in GRIDS},
-    **{f"AvgPool{n}d": _pools(n) for n in GRIDS},
-    "Unfold": [
-        {},
-        {"padding": 1},
-        {"stride": 2},
-        {"dilation": 2},
-        {"kernel_size": (2, 1), "stride": (1, 2), "padding": (1, 0), "dilation": (3, 1)},
-    ],
-}
-_LIKE: dict[str, Options] = {"Conv": {"in_channels": P, "out_channels": Q, "kernel_size": 3}, "Unf": {"kernel_size": 3}}
-
-
-def dimensions(kind: str) -> int:
-    """The number of axes of a layer of torch."""
-    return 2 if kind == "Unfold" else int(kind[-2])
-
-
-def torch_layer(kind: str, options: Options) -> Any:
-    """A layer of torch with random parameters."""
-    like = next((given for start, given in _LIKE.items() if kind.startswith(start)), {})
-    return drawn(getattr(nn, kind)(**like | options))
-
-
-def gridded(kind: str, options: Options) -> Iterator[Case]:
-    """A layer of torch and what `convert` makes of it: of images and of one image, by any order and by torch's kernels;
-    and to a given size, where a call takes one.
-    """
-    reference = torch_layer(kind, options)
-    ours, grid = convert(reference), GRIDS[dimensions(kind)]
-    natively: Any = copy.deepcopy(ours)
-    natively.order = "auto" if kind == "Unfold" else "native"
-    for lead in ((B,), ()):
-        x = features(*lead, P, *grid)
-        yield Case(ours, reference, [x])
-        yield Case(natively, reference, [x])
-        if kind.startswith("ConvTranspose"):
-            plain = reference(x).shape[-len(grid) :]
-            sizes = [n - o for n, o in zip(plain, reference.output_padding, strict=True)]
-            sizes[-1] += reference.stride[-1] - 1
-            yield Case(ours, reference, [x], lambda f, x, size=sizes: f(x, output_size=size))
-
-
-def _row(name: str, reference: str, kinds: dict[str, list[Options]]) -> None:
-    """Makes layers of torch over their options a row of the table."""
-    system(name, reference)(lambda: (case for kind, sweep in kinds.items() for o in sweep for case in gridded(kind, o)))
-
-
-for _n in GRIDS:
-    _row(f"CNN, {_n}-D", f"torch.nn.Conv{_n}d", {f"Conv{_n}d": _windows(_n)})
-_row("CNN, grouped and depthwise", "torch.nn.ConvNd(groups=g)", {f"Conv{n}d": _groups(n) for n in GRIDS})
-_row("CNN, transposed", "torch.nn.ConvTransposeNd", {f"ConvTranspose{n}d": _transposed(n) for n in GRIDS})
-_row("average pooling", "torch.nn.AvgPoolNd", {f"AvgPool{n}d": _pools(n) for n in GRIDS})
-_row("patches", "torch.nn.Unfold", {"Unfold": LAYERS["Unfold"]})
 
 
 def kernel(weight: Tensor, size: Sequence[int]) -> Tensor:

@@ -14,10 +14,9 @@ from ..convert import convert
 from ..mechanisms import MLP, Additive, Bilinear, Dot, Perceptron, Relative, Tap
 from ..theta import Depthwise, Full, Heads, LowRank, Pass, Split
 from .comparison import Case, system
-from .data import P, Q, drawn, features
-from .heads import E, R
+from .data import E, H, L, M, P, Q, drawn, features
 
-H, D, M, L = 2, 3, 7, 5  # heads, the width of one, the numbers of sources and of targets
+D, R = 3, 3  # the width of a head, and of the features of edges
 
 
 class Formula(nn.Module):

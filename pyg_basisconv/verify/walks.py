@@ -15,8 +15,8 @@ from ..conv import BasisConv
 from ..convert.hypergraphs import Hyperedges
 from ..theta import Grouped, Separable, Theta
 from .comparison import Case, system
-from .data import N, Q, features
-from .knowledge import COUNTS, KINDS, P, R, incidence, typed_edges, typed_graph
+from .data import N, P, Q, features
+from .recipes import COUNTS, KINDS, R, incidence, typed_edges, typed_graph
 
 NORMS: tuple[Any, ...] = (None, "row", "mean", "sym")
 PER: tuple[Any, ...] = ("walk", "step")

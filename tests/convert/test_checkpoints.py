@@ -1,79 +1,16 @@
-"""Files of parameters: of PyG's and torch's layers, into what is converted before or after; and those of its own."""
+"""Checkpoints into what is converted: how they are refused, and what is held; `test_recipes.py` has all layers."""
 
 import copy
-import io
 import pickle
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from torch import Tensor, nn
-from torch_geometric.nn.models import GAT, GCN
+from torch import nn
 
 from pyg_basisconv import convert
-from pyg_basisconv.verify import ATTENTION, KNOWLEDGE, LAYERS, OPTIONS, P, Q, attending, knowing, layer, torch_layer
-
-MAKERS = [(OPTIONS, lambda kind, options: layer(kind, **options)), (ATTENTION, attending), (KNOWLEDGE, knowing)]
-MAKERS.append((LAYERS, torch_layer))
-KINDS = [
-    pytest.param(make, kind, options, id=f"{kind}-{number}")
-    for table, make in MAKERS
-    for kind, sweep in table.items()
-    for number, options in enumerate((sweep[0], sweep[-1]))
-]
-MODELS = {
-    "GCN": lambda: GCN(P, 8, 3, Q, norm="batch"),
-    "GAT": lambda: GAT(P, 8, 2, Q, heads=2),
-    "HeteroConv": lambda: pyg.HeteroConv({("a", "to", "a"): pyg.SAGEConv(P, Q), ("a", "of", "a"): pyg.GATConv(P, Q)}),
-    "Transformer": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2),
-    "CNN": lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.ConvTranspose2d(8, 3, 2, 2)),
-}
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-
-
-def random(module: nn.Module) -> nn.Module:
-    with torch.no_grad():
-        for tensor in module.parameters():
-            tensor.uniform_(-1, 1)
-    return module
-
-
-def through_a_file(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
-def assert_same(ours: nn.Module, expected: nn.Module) -> None:
-    torch.testing.assert_close(dict(ours.state_dict()), dict(expected.state_dict()), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(("make", "kind", "options"), KINDS)
-def test_of_every_layer(make, kind: str, options: dict) -> None:
-    reference, ours = random(make(kind, options)), convert(random(make(kind, options)))
-    expected = convert(reference)
-    assert list(ours.state_dict()) == [name for name, _ in ours.named_parameters(remove_duplicate=False)]
-    saved = through_a_file(reference.state_dict())
-    for same in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        same.load_state_dict(saved)
-        assert_same(same, expected)
-    other = convert(random(make(kind, options)))
-    other.load_state_dict(through_a_file(ours.state_dict()))
-    assert_same(other, expected)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_of_models(name: str) -> None:
-    reference, before, ours = random(MODELS[name]()), MODELS[name](), convert(MODELS[name]())
-    saved = through_a_file(reference.state_dict())
-    before.load_state_dict(saved)
-    assert str(ours.load_state_dict(saved)) == "<All keys matched successfully>"
-    assert_same(ours, convert(reference))
-    assert_same(convert(before), convert(reference))
-    twice = convert(ours)
-    twice.load_state_dict(saved)
-    assert_same(twice, ours)
+from pyg_basisconv.verify import P, Q, drawn
+from tests.convert.conversion import same_state
 
 
 def test_what_is_loaded_is_learnt_on() -> None:
@@ -90,13 +27,13 @@ def test_of_lazy_layers() -> None:
     for kind, width in ((pyg.GCNConv, P), (pyg.SAGEConv, (P, 3))):
         reference, ours = kind(width, Q), convert(kind(-1, Q))
         ours.load_state_dict(reference.state_dict())
-        assert_same(ours, convert(reference))
+        same_state(ours, convert(reference))
 
 
 def test_in_another_dtype() -> None:
-    reference, ours = random(pyg.GATConv(P, Q)), convert(pyg.GATConv(P, Q)).double()
+    reference, ours = drawn(pyg.GATConv(P, Q)), convert(pyg.GATConv(P, Q)).double()
     ours.load_state_dict(reference.state_dict())
-    assert_same(ours, convert(reference).double())
+    same_state(ours, convert(reference).double())
 
 
 def test_what_does_not_fit_is_told() -> None:

@@ -3,11 +3,9 @@
 import ast
 import copy
 import inspect
-import io
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,51 +27,12 @@ from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
 from pyg_basisconv.nn.live import Evaluator
 from pyg_basisconv.nn.refused import REFUSED
-from pyg_basisconv.verify import (
-    ATTENTION,
-    KNOWLEDGE,
-    LAYERS,
-    OPTIONS,
-    Case,
-    N,
-    P,
-    Q,
-    attending,
-    attention_cases,
-    compare,
-    converted,
-    drawn,
-    features,
-    forget,
-    graph,
-    gridded,
-    knowing,
-    knowledge_cases,
-    layer,
-    torch_layer,
-)
-from tests.convert.conversion import agree
+from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph
+from pyg_basisconv.verify.recipes import constructed
+from tests.convert.conversion import ENDS, agree, evaluated, example, like, runner, same_state, through_a_file
 
 NAMES = [name for name in drop_in.__all__ if name not in ("DropIn", "drop_in")]
-TABLES: list[tuple[dict, Any, Any]] = [
-    (OPTIONS, lambda kind, options: layer(kind, **options), converted),
-    (ATTENTION, attending, attention_cases),
-    (KNOWLEDGE, knowing, knowledge_cases),
-    (LAYERS, torch_layer, gridded),
-]
 pytestmark = pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks")
-
-
-def over(some: Any = lambda sweep: sweep) -> list[Any]:
-    return [
-        pytest.param(make, cases, kind, options, id="-".join([kind, *(f"{k}={v}" for k, v in options.items())]))
-        for table, make, cases in TABLES
-        for kind, sweep in table.items()
-        for options in some(sweep)
-    ]
-
-
-SWEEP, ENDS = over(), over(lambda sweep: (sweep[0], sweep[-1]))
 
 
 def original(name: str) -> Any:
@@ -87,116 +46,54 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pyg if hasattr(pyg, name) else nn, name, getattr(drop_in, name))
 
 
-def like(reference: nn.Module) -> Any:
-    """A drop-in with the options and parameters of a layer, made without its constructor."""
-    kind = getattr(drop_in, type(reference).__name__)
-    new = object.__new__(kind)
-    vars(new).update(copy.deepcopy(vars(reference)))
-    new._changed()
-    return new
-
-
-def evaluated(new: Any) -> bool:
-    """Whether its last call was evaluated by its recipe."""
-    return new._evaluators.known and new._evaluators.found is not None
-
-
 # --- the same function ---
 
 
-@pytest.mark.parametrize(("make", "cases", "kind", "options"), SWEEP)
-def test_options(make: Any, cases: Any, kind: str, options: dict) -> None:
-    for case in cases(kind, options):
-        forget(case.reference)
-        ours = like(case.reference)
-        agree(case._replace(ours=ours))
-        assert evaluated(ours)
-
-
-@pytest.mark.parametrize(("make", "cases", "kind", "options"), ENDS)
-def test_the_same_seed_gives_the_same_layer(make: Any, cases: Any, kind: str, options: dict, request: Any) -> None:
-    torch.manual_seed(7)
-    reference = make(kind, options)
-    after = torch.get_rng_state()
-    request.getfixturevalue("exchanged")
-    torch.manual_seed(7)
-    ours = make(kind, options)
+@pytest.mark.parametrize(("kind", "options"), ENDS)
+def test_the_same_seed_gives_the_same_layer(kind: str, options: dict) -> None:
+    """`test_recipes.py` compares what it computes."""
+    found = []
+    for kind_of in (original(kind), getattr(drop_in, kind)):
+        torch.manual_seed(7)
+        found.append((constructed(kind_of, options), torch.get_rng_state()))
+    (reference, after), (ours, state) = found
+    for layer in (reference, ours):
+        if hasattr(layer, "l2"):  # which PyG leaves as the memory is
+            nn.init.zeros_(layer.l2)
     assert isinstance(ours, DropIn)
     assert isinstance(ours, type(reference))
-    assert torch.equal(torch.get_rng_state(), after)
+    assert torch.equal(state, after)
     assert str(ours) == str(reference)
     assert ours.extra_repr() == reference.extra_repr()
-    mine, theirs = dict(ours.state_dict()), dict(reference.state_dict())
-    assert list(mine) == list(theirs) == [*dict(reference.named_parameters()), *dict(reference.named_buffers())]
-    torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+    names = [*dict(reference.named_parameters()), *dict(reference.named_buffers())]
+    assert list(ours.state_dict()) == list(reference.state_dict()) == names
+    same_state(ours, reference)
     if hasattr(reference, "reset_parameters"):
         for module in (ours, reference):
             torch.manual_seed(8)
             module.reset_parameters()
-        torch.testing.assert_close(dict(ours.state_dict()), dict(reference.state_dict()), rtol=0, atol=0)
+        same_state(ours, reference)
 
 
-@pytest.mark.parametrize(("make", "cases", "kind", "options"), ENDS)
-def test_states_copies_and_files(make: Any, cases: Any, kind: str, options: dict) -> None:
-    case = next(iter(cases(kind, options)))
-    forget(case.reference)
-    reference: Any = case.reference
-    expected = case.call(reference, *case.leaves)
-    ours = like(make(kind, options))
-    case.call(ours, *case.leaves)
-    file = io.BytesIO()
-    torch.save(reference.state_dict(), file)
-    file.seek(0)
-    assert str(ours.load_state_dict(torch.load(file))) == "<All keys matched successfully>"
+@pytest.mark.parametrize(("kind", "options"), ENDS)
+def test_states_copies_and_files(kind: str, options: dict) -> None:
+    case = example(kind, options)
+    reference, run = case.reference, runner(case)
+    expected = run(reference)
+    ours = like(drawn(copy.deepcopy(reference)))
+    run(ours)
+    assert str(ours.load_state_dict(through_a_file(reference.state_dict()))) == "<All keys matched successfully>"
     for same in (ours, copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
-        torch.testing.assert_close(case.call(same, *case.leaves), expected)
+        torch.testing.assert_close(run(same), expected)
         assert type(same) is getattr(drop_in, kind)
         assert evaluated(same)
         assert not any(a is b for a in same.parameters() for b in ours.parameters()) or same is ours
-    back = make(kind, options)
+    back = drawn(copy.deepcopy(reference))
     assert str(back.load_state_dict(ours.state_dict())) == "<All keys matched successfully>"
-    forget(back)
-    torch.testing.assert_close(case.call(back.train(reference.training), *case.leaves), expected)
-
-
-@pytest.mark.parametrize(("make", "cases", "kind", "options"), ENDS)
-def test_it_converts_as_the_original_does(make: Any, cases: Any, kind: str, options: dict) -> None:
-    reference = make(kind, options)
-    ours = like(reference)
+    torch.testing.assert_close(run(back), expected)
     new = convert(ours)
-    assert str(new) == str(convert(reference))
+    assert str(new) == str(convert(reference)) == str(ours.converted)
     assert any(isinstance(part, BasisConv | GridConv) for part in new.modules())
-    assert str(ours.converted) == str(new)
-
-
-def multihead(options: dict) -> Iterator[tuple[Any, Any, Any]]:
-    reference = drawn(nn.MultiheadAttention(8, 2, **options)).double()
-    shape = (2, 5) if options.get("batch_first") else (5, 2)
-    query, key = features(*shape, 8), features(*shape, options.get("kdim", 8))
-    value = features(*shape, options.get("vdim", 8))
-    yield reference, [query, key, value], lambda f, q, k, v: f(q, k, v)[0]
-    yield reference, [query, key, value], lambda f, q, k, v: f(q, k, v)[1]
-    if "kdim" not in options:
-        yield reference, [query], lambda f, q: f(q, q, q, need_weights=False)[0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"batch_first": True},
-        {"bias": False},
-        {"kdim": 4, "vdim": 6},
-        {"add_bias_kv": True},
-        {"add_zero_attn": True, "add_bias_kv": True},
-    ],
-    ids=str,
-)
-def test_multihead_attention(options: dict) -> None:
-    for reference, leaves, call in multihead(options):
-        ours = like(reference)
-        agree(Case(ours, reference, leaves, call))
-        assert evaluated(ours)
 
 
 def test_a_transformer_takes_it(exchanged: None) -> None:
@@ -388,9 +285,9 @@ def test_lazy_layers(kind: str) -> None:
     x, (edge_index, _) = torch.randn(N, P), graph()
     more = (2,) if kind == "ChebConv" else ()
     found = []
-    for made in (original(kind), getattr(drop_in, kind)):
+    for make in (original(kind), getattr(drop_in, kind)):
         torch.manual_seed(3)
-        lazy = made(-1, Q, *more)
+        lazy = make(-1, Q, *more)
         found.append((lazy(x, edge_index), lazy(x, edge_index), dict(lazy.state_dict())))
     torch.testing.assert_close(found[0], found[1])
     assert evaluated(lazy)
@@ -855,7 +752,7 @@ def test_explainers_see_pygs_own() -> None:
 
 def test_bites(monkeypatch: pytest.MonkeyPatch) -> None:
     """A parameter that is read from another place, or not read again, or a recipe that is another's."""
-    case = next(iter(attention_cases("GATConv", {"heads": 2})))
+    case = example("GATConv", {"heads": 2})
     assert isinstance(case.reference, nn.Module)
     right = Evaluator.__call__
 

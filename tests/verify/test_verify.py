@@ -12,22 +12,25 @@ from pyg_basisconv import BasisConv, GridConv, bases, compose, convert, fold, th
 from pyg_basisconv.__main__ import main
 from pyg_basisconv.verify import (
     GRIDS,
-    KNOWLEDGE,
-    LAYERS,
     SYSTEMS,
     TOLERANCE,
     Case,
+    P,
     System,
     compare,
+    made,
     relative_error,
+    sweeps,
     table,
 )
 from pyg_basisconv.verify.grids import filled_in, group_table, sites_of, turned
-from pyg_basisconv.verify.knowledge import P, typed_graph
+from pyg_basisconv.verify.recipes import is_grid, typed_graph
+from tests.convert.conversion import OPTIONS
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if name not in sweeps()])
 def test_systems(name: str) -> None:
+    """But for the recipes, whose options tests/convert/test_recipes.py goes through."""
     result = verify.verify(SYSTEMS[name])
     assert result.cases
     assert max(result.forward, result.gradients) <= TOLERANCE
@@ -56,14 +59,14 @@ def not_finite():
 
 
 def turned_kernel():
-    reference = verify.torch_layer("Conv2d", {"padding": 1})
+    reference = made("Conv2d", {"padding": 1})
     ours = convert(reference)
     ours.theta.weight.data = ours.theta.weight.data.flip(0)
     yield Case(ours, reference, [verify.features(2, reference.in_channels, 5, 6)])
 
 
 def other_padding():
-    reference = verify.torch_layer("Conv1d", {"padding": 1, "padding_mode": "circular"})
+    reference = made("Conv1d", {"padding": 1, "padding_mode": "circular"})
     ours = convert(reference)
     ours.basis = bases.Window(None, 3, padding=1)
     yield Case(ours, reference, [verify.features(2, reference.in_channels, 9)])
@@ -76,14 +79,14 @@ def turned_back():
 
 
 def other_norm():
-    reference, edges = verify.knowing("RGCNConv", {}), typed_graph()
+    reference, edges = made("RGCNConv"), typed_graph()
     ours = convert(reference)
     ours.basis = bases.Relations(5, self_loop=True)
     yield Case(ours, reference, [verify.features(verify.N, P)], lambda f, x: f(x, *edges))
 
 
 def other_relation():
-    reference, (edge_index, kind) = verify.knowing("FastRGCNConv", {}), typed_graph()
+    reference, (edge_index, kind) = made("FastRGCNConv"), typed_graph()
     ours = convert(reference)
     ours.theta.weight.data = ours.theta.weight.data[[1, 0, 2, 3, 4, 5]]
     yield Case(ours, reference, [verify.features(verify.N, P)], lambda f, x: f(x, edge_index, kind))
@@ -197,28 +200,27 @@ def test_tables_line_up() -> None:
     assert table([("a", "b"), ("long", "c")]) == "a     b\n-------\nlong  c"
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+# What changes no result, or is random, or is asked for by all layers of a kind.
+ALWAYS = {"device", "dtype", "kwargs", "dropout", "in_channels", "out_channels", "channels", "kernel_size", "metadata"}
+ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first"}
+EXCEPT = {
+    "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
+    **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
+}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
 def test_every_option_of_a_layer_is_compared(kind: str) -> None:
-    given = {name for options in LAYERS[kind] for name in options}
-    names = inspect.signature(getattr(torch.nn, kind)).parameters.keys() - {"device", "dtype"}
-    always = {"in_channels", "out_channels", "kernel_size"}
-    if kind.startswith("ConvTranspose"):
-        names -= {"padding_mode"}  # torch takes none but zeros
-    assert names - always <= given
-
-
-@pytest.mark.parametrize("kind", KNOWLEDGE)
-def test_every_option_of_a_layer_for_knowledge_is_compared(kind: str) -> None:
-    given = {name for options in KNOWLEDGE[kind] for name in options}
-    names = inspect.signature(getattr(pyg, kind)).parameters.keys() - {"kwargs", "dropout"}  # which is random
-    assert names - {"in_channels", "out_channels", "num_relations", "metadata"} <= given
+    given = {name for options in OPTIONS[kind] for name in options}
+    layer = getattr(torch.nn if is_grid(kind) or kind == "MultiheadAttention" else pyg, kind)
+    assert inspect.signature(layer).parameters.keys() - ALWAYS - EXCEPT.get(kind, set()) <= given
 
 
 @pytest.mark.parametrize("n", GRIDS)
 def test_every_padding_is_compared(n: int) -> None:
-    modes = {options.get("padding_mode", "zeros") for options in LAYERS[f"Conv{n}d"]}
+    modes = {options.get("padding_mode", "zeros") for options in OPTIONS[f"Conv{n}d"]}
     assert modes == {"zeros", "reflect", "replicate", "circular"}
-    assert {"same", "valid"} <= {options.get("padding", 0) for options in LAYERS[f"Conv{n}d"]}
+    assert {"same", "valid"} <= {options.get("padding", 0) for options in OPTIONS[f"Conv{n}d"]}
 
 
 @pytest.mark.parametrize("group", [bases.group.p4, bases.group.p4m], ids=repr)

@@ -1,0 +1,425 @@
+"""What converted layers on graphs read: every layout, two sides, the call of the original, changing graphs."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch_geometric import EdgeIndex, seed_everything
+from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_torch_csr_tensor
+
+from pyg_basisconv import BasisConv, convert
+from pyg_basisconv.verify import Case, N, P, Q, drawn, features, forget, graph, made
+from pyg_basisconv.verify.recipes import asks, attends, beside, called
+from tests.convert.conversion import ATTENDING, GRAPHS, LINEAR, agree, over
+
+# CSC is refused by PyG's own normalisation; COO it converts, with a warning.
+pytestmark = pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks")
+DROPPING = ("GATConv", "GATv2Conv", "TransformerConv", "FAConv", "SuperGATConv", "RGATConv")
+READING = (*LINEAR, *ATTENDING)
+
+
+def simple_graph() -> tuple[Tensor, Tensor]:
+    """Without parallel edges, by target: what all layouts can say; with two loops."""
+    edge_index, weight = graph((2, 5))
+    W = torch.zeros(N, N, dtype=torch.float64).index_put(tuple(edge_index), weight)
+    target, source = W.t().nonzero().t()
+    return torch.stack([source, target]), W[source, target]
+
+
+def in_layout(name: str, edge_index: Tensor, weight: Tensor) -> Tensor:
+    if name == "coo":
+        return torch.sparse_coo_tensor(edge_index.flip(0), weight, (N, N), is_coalesced=True)
+    if name == "EdgeIndex":
+        return EdgeIndex(edge_index.contiguous(), sparse_size=(N, N), sort_order="col")
+    to = {"csr": to_torch_csr_tensor, "csc": to_torch_csc_tensor}[name]
+    return to(edge_index.flip(0), weight, size=(N, N), is_coalesced=name == "csr")
+
+
+def takes(kind: str, options: dict) -> bool:
+    """Whether PyG's layer takes a sparse layout; its ClusterGCNConv is defined for one loop per node only."""
+    looped = kind != "ClusterGCNConv" or options.get("add_self_loops", True)
+    featured = "edge_dim" in options and options.get("add_self_loops", kind.startswith("GAT"))
+    return kind in READING and kind != "ChebConv" and options.get("flow") is None and looped and not featured
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize(("kind", "options"), over(lambda kind, sweep: [o for o in sweep if takes(kind, o)]))
+def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
+    reference = made(kind, options)
+    ours, (edge_index, weight) = convert(reference), simple_graph()
+    if attends(ours):
+        weight = torch.ones_like(weight)
+    mean = options.get("aggr") == "mean" or kind == "SAGEConv"
+    adj_t = in_layout(layout, edge_index, weight)
+    if kind == "ClusterGCNConv":  # whose reference counts in the default dtype, and multiplies no other
+        ours = convert(reference.float())
+        return agree(Case(ours, reference, [features(N, P).float()], lambda f, x: f(x, adj_t.float())), 1e-5)
+    if layout == "csr" and not mean and not attends(ours):  # torch has no gradient of a sparse mean
+        leaves = [features(N, P), weight]
+        return agree(Case(ours, reference, leaves, lambda f, x, w: f(x, in_layout(layout, edge_index, w))))
+    given, types = beside(reference, edge_index.shape[1])
+    agree(Case(ours, reference, [features(N, P), *given.values()], called(adj_t, given, **types)))
+
+
+@pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
+def test_edge_index_class(kind: str, options: dict) -> None:
+    reference = made(kind, options)
+    edge_index, weight = simple_graph()
+    given, types = beside(reference, edge_index.shape[1])
+    if kind in LINEAR and asks(reference, "edge_weight"):
+        given["edge_weight"] = weight
+    call = called(in_layout("EdgeIndex", edge_index, weight), given, **types)
+    agree(Case(convert(reference), reference, [features(N, P), *given.values()], call))
+
+
+@pytest.mark.parametrize("kind", ["GraphConv", "SAGEConv", "SimpleConv"])
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+def test_csc_and_parallel_edges_in_coo(kind: str, aggr: str) -> None:
+    reference = made(kind, {"aggr": aggr})
+    edge_index, weight = graph()
+    csc = in_layout("csc", *simple_graph())
+    coo = torch.sparse_coo_tensor(edge_index.flip(0), weight, (N, N))
+    for adj_t in (csc, coo):
+        agree(Case(convert(reference), reference, [features(N, P)], lambda f, x, a=adj_t: f(x, a)))
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "TransformerConv"])
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_weights_in_the_layout_of_the_graph(kind: str, layout: str) -> None:
+    reference = made(kind)
+    edge_index, weight = simple_graph()
+    x, adj_t = features(N, P), in_layout(layout, edge_index, torch.ones_like(weight))
+    (y, (ours, *alpha)), (z, (theirs, *beta)) = (
+        (out, held if isinstance(held, tuple) else (held,))
+        for out, held in (f(x, adj_t, return_attention_weights=True) for f in (convert(reference), reference))
+    )
+    torch.testing.assert_close(y, z)
+    torch.testing.assert_close(alpha, beta)
+    assert type(ours) is type(theirs)
+    assert ours.layout == theirs.layout
+
+
+# --- two sides ---
+
+
+def two_sides() -> tuple[Tensor, Tensor]:
+    edge_index = torch.stack([torch.randint(0, 7, (20,)), torch.randint(0, 4, (20,))])
+    return edge_index, torch.rand(20, dtype=torch.float64)
+
+
+SUMS = [
+    *(("GraphConv", o) for o in ({}, {"aggr": "mean", "bias": False})),
+    *(("SAGEConv", o) for o in ({}, {"normalize": True}, {"project": True, "normalize": True}, {"root_weight": False})),
+    *(("LEConv", o) for o in ({}, {"bias": False})),
+]
+HEADS = [
+    *(("GATConv", o) for o in ({}, {"heads": 3, "concat": False}, {"heads": 2, "edge_dim": 3, "residual": True})),
+    ("GATConv", {"add_self_loops": False}),
+    *(("GATv2Conv", o) for o in ({}, {"heads": 3}, {"heads": 2, "edge_dim": 3, "residual": True})),
+    *(("TransformerConv", o) for o in ({}, {"heads": 2, "edge_dim": 3, "beta": True})),
+    *(("ResGatedGraphConv", o) for o in ({}, {"edge_dim": 3})),
+]
+SIDES = [(kind, o, widths) for kind, o in SUMS for widths in ((P, P), (P, 3))]
+SIDES += [(kind, o, widths) for kind, o in HEADS for widths in (P, (P, P), (P, 3))]
+
+
+@pytest.mark.parametrize(("kind", "options", "widths"), [*SIDES, ("FeaStConv", {"heads": 2}, P)], ids=str)
+def test_bipartite(kind: str, options: dict, widths: Any) -> None:
+    # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
+    reference = drawn(made(kind, options, in_channels=widths))
+    ours, (edge_index, weight) = convert(reference), two_sides()
+    given, _ = beside(reference, edge_index.shape[1])
+    pair = [features(7, P), features(4, widths if isinstance(widths, int) else widths[1])]
+
+    def call(f: Any, x: Tensor, y: Tensor | None, *leaves: Tensor, **more: Any) -> Tensor:
+        return f((x, y), edge_index, **dict(zip(given, leaves, strict=False)), **more)
+
+    agree(Case(ours, reference, [*pair, *given.values()], call))
+    if asks(reference, "edge_weight"):
+        agree(Case(ours, reference, [*pair, weight], lambda f, x, y, w: call(f, x, y, edge_weight=w)))
+    if asks(reference, "size") and (kind == "GATConv" or not attends(ours)):
+        agree(Case(ours, reference, [*pair, *given.values()], lambda f, *leaves: call(f, *leaves, size=(7, 4))))
+        if not attends(ours):
+            agree(Case(ours, reference, pair[:1], lambda f, x: call(f, x, None, size=(7, 4))))
+
+
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+@pytest.mark.parametrize(("kind", "options"), [*SUMS, *(("SimpleConv", {"combine_root": r}) for r in ("sum", "cat"))])
+def test_bipartite_sparse_layouts(kind: str, options: dict, layout: str) -> None:
+    reference = made(kind, options, in_channels=(P, P))
+    to = {"csr": to_torch_csr_tensor, "coo": to_torch_coo_tensor}[layout]
+    adj_t = to(torch.tensor([[0, 0, 2, 3], [1, 5, 6, 0]]), torch.rand(4).double(), size=(4, 7))
+    pair = [features(7, P), features(4, P)]
+    agree(Case(convert(reference), reference, pair, lambda f, x, y: f((x, y), adj_t)))
+    if kind != "LEConv":
+        agree(Case(convert(reference), reference, pair[:1], lambda f, x: f((x, None), adj_t)))
+
+
+@pytest.mark.parametrize("root", [None, "sum", "cat"])
+def test_bipartite_without_parameters(root: str | None) -> None:
+    reference = pyg.SimpleConv("mean", combine_root=root)
+    edge_index, weight = two_sides()
+    leaves = [features(7, P), features(4, P), weight]
+    agree(Case(convert(reference), reference, leaves, lambda f, x, y, w: f((x, y), edge_index, w, (7, 4))))
+    agree(Case(convert(reference), reference, leaves[:1], lambda f, x: f((x, None), edge_index, size=(7, 4))))
+
+
+@pytest.mark.parametrize("channels", [P, (P, 3)], ids=str)
+@pytest.mark.parametrize("size", [None, (7, 7), (7, 4)], ids=str)
+def test_attention_without_features_of_the_targets(channels: Any, size: Any) -> None:
+    options = {"heads": 2, "residual": True, "add_self_loops": size != (7, 4)}
+    reference, (edge_index, _) = made("GATConv", options, in_channels=channels), two_sides()
+    agree(Case(convert(reference), reference, [features(7, P)], lambda f, x: f((x, None), edge_index, size=size)))
+
+
+def test_one_tensor_for_both_sides_of_a_layer_of_two() -> None:
+    edge_index, _ = graph()
+    for kind in ("GATConv", "GATv2Conv", "TransformerConv"):
+        reference = made(kind, {"heads": 2}, in_channels=(P, P))
+        agree(Case(convert(reference), reference, [features(N, P)], lambda f, x: f(x, edge_index)))
+
+
+# --- the call ---
+
+
+def test_chebyshev_takes_batch_and_lambda_max_in_order() -> None:
+    reference = made("ChebConv")
+    edge_index, weight = graph()
+    edge_index = edge_index % (N // 2) + (torch.rand(edge_index.shape[1]) < 0.5) * (N // 2)
+    batch, ours = torch.arange(N) // (N // 2), convert(reference)
+    for given in (torch.tensor([1.5, 2.5], dtype=torch.float64), torch.tensor(1.7, dtype=torch.float64), 2.0):
+        leaves, named = [features(N, P), weight], {"lambda_max": given, "batch": batch}
+        agree(Case(ours, reference, leaves, lambda f, x, w, g=given: f(x, edge_index, w, batch, g)))
+        agree(Case(ours, reference, leaves[:1], lambda f, x, named=named: f(x, edge_index, **named)))
+    plan = ours.plan(features(N, P), edge_index, weight, None, torch.tensor(2.0))
+    assert plan.problem.K == 3
+    assert str(plan)
+
+
+def test_wrong_calls_are_type_errors() -> None:
+    ours = convert(made("GraphConv"))
+    x, (edge_index, weight) = features(N, P), graph()
+    with pytest.raises(TypeError, match="takes 4 arguments"):
+        ours(x, edge_index, weight, None, None)
+    with pytest.raises(TypeError, match="has no argument 'batch'"):
+        ours(x, edge_index, batch=None)
+    with pytest.raises(TypeError, match="got twice argument 'x'"):
+        ours(x, edge_index, x=x)
+    with pytest.raises(TypeError, match="needs argument 'edge_index'"):
+        ours(x)
+
+
+def test_calls_in_order() -> None:
+    edge_index, _ = graph()
+    x, z, size = features(N, P), features(edge_index.shape[1], 3), (N, N)
+    reference = made("GATConv", {"heads": 2, "edge_dim": 3})
+    for args in ((x, edge_index), (x, edge_index, z), (x, edge_index, z, size), (x, edge_index, None, None, False)):
+        torch.testing.assert_close(convert(reference)(*args), reference(*args))
+    reference = made("FAConv", {"normalize": False})
+    w = features(edge_index.shape[1])
+    torch.testing.assert_close(convert(reference)(x, x, edge_index, w), reference(x, x, edge_index, w))
+    with pytest.raises(TypeError, match="has no argument 'batch'"):
+        convert(reference)(x, x, edge_index, batch=None)
+
+
+@pytest.mark.parametrize("kind", ["GraphConv", "LEConv", "RGCNConv", "FastRGCNConv"])
+def test_a_pair_against_the_flow_is_rejected(kind: str) -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    reference = made(kind, {"flow": "target_to_source"})
+    ours, types = convert(reference), beside(reference, edge_index.shape[1])[1]
+    torch.testing.assert_close(ours((x, x), edge_index, **types), reference((x, x), edge_index, **types))
+    with pytest.raises(ValueError, match="target_to_source"):
+        ours((x, x.clone()), edge_index, **types)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in DROPPING if kind != "SuperGATConv"])
+def test_weights_are_returned_when_pyg_returns_them(kind: str) -> None:
+    edge_index, _ = graph()
+    reference = made(kind, {"heads": 2} if kind != "FAConv" else {})
+    given, types = beside(reference, edge_index.shape[1])
+    for asked in (None, False, True):
+        more = types | given | {"return_attention_weights": asked}
+        ours, theirs = (f(features(N, P), edge_index=edge_index, **more) for f in (convert(reference), reference))
+        assert type(ours) is type(theirs)
+        if isinstance(ours, tuple):
+            torch.testing.assert_close(ours[1][0], theirs[1][0])
+            assert ours[1][1].shape == theirs[1][1].shape
+
+
+def test_features_of_edges_that_no_one_reads() -> None:
+    edge_index, _ = graph()
+    x, z = features(N, P), features(edge_index.shape[1], 3)
+    reference = made("GATConv")
+    torch.testing.assert_close(convert(reference)(x, edge_index, z), reference(x, edge_index, z))
+    with pytest.raises(ValueError, match="edge_dim"):
+        convert(made("GATv2Conv"))(x, edge_index, z)
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv"])
+def test_loops_with_features_in_a_sparse_tensor_are_implemented_nowhere(kind: str) -> None:
+    torch_sparse = pytest.importorskip("torch_sparse")
+    reference = made(kind, {"edge_dim": 3})
+    places = {"row": torch.tensor([0, 1]), "col": torch.tensor([1, 2]), "sparse_sizes": (N, N)}
+    for value in (None, torch.rand(2, dtype=torch.float64), features(2, 3)):
+        adj_t = torch_sparse.SparseTensor(value=value, **places)
+        for f, error in (
+            (convert(reference), ValueError),
+            (convert(reference), NotImplementedError),
+            (reference, NotImplementedError),
+        ):
+            with pytest.raises(error, match="loops"):
+                f(features(N, P), adj_t)
+
+
+# --- graphs that change, and that have nothing ---
+
+
+@pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
+def test_no_edges(kind: str, options: dict) -> None:
+    reference, edge_index = made(kind, options), torch.empty(2, 0, dtype=torch.long)
+    given, types = beside(reference, 0)
+    call = called(edge_index, given, **types)
+    agree(Case(convert(reference), reference, [features(N, P), *given.values()], call))
+
+
+@pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
+def test_a_graph_that_changes_in_place(kind: str, options: dict) -> None:
+    reference, (edge_index, _) = made(kind, options), graph()
+    ours, (given, types) = convert(reference), beside(reference, edge_index.shape[1])
+    x = features(N, P)
+    for edges in (edge_index, edge_index.flip(0).contiguous(), edge_index):
+        torch.testing.assert_close(*(f(x=x, edge_index=edges, **given, **types) for f in (ours, reference)))
+    edge_index[:, 0] = torch.tensor([4, 7])
+    torch.testing.assert_close(*(f(x=x, edge_index=edge_index, **given, **types) for f in (ours, reference)))
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "SGConv", "SSGConv"])
+def test_cached_layers_see_new_graphs(kind: str) -> None:
+    options = {} if kind == "GCNConv" else {"K": 2}
+    reference = made(kind, {"cached": True} | options)
+    fresh = made(kind, options)
+    fresh.load_state_dict(reference.state_dict())
+    ours, x, (edge_index, weight) = convert(reference), features(N, P), graph()
+
+    def same(edges: Tensor) -> None:
+        torch.testing.assert_close(ours(x, edges, weight), fresh(x, edges, weight), rtol=1e-10, atol=1e-10)
+
+    other = edge_index.flip(0).contiguous()
+    for edges in (edge_index, other, edge_index, edge_index):
+        same(edges)
+    weight[3] *= 5
+    same(edge_index)
+    edge_index[:, 0] = torch.tensor([4, 7])
+    same(edge_index)
+    x[0] += 1
+    same(edge_index)
+
+
+def test_a_used_cache_is_not_taken_along() -> None:
+    reference = made("SGConv", {"cached": True})
+    x, (edge_index, _) = features(N, P).requires_grad_(), graph()
+    before = reference(x, edge_index)
+    ours = convert(reference)
+    torch.testing.assert_close(ours(x, edge_index), before)
+    other = edge_index.flip(0)
+    forget(reference)
+    torch.testing.assert_close(ours(x, other), reference(x, other))
+
+
+# --- in training ---
+
+COPIES = 300
+
+
+@pytest.mark.parametrize("kind", DROPPING)
+def test_dropout(kind: str) -> None:
+    """As much as PyG's: in many copies of a graph side by side, in one call."""
+    reference = made(kind, {"dropout": 0.5}).train()
+    ours = convert(reference)
+    (dropout,) = {m.basis.dropout for m in ours.modules() if isinstance(m, BasisConv) and hasattr(m.basis, "dropout")}
+    assert dropout == 0.5
+    edge_index, _ = graph()
+    given, types = beside(reference, edge_index.shape[1])
+    many = torch.cat([edge_index + N * copy for copy in range(COPIES)], 1)
+    given = {name: t.repeat(COPIES, *[1] * (t.dim() - 1)) for name, t in (given | types).items()}
+    if kind == "SuperGATConv":
+        given["neg_edge_index"] = many[:, :0]  # drawing them is not what is compared
+
+    def run(f: nn.Module) -> Tensor:
+        return f(torch.ones(COPIES * N, P, dtype=torch.float64), edge_index=many, **given)
+
+    assert not torch.equal(run(ours), run(ours))
+    torch.testing.assert_close(run(ours.eval()), run(reference.eval()))
+    spread = [run(f.train()).unflatten(0, (COPIES, N)).std(0).mean() for f in (ours, reference)]
+    torch.testing.assert_close(*spread, rtol=0.2, atol=0)
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("options", [{}, {"attention_type": "SD", "is_undirected": True}], ids=str)
+def test_supergat_learns_to_tell_edges(options: dict, given: bool) -> None:
+    reference = made("SuperGATConv", {"heads": 2, "edge_sample_ratio": 0.7, **options}).train()
+    ours = convert(reference)
+    x, (edge_index, _) = features(N, P), graph()
+    negative = torch.randint(0, N, (2, 9)) if given else None
+    results = []
+    for f in (ours, reference):
+        seed_everything(1)
+        y = f(x, edge_index, negative)
+        loss = f.get_attention_loss()
+        weight = f.conv.theta.weight if f is ours else f.lin.weight
+        grad = torch.autograd.grad(y.square().sum() + loss, weight)[0]
+        results.append((y, loss, grad if f is ours else grad.view(2, Q, P).transpose(1, 2)))
+    torch.testing.assert_close(*results)
+    assert ours.eval().get_attention_loss() == 0
+
+
+# --- lazy layers ---
+
+
+@pytest.mark.parametrize(
+    "kind", ["GCNConv", "SGConv", "GraphConv", "SAGEConv", "LEConv", "HypergraphConv", "SignedConv"]
+)
+def test_lazy_layers_stay_lazy(kind: str) -> None:
+    x, (edge_index, _) = torch.randn(N, P), graph()
+    lazy = getattr(pyg, kind)(-1, Q, *((True,) if kind == "SignedConv" else ()))
+    edges = (edge_index,) if kind != "SignedConv" else (edge_index, graph()[0])
+    assert convert(lazy)(x, *edges).shape == lazy(x, *edges).shape
+    agree(Case(convert(lazy.double()), lazy, [x.double()], lambda f, x: f(x, *edges)))  # now it is not
+
+
+def test_lazy_layers_of_two_widths() -> None:
+    edge_index, _ = two_sides()
+    x = (torch.randn(7, 5), torch.randn(4, 3))
+    for widths in (-1, (-1, -1)):
+        ours = convert(pyg.SAGEConv(widths, Q))
+        assert ours(x, edge_index).shape == (4, Q)
+    again = convert(pyg.SAGEConv((-1, -1), Q))
+    again.load_state_dict(ours.state_dict())
+    torch.testing.assert_close(again(x, edge_index), ours(x, edge_index))
+
+
+# --- hooks ---
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 4])
+def test_hooks_see_the_messages_of_pyg(pieces: int) -> None:
+    reference = made("GCNConv")
+    ours, edge_index = convert(reference), graph()[0]
+    seen: list[torch.Size] = []
+    for f in (ours, reference):
+        f.decomposed_layers = pieces
+        f.register_message_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]["x_j"].shape))
+        f(features(N, P), edge_index)
+    assert seen == [(seen[0][0], Q // pieces)] * (2 * pieces)
+
+
+def test_which_parameter_is_frozen() -> None:
+    reference = made("GATConv", {"heads": 2})
+    reference.lin.requires_grad_(False)
+    ours = convert(reference)
+    assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["conv.theta.weight"]
+    same = copy.deepcopy(ours)
+    assert [p.requires_grad for p in same.parameters()] == [p.requires_grad for p in ours.parameters()]

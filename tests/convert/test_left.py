@@ -1,0 +1,244 @@
+"""What is left as it was, and why; and how that is told."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+
+from pyg_basisconv import BasisConv, GridConv, convert
+from pyg_basisconv.verify import Case, N, P, Q, features, graph, made
+from pyg_basisconv.verify.recipes import KINDS, WIDTHS, R
+from tests.convert.conversion import agree, left_of
+
+METADATA, E, H = (list(WIDTHS), KINDS), 8, 2
+
+
+class OwnGCN(pyg.GCNConv):
+    def message(self, x_j: Tensor, edge_weight: Tensor) -> Tensor:
+        return super().message(x_j, edge_weight).relu()
+
+
+class OwnRGCN(pyg.RGCNConv):
+    pass
+
+
+class OwnConv2d(nn.Conv2d):
+    """Standardised weights."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._conv_forward(x, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+
+
+class OwnAttention(nn.MultiheadAttention):
+    pass
+
+
+def gcn() -> pyg.GCNConv:
+    return pyg.GCNConv(P, Q)
+
+
+def conv() -> nn.Conv2d:
+    return nn.Conv2d(P, Q, 3)
+
+
+def hooked(layer: nn.Module, part: str = "") -> nn.Module:
+    layer.get_submodule(part).register_forward_hook(lambda module, inputs, output: None)
+    return layer
+
+
+def hooked_parameter() -> nn.Module:
+    layer = conv()
+    layer.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    return layer
+
+
+def weight_normalised() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the old one, on which many checkpoints stand
+        return nn.utils.weight_norm(conv())
+
+
+def changed(layer: nn.Module, **attributes: object) -> nn.Module:
+    for name, value in attributes.items():
+        setattr(layer, name, value)
+    return layer
+
+
+def bare(name: str) -> nn.Module:
+    layer = conv()
+    value = getattr(layer, name).detach()
+    delattr(layer, name)
+    return changed(layer, **{name: value})
+
+
+def half_frozen() -> nn.Module:
+    layer = nn.MultiheadAttention(E, H, add_bias_kv=True)
+    layer.bias_k.requires_grad_(False)
+    return layer
+
+
+def of_linear() -> nn.Module:
+    return changed(pyg.DirGNNConv(gcn()), lin=pyg.Linear(P, Q))
+
+
+LEFT: dict[str, Callable[[], nn.Module]] = {
+    "CGConv: no BasisConv of it is known": lambda: pyg.CGConv(P),
+    "OwnGCN: a subclass of GCNConv may compute something else": lambda: OwnGCN(P, Q),
+    "GraphConv: aggr='max' is not linear, or not a sum or mean": lambda: pyg.GraphConv(P, Q, aggr="max"),
+    "SAGEConv: aggr='lstm' is not linear, or not a sum or mean": lambda: pyg.SAGEConv(P, Q, aggr="lstm"),
+    "SAGEConv: aggr=['mean', 'max'] is not": lambda: pyg.SAGEConv(P, Q, aggr=["mean", "max"]),
+    "SimpleConv: aggr='median' is not": lambda: pyg.SimpleConv("median"),
+    "GCNConv: aggr='mean' over messages": lambda: pyg.GCNConv(P, Q, aggr="mean"),
+    "LEConv: aggr='mean' over messages": lambda: pyg.LEConv(P, Q, aggr="mean"),
+    "SAGEConv: project=True with flow": lambda: pyg.SAGEConv(P, Q, project=True, flow="target_to_source"),
+    "GCNConv: node_dim=0": lambda: pyg.GCNConv(P, Q, node_dim=0),
+    "GCNConv: it has hooks": lambda: hooked(gcn(), "lin"),
+    "GCNConv: its forward() was replaced": lambda: changed(gcn(), forward=lambda x, edge_index: x),
+    "GCNConv: one of its matrices is in a Linear": lambda: changed(gcn(), lin=nn.Linear(P, Q)),
+    "GATConv: it is lazy: call it once before": lambda: pyg.GATConv(-1, Q),
+    "GATConv: dropout=1.0 drops all weights": lambda: pyg.GATConv(P, Q, dropout=1.0),
+    "MultiheadAttention: dropout=1.0 drops": lambda: nn.MultiheadAttention(E, H, dropout=1.0),
+    "GATConv: aggr='max' is not linear": lambda: pyg.GATConv(P, Q, aggr="max"),
+    "FAConv: aggr='mean' over messages": lambda: pyg.FAConv(P, aggr="mean"),
+    "RGATConv: aggr='mean' over messages": lambda: pyg.RGATConv(P, Q, 3, aggr="mean"),
+    "ResGatedGraphConv: its activation has parameters": lambda: pyg.ResGatedGraphConv(P, Q, act=nn.PReLU()),
+    "OwnAttention: a subclass of MultiheadAttention": lambda: OwnAttention(E, H),
+    "MultiheadAttention: it has hooks": lambda: hooked(nn.MultiheadAttention(E, H), "out_proj"),
+    "MultiheadAttention: some of its matrices are frozen": half_frozen,
+    "RGCNConv: aggr='max' is not linear, or not a sum or mean": lambda: pyg.RGCNConv(P, Q, R, aggr="max"),
+    "FastRGCNConv: aggr='max' is not linear": lambda: pyg.FastRGCNConv(P, Q, R, aggr="max"),
+    "OwnRGCN: a subclass of RGCNConv may compute something else": lambda: OwnRGCN(P, Q, R),
+    "HypergraphConv: aggr='mean' over messages": lambda: pyg.HypergraphConv(P, Q, aggr="mean"),
+    "HypergraphConv: aggr='max' is not linear": lambda: pyg.HypergraphConv(P, Q, aggr="max"),
+    "HypergraphConv: it is lazy: call it once before": lambda: pyg.HypergraphConv(-1, Q, use_attention=True),
+    "HypergraphConv: dropout=1.0 drops all": lambda: pyg.HypergraphConv(P, Q, use_attention=True, dropout=1.0),
+    "SignedConv: aggr='max' is not linear": lambda: pyg.SignedConv(P, Q, True, aggr="max"),
+    "SignedConv: aggr='median' is not linear": lambda: pyg.SignedConv(P, Q, False, aggr="median"),
+    "DirGNNConv: its CGConv is left: no BasisConv of it is known": lambda: pyg.DirGNNConv(
+        pyg.CGConv(P), root_weight=False
+    ),
+    "DirGNNConv: its GraphConv is left: aggr='max' is": lambda: pyg.DirGNNConv(pyg.GraphConv(P, Q, aggr="max")),
+    "DirGNNConv: one of its matrices is in a Linear": of_linear,
+    "HANConv: flow='target_to_source' between nodes": lambda: pyg.HANConv(P, 8, METADATA, flow="target_to_source"),
+    "HANConv: dropout=1.0 drops all weights": lambda: pyg.HANConv(P, 8, METADATA, dropout=1.0),
+    "HGTConv: flow='target_to_source' between nodes": lambda: pyg.HGTConv(P, 8, METADATA, flow="target_to_source"),
+    "OwnConv2d: a subclass of Conv2d may compute something else": lambda: OwnConv2d(P, Q, 3),
+    "LazyConv2d: it is lazy: call it once before": lambda: nn.LazyConv2d(Q, 3),
+    "LazyConvTranspose1d: it is lazy": lambda: nn.LazyConvTranspose1d(Q, 3),
+    "ParametrizedConv2d: its parameters are computed from others": lambda: weight_norm(conv()),
+    "ParametrizedConv2d: its parameters are computed": lambda: spectral_norm(conv()),
+    "Conv2d: it has hooks, which see": weight_normalised,
+    "Conv2d: it has hooks": lambda: hooked(conv()),
+    "Conv2d: it has hooks, ": hooked_parameter,
+    "Conv2d: its forward() was replaced": lambda: changed(conv(), forward=lambda x: x),
+    "Conv2d: its _conv_forward() was replaced": lambda: changed(conv(), _conv_forward=lambda x, weight, bias: x),
+    "Conv2d: its padding was changed after it was made": lambda: changed(
+        nn.Conv2d(P, Q, 3, padding=1, padding_mode="circular"), padding=(2, 2)
+    ),
+    "Conv2d: its weight or bias is not a parameter of it": lambda: bare("weight"),
+    "Conv2d: its weight or bias is not a parameter": lambda: bare("bias"),
+    "Conv2d: its weights are complex": lambda: nn.Conv2d(P, Q, 3, dtype=torch.complex64),
+    "AvgPool2d: divisor_override=0": lambda: nn.AvgPool2d(2, divisor_override=0),
+}
+
+
+@pytest.mark.parametrize("reason", LEFT)
+def test_left_with_a_reason(reason: str) -> None:
+    """Alone it is the very layer that was given; in a model, a copy. Layers inside of it are converted."""
+    layer, left = LEFT[reason](), {}
+    ours = convert(layer, left)
+    assert left[""].startswith(reason)
+    inside = [
+        part for name, part in layer.named_modules() if name and name not in left and "conv" in name.split(".")[0]
+    ]
+    assert (ours is layer) != any(isinstance(part, pyg.MessagePassing) for part in inside)
+    model, again = nn.Sequential(layer, nn.ReLU()), {}
+    copied = convert(model, again)[0]
+    assert again == {f"0.{name}".rstrip("."): told for name, told in left.items()}
+    assert type(copied) is type(layer)
+    assert copied is not layer
+
+
+def test_layers_inside_one_that_is_left_are_converted() -> None:
+    layer = of_linear().double()
+    assert left_of(layer).keys() == {""}
+    with pytest.warns(UserWarning, match="left 1 of 3 layers"):
+        ours = convert(layer)
+    assert type(ours) is pyg.DirGNNConv
+    assert isinstance(ours.conv_in, BasisConv)
+    edge_index, _ = graph()
+    agree(Case(ours, layer, [features(N, P)], lambda f, x: f(x, edge_index)))
+
+
+def tied(first: nn.Module, second: nn.Module, part: str, name: str = "weight", other: str = "") -> nn.ModuleList:
+    setattr(second.get_submodule(other or part), name, getattr(first.get_submodule(part), name))
+    return nn.ModuleList([first, second])
+
+
+def directed() -> nn.Module:
+    layer = pyg.DirGNNConv(gcn())
+    layer.conv_in.lin.weight = layer.conv_out.lin.weight
+    return layer
+
+
+TIED: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "GCNConv": (lambda: tied(gcn(), gcn(), "lin").append(gcn()), ["0", "1"]),
+    "attention": (
+        lambda: tied(nn.MultiheadAttention(E, H), nn.MultiheadAttention(E, H), "", "in_proj_weight"),
+        ["0", "1"],
+    ),
+    "directed": (directed, ["", "conv_in", "conv_out"]),
+    "convolutions": (lambda: tied(conv(), nn.ConvTranspose2d(Q, P, 3), "").append(conv()), ["0", "1"]),
+    "a Linear": (lambda: tied(nn.Conv1d(P, Q, 1), nn.Linear(P, Q), "", "bias"), ["0"]),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_tied_parameters_are_left(name: str) -> None:
+    make, places = TIED[name]
+    model = make()
+    shared = "it shares a parameter with another layer"
+    assert left_of(model) == {at: f"{type(model.get_submodule(at)).__name__}: {shared}" for at in places}
+
+
+def test_the_warning_names_what_is_left() -> None:
+    model = pyg.Sequential("x, e", [(pyg.GCNConv(P, P), "x, e -> x"), nn.ReLU(), (pyg.CGConv(P), "x, e -> x")])
+    with pytest.warns(UserWarning, match=r"left 1 of 2 layers as they were\n  module_2: CGConv: no BasisConv"):
+        ours = convert(model)
+    assert type(ours.module_2) is pyg.CGConv
+    assert ours.module_2 is not model.module_2
+    with pytest.warns(UserWarning, match="the layer: CGConv"):
+        assert convert(model.module_2) is model.module_2
+    with pytest.warns(UserWarning, match=r"left 1 of 2 layers as they were\n  1: OwnConv2d: a subclass of Conv2d"):
+        ours = convert(nn.Sequential(conv(), OwnConv2d(Q, Q, 3), nn.BatchNorm2d(Q)))
+    assert isinstance(ours[0], GridConv)
+
+
+def test_nothing_is_said_of_other_modules() -> None:
+    assert left_of(nn.Sequential(nn.Linear(P, Q), nn.ReLU(), nn.LayerNorm(Q))) == {}
+    others = nn.Linear(3, 3), nn.MaxPool2d(2), nn.Fold(4, 2), nn.LPPool2d(2, 2), nn.AdaptiveAvgPool1d(1)
+    assert left_of(nn.Sequential(*others)) == {}
+
+
+def test_a_left_layer_with_a_computed_weight_still_learns() -> None:
+    model = nn.Sequential(weight_normalised(), nn.ReLU(), nn.Conv2d(Q, P, 1))
+    ours = convert(model, {})
+    x = torch.randn(2, P, 6, 7)
+    torch.testing.assert_close(ours(x), model(x))
+    ours(x).sum().backward()
+    assert ours[0].weight_g.grad is not None
+    assert model[0].weight_g.grad is None
+
+
+def test_parts_that_are_frozen() -> None:
+    """One parameter cannot be frozen in part: it is two, or the layer is left."""
+    reference = made("GraphConv")
+    reference.lin_rel.requires_grad_(False)
+    assert sorted(p.requires_grad for p in convert(reference).parameters()) == [False, False, True]
+    mixed = made("TAGConv")
+    mixed.lins[0].requires_grad_(False)
+    assert left_of(mixed) == {"": "TAGConv: some of its matrices are frozen and some are not"}

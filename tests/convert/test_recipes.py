@@ -1,0 +1,122 @@
+"""Every recipe under all options that stand with it: what it makes is the same function, and keeps the same state."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+from pyg_basisconv import BasisConv, GridConv, convert
+from pyg_basisconv.convert.registry import convertible
+from pyg_basisconv.verify import cases, drawn, forget, made
+from pyg_basisconv.verify.recipes import attends, is_grid
+from tests.convert.conversion import (
+    FIRST,
+    SWEEP,
+    agree,
+    evaluated,
+    example,
+    float32,
+    like,
+    over,
+    runner,
+    same_state,
+    through_a_file,
+)
+
+STRUCTURES = over(lambda kind, sweep: [sweep[0], sweep[-1]] if is_grid(kind) else sweep)
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks"),
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), SWEEP)
+def test_options(kind: str, options: dict) -> None:
+    """What `convert` makes, in both precisions, and the drop-in, which is evaluated by the recipe too."""
+    new = None
+    for case in cases(kind, options):
+        forget(case.reference)
+        if new is None or new[0] is not case.reference:
+            new = case.reference, like(case.reference)
+        natively = getattr(case.ours, "order", "auto") == "native"  # of `convert` alone
+        agree(case, 1e-10, *([] if natively else new[1:]))
+        assert natively or evaluated(new[1])
+        if kind != "MultiheadAttention":
+            agree(float32(case), 2e-4 if attends(case.ours) else 1e-5)
+
+
+@pytest.mark.parametrize(("kind", "options"), STRUCTURES)
+def test_state(kind: str, options: dict) -> None:
+    """The original and torch's generator stay; modes, copies, files and checkpoints of either carry over."""
+    case = example(kind, options)
+    reference, run = case.reference, runner(case)
+    before, generator = copy.deepcopy(reference.state_dict()), torch.get_rng_state()
+    ours = convert(reference.eval())
+    assert torch.equal(generator, torch.get_rng_state())
+    assert any(isinstance(part, BasisConv | GridConv) for part in ours.modules())
+    assert not any(map(convertible, ours.modules()))
+    assert not any(part.training for part in ours.modules())
+    assert list(ours.state_dict()) == [name for name, _ in ours.named_parameters(remove_duplicate=False)]
+    expected = run(ours)
+    other, from_original = (convert(drawn(copy.deepcopy(reference))) for _ in range(2))
+    other.load_state_dict(through_a_file(ours.state_dict()))
+    saved = through_a_file(reference.state_dict())
+    for same in (from_original, copy.deepcopy(other), pickle.loads(pickle.dumps(other))):
+        same.load_state_dict(saved)
+        same_state(same, ours)
+    for same in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), other, from_original, convert(ours)):
+        torch.testing.assert_close(run(same), expected, rtol=0, atol=0)
+    assert repr(convert(ours)) == repr(ours)
+    parameters = {name: p.detach().clone() for name, p in ours.named_parameters()}
+    ours.reset_parameters()
+    assert run(ours).isfinite().all()
+    for name, parameter in ours.named_parameters():
+        assert name == "l2" or not torch.equal(parameter, parameters[name])  # which PyG leaves as it is
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.zero_()
+    same_state(reference, before)
+
+
+@pytest.mark.parametrize(("kind", "options"), STRUCTURES)
+def test_frozen_parameters(kind: str, options: dict) -> None:
+    reference = made(kind, options).requires_grad_(False)
+    assert not any(p.requires_grad for p in convert(reference).parameters())
+    for name, parameter in reference.named_parameters():
+        parameter.requires_grad_(True)
+        left: dict[str, str] = {}
+        ours = convert(reference, left)
+        free = sum(p.numel() for p in ours.parameters() if p.requires_grad)
+        assert free == parameter.numel() or "frozen" in left[""], name
+        parameter.requires_grad_(False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("kind", "options"), FIRST)
+def test_dtype(kind: str, options: dict, dtype: torch.dtype) -> None:
+    case = example(kind, options)
+    ours = convert(case.reference.to(dtype))
+    assert {p.dtype for p in ours.parameters()} <= {dtype}
+    assert {p.device.type for p in convert(made(kind, options).to("meta")).parameters()} <= {"meta"}
+    if kind == "AvgPool3d" and dtype.itemsize == 2:
+        return  # torch has none on a processor
+    leaves = [leaf.to(dtype) for leaf in case.leaves]
+    y = case.call(ours, *leaves)
+    assert y.dtype == dtype
+    if is_grid(kind):
+        expected = case.call(case.reference, *leaves).detach()
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(y.double(), expected.double(), rtol=0, atol=4 * torch.finfo(dtype).eps * scale)
+
+
+@pytest.mark.parametrize(("kind", "options"), FIRST)
+def test_autocast(kind: str, options: dict) -> None:
+    case, results = float32(example(kind, options)), []
+    for f in (case.ours, case.reference):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = case.call(f, *[leaf.requires_grad_() for leaf in case.leaves])
+        y.float().sum().backward()
+        results.append(y.detach().float())
+    ours, theirs = results
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02 * float(theirs.abs().max()))
