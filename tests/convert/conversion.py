@@ -26,6 +26,7 @@ ATTENDING = ["GATConv", "GATv2Conv", "TransformerConv", "FAConv", "SuperGATConv"
 ATTENDING += ["ResGatedGraphConv"]
 LINEAR = ["GCNConv", "ChebConv", "TAGConv", "SGConv", "SSGConv", "MixHopConv", "LGConv", "SimpleConv", "GraphConv"]
 LINEAR += ["SAGEConv", "ClusterGCNConv", "LEConv"]
+KNOWLEDGE = ["RGCNConv", "FastRGCNConv", "HypergraphConv", "SignedConv", "DirGNNConv", "HANConv", "HGTConv"]
 
 
 def over(some: Callable[[str, list[dict]], Sequence[dict]]) -> list[Any]:

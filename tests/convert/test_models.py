@@ -246,7 +246,7 @@ def test_same_training_curve(name: str) -> None:
             optimizer.step()
             curve.append(loss.item())
         curves.append(curve)
-    torch.testing.assert_close(*curves, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(*curves, rtol=1e-9 if "GAT" in name else 1e-10, atol=1e-10 if name in OF_IMAGES else 0)
     assert curves[0][-1] < curves[0][0]
 
 
@@ -269,7 +269,7 @@ def test_other_modules_stay_as_they_are() -> None:
     assert kinds[6:] == [nn.AdaptiveAvgPool2d, nn.Flatten, nn.Linear]
 
 
-@pytest.mark.parametrize("name", ["U-Net", "GCN", "GAT", "patches by Unfold"])
+@pytest.mark.parametrize("name", ["ResNet", "U-Net", "GCN", "GAT", "patches by Unfold"])
 def test_checkpoints_and_copies(name: str) -> None:
     (reference, leaves, call), (other, *_) = model_of(name, False), model_of(name, False)
     saved, ours = through_a_file(reference.state_dict()), convert(other)

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor
-from torch_geometric import seed_everything
+from torch_geometric import EdgeIndex, seed_everything
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import to_torch_csr_tensor
 
@@ -24,12 +24,11 @@ from pyg_basisconv.verify.recipes import (
     typed_edges,
     typed_graph,
 )
-from tests.convert.conversion import FIRST, OPTIONS, agree
+from tests.convert.conversion import FIRST, KNOWLEDGE, OPTIONS, agree, example, runner
 
 RELATIONAL = ["RGCNConv", "FastRGCNConv"]
 TYPED = ["HANConv", "HGTConv"]
 METADATA = (list(WIDTHS), KINDS)
-KNOWLEDGE = ("RGCNConv", "FastRGCNConv", "HypergraphConv", "SignedConv", "DirGNNConv", "HANConv", "HGTConv")
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +167,31 @@ def test_types_in_the_values_of_a_sparse_matrix() -> None:
         for layer in RELATIONAL:
             reference = made(layer)
             agree(Case(convert(reference), reference, [x], lambda f, x: f(x, adj_t)))
+
+
+@pytest.mark.parametrize("kind", [*RELATIONAL, "DirGNNConv"])
+def test_edge_index_class(kind: str) -> None:
+    edge_index, types = typed_graph()
+    edges = EdgeIndex(edge_index, sparse_size=(N, N))
+    reference = made(kind, OPTIONS[kind][0])
+    given = (types,) if kind in RELATIONAL else ()
+    agree(Case(convert(reference), reference, [features(N, P)], lambda f, x: f(x, edges, *given)))
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_lazy_layers_stay_lazy(kind: str) -> None:
+    x, edges = {k: torch.randn(COUNTS[k], WIDTHS[k]) for k in COUNTS}, typed_edges()
+    lazy = getattr(pyg, kind)(-1, 8, METADATA, heads=2)
+    assert flat(convert(lazy)(x, edges)).shape == flat(lazy(x, edges)).shape
+    torch.testing.assert_close(convert(lazy)(x, edges), lazy(x, edges))  # now it is not
+
+
+@pytest.mark.parametrize(("kind", "options"), [("HANConv", {}), ("HypergraphConv", {"use_attention": True})], ids=str)
+def test_dropout_is_for_training(kind: str, options: dict) -> None:
+    case = example(kind, {"heads": 2, "dropout": 0.6} | options)
+    ours, run = case.ours, runner(case)
+    assert not torch.equal(run(ours), run(ours))
+    torch.testing.assert_close(run(ours.eval()), run(case.reference.eval()))
 
 
 @pytest.mark.parametrize("first", [True, False])
