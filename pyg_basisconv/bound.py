@@ -84,17 +84,21 @@ class BoundBasis:
     written_out = False  # True where it holds its edges
     lists: Sequence[List] = ()  # its entries in numpy, where it is fixed and these are at hand
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
-    _held: dict[Hashable, Any]  # see `keep`
     origin: tuple[Any, Graph] | None = None  # the basis that it is, and the graph it was bound to, where it was made so
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
         self = super().__new__(cls)
-        self.serial, self._held = serial_number(self), {}
+        self.serial = serial_number(self)
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a number of its own, and finds anew what follows from the rest.
-        return {name: v for name, v in underived(self).items() if name not in ("serial", "origin", "_held")}
+        return {name: v for name, v in underived(self).items() if name not in ("serial", "origin")}
+
+    @cached_property
+    def _held(self) -> dict[Hashable, Any]:
+        """What follows from the rest, see `keep`."""
+        return {}
 
     def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
         """What `build()` gives; made once, unless a gradient passes through the matrices."""

@@ -11,7 +11,7 @@ from ..errors import check_choice, reject
 from ..kernels import a_first, matmuls, summed, theta_first
 from ..kernels.contract import Rows
 from ..printing import arguments
-from .base import Blocks, Members, Step, Theta, glorot, own, project
+from .base import Blocks, Members, Step, Theta, glorot, project
 
 
 class Full(Theta):
@@ -48,15 +48,21 @@ class Full(Theta):
         return Blocks(self.weight.unsqueeze(1))
 
     def kernel(self, width: int) -> Tensor:
-        return own(self, "weight").permute(2, 1, 0)  # type: ignore[no-any-return]
+        return _weight(self).permute(2, 1, 0)
+
+
+def _weight(theta: Theta) -> Tensor:
+    """The same as `own(theta, "weight")`, in this file: a warm call is to be found in few of them."""
+    weight = theta._parameters.get("weight")
+    return theta.weight if weight is None else weight
 
 
 def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, own(theta, "weight"), bias, A)
+    return a_first(x, _weight(theta), bias, A)
 
 
 def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, own(theta, "weight"), bias, A)
+    return theta_first(x, _weight(theta), bias, A)
 
 
 _STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
