@@ -56,10 +56,11 @@ def conv(basis: bases.Basis, kind: theta.Theta | None = None, P: int = 3, Q: int
 RELATIONS = bases.Relations(3, "mean", inverse=True, self_loop=True)
 KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     # of the call: w: edge_weight, t: edge_type, b: batch, a: edge_attr
-    "Adjacency": (lambda: conv(bases.Adjacency("mean")), "w"),
     "Adjacency(loops)": (lambda: conv(bases.Adjacency("mean", True)), "w"),
-    "Adjacency(loops,add)": (lambda: conv(bases.Adjacency("rw", 2.0, "add")), "w"),
-    "Adjacency(loops,replace)": (lambda: conv(bases.Adjacency("mean", 2.0, "replace", diagonal=0.5)), ""),
+    "Adjacency(loops,add)+(loops,replace)": (
+        lambda: conv(bases.Adjacency("rw", 2.0, "add") + bases.Adjacency("mean", 2.0, "replace", diagonal=0.5)),
+        "w",
+    ),
     "Degree+Laplacian.T": (lambda: conv(bases.Degree() + bases.Laplacian("rw").T), "w"),
     "Chebyshev": (lambda: conv(bases.Chebyshev(3)), "w"),
     "Diffusion@Mix": (lambda: conv((bases.Diffusion(2) @ bases.Mix([[1.0, 0.0, 2.0]], bases.Powers(3))).T), ""),
@@ -68,8 +69,10 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Relations": (lambda: conv(RELATIONS, theta.Separable(2)), "t"),
     "Relations(sym)": (lambda: conv(bases.Relations(3, "sym")), "wt"),
     "Walks": (lambda: conv(bases.Walks(["0.1", "^2.(0|1)"], norm="sym")), "t"),
-    "Shifts+Adjacency": (lambda: conv(bases.Shifts(None, [-1, 0, 2]) + bases.Adjacency()), ""),
-    "Complete+Causal": (lambda: conv(bases.Complete() + bases.Causal()), ""),
+    "Shifts+Adjacency+Complete+Causal": (
+        lambda: conv(bases.Shifts(None, [-1, 0, 2]) + bases.Adjacency() + bases.Complete() + bases.Causal()),
+        "",
+    ),
     "Complete(batch)": (lambda: conv(bases.Complete()), "b"),
     "Attention(graph)": (lambda: conv(gat(), theta.Heads()), ""),
     "Attention(edges)": (
@@ -88,11 +91,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "",
     ),
     "GCN": (lambda: Model(conv(bases.Adjacency("sym", True)), conv(bases.Adjacency("sym", True), P=4)), "w"),
-    "GAT": (lambda: Model(conv(gat(), theta.Heads()), conv(gat(1), P=4)), ""),
-    "RGCN": (lambda: Model(conv(RELATIONS), conv(RELATIONS, P=4)), "t"),
     "GATConv converted": (lambda: Named(pyg.GATConv(3, 4, 2)), ""),  # takes loops away: how many, no symbol says
-    "GATv2Conv converted": (lambda: Named(pyg.GATv2Conv(3, 4, 2)), ""),
-    "ChebNet": (lambda: Model(conv(bases.Chebyshev(3)), conv(bases.Chebyshev(2), P=4)), ""),
 }
 ONNX = ("Edges", "Attention(graph)", "Attention(dense)", "GCN")
 

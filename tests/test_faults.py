@@ -329,7 +329,7 @@ def test_converted_attention_compiles_whole(kind: str) -> None:
     "kind",
     [
         *("multihead, keys are values", "HypergraphConv, node", "RGATConv, weights", "GATConv, weights"),
-        *("TransformerConv, weights", "ResGatedGraphConv, edges"),
+        *("TransformerConv, weights", "FAConv, weights", "ResGatedGraphConv, edges"),
     ],
 )
 def test_converted_attention_compiles_under_autocast(kind: str) -> None:
