@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -221,7 +220,7 @@ class IdentityCache:
         A storage that has died keeps its address until its weak references go.
         """
         entries = self._entries
-        for key in list(islice(entries, _LOOKS)):
+        for key in list(entries)[:_LOOKS]:  # at once: other threads may add to them
             entry = entries.pop(key, None)
             if entry is not None and not entry.witness.expired:
                 entries[key] = entry

@@ -4,7 +4,6 @@ What a layer keeps, and how it knows a call again, is here; the programs themsel
 """
 
 from collections.abc import Callable, Hashable
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -120,7 +119,7 @@ class Programs:
         if seen.compares and not seen.agrees(_parts(call)):  # a change of integers changes the key
             return
         kept = self._kept
-        for some in list(islice(kept, _LOOKS)):  # of those that were looked at longest ago
+        for some in list(kept)[:_LOOKS]:  # those that were looked at longest ago; other threads may add to them
             one = kept.pop(some, None)
             if one is not None and not one.witness.expired:
                 kept[some] = one

@@ -92,7 +92,7 @@ def test_figures_are_saved_without_a_window_and_without_pyplot(tmp_path, monkeyp
 
 def test_what_is_wrong_is_said():
     bound = bases.Powers(3).bind(RING, size=4)
-    with pytest.raises(ValueError, match="members: expected an integer from 0 on, got 3"):
+    with pytest.raises(ValueError, match="members: expected an integer from 0 to 2, got 3"):
         plot.spy(bound, members=[3])
     with pytest.raises(ValueError, match="members: expected at least one"):
         plot.spy(bound, members=[])

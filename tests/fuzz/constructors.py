@@ -342,14 +342,13 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
             "mask": (lambda v: isinstance(v, str) or False, ["mask"]),
         },
     ),
-    "Translation": (testing.Translation, {"shifts": (open_, [1, (1, 2)]), "grid": (optional(open_), [None])}),
+    "Translation": (testing.Translation, {"shifts": (open_, [1, (1, 2)])}),
     "Symmetry": (
         testing.Symmetry,
         {
             "group": (lambda v: v in ("p4", "p4m") if isinstance(v, str) else isinstance(v, bases.FiniteGroup), ["p4"]),
             "element": (lambda v: None if isinstance(v, np.integer) else type(v) is int and 0 <= v < 4, [0, 3]),
             "lifted": (flag, [True, False]),
-            "grid": (optional(open_), [None, (2, 2)]),
         },
     ),
     "Permutation": (testing.Permutation, {"order": (open_, [[1, 0], (0,)]), "targets": (optional(open_), [None])}),
