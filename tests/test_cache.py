@@ -18,6 +18,13 @@ from tests.oracle import Graph
 CACHES = {name: value for name, value in vars(reading).items() if isinstance(value, IdentityCache)}
 
 
+@pytest.fixture(autouse=True)
+def _nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other tests keep alive is looked at in turn, and meanwhile takes the place of what has died."""
+    for cache in CACHES.values():
+        monkeypatch.setattr(cache, "_entries", {})
+
+
 def random_edges(seed: int, M: int = 8, E: int = 20) -> Tensor:
     return torch.randint(M, (2, E), generator=torch.Generator().manual_seed(seed))
 
@@ -147,10 +154,8 @@ def _length() -> int:
 
 
 @pytest.mark.parametrize("learnt", [False, True], ids=["fixed", "learnt weights"])
-def test_entries_die_with_their_tensors(learnt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_die_with_their_tensors(learnt: bool) -> None:
     assert CACHES
-    for cache in CACHES.values():  # what lives longer is looked at in turn, and takes the place of what has died
-        monkeypatch.setattr(cache, "_entries", {})
     conv = layer(cached=True)
     most = 0
     start = _length()
