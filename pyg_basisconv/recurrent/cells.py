@@ -254,12 +254,14 @@ class BasisGRUCell(BasisCell):
 
     def step(self, gates: Tensor, h: Tensor, **structure: Any) -> Tensor:
         of_h, axis, H = self.hidden(h, **structure), self.channels(gates), self.hidden_channels
-        of_n = gates.narrow(axis, 2 * H, H)
-        r, z = (gates.narrow(axis, 0, 2 * H) + of_h.narrow(axis, 0, 2 * H)).sigmoid().chunk(2, axis)
+        of_rz, of_n = gates.split([2 * H, H], axis)
         if self.reset == "before":
-            n = (of_n + self.candidate(r * h, **structure)).tanh()
+            r, z = (of_rz + of_h).sigmoid_().chunk(2, axis)
+            n = (of_n + self.candidate(r * h, **structure)).tanh_()
         else:
-            n = (of_n + r * of_h.narrow(axis, 2 * H, H)).tanh()
+            h_rz, h_n = of_h.split([2 * H, H], axis)
+            r, z = (of_rz + h_rz).sigmoid_().chunk(2, axis)
+            n = (of_n + r * h_n).tanh_()
         return torch.lerp(n.to(h.dtype), h, z.to(h.dtype))  # under autocast the state stays as wide as it was
 
     def extra_repr(self) -> str:
