@@ -15,7 +15,7 @@ _KNOWN = {
     name: getattr(module, name)
     for module, names in ((bases, bases.__all__), (theta, theta.__all__), (mechanisms, mechanisms.__all__))
     for name in names
-    if isinstance(getattr(module, name), type) and issubclass(getattr(module, name), nn.Module)
+    if not isinstance(getattr(module, name), type) or issubclass(getattr(module, name), nn.Module)
 } | {name: getattr(nn, name) for name in _ACTIVATIONS}
 _SHOWN = 200  # letters of a text in a message
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
@@ -24,7 +24,7 @@ _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.MatMult: operato
 def read(text: str) -> Any:
     """The basis, or the parameter, that an expression describes, in the words of Python, such as it prints itself.
 
-    It is not run: its names are classes of this package and activations of torch, their arguments numbers, strings,
+    It is not run: its names are those of this package and activations of torch, their arguments numbers, strings,
     lists and such expressions; there are `a + b`, `a - b`, `a @ b`, `2.5 * a`, `a.T`, and `a.then(f)` of a mechanism.
 
     Args:

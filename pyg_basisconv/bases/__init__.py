@@ -13,6 +13,7 @@ from .masks import Bags, Causal, Complete
 from .mix import Mix
 from .polynomial import Chebyshev, Diffusion, Powers
 from .product import Product
+from .published import GAT, GCN, GATv2
 from .relations import Relations
 from .shifts import Shifts
 from .transpose import Transpose
@@ -22,6 +23,8 @@ from .wavelets import Wavelets
 from .window import Window
 
 __all__ = [
+    "GAT",
+    "GCN",
     "Adjacency",
     "Attention",
     "Bags",
@@ -39,6 +42,7 @@ __all__ = [
     "EdgeList",
     "Edges",
     "FiniteGroup",
+    "GATv2",
     "Group",
     "Identity",
     "Laplacian",
