@@ -2,5 +2,7 @@
 
 from importlib.util import find_spec
 
+import pyg_basisconv  # noqa: F401 - whole, before pytest imports a file of it by itself
+
 GRAPHGYM = find_spec("yacs") and (find_spec("lightning") or find_spec("pytorch_lightning"))
 collect_ignore = [] if GRAPHGYM else ["pyg_basisconv/graphgym.py"]
