@@ -104,6 +104,22 @@ def test_costs_grow_with_what_they_count() -> None:
     assert plan(problem(itemsize=2))["a_first"].bytes < plan(problem(itemsize=4))["a_first"].bytes
 
 
+def test_expansions_are_held_twice_where_x_learns() -> None:
+    p = problem(**SMALL)
+    least, more = (plan(problem(**SMALL, grad_x=learns), "a_first")["a_first"].memory for learns in (False, True))
+    assert more - least == p.K * p.M * p.P * p.itemsize
+
+
+def test_a_part_with_a_kernel_of_its_own_is_offered_to_the_sum() -> None:
+    of_content, fixed = bases.Attention(2, Dot(8)), bases.Shifts(None, [-1, 1])
+    words = torch.randn(2, 10, 16)
+    for basis, order in ((of_content + fixed, "native"), (fixed + fixed, "a_first")):
+        layer = BasisConv(16, 16, basis, theta.LowRank(8), order=order)
+        assert layer.plan(words).order == order
+    with pytest.raises(ValueError, match=r"^order: 'native' was asked for"):
+        BasisConv(16, 16, bases.Powers(2) + bases.Identity(), order="native")(words[0], torch.zeros(2, 1).long())
+
+
 @pytest.mark.parametrize("sizes", [{"M": 0, "N": 0}, {"B": 0}, {"N": 0}, {"P": 1, "Q": 1}, {"K": 1}])
 def test_no_size_is_too_small(sizes: dict[str, int]) -> None:
     assert str(plan(problem(**sizes, expand=Work(), gather=Work())))
