@@ -38,7 +38,12 @@ Matrices = Callable[[Graph], Tensor]
 
 
 def close(actual: Tensor, expected: Tensor, tolerance: float = 1e-10, what: str = "") -> None:
-    expected = expected.to(actual.dtype)
+    """The same numbers, whatever the dtype of those that are expected."""
+    same(actual, expected.to(actual.dtype), tolerance, what)
+
+
+def same(actual: Tensor, expected: Tensor, tolerance: float = 1e-10, what: str = "") -> None:
+    """The same numbers, in the same dtype."""
     if not near(actual, expected, tolerance):
         assert_close(actual, expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}" if what else m)
 

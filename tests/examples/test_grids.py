@@ -13,14 +13,6 @@ from examples import grids
 from pyg_basisconv.testing import Identity, Symmetry, assert_equivariant
 
 
-@pytest.fixture(autouse=True)
-def threads():
-    """The command sets how many torch takes."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def few(monkeypatch):
     """A tenth of the images."""

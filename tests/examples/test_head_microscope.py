@@ -13,14 +13,6 @@ from examples import head_microscope as microscope, shift_heads
 from pyg_basisconv import bases, explain_head
 
 
-@pytest.fixture(autouse=True)
-def threads():
-    """The command sets how many torch takes."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def short(monkeypatch):
     """A hundredth of the text."""

@@ -32,14 +32,6 @@ SYM = bases.Adjacency("sym")
 LAZY = bases.Mix([0.5, 0.5], bases.Identity() + SYM)
 
 
-@pytest.fixture(autouse=True)
-def threads():
-    """The command sets how many torch takes."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def few(monkeypatch):
     """A tenth of the digits."""

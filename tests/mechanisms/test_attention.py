@@ -19,7 +19,7 @@ from torch_geometric.nn import AGNNConv, FAConv, FeaStConv, GATConv, GATv2Conv, 
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
 from tests import contract, oracle as matrices
-from tests.contract import near
+from tests.contract import same as close, take
 from tests.mechanisms import oracle
 from tests.mechanisms.cases import (
     CASES,
@@ -49,17 +49,6 @@ from tests.mechanisms.oracle import Mechanism, everywhere
 PATHS = ("auto", "a_first", "theta_first", "native", "phi", "message", "message/a_first")
 REFUSED = ("native", "phi")  # the orders that some attentions cannot take
 Make = Callable[[Case], tuple[BasisConv, Mechanism]]
-
-
-def close(actual: Tensor, reference: Tensor, tolerance: float = 1e-10, what: str = "") -> None:
-    if not near(actual, reference, tolerance):
-        assert_close(actual, reference, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}")
-
-
-def take(conv: BasisConv, path: str) -> BasisConv:
-    conv.fuse = not path.startswith("message")
-    conv.order = path.removeprefix("message/") if "/" in path else "auto" if path == "message" else path
-    return conv
 
 
 def attempt(conv: BasisConv, made: Inputs, path: str) -> Tensor | None:

@@ -23,22 +23,11 @@ from tests import oracle
 from tests.bases.grids import oracle as grids
 from tests.bases.grids.cases import DOUBLE, SHARES, SWEEP, Config, call_torch, draw
 from tests.bases.grids.oracle import Position, image, rows
-from tests.contract import near
+from tests.contract import same as close, take
 
 ORDERS = ("auto", "native", "phi", "theta_first", "a_first")
 PATHS = (*ORDERS, "message", "message/a_first")
 EDGE_PATHS = ("phi", "theta_first", "a_first")
-
-
-def close(actual: Tensor, reference: Tensor, tolerance: float = 1e-10, what: str = "") -> None:
-    if not near(actual, reference, tolerance):
-        assert_close(actual, reference, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}")
-
-
-def take(conv: BasisConv, path: str) -> BasisConv:
-    conv.fuse = not path.startswith("message")
-    conv.order = path.removeprefix("message/") if "/" in path else "auto" if path == "message" else path
-    return conv
 
 
 def fill(conv: BasisConv) -> BasisConv:
