@@ -1,8 +1,10 @@
 """What every basis promises, as checks that raise. `test_contract` runs them; `test_bites` shows that they can fail."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.autograd import grad
@@ -53,6 +55,19 @@ def near(actual: Tensor, expected: Tensor, tolerance: float) -> bool:
     plain = actual.layout == expected.layout == torch.strided and actual.device == expected.device
     same = plain and actual.shape == expected.shape and actual.dtype == expected.dtype
     return same and torch.allclose(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def refused(argument: str, call: Callable[[], Any], longest: int = 400) -> None:
+    """A call is refused in few words: the argument, or how it begins before `_`, what was expected, what came."""
+    with pytest.raises(ValueError, match=rf"(?s)^{argument}.*: ") as caught:
+        call()
+    message = str(caught.value)
+    assert re.match(r"^[\w.\[\]]+: ", message), "begins with the argument"
+    assert len(message) < longest
+    if not argument.startswith("order") or "expected" in message:
+        assert re.search(r": expected .*, got .*; .+", message, re.DOTALL), "says what was expected, came, and the fix"
+    if argument and not argument.endswith("_"):
+        assert re.match(rf"^{argument}(\[\d\])?: ", message)
 
 
 def tensors(g: Graph, dtype: torch.dtype = DOUBLE, device: str = "cpu") -> dict[str, Any]:
