@@ -1,7 +1,7 @@
 """Results kept for as long as the tensors they came from live and stay as they were."""
 
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -80,6 +80,42 @@ def underived(thing: object) -> dict[str, Any]:
     cls = type(thing)
     own = vars(thing).copy()  # which other threads may add to
     return {name: v for name, v in own.items() if not isinstance(getattr(cls, name, None), functools.cached_property)}
+
+
+class View:
+    """A view of a parameter that is kept while no gradients are recorded, and made again where its memory is another's.
+
+    What the memory holds may change; nothing refers to the parameter itself. What is no view is made each time.
+
+    Args:
+        parameters: where the parameter is found.
+        name: of the parameter.
+        make: makes it of the parameter that there is now.
+
+    >>> parameters = {"weight": torch.ones(2, 3)}
+    >>> turned = View(parameters, "weight", lambda: parameters["weight"].t())
+    >>> with torch.no_grad():
+    ...     turned().shape, turned() is turned()
+    (torch.Size([3, 2]), True)
+    """
+
+    __slots__ = ("_kept", "_make", "_name", "_parameters")
+
+    def __init__(self, parameters: Mapping[str, Any], name: str, make: Callable[[], Tensor]) -> None:
+        self._parameters, self._name, self._make = parameters, name, make
+        self._kept: tuple[Tensor, Hashable] | None = None
+
+    def __call__(self) -> Tensor:
+        t = self._parameters.get(self._name)
+        if t is None or torch.is_grad_enabled():
+            return self._make()
+        here = t.data_ptr(), t.shape, t.stride(), t.dtype
+        kept = self._kept
+        if kept is not None and kept[1] == here:
+            return kept[0]
+        view = self._make().detach()
+        self._kept = (view, here) if view.data_ptr() == here[0] else None
+        return view
 
 
 class Witness:

@@ -3,7 +3,6 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Native, Work
 from ..bound import members
-from ..cache import cached_property, kept
+from ..cache import View, cached_property, kept
 from ..content import Inputs
 from ..errors import reject
 from ..kernels.grids import (
@@ -349,7 +348,9 @@ class BoundGrid(OnImages):
             numbers += self.N * (g * q + blocks.then.shape[1])
         direct = self.norm is None and blocks.then is None and window.place is None and not window.transposed
         if direct:
-            return self.on_images(convolution(window.frame, g, p, partial(theta.kernel, width)), operations, numbers)
+            shape = (-1, p, *window.frame.kernel)
+            kernel = View(theta._parameters, "weight", lambda: theta.kernel(width).reshape(shape))
+            return self.on_images(convolution(window.frame, g, kernel), operations, numbers)
         return self.on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
             operations,

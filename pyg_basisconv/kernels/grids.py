@@ -96,22 +96,19 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, group
     return evaluate(x, weight, bias, frame.step, 0, frame.dilation, groups)
 
 
-def convolution(
-    frame: Frame, groups: int, width: int, kernel: Callable[[], Tensor]
-) -> Callable[[Tensor, Tensor | None], Tensor]:
+def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
     """`convolve` as a function of x and the bias.
 
     Args:
         frame: of the window.
         groups: of channels.
-        width: P / groups.
-        kernel: (Q, P / groups, taps), as it is when the function is called.
+        kernel: (Q, P / groups, *kernel), as it is when the function is called.
     """
-    evaluate, shape, alone = _CONVOLVE[len(frame.kernel)], (-1, width, *frame.kernel), frame.after is None
+    evaluate, alone = _CONVOLVE[len(frame.kernel)], frame.after is None
     step, before, dilation = frame.step, frame.before, frame.dilation
 
     def call(x: Tensor, bias: Tensor | None) -> Tensor:
-        weight = kernel().reshape(shape)
+        weight = kernel()
         if weight.dtype != x.dtype:
             weight = weight.to(x.dtype)
         if bias is not None and bias.dtype != x.dtype:

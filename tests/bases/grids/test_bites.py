@@ -412,9 +412,9 @@ def evaluate_by(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -
     """Has convolutions evaluated by `apply`, those too that go to torch's kernel by a shorter way."""
     from pyg_basisconv.bases import bound_grid
 
-    def convolution(frame: Any, groups: int, width: int, kernel: Callable[[], Tensor]) -> Callable[..., Tensor]:
+    def convolution(frame: Any, groups: int, kernel: Callable[[], Tensor]) -> Callable[..., Tensor]:
         def call(image: Tensor, bias: Tensor | None) -> Tensor:
-            weight = kernel().unflatten(0, (groups, -1)).permute(3, 0, 2, 1)  # (K, g, P / g, Q / g)
+            weight = kernel().flatten(2).unflatten(0, (groups, -1)).permute(3, 0, 2, 1)  # (K, g, P / g, Q / g)
             return apply(image, weight, bias, bound_grid.Taps(frame, None, False))
 
         return call

@@ -1,12 +1,17 @@
 """Grids beside what else happens to layers: other families, autocast, tensors without numbers, deep stacks."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn import functional as F
+from torch.nn.utils import parametrize
 from torch_geometric.explain import Explainer, GNNExplainer
 
-from pyg_basisconv import BasisConv, GridConv, bases, theta
+from pyg_basisconv import BasisConv, GridConv, bases, convert, theta
 from pyg_basisconv.mechanisms import Dot
 from tests.contract import close, draw
 
@@ -196,3 +201,37 @@ def test_explainers_leave_grids_alone() -> None:
     )
     explanation = explainer(torch.randn(5, 16), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]))
     assert explanation.edge_mask.shape == (4,)
+
+
+class Twice(nn.Module):
+    def forward(self, t: Tensor) -> Tensor:
+        return 2 * t
+
+
+CHANGES: dict[str, Callable[[nn.Parameter, nn.Module], Any]] = {
+    "in place": lambda p, owner: p.data.mul_(2),
+    "other memory": lambda p, owner: setattr(p, "data", draw(*p.shape, seed=8)),
+    "the same memory, read otherwise": lambda p, owner: setattr(p, "data", p.data.transpose(-1, -2)),
+    "another parameter": lambda p, owner: setattr(owner, "weight", nn.Parameter(draw(*p.shape, seed=8))),
+    "assigned": lambda p, owner: owner.load_state_dict({"weight": draw(*p.shape, seed=8)}, strict=False, assign=True),
+    "swapped": lambda p, owner: torch.utils.swap_tensors(p, nn.Parameter(draw(*p.shape, seed=8))),
+    "parametrized": lambda p, owner: parametrize.register_parametrization(owner, "weight", Twice()),
+    "single precision and back": lambda p, owner: owner.float().double(),
+}
+
+
+@pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_kernel_that_changes_is_never_kept(change: str, groups: int, quiet: Callable[[], Any]) -> None:
+    conv = nn.Conv2d(4, 4, 3, padding=1, groups=groups, dtype=torch.float64)
+    layer, image = convert(conv), draw(2, 4, 6, 5)
+    for deed in (lambda *_: None, CHANGES[change], lambda p, _: p.data.mul_(3)):
+        deed(layer.theta.weight, layer.theta)
+        matrices = layer.theta.dense(4).detach().clone()  # (9, P, Q)
+        kernel = matrices.permute(2, 1, 0).reshape(4, 4, 3, 3)
+        expected = F.conv2d(image, kernel, conv.bias, padding=1).detach()
+        for _ in range(3):
+            with quiet():
+                close(layer(image), expected)
+            close(layer(image).detach(), expected)
