@@ -49,11 +49,13 @@ class ContentStep(NamedTuple):
     run: from the inputs that the family was computed from, and the bias, to the output; again: the same for another
     content of its basis, without a look at what does not depend on content, of which it holds none. Where the
     content is observed, it gives the family, too; and None where the basis has changed so that there is no such step
-    any more.
+    any more. replay: the same by a shorter way, from the basis, the parameter, the features of sources and targets and
+    the bias, once `again` has found one; None until then.
     """
 
     run: Callable[[Inputs, Tensor | None], Tensor | None]
     again: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
+    replay: Callable[[Any, Theta, Tensor, Tensor, Tensor | None], Tensor | None] | None = None
 
 
 class BoundBasis:

@@ -100,6 +100,7 @@ class Content:
         self.loop_attr, self.members = loop_attr, members
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # what all that are made of this one find
+        self.made: list[tuple[Affine, bool, Tensor]] = []  # maps, whether they are of the targets, and what they gave
 
     def of(self, start: int, stop: int) -> "Content":
         """The same for some of the members."""
@@ -120,9 +121,13 @@ class Content:
         if not (of_source or of_target):
             return ()
         if not of_target or self.of_target is self.x:
-            return inputs.affine((*of_source, *of_target), values)
-        of_sources = inputs.affine(of_source, values) if of_source else ()
-        return *of_sources, *affine_each(self.of_target, of_target)
+            found = inputs.affine((*of_source, *of_target), values)
+        else:
+            of_sources = inputs.affine(of_source, values) if of_source else ()
+            found = *of_sources, *affine_each(self.of_target, of_target)
+        sides = [False] * len(of_source) + [True] * len(of_target)
+        self.made += zip((*of_source, *of_target), sides, found, strict=True)
+        return found
 
     @property
     def projected(self) -> Tensor:

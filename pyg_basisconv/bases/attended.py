@@ -25,6 +25,7 @@ from ..mechanisms import Score
 from ..mechanisms.base import wide
 from ..portable import portable, refuse
 from ..theta import Theta
+from .replay import Replays
 
 # Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
 BLOCK = 1 << 20
@@ -337,19 +338,24 @@ class BoundAttention(MemberByMember):
         # What is dropped is drawn for all entries.
         return not self.dropout[0] and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
 
+    @property
+    def _mask(self) -> Any:
+        """The basis that its entries are of."""
+        return cast(tuple[Any, Any], self.origin)[0].mask
+
     def _native_step(self, theta: Theta) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, of batches of sequences from which no mask hides anything."""
         e, plain = self.entries, self.entries.bias is None and self._of_products
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
             return None
-        K, dtype, has_edge_attr = self.K, self.dtype, self.has_edge_attr
+        K, dtype, has_edge_attr, mask = self.K, self.dtype, self.has_edge_attr, self._mask
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
             y, self._pair_weights = _natively(self.weighing, e, inputs, bias, self.observed)
             return y
 
         def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
-            if basis.weighted and e.has_weight:
+            if basis.mask is not mask or (basis.weighted and e.has_weight):
                 return None
             weighing = basis.weighing(content, e)
             y, held = _natively(weighing, e, content.inputs, bias, content.observed)
@@ -366,15 +372,20 @@ class BoundAttention(MemberByMember):
             return self._native_step(theta)
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
             return None
-        e = self.entries
+        e, mask, replays = self.entries, self._mask, Replays()
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
             return _in_rows(self.weighing, e, inputs, bias)
 
         def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
-            return _in_rows(basis.weighing(content, e), e, content.inputs, bias)
+            if basis.mask is not mask:
+                return None
+            weighing = basis.weighing(content, e)
+            y = _in_rows(weighing, e, content.inputs, bias)
+            replays.record(basis, content, weighing, e)
+            return y
 
-        return ContentStep(run, again)
+        return ContentStep(run, again, replays)
 
     def sums(self, inputs: Inputs, bias: Tensor | None, values: Tensor) -> Tensor | None:
         """The result of a layer that adds values of the entries' own, (E, K D) by target, to those of the sources; None

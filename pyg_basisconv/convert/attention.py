@@ -50,6 +50,8 @@ class Attending(Whole):
         blind: the width of the targets, where a call without them is a call with zeros.
     """
 
+    brief = False  # whether a call of two arguments is of features and edges, and of nothing else
+
     def __init__(
         self,
         layer: Any,
@@ -65,9 +67,15 @@ class Attending(Whole):
         self.call = Signature.of(layer)
         self.conv, self.values, self.root = conv, values, root
         self.loops, self.edge_dim, self.blind, self.average = loops, edge_dim or 0, blind, mean(layer)
+        names, flow = self.call.names, self.call.flow
+        self.brief = names[:2] == ("x", "edge_index") and flow == "source_to_target" and not self.edge_dim
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
+        if len(args) == 2 and not kwargs and self._is_plain(*args):
+            x, edges = args
+            ends = Ends(edges) if self.loops is None else read_ends(edges, True, x.shape[-2])
+            return self.finish(self.attend(x, ends, None, None, False, {})[0], x, {})
         call = self.call.read(args, kwargs)
         check_forms(call)
         if self.operates(call):
@@ -90,6 +98,13 @@ class Attending(Whole):
         y, A = self.attend(x, ends, z, None if size is None and N is None else (M, N), replies, call)
         y = self.finish(y, target, call)
         return (y, self.reply(A, ends, call)) if replies else y
+
+    def _is_plain(self, x: Any, edge_index: Any) -> bool:
+        """Whether a call of two arguments is of features and edges as plain tensors, and nothing traces it."""
+        for t in (x, edge_index):
+            if type(t) is not Tensor or t.layout is not torch.strided or t.is_nested:
+                return False
+        return self.brief and not torch.compiler.is_dynamo_compiling()
 
     def ends(self, edge_index: Any, count: int) -> Ends:
         """The edges of a call."""

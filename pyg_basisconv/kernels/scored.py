@@ -384,6 +384,23 @@ _record: Callable[..., Tensor] = super(torch.autograd.Function, _Attention).appl
 _record_one_pass: Callable[..., Tensor] = super(torch.autograd.Function, _OnePass).apply  # type: ignore[misc]
 
 
+def one_pass(
+    form: Form,
+    scoring: Scoring,
+    tensors: Tensors,
+    z: Tensor,
+    c: int,
+    normalised: bool,
+    pattern: Pattern,
+    factor: Tensor | None = None,
+    values: Tensor | None = None,
+) -> Tensor:
+    """`scored_attention` by the compiled kernels, of what they take."""
+    if torch.is_grad_enabled() and needs_gradient(z, factor, values, *tensors):
+        return _record_one_pass(form, scoring, normalised, pattern, c, z, factor, values, *tensors)
+    return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[1]
+
+
 def scored_attention(
     scoring: Scoring,
     tensors: Tensors,
@@ -428,10 +445,7 @@ def scored_attention(
         and takes(form, given, table, c, pattern)
         and (values is None or gates(form, normalised, c, z.shape[1]))
     ):
-        if recorded:
-            y = _record_one_pass(form, scoring, normalised, pattern, c, table, factor, values, *tensors)
-        else:
-            _, y, _ = _one_pass(form, normalised, pattern, c, table, factor, values, tensors).forward(keep=False)
+        y = one_pass(form, scoring, tensors, table, c, normalised, pattern, factor, values)
         return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)

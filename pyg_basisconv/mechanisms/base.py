@@ -159,6 +159,7 @@ class Mechanism(nn.Module):
     sizes: Sizes | None = None
     edge_dim = 0  # the width of the features of edges that it reads, 0 for none
     depth = 1  # how many are within each other, see `check_depth`
+    changes = 0  # how often an attribute of it was set
     weight: nn.Parameter
     source: nn.Parameter
     target: nn.Parameter
@@ -170,6 +171,11 @@ class Mechanism(nn.Module):
     edge: nn.Parameter
     out: nn.Parameter
     bias: nn.Parameter
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name != "training":
+            self.__dict__["changes"] = self.changes + 1
 
     def build(self, sizes: Sizes) -> None:
         """Makes the parameters, once."""

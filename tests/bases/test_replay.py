@@ -1,0 +1,244 @@
+"""Calls of attention that are replayed: the same numbers and derivatives as by the long way, and never stale ones."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.bases import replay
+from pyg_basisconv.kernels.backend import KERNELS
+from pyg_basisconv.mechanisms import MLP, Additive, Dot, Mechanism, Relative
+from tests.contract import close, draw
+
+M, N, P, R = 9, 6, 4, 3  # R: the width of the targets
+MASK = bases.Adjacency()
+
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="needs the compiled kernels")
+
+
+def leaky() -> nn.Module:
+    return nn.LeakyReLU(0.2)
+
+
+LAYERS: dict[str, Callable[[], tuple[bases.Attention, theta.Theta, int]]] = {
+    "GAT": lambda: (bases.Attention(2, Additive(projected=True).then(leaky()), MASK), theta.Heads(), 6),
+    "terms": lambda: (bases.Attention(3, Additive(bias=True).then(leaky()), MASK), theta.Heads("mean"), 2),
+    "terms of sources": lambda: (bases.Attention(2, Additive(target=None), MASK), theta.LowRank(2), 5),
+    "gates": lambda: (
+        bases.Attention(5, Additive() + Relative(period=1), MASK, normalize="sigmoid"),
+        theta.Heads(bias=True),
+        5,
+    ),
+    "GATv2": lambda: (
+        bases.Attention(2, MLP(projected=True, activation=leaky(), bias=True), MASK),
+        theta.Heads(bias=True),
+        6,
+    ),
+    "hidden": lambda: (bases.Attention(2, MLP(3, activation=nn.ReLU(), bias=True), MASK), theta.Heads(), 4),
+    "products": lambda: (bases.Attention(2, Dot(3, bias=True), MASK), theta.Heads(bias=True), 6),
+    "scaled products": lambda: (bases.Attention(2, Dot(3, scale=1.5), MASK), theta.LowRank(2), 5),
+}
+
+
+def make(kind: str, two: bool = False, dropout: float = 0.0) -> BasisConv:
+    basis, parameter, Q = LAYERS[kind]()
+    basis.dropout = dropout
+    conv = BasisConv((P, R) if two else P, Q, basis, parameter).double()
+    for i, p in enumerate(conv.parameters()):
+        p.data = draw(*p.shape, seed=i)
+    return conv
+
+
+def given(two: bool = False) -> tuple[Any, Tensor]:
+    x = draw(M, P, seed=50)
+    generator = torch.Generator().manual_seed(3)
+    edges = torch.stack([torch.randint(m, (20,), generator=generator) for m in (M, N if two else M)])
+    return ((x, draw(N, R, seed=51)) if two else x), edges
+
+
+def anew(conv: BasisConv, x: Any, edges: Tensor) -> Tensor:
+    """By a layer that has never been called."""
+    return copy.deepcopy(conv)(x, edges)
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call, from the second on, was replayed."""
+    found: list[bool] = []
+    call = replay.Replays.__call__
+
+    def spy(self: Any, *args: Any) -> Any:
+        y = call(self, *args)
+        found.append(y is not None)
+        return y
+
+    monkeypatch.setattr(replay.Replays, "__call__", spy)
+    return found
+
+
+# GAT projects targets as it does sources, and so takes one kind of nodes.
+@pytest.mark.parametrize(
+    ("kind", "two"), [(kind, two) for kind in LAYERS for two in (False, True) if not (two and kind == "GAT")]
+)
+def test_the_numbers_and_derivatives_of_a_call_that_is_replayed(kind: str, two: bool, replayed: list[bool]) -> None:
+    conv, (x, edges) = make(kind, two), given(two)
+    features = [t.requires_grad_() for t in (x if two else (x,))]
+    ends = tuple(features) if two else features[0]
+    with torch.no_grad():
+        for _ in range(4):
+            close(conv(ends, edges), anew(conv, ends, edges))
+    assert replayed == [False, True, True], "two calls are recorded"
+    other = copy.deepcopy(conv)
+    learnt = dict(conv.named_parameters())
+    for _ in range(4):
+        results = []
+        for layer in (conv, copy.deepcopy(other)):
+            inputs = [*features, *(p for _, p in sorted(layer.named_parameters()))]
+            y = layer(ends, edges)
+            first = torch.autograd.grad(y.sin().sum(), inputs, create_graph=True, materialize_grads=True)
+            second = torch.autograd.grad(sum(g.cos().sum() for g in first), inputs, materialize_grads=True)
+            results.append([y, *first, *second])
+        for mine, theirs in zip(*results, strict=True):
+            close(mine.detach(), theirs.detach(), 1e-9)
+    assert replayed[-1]
+    assert len(learnt) + len(features) == len(inputs)
+
+
+class Twice(nn.Module):
+    def forward(self, t: Tensor) -> Tensor:
+        return 2 * t
+
+
+def leaf(conv: BasisConv) -> Mechanism:
+    """The mechanism that has parameters."""
+    modules = [m for m in conv.basis.modules() if isinstance(m, Mechanism) and m._parameters]
+    return modules[0]
+
+
+def name(conv: BasisConv) -> str:
+    return next(iter(leaf(conv)._parameters))
+
+
+def another(t: Tensor) -> nn.Parameter:
+    return nn.Parameter(draw(*t.shape, seed=99))
+
+
+def slope(conv: BasisConv) -> None:
+    for m in conv.basis.modules():
+        if isinstance(m, nn.LeakyReLU):
+            m.negative_slope = 0.9
+
+
+CHANGES: dict[str, Callable[[BasisConv], Any]] = {
+    "in place": lambda c: [p.data.mul_(-1.5) for p in c.parameters()],
+    "another parameter": lambda c: setattr(leaf(c), name(c), another(getattr(leaf(c), name(c)))),
+    "another theta": lambda c: setattr(c.theta, "weight", another(c.theta.weight)),
+    "other memory": lambda c: setattr(c.theta.weight, "data", draw(*c.theta.weight.shape, seed=98)),
+    "swapped": lambda c: torch.utils.swap_tensors(c.theta.weight, another(c.theta.weight)),
+    "parametrized": lambda c: parametrize.register_parametrization(leaf(c), name(c), Twice()),
+    "parametrized theta": lambda c: parametrize.register_parametrization(c.theta, "weight", Twice()),
+    "another mask": lambda c: setattr(c.basis, "mask", bases.Adjacency(self_loops=True)),
+    "another normalisation": lambda c: setattr(c.basis, "normalize", "sigmoid"),
+    "no normalisation": lambda c: setattr(c.basis, "normalize", None),
+    "another slope": slope,
+    "another activation": lambda c: [
+        setattr(m, "activation", nn.Tanh()) for m in c.basis.modules() if hasattr(m, "activation")
+    ],
+    "another mechanism": lambda c: (
+        setattr(c.basis, "mechanism", Dot(2)),
+        c.basis.complete(P, P, c.theta.inner),
+        c.basis.double(),
+    ),
+    "another scale": lambda c: setattr(leaf(c), "scale", 0.3),
+    "another part": lambda c: [m.parts.__setitem__(0, part(c)) for m in c.basis.modules() if hasattr(m, "parts")],
+    "frozen": lambda c: c.basis.requires_grad_(False),
+    "single precision and back": lambda c: c.float().double(),
+    "another bias": lambda c: setattr(c, "bias", another(c.bias)),
+    "no bias": lambda c: setattr(c, "bias", None),
+    "messages": lambda c: setattr(c, "fuse", False),
+}
+
+
+def part(conv: BasisConv) -> Mechanism:
+    new = Additive(projected=leaf(conv).projected)
+    new.build(leaf(conv).sizes)
+    for i, p in enumerate(new.parameters()):
+        p.data = draw(*p.shape, seed=90 + i)
+    return new
+
+
+KINDS = [*LAYERS]
+# Each change with three of the kinds, in turn.
+CHANGED = [(KINDS[(i + step) % len(KINDS)], change) for i, change in enumerate(CHANGES) for step in (0, 3, 5)]
+
+
+@pytest.mark.parametrize(("kind", "change"), CHANGED)
+def test_a_call_after_a_change(kind: str, change: str) -> None:
+    conv, (x, edges) = make(kind), given()
+    for mode in (torch.enable_grad, torch.no_grad):
+        with mode():
+            for _ in range(3):
+                close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+    CHANGES[change](conv)
+    for mode in (torch.enable_grad, torch.no_grad):
+        with mode():
+            for _ in range(4):
+                close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+    for p in conv.parameters():
+        p.data.mul_(0.5)
+    close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+
+
+def test_a_hook_on_an_activation_is_called() -> None:
+    conv, (x, edges) = make("GAT"), given()
+    for _ in range(3):
+        conv(x, edges)
+    for m in conv.basis.modules():
+        if isinstance(m, nn.LeakyReLU):
+            m.register_forward_hook(lambda module, args, y: 2 * y)
+    close(conv(x, edges), anew(conv, x, edges))
+
+
+def test_weights_are_dropped_in_training_and_not_in_evaluation(replayed: list[bool]) -> None:
+    conv, (x, edges) = make("GAT", dropout=0.5), given()
+    plain = make("GAT")
+    conv.eval()
+    for _ in range(4):
+        close(conv(x, edges), plain(x, edges))
+    assert replayed[-1]
+    conv.train()
+    assert len({conv(x, edges).sum().item() for _ in range(5)}) == 5
+    assert not any(replayed[-5:])
+    conv.eval()
+    close(conv(x, edges), plain(x, edges))
+
+
+class Own(Additive):
+    """Reads something that nobody here knows of."""
+
+    factor = 1.0
+
+    def score(self, content: Any, entries: Any) -> Any:
+        return super().score(content, entries).times(self.factor)
+
+
+def test_a_mechanism_of_the_user_is_never_replayed(replayed: list[bool]) -> None:
+    conv, (x, edges) = BasisConv(P, 4, bases.Attention(2, Own(), MASK), theta.Heads()).double(), given()
+    for Own.factor in (1.0, 1.0, 1.0, 3.0):
+        close(conv(x, edges), anew(conv, x, edges))
+    assert not any(replayed)
+
+
+def test_weights_of_edges_and_masks_are_not_left_out(replayed: list[bool]) -> None:
+    basis = bases.Attention(2, Dot(3), MASK, weighted=True)
+    conv, (x, edges) = BasisConv(P, 4, basis, theta.Heads()).double(), given()
+    weight, valid = draw(edges.shape[1], seed=4).abs(), torch.arange(M) % 3 > 0
+    for options in ({"edge_weight": weight}, {"valid": valid}):
+        for _ in range(4):
+            close(conv(x, edges, **options), copy.deepcopy(conv)(x, edges, **options))
+    assert not any(replayed)
