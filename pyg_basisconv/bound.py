@@ -14,7 +14,7 @@ from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
 from .graph import Graph
-from .kernels import Meetings, Pattern, spmm, spmm_rows, typed_matmul
+from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.pattern import tally
 from .orders.compacted import Compact, Compaction, End, tiled
@@ -175,7 +175,7 @@ class BoundBasis:
         return self
 
     @property
-    def meetings(self) -> Meetings | None:
+    def matchings(self) -> Matchings | None:
         """The pairs (m, n) with a 1, for matrices of zeros and ones with at most one 1 in each row and column.
 
         None for any other family.
@@ -185,7 +185,7 @@ class BoundBasis:
     @property
     def of_ones(self) -> bool:
         """Whether all its edges are known to have the weight 1."""
-        return self.meetings is not None
+        return self.matchings is not None
 
     @property
     def stencil(self) -> Any:
@@ -467,8 +467,8 @@ class TypedEdges(Explicit):
         return self
 
     @kept
-    def meetings(self) -> Meetings | None:
-        return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
+    def matchings(self) -> Matchings | None:
+        return None if self.weight is not None or self.K == 1 else self.edge_set.matchings
 
     def compact(self, side: End) -> Compact | None:
         e = self.edge_set

@@ -12,7 +12,7 @@ from .cache import cached_property
 from .entries import Entries
 from .errors import reject
 from .kernels import Affine, affine, spmm
-from .kernels.dense import joins
+from .kernels.dense import can_join
 from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
@@ -49,7 +49,7 @@ class Inputs:
         # Values that are wider than x might not be made at all.
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
-            if joins(self.x, joined):
+            if can_join(self.x, joined):
                 vars(self)["rows"], *found = affine(self.x, joined)
                 return found
         return affine_each(self.x, maps)
@@ -57,7 +57,7 @@ class Inputs:
 
 def affine_each(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     """What maps of some features give, in one product where that is small."""
-    if len(maps) > 1 and joins(x, maps):
+    if len(maps) > 1 and can_join(x, maps):
         return affine(x, maps)
     return [all_heads(x, *one) for one in maps]
 

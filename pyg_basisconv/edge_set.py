@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .cache import kept, underived
 from .graph import Structure, lifting
-from .kernels import Meetings, Pairs, Pattern
+from .kernels import Matchings, Pairs, Pattern
 from .kernels.pattern import index_dtype
 from .portable import checked, portable
 
@@ -74,7 +74,7 @@ class EdgeSet:
         return Pattern(source, self._members(self.N, self.target), self.M * self.K, self.N * self.K)
 
     @kept
-    def meetings(self) -> Meetings | None:
+    def matchings(self) -> Matchings | None:
         """Who meets whom, where each source and target meets one in each matrix, and most of them do."""
         if portable():
             return None
@@ -89,7 +89,7 @@ class EdgeSet:
         ptr, source, _ = by_type.by_target
         bounds, target = ptr[:: self.N].tolist(), by_type.row.long() % self.N
         runs = [(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)]
-        return Meetings(runs, self.M, self.N)
+        return Matchings(runs, self.M, self.N)
 
     @kept
     def pairs(self) -> Pairs:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from .cache import cached_property, kept, memo
 from .kernels import Pattern
-from .kernels.pattern import index_dtype, runs
+from .kernels.pattern import index_dtype, split_groups
 from .portable import portable
 
 Index = Callable[[Tensor, Tensor], Tensor]
@@ -85,7 +85,7 @@ class Entries:
         """The entries of runs of whole targets, of about so many entries; kept."""
         if self._runs is None or self._runs[0] != size:
             with torch.inference_mode(False):
-                cuts = runs(self.pattern.by_target.ptr, size)
+                cuts = split_groups(self.pattern.by_target.ptr, size)
                 self._runs = size, [Entries(self.pattern.run(n, last), first=n) for n, last, _ in cuts]
         return self._runs[1]
 

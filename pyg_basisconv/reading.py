@@ -11,7 +11,7 @@ from .cache import IdentityCache, Witness
 from .errors import reject
 from .graph import Graph, Size, Structure, sizes
 from .kernels.lists import LIMIT, arrays_of, narrow
-from .kernels.pattern import extremes, index_dtype, within
+from .kernels.pattern import extremes, in_range, index_dtype
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
 
@@ -192,7 +192,7 @@ class _Given(NamedTuple):
 
 def _counted(name: str, end: Tensor, count: int | None) -> int:
     """How many nodes there are at one end of the edges: the edges say it, where nothing else does."""
-    if count is not None and within(end, count):
+    if count is not None and in_range(end, count):
         return count
     low, high = extremes(end) if end.numel() else (0, -1)
     if low < 0:

@@ -307,10 +307,10 @@ def normalise(
     else:
         if norm == "sym":
             check_square(s, "for norm='sym'", "use norm='mean'")
-        into = sums(s.pattern, weight, dtype)
-        out = into if norm == "sym" else sums(s.pattern.T, weight, dtype)
+        in_degree = sums(s.pattern, weight, dtype)
+        out = in_degree if norm == "sym" else sums(s.pattern.T, weight, dtype)
         scale = root if weight is not None else partial(power, exponent=-0.5)  # numbers of edges are never negative
-        factors = [s.at_source(scale(out)), s.at_target(scale(into))]
+        factors = [s.at_source(scale(out)), s.at_target(scale(in_degree))]
     scaled = weight if masked is None else masked
     total = factors[0] if scaled is None else factors[0] * scaled
     return total if len(factors) == 1 else total * factors[1]
@@ -323,7 +323,7 @@ def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
 def sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     """(N,) the sum of the weights of the edges into each target, in a fixed order of summation; None for ones."""
     if weight is None:
-        return pattern.into.to(dtype)
+        return pattern.in_degree.to(dtype)
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
     order = pattern.by_target.order
     w = weight if order is None else weight.index_select(0, order)

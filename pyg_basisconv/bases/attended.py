@@ -15,10 +15,10 @@ from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
-from ..kernels.activations import seen, seen_tanh
-from ..kernels.all_pairs import by_heads, later_hidden, pair_attention, pair_product, pair_rows, pair_weights
+from ..kernels.activations import tanh_zero_hidden, zero_hidden
+from ..kernels.all_pairs import add_causal_mask, by_heads, pair_attention, pair_product, pair_rows, pair_weights
 from ..kernels.attend import Side, Weights
-from ..kernels.onepass import gates, one_pass_fits
+from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import Scoring
 from ..mechanisms import Score
@@ -40,8 +40,8 @@ _BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations that look at no
 
 ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
-    "tanh": seen_tanh,
-    None: seen,
+    "tanh": tanh_zero_hidden,
+    None: zero_hidden,
 }
 
 
@@ -387,7 +387,7 @@ class BoundAttention(MemberByMember):
         form = found[0].form(found[1], self.K)
         if form is None or not one_pass_fits(form, self.device, self.entries.E):
             return None
-        if not gates(form, self.normalize == "source", self.K, z.shape[1]):
+        if not is_gate(form, self.normalize == "source", self.K, z.shape[1]):
             return None
         return _in_rows(self.weighing, self.entries, inputs, bias, values)
 
@@ -469,7 +469,7 @@ class BoundAttention(MemberByMember):
         grad, held = torch.is_grad_enabled(), self._pair_weights
         if held is None or held.is_inference() or (grad and self.requires_grad and not held.requires_grad):
             query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
-            bias = later_hidden(bias, query, key) if self.entries.causal else bias
+            bias = add_causal_mask(bias, query, key) if self.entries.causal else bias
             held = self._pair_weights = pair_weights(query, key, bias)
         return held if grad else held.detach()
 

@@ -18,12 +18,12 @@ from ..kernels.grids import (
     Frame,
     Ints,
     average,
+    banded_convolution,
     convolution,
     convolve,
     convolve_transposed,
     pointwise,
-    strip,
-    strips,
+    strip_length,
 )
 from ..portable import portable
 from ..theta import Blocks, Theta
@@ -326,7 +326,7 @@ class BoundGrid(OnImages):
             length = window.frame.kernel[0]
             return Native(
                 lambda inputs, bias: _added(self._by_strips(inputs, window), bias),
-                2 * (strip(length) + length) * self.M * width,
+                2 * (strip_length(length) + length) * self.M * width,
                 6 * self.M * width,
                 1,
             )
@@ -370,7 +370,7 @@ class BoundGrid(OnImages):
     def _divisor(self, theta: Theta, window: Taps) -> tuple[int | None, float] | None:
         """Of a pooling that does the same: what divides its sums, None for a mean; and what the result is scaled by."""
         scale = theta.uniform
-        if not scale or window.place is not None or window.transposed or window.frame.pools is None:
+        if not scale or window.place is not None or window.transposed or window.frame.ceil_mode is None:
             return None
         if self.norm is not None:
             return None, scale
@@ -392,7 +392,7 @@ class BoundGrid(OnImages):
 
     def _by_strips(self, inputs: Inputs, window: Taps) -> Tensor:
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
-        return strips(inputs.x, _placed(taps, window), window.frame.before[0])
+        return banded_convolution(inputs.x, _placed(taps, window), window.frame.before[0])
 
 
 def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> Tensor:

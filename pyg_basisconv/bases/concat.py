@@ -14,7 +14,7 @@ from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Meetings
+from ..kernels import Matchings
 from ..kernels.lists import List, lists_of
 from ..orders.compacted import on_all_rows
 from ..theta import Theta
@@ -156,12 +156,12 @@ class BoundConcat(Derived):
         return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
 
     @kept
-    def meetings(self) -> Meetings | None:
-        parts = [part.meetings for part in self.parts]
+    def matchings(self) -> Matchings | None:
+        parts = [part.matchings for part in self.parts]
         first = parts[0]
         if first is None or any(part is None or (part.M, part.N) != (first.M, first.N) for part in parts):
             return None
-        return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
+        return Matchings([run for part in parts if part is not None for run in part.pairs], first.M, first.N)
 
     def compact(self, side: End) -> Compact | None:
         tiled = super().compact(side)

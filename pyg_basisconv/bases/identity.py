@@ -13,7 +13,7 @@ from ..cache import kept
 from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Meetings
+from ..kernels import Matchings
 from ..kernels.lists import List, lists_of
 from ..kernels.pattern import index_dtype
 from ..portable import portable
@@ -67,9 +67,9 @@ class BoundIdentity(BoundBasis):
         return TypedEdges(EdgeSet(1, self.M, self.M, None, nodes, nodes), None, self.dtype)
 
     @kept
-    def meetings(self) -> Meetings:
+    def matchings(self) -> Matchings:
         nodes = torch.arange(self.M, device=self.device)
-        return Meetings([(nodes, nodes)], self.M, self.M)
+        return Matchings([(nodes, nodes)], self.M, self.M)
 
     def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
         lattice = stencil.lattice

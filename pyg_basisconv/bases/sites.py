@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Direction, EdgeList, End, Work
 from ..errors import reject
-from ..kernels import Meetings
+from ..kernels import Matchings
 from ..kernels.grids import Ints
 from .bound_grid import Lattice
 
@@ -23,7 +23,7 @@ class Sites(NamedTuple):
     source_batch: Tensor
     targets: Tensor
     target_batch: Tensor
-    meetings: Meetings
+    matchings: Matchings
 
     def are_of(self, sites: Tensor, batch: Tensor) -> bool:
         """Whether they were found for these sites, in these samples."""
@@ -33,7 +33,7 @@ class Sites(NamedTuple):
 
     @property
     def T(self) -> "Sites":
-        return Sites(self.targets, self.target_batch, self.sources, self.source_batch, self.meetings.T)
+        return Sites(self.targets, self.target_batch, self.sources, self.source_batch, self.matchings.T)
 
 
 class BoundSites(BoundBasis):
@@ -47,7 +47,7 @@ class BoundSites(BoundBasis):
 
     def __init__(self, places: Sites, space: Ints, M: int, dtype: torch.dtype) -> None:
         self.places, self.space = places, space
-        self.K, self.M, self.N = len(places.meetings.runs), M, places.targets.shape[0]
+        self.K, self.M, self.N = len(places.matchings.pairs), M, places.targets.shape[0]
         self.dtype, self.device = dtype, places.sources.device
 
     @property
@@ -59,16 +59,16 @@ class BoundSites(BoundBasis):
         return self.places.target_batch
 
     @property
-    def meetings(self) -> Meetings:
-        return self.places.meetings
+    def matchings(self) -> Matchings:
+        return self.places.matchings
 
     def compact(self, side: End) -> Compact | None:
         return super().compact(side) or self.explicit.compact(side)
 
     def edges(self) -> EdgeList:
-        runs = self.meetings.runs
-        kinds = [torch.full_like(source, k) for k, (source, _) in enumerate(runs)]
-        source, target = (torch.cat(ends) for ends in zip(*runs, strict=True))
+        pairs = self.matchings.pairs
+        kinds = [torch.full_like(source, k) for k, (source, _) in enumerate(pairs)]
+        source, target = (torch.cat(ends) for ends in zip(*pairs, strict=True))
         weight = torch.ones(source.numel(), dtype=self.dtype, device=self.device)
         return EdgeList(torch.cat(kinds), source, target, weight)
 
@@ -79,13 +79,13 @@ class BoundSites(BoundBasis):
         return BoundSites(self.places.T, self.space, self.N, self.dtype)
 
     def work(self, direction: Direction) -> Work:
-        return Work(self.meetings.entries, self.N if direction == "combine" else self.K * self.N, 1)
+        return Work(self.matchings.entries, self.N if direction == "combine" else self.K * self.N, 1)
 
     def moved(self, device: torch.device) -> "BoundSites":
         places = self.places
         sources, targets = places.sources.to(device), places.targets.to(device)
         of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
-        met = places.meetings.to(device)
+        met = places.matchings.to(device)
         return BoundSites(Sites(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
 
 
@@ -132,9 +132,9 @@ def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[In
             hit = known[found] == wanted if M else found.bool()
             source, found = source[hit], order[found[hit]]
         pairs[offset] = order[source], found
-    runs = [pairs[offset] for offset in offsets]
+    found_pairs = [pairs[offset] for offset in offsets]
     targets = (sites, batch) if same else _positions(known, lattice.targets)
-    return Sites(sites, batch, *targets, Meetings(runs, M, targets[0].shape[0]))
+    return Sites(sites, batch, *targets, Matchings(found_pairs, M, targets[0].shape[0]))
 
 
 def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
-from ..kernels.multihead import HELD, block_columns, rows
+from ..kernels.multihead import HELD, block_columns, to_rows
 from ..kernels.onepass import one_pass_fits
 from ..portable import portable
 from ..theta.base import own
@@ -170,8 +170,8 @@ class HiddenRows(RowScore):
 
         def on(t: Tensors, entries: Entries) -> Tensor:
             source, *target, out = t
-            of_target = rows(target[0]) if target else None
-            return hidden(rows(source), of_target, None, None, out, self.activation, entries.pattern)
+            of_target = to_rows(target[0]) if target else None
+            return hidden(to_rows(source), of_target, None, None, out, self.activation, entries.pattern)
 
         return Score(tensors, names, on)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally, Work
 from ..kernels import gather_matmul, matmul
-from ..kernels.dense import whole
+from ..kernels.dense import from_diagonal_blocks
 from ..portable import portable
 from .base import MESSAGES, Contracted, Order
 
@@ -125,13 +125,13 @@ class Compacted(Order):
 
 
 def tiled(family: Any, side: End) -> Compact | None:
-    """The evaluation of a family in which each source and each target has one partner at most; see `meetings`."""
-    met = None if portable() else family.meetings
-    if met is None or not met.many or side == "source":
+    """The evaluation of a family in which each source and each target has one partner at most; see `matchings`."""
+    met = None if portable() else family.matchings
+    if met is None or not met.is_dense or side == "source":
         return None
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
-        return gather_matmul(x[..., : met.M, :], whole(weight), met)
+        return gather_matmul(x[..., : met.M, :], from_diagonal_blocks(weight), met)
 
     return Compact(run, Compaction(side, Work(met.N * family.K), met.N, Work(), 1, tiled=True))
 
@@ -144,7 +144,7 @@ def on_all_rows(family: Any, side: End) -> Compact:
         sizes = Compaction(side, Work(), family.K * family.M, family.work("combine"), family.K)
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
-        matrices = whole(weight).unbind(0)
+        matrices = from_diagonal_blocks(weight).unbind(0)
         if side == "source":
             combined: Tensor = family.combine([matmul(x, matrix) for matrix in matrices])
             return combined

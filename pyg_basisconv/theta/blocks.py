@@ -10,7 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 from ..cache import IdentityCache
 from ..errors import check_count, check_flags, reject
 from ..kernels import matmul
-from ..kernels.dense import whole
+from ..kernels.dense import from_diagonal_blocks
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Members, Theta, glorot, project
@@ -81,7 +81,7 @@ class Grouped(Theta):
         return y.transpose(0, 1).reshape(*beside.shape[:-2], self.Q)
 
     def dense(self, width: int = -1) -> Tensor:
-        return whole(self.weight)
+        return from_diagonal_blocks(self.weight)
 
     def blocks(self, width: int) -> Blocks | None:
         return Blocks(self.weight)
@@ -90,7 +90,7 @@ class Grouped(Theta):
         # Neighbours are taken together, zeros and all, up to a width at which a product is worth its start.
         K, g, P, Q = self.weight.shape
         together = max(n for n in range(1, g + 1) if g % n == 0 and (n == 1 or n * max(P, Q) <= _WORTH))
-        return whole(self.weight.view(K * (g // together), together, P, Q)).view(
+        return from_diagonal_blocks(self.weight.view(K * (g // together), together, P, Q)).view(
             K, g // together, together * P, together * Q
         )
 

@@ -36,9 +36,9 @@ def test_groups_with_one_table_and_other_actions() -> None:
 def test_sites_that_change_are_looked_at_again() -> None:
     sites = torch.tensor([[0, 0], [0, 3], [2, 2]])
     window = bases.Window((4, 4), 3, padding=1, sites=sites)
-    assert window.bind().meetings.entries == 3
+    assert window.bind().matchings.entries == 3
     window.sites[1] = torch.tensor([0, 1])
-    assert window.bind().meetings.entries == 5
+    assert window.bind().matchings.entries == 5
     window.sites[0] = torch.tensor([-1, 4])
     with pytest.raises(ValueError, match="sites: expected positions within the grid"):
         window.bind()
