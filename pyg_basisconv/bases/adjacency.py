@@ -105,14 +105,14 @@ class Adjacency(GraphMatrix):
 
     def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         structure, weight = self._with_loops(graph)
-        masked = weight if graph.mask is None else self._with_loops(graph.thinned)[1]
+        masked = weight if graph.mask is None else self._with_loops(graph.with_masked_weights)[1]
         if self.norm is not None:
-            weight = normalise(structure, weight, self.norm, graph.wide, masked)
+            weight = normalise(structure, weight, self.norm, graph.acc_dtype, masked)
         else:
             weight = masked
         if self.diagonal:
             loop = structure.memo("is_loop", lambda: structure.source == structure.target)
-            weight = _ones(structure, graph.wide) if weight is None else weight
+            weight = _ones(structure, graph.acc_dtype) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return structure, weight
 
@@ -153,7 +153,7 @@ class Degree(Basis):
 
     def edges(self, graph: Graph) -> EdgeList:
         weight = None if graph.weight is None else graph.weights
-        degree = sums(graph.structure.pattern, weight, graph.wide)  # (N,)
+        degree = sums(graph.structure.pattern, weight, graph.acc_dtype)  # (N,)
         return target_diagonal(graph, degree.to(graph.dtype))
 
 
@@ -180,9 +180,9 @@ class Laplacian(GraphMatrix):
         split = _split(graph)
         w = split.without_loops(graph.weights)
         loopless = split.loopless
-        degree = sums(loopless.pattern.T, w, graph.wide)
+        degree = sums(loopless.pattern.T, w, graph.acc_dtype)
         if graph.mask is not None:
-            w = _select(graph.thinned.weights, split.plain)
+            w = _select(graph.with_masked_weights.weights, split.plain)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":

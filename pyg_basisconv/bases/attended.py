@@ -218,10 +218,10 @@ class BoundAttention(MemberByMember):
     @property
     def alpha(self) -> Tensor | None:
         e = self.entries
-        if e.edge is None or self.batch:
+        if e.edge_ids is None or self.batch:
             return None
-        weight, there = self.weights().t(), e.edge >= 0  # (E, K)
-        own = weight.new_zeros(e.edges, self.K).index_put((e.edge[there],), weight[there])
+        weight, there = self.weights().t(), e.edge_ids >= 0  # (E, K)
+        own = weight.new_zeros(e.num_edges, self.K).index_put((e.edge_ids[there],), weight[there])
         return torch.cat([own, weight[~there]])
 
     def each(self, z: Tensor) -> Tensor:
@@ -297,8 +297,8 @@ class BoundAttention(MemberByMember):
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
         size = e.E
-        if self.has_edge_attr and e.edge is not None:
-            edge, size = e.edge, e.edges
+        if self.has_edge_attr and e.edge_ids is not None:
+            edge, size = e.edge_ids, e.num_edges
         elif e.complete:
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
         else:

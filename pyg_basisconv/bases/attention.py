@@ -116,10 +116,10 @@ class Attention(Basis):
         found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or content.asks_edges):
+        if found.edge_ids is None and (attributed or content.asks_edges):
             ids = mask.edge_ids(graph)
             if ids is not None:
-                found.number_edges(ids, graph.E)
+                found.set_edge_ids(ids, graph.E)
             elif attributed:
                 fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
                 reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
@@ -140,7 +140,7 @@ class Attention(Basis):
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """How weights are made of what the mechanism makes of a content; the seed of what is dropped is drawn anew."""
-        content = content.within(loop_attr=self.loop_attr) if self.loop_attr else content
+        content = content.replace(loop_attr=self.loop_attr) if self.loop_attr else content
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
         seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
@@ -156,7 +156,7 @@ class Attention(Basis):
 
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]
-        shown += [f"mask={self.mask}"] if self.mask.hides else []
+        shown += [] if self.mask.is_complete else [f"mask={self.mask}"]
         return arguments(self, *shown, normalize="source", dropout=0.0, loop_attr=0.0, weighted=False)
 
 
@@ -201,7 +201,7 @@ def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph
         def place(m: Tensor, n: Tensor) -> Tensor:
             return m * N + n
 
-        score = score + table_score(table, lambda e: e.lookup("pairs", found.M * N, place), lambda e: e.places(place))
+        score = score + table_score(table, lambda e: e.lookup("pairs", found.M * N, place), lambda e: e.table(place))
     return score
 
 
@@ -229,7 +229,7 @@ def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
         places = [edges.source.long() * found.N + edges.target.long() for edges in lists]
         distinct, places[0] = places[0].unique(return_inverse=True)
         places[1] = torch.searchsorted(distinct, places[1])
-        none = torch.zeros(distinct.numel(), dtype=graph.wide, device=graph.device)
+        none = torch.zeros(distinct.numel(), dtype=graph.acc_dtype, device=graph.device)
         total, left = (none.index_add(0, p, e.weight.to(none)) for p, e in zip(places, lists, strict=True))
         place = torch.searchsorted(distinct, pattern.by_target.other.long() * found.N + pattern.row.long())
     left = torch.where(total == 0, 1, left / torch.where(total == 0, 1, total))

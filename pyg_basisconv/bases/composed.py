@@ -60,7 +60,7 @@ class Composed(Basis):
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None and not self.keeps_members:
-            graph = graph.holding(graph.content.within(members=None))
+            graph = graph.holding(graph.content.replace(members=None))
         return self.join(self.bind_parts(graph))
 
     def bind_parts(self, graph: Graph) -> list[BoundBasis]:

@@ -155,13 +155,13 @@ class Composition(Composed):
         return factors is not None and all(a is b for a, b in zip(factors, own, strict=True))  # type: ignore[arg-type]
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
-        both = self.over(bound)
+        both = self.as_composition(bound)
         if both is None:
             fix = "pass basis.bind(edges), or bound @ bound"
             reject("edge_index", f"what {self} was bound to", type(bound).__name__, fix)
         return both
 
-    def over(self, bound: BoundBasis) -> BoundComposition | None:
+    def as_composition(self, bound: BoundBasis) -> BoundComposition | None:
         """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
         if isinstance(bound, BoundComposition):
             return bound
@@ -169,7 +169,7 @@ class Composition(Composed):
             return None
         parts: list[Any] = list(self.parts)[1:]
         each = zip(parts, bound.factors, strict=True)
-        before, after = (part.over(one) if isinstance(part, Composition) else one for part, one in each)
+        before, after = (part.as_composition(one) if isinstance(part, Composition) else one for part, one in each)
         return None if before is None or after is None else BoundComposition(bound, before, after, self.constants)
 
     def __repr__(self) -> str:
@@ -178,5 +178,5 @@ class Composition(Composed):
         return f"Composition({first!r}, {second!r}{how})"
 
     @property
-    def unsaid(self) -> Constants:
+    def extra_key(self) -> Constants:
         return self.constants

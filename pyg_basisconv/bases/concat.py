@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
-from ..bound import COMPOSITES, Derived, ListedEdges, TypedEdges, counted, dense
+from ..bound import COMPOSITES, Derived, ListedEdges, TypedEdges, check_members, dense
 from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import reject
@@ -66,7 +66,7 @@ class BoundConcat(Derived):
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
     ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
-        z, sizes = counted(z, self.K), [part.K for part in self.parts]
+        z, sizes = check_members(z, self.K), [part.K for part in self.parts]
         if isinstance(z, Tensor):
             yield from zip(self.parts, z.split(sizes), strict=True)
             return
@@ -180,11 +180,11 @@ class BoundConcat(Derived):
             return total
 
         sizes = [part.sizes for part in found]
-        enter, leave = Work(), Work()
+        gather, scatter = Work(), Work()
         for one in sizes:
-            enter, leave = enter.plus(one.enter), leave.plus(one.leave)
+            gather, scatter = gather.plus(one.gather), scatter.plus(one.scatter)
         rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
-        return Compact(run, Compaction(side, enter, rows, leave, products))
+        return Compact(run, Compaction(side, gather, rows, scatter, products))
 
     @property
     def mixing(self) -> Work | None:
@@ -261,7 +261,7 @@ class Concat(Composed):
             return super().build(graph) if lists is None else ListedConcat(self, graph, lists)
         bound, start = [], 0
         for part in self._parts:
-            bound.append(part.on(graph.holding(content.of(start, start + part.K))))
+            bound.append(part.on(graph.holding(content.for_members(start, start + part.K))))
             start += part.K
         return BoundConcat(bound)
 

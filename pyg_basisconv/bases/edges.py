@@ -33,7 +33,7 @@ class Edges(Basis):
         super().__init__(K)
 
     def build(self, graph: Graph) -> BoundBasis:
-        s, weight = graph.structure, graph.thin(graph.weight)
+        s, weight = graph.structure, graph.apply_mask(graph.weight)
         if weight is not None and weight.dim() == 2:
             if s.type is not None:
                 reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, EdgeList
 from ..bound import TypedEdges, explicit, members
 from ..edge_set import EdgeSet
-from ..entries import Entries, Later
+from ..entries import Entries, LazyEntries
 from ..errors import check_choice, reject
 from ..graph import Graph
 from ..kernels.pattern import tally
@@ -42,7 +42,7 @@ class BoundPairs(BoundBasis):
         sizes = self.M, self.N, self.count()
         full = self.sources == self.M
         causal = full and self.causal and self.M == self.N
-        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
+        return LazyEntries(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
 
 
 class BoundComplete(BoundPairs):
@@ -107,7 +107,7 @@ class Complete(Basis):
              [1., 1., 1.]]])
     """
 
-    hides = False
+    is_complete = True
     needs_edges = False
 
     def __init__(self) -> None:
@@ -210,9 +210,9 @@ class Bags(Basis):
             reject("batch", f"graphs from 0 to {N - 1}", got, "correct batch, or size=(M, N)")
         target = batch.long()
         source = torch.arange(target.numel(), device=graph.device)
-        weight = torch.ones(target.numel(), dtype=graph.wide, device=graph.device)
+        weight = torch.ones(target.numel(), dtype=graph.acc_dtype, device=graph.device)
         if self.norm == "mean":
-            weight = weight / tally(target, N).to(graph.wide).index_select(0, target)
+            weight = weight / tally(target, N).to(graph.acc_dtype).index_select(0, target)
         return EdgeList(torch.zeros_like(source), source, target, weight)
 
     def extra_repr(self) -> str:

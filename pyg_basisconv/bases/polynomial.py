@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Derived, ListedEdges, listed, members, sparse_square
+from ..bound import Derived, ListedEdges, edges_of_matrices, matrix_and_identity, members
 from ..cache import kept
 from ..errors import check_choice, check_depth, reject
 from ..graph import Graph
@@ -100,12 +100,12 @@ class BoundPolynomial(Derived):
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        S, now = sparse_square(self.operator)
+        S, now = matrix_and_identity(self.operator)
         found = [now]
         for k in range(1, self.K):
             now = torch.sparse.mm(S, found[-1]) * (1.0 if k == 1 else self.a)
             found.append((now + self.c * found[-2] if k > 1 and self.c else now).coalesce())
-        return listed(found, self.dtype)
+        return edges_of_matrices(found, self.dtype)
 
     def work(self, direction: Direction) -> Work:
         steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import COMPOSITES, Derived, counted, dense
+from ..bound import COMPOSITES, Derived, check_members, dense
 from ..cache import kept
 from ..errors import reject
 from ..graph import Graph
@@ -39,7 +39,7 @@ class BoundProduct(Derived):
         return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = dense(counted(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        z = dense(check_members(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
         return self.second.combine(self.first.combine(z))
 
     def each(self, z: Tensor) -> Tensor:
@@ -188,11 +188,11 @@ def _bound_factors(bound: BoundBasis) -> list[Hashable]:
 def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBasis, BoundBasis]:
     """Two families, bound: the first from the sources, and the second from where the first one ends."""
     between = first.sized(graph.M, None, graph.batch, graph.grid)[1]
-    start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
+    start = graph if first.needs_edges else graph.resized(graph.M, graph.M if between is None else between, graph.grid)
     before, behind = first.on(start), graph.from_intermediate
     if second.needs_edges:
-        return before, second.on(behind if before.target_grid is None else behind.over(before.target_grid))
-    return before, second.on(behind.between(before.N, graph.N, before.target_grid or graph.grid))
+        return before, second.on(behind if before.target_grid is None else behind.on_grid(before.target_grid))
+    return before, second.on(behind.resized(before.N, graph.N, before.target_grid or graph.grid))
 
 
 COMPOSITES.update({"@": Product, "bound @": BoundProduct})

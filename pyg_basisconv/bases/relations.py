@@ -118,7 +118,7 @@ class Relations(Basis):
             edges = s.memo(("both ways", R), lambda: _both_ways(edges))
             weight = None if weight is None else torch.cat([weight, weight])
             mask = None if mask is None else torch.cat([mask, mask])
-        weight = normalised(edges, weight, self.norm, graph.wide)
+        weight = normalised(edges, weight, self.norm, graph.acc_dtype)
         if mask is not None:
             weight = mask if weight is None else weight * mask
         return TypedEdges(edges, weight, graph.dtype)

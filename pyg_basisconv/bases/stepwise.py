@@ -32,11 +32,11 @@ class Stepwise(BoundBasis):
     def __init__(self, graph: Graph, sorts: Sequence[Sequences], norm: Norm, each: Norm, turned: bool = False) -> None:
         self.graph, self.sorts, self.norm, self.each_norm, self.turned = graph, sorts, norm, each, turned
         self.K, self.M, self.N = len(sorts), graph.M, graph.N
-        self.dtype, self.device, self.wide = graph.dtype, graph.device, graph.wide
+        self.dtype, self.device, self.acc_dtype = graph.dtype, graph.device, graph.acc_dtype
         if graph.structure.type is None and any(step != ((0, False),) and step != ((0, True),) for step in self._all()):
             reject("edge_type", "a relation for each edge", None, "pass edge_type")
         self._steps = {step: self._step(step, graph.weights) for step in self._all()}
-        ones = torch.ones(graph.source.numel(), dtype=self.wide, device=self.device)
+        ones = torch.ones(graph.source.numel(), dtype=self.acc_dtype, device=self.device)
         self._counting = {step: self._step(step, ones) for step in self._all()} if norm == "mean" else {}
 
     def _all(self) -> Iterator[Step]:
@@ -53,7 +53,7 @@ class Stepwise(BoundBasis):
         edges = EdgeSet(1, self.M, self.N, None, torch.cat(sources), torch.cat(targets))
         edges.alive = torch.cat(alive)
         weight = torch.where(edges.alive, weights.repeat(len(step)), 0)
-        return TypedEdges(edges, normalised(edges, weight, self.each_norm, self.wide), self.wide)
+        return TypedEdges(edges, normalised(edges, weight, self.each_norm, self.acc_dtype), self.acc_dtype)
 
     def _chain(self, sequence: Sequence[Step], x: Tensor, matrices: dict[Step, TypedEdges], back: bool) -> Tensor:
         for step in reversed(sequence) if back else sequence:
@@ -70,11 +70,11 @@ class Stepwise(BoundBasis):
         if self.norm is None or self.norm == ("row" if at_end else "mean"):
             return None
         matrices = self._counting if self.norm == "mean" else self._steps
-        total = self._sum(k, torch.ones(self.M, 1, dtype=self.wide, device=self.device), matrices, not at_end)
+        total = self._sum(k, torch.ones(self.M, 1, dtype=self.acc_dtype, device=self.device), matrices, not at_end)
         return root(total) if self.norm == "sym" else reciprocal(total)
 
     def _apply(self, k: int, x: Tensor) -> Tensor:
-        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, self.wide))
+        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, self.acc_dtype))
         before, after = self._scale(k, self.turned), self._scale(k, not self.turned)
         x = x if before is None else x * before
         y = self._sum(k, x, self._steps, self.turned)

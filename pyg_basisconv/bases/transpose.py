@@ -40,7 +40,7 @@ class Transpose(Composed):
         return next((shape for shape in shapes if shape is not None), grid)
 
     def build(self, graph: Graph) -> BoundBasis:
-        return super().build(graph.over(self._inner(graph.grid, graph.batch))).T
+        return super().build(graph.on_grid(self._inner(graph.grid, graph.batch))).T
 
     def _inner(self, grid: tuple[int, ...] | None, batch: Any) -> tuple[int, ...] | None:
         """The sources' grid of the family that is transposed: its own, or for want of it that of the call."""

@@ -40,7 +40,7 @@ class Steps:
         if s.type is None and relations != 1:
             reject("edge_type", "a relation for each edge", None, "pass edge_type")
         self.source, self.target, self.M = s.source, s.target, s.M
-        self.device, self.dtype, self.wide = graph.device, graph.dtype, graph.wide
+        self.device, self.dtype, self.acc_dtype = graph.device, graph.dtype, graph.acc_dtype
         self.weight = None if graph.weight is None else graph.weights
         self.mask, self.norm = graph.mask, norm
         self.merge = not self.learns  # products of weights that learn are not written out
@@ -85,7 +85,7 @@ class Steps:
         steps.source = disjoint([one.source for one in several], sizes)
         steps.target = disjoint([one.target for one in several], sizes)
         if any(one.weight is not None for one in several):
-            ones = [torch.ones(one.source.numel(), dtype=one.wide, device=one.device) for one in several]
+            ones = [torch.ones(one.source.numel(), dtype=one.acc_dtype, device=one.device) for one in several]
             steps.weight = torch.cat([w if s.weight is None else s.weight for s, w in zip(several, ones, strict=True)])
         steps.merge = not steps.learns
         kind, most = torch.cat([one.kinds for one in several]), max(len(one.ends) for one in several) - 1
@@ -111,7 +111,7 @@ class Steps:
         source, target, place = torch.cat(sources), torch.cat(targets), torch.cat(places)
         weight = None if self.weight is None else gather(self.weight, place)
         edges = EdgeSet(1, self.M, self.M, None, source, target)
-        weight = normalised(edges, weight, self.norm, self.wide)
+        weight = normalised(edges, weight, self.norm, self.acc_dtype)
         if self.mask is not None:
             mask = gather(self.mask, place)
             weight = mask if weight is None else weight * mask
@@ -211,12 +211,12 @@ class BoundWalks(BoundBasis):
         if self.norm is not None:
             return self._normalised(self.norm)
         if not self.binary:
-            return _Chains(self.sorts, {}, self.steps.wide)
+            return _Chains(self.sorts, {}, self.steps.acc_dtype)
         others: dict[Hashable, Factor] = {}
         for k, several in enumerate(self.sorts):
             one = self._but(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
             others["binary", k] = one._share
-        return _Chains([[((what, False),)] for what in others], others, self.steps.wide)
+        return _Chains([[((what, False),)] for what in others], others, self.steps.acc_dtype)
 
     @property
     def _share(self) -> Factor:
@@ -323,9 +323,9 @@ class BoundWalks(BoundBasis):
         sized = self._sized
         trie = sized.forward if side == "target" else sized.backward
         rows = Work(trie.reached, trie.reached, trie.leaves)
-        enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work_back)
+        gather_work, scatter_work = (trie.work, rows) if side == "target" else (rows, trie.work_back)
         run = self._from_targets if side == "target" else self._from_sources
-        return Compact(run, Compaction(side, enter, trie.reached, leave, trie.leaves))
+        return Compact(run, Compaction(side, gather_work, trie.reached, scatter_work, trie.leaves))
 
     def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.forward, weight.unbind(0)
@@ -401,7 +401,7 @@ class BoundWalks(BoundBasis):
         return self._moved(change, self.device)
 
     def moved(self, device: torch.device) -> "BoundWalks":
-        moved = self._moved(lambda part: part.move(device), device)
+        moved = self._moved(lambda part: part.moved(device), device)
         moved.steps = self.steps.to(device)
         return moved
 

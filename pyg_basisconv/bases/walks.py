@@ -107,7 +107,7 @@ class Walks(Basis):
         return arguments(self, *shown, norm=None, per="walk", binary=False)
 
     @property
-    def unsaid(self) -> Hashable:
+    def extra_key(self) -> Hashable:
         # Names are printed, which another vocabulary may give to other relations.
-        more = None if type(self) is Walks else super().unsaid
+        more = None if type(self) is Walks else super().extra_key
         return tuple(sort.sequences for sort in self.sorts), len(self.vocabulary), self.memory_limit, more

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Derived, explicit, listed, members, sparse_square
+from ..bound import Derived, edges_of_matrices, explicit, matrix_and_identity, members
 from ..errors import check_count, check_flags, reject
 from ..graph import Graph
 from ..portable import refuse
@@ -68,14 +68,14 @@ class BoundWavelets(Derived):
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        after, now = sparse_square(self.walk)
+        after, now = matrix_and_identity(self.walk)
         found = []
         for j in range(self.J):
             found.append((now - after).coalesce())
             now = after
             if j < self.J - 1:
                 after = torch.sparse.mm(after, after).coalesce()
-        return listed(found + [now] * self.low_pass, self.dtype)
+        return edges_of_matrices(found + [now] * self.low_pass, self.dtype)
 
     def remake(self, parts: Sequence[BoundBasis]) -> "BoundWavelets":
         return BoundWavelets(parts[0], self.J, self.low_pass)

@@ -133,7 +133,7 @@ class Attending(Whole):
         if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
             return None
         content = content_of(self.conv, call, graph, inputs)
-        values = EdgeTerms(content.edges_at(family.entries), self.values.weight.squeeze(-1))
+        values = EdgeTerms(content.edge_rows_at(family.entries), self.values.weight.squeeze(-1))
         return family.sums(inputs, self.conv.bias, values.made)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:

@@ -70,8 +70,8 @@ class Hyperedges(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         s, back = graph.structure, graph.structure.T
         B, D = inverses(graph)
-        there = single(s, graph.thin(s.at_target(B)), graph.dtype)
-        return BoundProduct(there, single(back, graph.thin(back.at_target(D)), graph.dtype))
+        there = single(s, graph.apply_mask(s.at_target(B)), graph.dtype)
+        return BoundProduct(there, single(back, graph.apply_mask(back.at_target(D)), graph.dtype))
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
@@ -79,8 +79,8 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     zeros where there are none.
     """
     back = graph.structure.T
-    count = graph.structure.pattern.by_target.ptr.diff().to(graph.wide)
-    degree = sums(back.pattern, None if graph.weight is None else graph.weights, graph.wide)
+    count = graph.structure.pattern.by_target.ptr.diff().to(graph.acc_dtype)
+    degree = sums(back.pattern, None if graph.weight is None else graph.weights, graph.acc_dtype)
     return power(count, -1.0), power(degree, -1.0)
 
 

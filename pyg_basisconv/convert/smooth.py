@@ -155,6 +155,6 @@ class Steered(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         H = self.source.shape[0]
-        source, target = (wide(side @ self.source.t()).movedim(-1, 0) for side in (content.x, content.of_target))
+        source, target = (wide(side @ self.source.t()).movedim(-1, 0) for side in (content.x, content.target_features))
         source = source + wide(self.bias).view(H, *[1] * (source.dim() - 1))
         return node_score(copies(source, content, H), copies(-target, content, H))

@@ -12,10 +12,10 @@ from .rows import EdgeTerms, TermRows
 
 def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
     """(E, R) the features at the entries, by target."""
-    edge_attr = content.of_edges
+    edge_attr = content.edge_features
     if edge_attr.shape[-1] != dim:
         reject("edge_attr", f"{dim} features (edge_dim) on the last axis", edge_attr.shape[-1], "correct one of them")
-    return wide(content.edges_at(entries))
+    return wide(content.edge_rows_at(entries))
 
 
 class Edge(Mechanism):

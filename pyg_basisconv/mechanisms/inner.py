@@ -53,7 +53,7 @@ class Bilinear(Mechanism):
         self.parameter("weight", sizes.heads, sizes.source, sizes.target)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        query = content.of_target
+        query = content.target_features
         query = query if query.layout == torch.strided else query.to_dense()
         H = self.weight.shape[0]
         return inner_score(copies(project(content.x, self.weight), content, H), copies(query[None], content, H))
@@ -75,7 +75,7 @@ class Cosine(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         assert self.sizes is not None
         sides = []
-        for side in (content.x, content.of_target):
+        for side in (content.x, content.target_features):
             side = side if side.layout == torch.strided else side.to_dense()
             sides.append(copies(F.normalize(side, dim=-1)[None], content, self.sizes.heads))
         return inner_score(*sides)

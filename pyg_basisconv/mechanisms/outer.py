@@ -96,7 +96,7 @@ class Additive(Mechanism):
         if self.target_kind == "shared":
             target = content.projected_target_rows @ block_diagonal(self.target)
         elif self.target_kind == "own":
-            target = all_heads(content.of_target, self.weight) @ block_diagonal(self.target)
+            target = all_heads(content.target_features, self.weight) @ block_diagonal(self.target)
         return TermRows(source + self.bias if self.has_bias else source, target, batch=content.batch)
 
     def extra_repr(self) -> str:

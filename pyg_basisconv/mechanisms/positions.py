@@ -61,7 +61,7 @@ class Relative(Mechanism):
         return table_score(
             per_copy(wide(weight), content),
             lambda e: e.lookup(name, size, self._place),
-            lambda e: e.places(self._place),
+            lambda e: e.table(self._place),
         )
 
     def extra_repr(self) -> str:
@@ -94,7 +94,7 @@ class Tap(Mechanism):
         self.parameter("weight", sizes.heads, sizes.target, len(self.offsets))
 
     def score(self, content: Content, entries: Entries) -> Score:
-        taps = project(content.of_target, self.weight)  # (H, *, N, O)
+        taps = project(content.target_features, self.weight)  # (H, *, N, O)
         if portable():  # pairs may be there that are none, and are not to be looked at
             taps = F.pad(taps, (0, 1), value=-torch.inf)
         N, count = taps.shape[-2:]
@@ -115,7 +115,7 @@ class Tap(Mechanism):
         score = table_score(
             copies(wide(taps).flatten(-2), content, self.weight.shape[0]),
             lambda e: e.lookup(("tap", self.offsets, count), N * count, place),
-            lambda e: e.places(place),
+            lambda e: e.table(place),
         )
         return Score(score.tensors, score.sides, score.on)
 
