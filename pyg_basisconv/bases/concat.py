@@ -1,4 +1,4 @@
-"""`a + b`: families side by side."""
+"""`a + b`: the concatenation of families."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -21,8 +21,8 @@ from ..theta import Theta
 from .composed import Composed, check_bases
 
 
-def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
-    """Families of the same M and N, one after the other, as one list of edges; None where that costs too much."""
+def merged_edges(parts: Sequence[BoundBasis]) -> TypedEdges | None:
+    """The concatenation of families as one list of typed edges; None if that costs too much."""
     first, K = parts[0], sum([part.K for part in parts])
     starts = [0, *accumulate([part.K for part in parts])]
     lists = [part.lists for part in parts]
@@ -48,7 +48,7 @@ def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
 
 
 class BoundConcat(Derived):
-    """Families of the same M and N, one after the other."""
+    """The members of several families of the same M and N, in order."""
 
     def __init__(self, parts: Sequence[BoundBasis]) -> None:
         self.parts = tuple(parts)
@@ -119,7 +119,7 @@ class BoundConcat(Derived):
 
     @kept
     def typed(self) -> TypedEdges | None:
-        return one_list(self.parts)
+        return merged_edges(self.parts)
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
         """One graph of a batch."""
@@ -214,10 +214,7 @@ class BoundConcat(Derived):
 
 
 class ListedConcat(BoundConcat):
-    """The same of a graph on the CPU, where the edges of all are in lists, and these are all that is needed as a rule.
-
-    Its parts are bound when they are first asked for.
-    """
+    """The concatenation of families whose edges are numpy lists; its parts are bound on first use only."""
 
     takes_rows = True
 
@@ -238,7 +235,7 @@ class Concat(Composed):
     """`a + b`: the matrices of a, then those of b.
 
     Args:
-        *parts: the families, side by side.
+        *parts: the families.
 
     >>> from pyg_basisconv import bases
     >>> bases.Identity() + bases.Laplacian('sym')
@@ -252,7 +249,7 @@ class Concat(Composed):
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
         grids = [part.variance_gain for part in flat if part.axes is not None]
-        self.variance_gain = sum(grids) if grids else 1  # families of graphs side by side are drawn as each by itself
+        self.variance_gain = sum(grids) if grids else 1  # for graphs, each part is initialised as if it were alone
 
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content

@@ -1,4 +1,4 @@
-"""Sparse grids: only some positions are there, and their neighbours are found by sorting."""
+"""Sparse grids: features at some positions (sites) only, whose neighbours are found by sorting."""
 
 import math
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from .bound_grid import Lattice
 
 
 class Sites(NamedTuple):
-    """The sites on both sides, and for each member of the family which of them meet.
+    """The sites of sources and targets, and for each member of the family the pairs of them that it links.
 
     sources, targets: (M, r), (N, r) positions; source_batch, target_batch: (M,), (N,) the sample of each.
     """
@@ -26,7 +26,7 @@ class Sites(NamedTuple):
     matchings: Matchings
 
     def are_of(self, sites: Tensor, batch: Tensor) -> bool:
-        """Whether they were found for these sites, in these samples."""
+        """Whether these are the sources and their samples."""
         pairs = (self.sources, sites), (self.source_batch, batch)
         alike = all((mine.dtype, mine.device, mine.shape) == (t.dtype, t.device, t.shape) for mine, t in pairs)
         return alike and all(torch.equal(mine, t) for mine, t in pairs)
@@ -41,8 +41,8 @@ class BoundSites(BoundBasis):
 
     Attributes:
         sites: (N, r) the positions of the targets.
-        site_batch: (N,) the sample that each is in.
-        space: the shape of the grid that they are in.
+        site_batch: (N,) the sample of each.
+        space: the shape of their grid.
     """
 
     def __init__(self, places: Sites, space: Ints, M: int, dtype: torch.dtype) -> None:
@@ -82,15 +82,11 @@ class BoundSites(BoundBasis):
         return Work(self.matchings.entries, self.N if direction == "combine" else self.K * self.N, 1)
 
     def moved(self, device: torch.device) -> "BoundSites":
-        places = self.places
-        sources, targets = places.sources.to(device), places.targets.to(device)
-        of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
-        met = places.matchings.to(device)
-        return BoundSites(Sites(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
+        return BoundSites(Sites(*(t.to(device) for t in self.places)), self.space, self.M, self.dtype)  # type: ignore[arg-type]
 
 
-def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Sites:
-    """Finds which sites meet at each offset; makes the targets where they are not the sources.
+def find_sites(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Sites:
+    """Finds the sites that are linked at each offset, and the targets if they are not the sources.
 
     Args:
         sites: (M, r) positions, in any order.
@@ -110,35 +106,35 @@ def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[In
         reject("shape", "a grid whose positions can be numbered in 62 bits", lattice.sources, "use a smaller grid")
     sites, batch = sites.clone(), batch.clone()  # the caller's may change
     keys = _keys(sites.long(), batch.long(), lattice.sources)
-    # In the order of the grid: shifted keys are then looked up one beside the other.
+    # Sorted in the order of the grid, so that lookups of shifted keys are local.
     keys, order = keys.sort()
     if M and bool((keys[1:] == keys[:-1]).any()):
         twice = sites[order[1:][keys[1:] == keys[:-1]][0]].tolist()
         reject("sites", "each position once in a sample", f"{twice} twice", "merge the sites that repeat")
     positions, sample = sites.long()[order], batch.long()[order]
     same = lattice.sources == lattice.targets and set(lattice.step + lattice.up) == {1}
-    met = {} if same else {o: _reached(positions, sample, lattice, o) for o in offsets}
-    known = keys if same else torch.cat([keys[:0], *(target for _, target in met.values())]).unique()
+    shifted = {} if same else {o: _shifted_keys(positions, sample, lattice, o) for o in offsets}
+    known = keys if same else torch.cat([keys[:0], *(target for _, target in shifted.values())]).unique()
     pairs: dict[Ints, tuple[Tensor, Tensor]] = {}
     for offset in offsets:
         back = tuple(-o for o in offset)
-        if same and back in pairs:  # who sees whom, the other way round
+        if same and back in pairs:  # the opposite offset has the reversed pairs
             pairs[offset] = pairs[back][::-1]
             continue
-        source, wanted = _reached(positions, sample, lattice, offset) if same else met[offset]
+        source, wanted = _shifted_keys(positions, sample, lattice, offset) if same else shifted[offset]
         found = torch.searchsorted(known, wanted)
         if same:
             found = found.clamp(max=max(M - 1, 0))
             hit = known[found] == wanted if M else found.bool()
             source, found = source[hit], order[found[hit]]
         pairs[offset] = order[source], found
-    found_pairs = [pairs[offset] for offset in offsets]
     targets = (sites, batch) if same else _positions(known, lattice.targets)
-    return Sites(sites, batch, *targets, Matchings(found_pairs, M, targets[0].shape[0]))
+    matchings = Matchings([pairs[offset] for offset in offsets], M, targets[0].shape[0])
+    return Sites(sites, batch, *targets, matchings)
 
 
-def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:
-    """The sources that have a target within its grid at an offset, and the keys of these targets."""
+def _shifted_keys(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:
+    """The sources whose target at an offset is within the grid, and the keys of these targets."""
     step, targets = (positions.new_tensor(v) for v in (lattice.step, lattice.targets))
     place = positions * positions.new_tensor(lattice.up) - positions.new_tensor(offset)
     inside = ((place >= 0) & (place < targets * step)).all(1)
@@ -149,7 +145,7 @@ def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) 
 
 
 def _keys(positions: Tensor, sample: Tensor, shape: Ints) -> Tensor:
-    """One number for each position of each sample, ascending in the order of the grid."""
+    """One integer for each position of each sample, in the order of samples and of the grid."""
     key = sample
     for axis, size in enumerate(shape):
         key = key * size + positions[:, axis]
@@ -157,7 +153,7 @@ def _keys(positions: Tensor, sample: Tensor, shape: Ints) -> Tensor:
 
 
 def _positions(keys: Tensor, shape: Ints) -> tuple[Tensor, Tensor]:
-    """The positions, (N, r), and the samples of keys."""
+    """The positions, (N, r), and the samples of keys; the inverse of `_keys`."""
     along = []
     for size in reversed(shape):
         along.append(keys % size if size else keys)

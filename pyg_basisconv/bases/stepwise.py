@@ -1,4 +1,4 @@
-"""Walks on a graph at which nothing may be looked: step after step, on all nodes."""
+"""Walks in the portable path, which may not read indices: step by step, on all nodes."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,14 +12,14 @@ from ..errors import reject
 from ..graph import Graph
 from ..portable import refuse
 from ..walks import Step
-from .adjacency import reciprocal, root
+from .adjacency import inverse_sqrt, reciprocal
 from .relations import Norm, normalised
 
 Sequences = Sequence[Sequence[Step]]
 
 
 class Stepwise(BoundBasis):
-    """For each member a sum of products of the matrices of steps, for the portable path; see `BoundWalks`.
+    """Each member is a sum of products of the matrices of steps; for the portable path, see `BoundWalks`.
 
     Args:
         graph: the graph.
@@ -43,7 +43,7 @@ class Stepwise(BoundBasis):
         return (step for several in self.sorts for sequence in several for step in sequence)
 
     def _step(self, step: Step, weights: Tensor) -> TypedEdges:
-        """The matrix of a step, of all edges once for each alternative: those of other relations have no weight."""
+        """The matrix of a step: all edges, once for each alternative, with the weight 0 for other relations."""
         s, sources, targets, alive = self.graph.structure, [], [], []
         for relation, inverse in step:
             ends = (s.target, s.source) if inverse else (s.source, s.target)
@@ -61,17 +61,17 @@ class Stepwise(BoundBasis):
         return x
 
     def _sum(self, k: int, x: Tensor, matrices: dict[Step, TypedEdges], back: bool) -> Tensor:
-        """The matrix of a sort, transposed, times x; or itself, going back."""
+        """The product of x with the transposed matrix of a sort; with the matrix itself for `back`."""
         chains = [self._chain(sequence, x, matrices, back) for sequence in self.sorts[k]]
         return sum(chains[1:], chains[0]) if chains else torch.zeros_like(x)
 
     def _scale(self, k: int, at_end: bool) -> Tensor | None:
-        """(M, 1) what the norm multiplies with at the beginning of walks, or at their end."""
+        """(M, 1) the factors of the norm at the beginning of walks, or at their end."""
         if self.norm is None or self.norm == ("row" if at_end else "mean"):
             return None
         matrices = self._counting if self.norm == "mean" else self._steps
         total = self._sum(k, torch.ones(self.M, 1, dtype=self.acc_dtype, device=self.device), matrices, not at_end)
-        return root(total) if self.norm == "sym" else reciprocal(total)
+        return inverse_sqrt(total) if self.norm == "sym" else reciprocal(total)
 
     def _apply(self, k: int, x: Tensor) -> Tensor:
         dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, self.acc_dtype))

@@ -10,7 +10,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..bases import Adjacency, Attention
-from ..bases.attended import ELEMENTWISE, BoundAttention, Normalize
+from ..bases.bound_attention import ELEMENTWISE, BoundAttention, Normalize
 from ..basis import BoundBasis
 from ..binding import bind, content_of
 from ..content import Content, Inputs

@@ -314,7 +314,7 @@ def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """GAT, GATv2 and products go in one step on graphs that torch's way takes head by head."""
     torch.manual_seed(0)
-    monkeypatch.setattr("pyg_basisconv.bases.attended.BLOCK", 10)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 10)
     monkeypatch.setattr("pyg_basisconv.mechanisms.outer.HELD", 10)
     calls, real = [], onepass.Attend.forward
     monkeypatch.setattr(onepass.Attend, "forward", lambda self, keep: (calls.append(keep), real(self, keep))[1])
@@ -329,7 +329,7 @@ def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytes
         y = conv(x, edges)
         assert calls, score
         with monkeypatch.context() as m:
-            m.setattr("pyg_basisconv.bases.attended.one_pass_fits", lambda *_: False)
+            m.setattr("pyg_basisconv.bases.bound_attention.one_pass_fits", lambda *_: False)
             m.setattr("pyg_basisconv.mechanisms.outer.one_pass_fits", lambda *_: False)
             calls.clear()
             again = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads()).double()
