@@ -124,7 +124,7 @@ class Attention(Basis):
                 fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
                 reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
         weighing = self.weighing(content, found)
-        score = weighing.score.owned()
+        score = weighing.score.snapshot()
         if not (found.alive is content.valid is content.mask is None):
             score = _apply_call_masks(score, content, found, self.K, graph)
         return BoundAttention(

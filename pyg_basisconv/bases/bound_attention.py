@@ -22,7 +22,7 @@ from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import Scoring
 from ..mechanisms import Score
-from ..mechanisms.base import wide
+from ..mechanisms.base import upcast
 from ..portable import portable, refuse
 from ..theta import Theta
 
@@ -181,7 +181,7 @@ class BoundAttention(MemberByMember):
     def _weigh(self, entries: Entries, tensors: Sequence[Tensor], first: int = 0) -> Weights:
         """(c, E) by target: the weights of copies from `first` on, or the scores of their softmax over sources."""
         split = len(self.score.tensors)
-        value = self.score.on(tensors[:split], entries)
+        value = self.score.evaluate(tensors[:split], entries)
         if self.normalize == "target":
             value = softmax(value, entries.pattern.at_source)
         elif self.normalize == "heads":
@@ -379,7 +379,7 @@ class BoundAttention(MemberByMember):
         kernel adds them without storing the sum.
         """
         z = inputs.rows
-        found = self.weighing.in_rows if self.is_by_rows and z.dtype == wide(z).dtype else None
+        found = self.weighing.in_rows if self.is_by_rows and z.dtype == upcast(z).dtype else None
         if found is None or not inputs.theta.by_rows:
             return None
         form = found[0].form(found[1], self.K)
@@ -508,7 +508,7 @@ def _in_rows(
     if found is None:
         return None
     K, factor = theta.K, entries.weight if weighing.weighted else None
-    scoring, tensors = found[0], [None if t is None else wide(t) for t in found[1]]
+    scoring, tensors = found[0], [None if t is None else upcast(t) for t in found[1]]
     z = inputs.rows  # after the scores, whose projections may have computed it in the same product
     factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:

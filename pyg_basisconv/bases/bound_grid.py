@@ -373,7 +373,7 @@ class BoundGrid(ImageFamily):
         """The divisor (None for a mean) and the scale of the result with which torch's pooling evaluates the layer;
         None if it cannot.
         """
-        scale = theta.uniform
+        scale = theta.common_scale
         if not scale or window.place is not None or window.transposed or window.frame.ceil_mode is None:
             return None
         if self.norm is not None:
@@ -387,7 +387,7 @@ class BoundGrid(ImageFamily):
 
     def _is_shared_depthwise(self, theta: Theta, window: Taps) -> bool:
         """Whether this is a depthwise convolution of sequences in which several channels share their taps."""
-        shared = theta.tapped is not None and 4 * theta.tapped <= theta.P
+        shared = theta.tap_groups is not None and 4 * theta.tap_groups <= theta.P
         frame, lattice = window.frame, self.lattice
         plain = len(frame.kernel) == 1 and frame.mode == "zeros" and not window.transposed and self.norm is None
         same = lattice.sources == lattice.targets == (self.M,) and frame.step == (1,)

@@ -134,7 +134,7 @@ class Attending(Whole):
             return None
         content = content_of(self.conv, call, graph, inputs)
         values = EdgeTerms(content.edge_rows_at(family.entries), self.values.weight.squeeze(-1))
-        return family.sums(inputs, self.conv.bias, values.made)
+        return family.sums(inputs, self.conv.bias, values.tensor)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (source, target), size = pair(given["x"]), given.get("size")

@@ -14,7 +14,7 @@ from ..content import Content
 from ..conv import BasisConv
 from ..entries import Entries
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
-from ..mechanisms.base import copies, table_score, wide
+from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
 from .attention import fill, matrix, own, some_left, started, weigh
 from .build import only_sum
@@ -80,7 +80,7 @@ class OfRelation(Mechanism):
             return n * self.relations + m // max(1, count)
 
         return table_score(
-            copies(wide(table), content, weight.shape[0]),
+            copies(upcast(table), content, weight.shape[0]),
             lambda e: e.lookup(("relation", self.relations), N * self.relations, place),
             lambda e: e.table(place),
         )
