@@ -24,6 +24,7 @@ NORMS = (None, "mean", "row", "sym")
 Norm = Literal["mean", "row", "sym"] | None
 _OVER = {"mean": "mean", "row": "rw", "sym": "ends"}  # what `normalise` and `over_degrees` call them
 _FEW = 1 << 16
+_IDENTITY = Identity()  # a value, whose key is found once
 
 
 class Relations(Basis):
@@ -96,7 +97,7 @@ class Relations(Basis):
         family = self._bind_lists(graph)
         if family is None:
             family = self._bind_typed(graph)
-        return BoundConcat([family, Identity().on(graph)]) if self.self_loop else family
+        return BoundConcat([family, _IDENTITY.on(graph)]) if self.self_loop else family
 
     def _bind_lists(self, graph: Graph) -> TypedEdges | None:
         """The family in numpy, for edges of weight 1 on the CPU, if R x nodes is not much more than the edges."""
