@@ -17,7 +17,7 @@ from .graph import Graph
 from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.op import acc_dtype
-from .kernels.pattern import tally
+from .kernels.pattern import extremes, in_range, tally
 from .orders.compacted import Compact, Compaction, End, tiled
 from .orders.native import Native, after_theta
 from .portable import portable
@@ -608,6 +608,8 @@ class ListedEdges(TypedEdges):
 class SharedEdges(Explicit):
     """Every edge belongs to all matrices of the family; (E, K) weights on one pattern."""
 
+    weight: Tensor
+
     @property
     def _matrices(self) -> list[Sparse]:
         # Views of weights that learn are made for each use, as an in-place update would detach older ones.
@@ -618,18 +620,15 @@ class SharedEdges(Explicit):
         return self._columns()
 
     def _columns(self) -> list[Sparse]:
-        assert self.weight is not None
         return [self._sparse(self.edge_set.expand, self.weight[:, k]) for k in range(self.K)]
 
     def __init__(
         self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
     ) -> None:
         super().__init__(edge_set, weight, dtype, evaluate)
-        assert self.weight is not None
         self.K = self.weight.shape[1]
 
     def edges(self) -> EdgeList:
-        assert self.weight is not None
         e, E = self.edge_set, self.edge_set.source.numel()
         kind = torch.arange(self.K, device=self.device).repeat_interleave(E)
         weight = torch.cat(self.weight.unbind(1))  # always a copy
@@ -705,7 +704,7 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.shape != weight.shape:
             reject(f"edges.{name}", f"the weights' shape, {tuple(weight.shape)}", tuple(index.shape), "one per edge")
-        if not portable() and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-            got = (int(index.min()), int(index.max()))
-            reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
+        if not portable() and not in_range(index, size):
+            fix = "correct the edges of the basis"
+            reject(f"edges.{name}", f"indices from 0 to {size - 1}", extremes(index), fix)
     return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

@@ -108,12 +108,8 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
     if N is not None and bound.N != N:
         reject("edge_index", f"a bound basis with N = {N}", f"N = {bound.N}", "bind it with size=(M, N)")
     if bound.K != basis.K or x.shape[-2] != bound.M:
-        reject(
-            "edge_index",
-            f"a bound basis with K = {basis.K}, M = {x.shape[-2]}",
-            f"K = {bound.K}, M = {bound.M}",
-            "bind this layer's basis to the graph that x lives on",
-        )
+        expected, fix = f"a bound basis with K = {basis.K}, M = {x.shape[-2]}", "bind this layer's basis to x's graph"
+        reject("edge_index", expected, f"K = {bound.K}, M = {bound.M}", fix)
     if bound.device != x.device:
         reject("edge_index", f"a bound basis on {x.device}, as x", bound.device, "move it with .to(device)")
     if bound.dtype != x.dtype and not autocasting(x.device):

@@ -248,12 +248,8 @@ class Graph:
         if self.weight is None:
             return torch.ones(self.source.numel(), dtype=self.acc_dtype, device=self.device)
         if self.weight.dim() != 1:
-            reject(
-                "edge_weight",
-                "one weight per edge, shape (E,)",
-                tuple(self.weight.shape),
-                "several weights per edge are for bases.Edges(K)",
-            )
+            fix = "several weights per edge are for bases.Edges(K)"
+            reject("edge_weight", "one weight per edge, shape (E,)", tuple(self.weight.shape), fix)
         return self.weight.to(self.acc_dtype)
 
     @property

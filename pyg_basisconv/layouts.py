@@ -85,12 +85,8 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
         return _dense(edge_index, reverse)
     if reverse:
-        reject(
-            "edge_index",
-            "a (2, E) tensor with flow='target_to_source'",
-            f"a {type(edge_index).__name__} in a sparse layout",
-            "pass the transposed sparse matrix and leave flow as it is",
-        )
+        got, fix = f"a {type(edge_index).__name__} in a sparse layout", "pass the transposed matrix, without flow"
+        reject("edge_index", "a (2, E) tensor with flow='target_to_source'", got, fix)
     if isinstance(edge_index, SparseTensor):
         target, source, values = edge_index.coo()
         shape = (edge_index.size(1), edge_index.size(0))
@@ -98,12 +94,8 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
             ("SparseTensor", shape), (target, source, values), (target, source), values, shape, lambda: (source, target)
         )
     if not isinstance(edge_index, Tensor):
-        reject(
-            "edge_index",
-            "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis",
-            type(edge_index).__name__,
-            "see BasisConv.forward",
-        )
+        expected = "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis"
+        reject("edge_index", expected, type(edge_index).__name__, "see BasisConv.forward")
     return _sparse(edge_index)
 
 
@@ -114,9 +106,7 @@ def _dense(edge_index: Tensor, reverse: bool) -> Layout:
 
 def _rows(edge_index: Tensor, reverse: bool) -> Ends:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        reject(
-            "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it if it is (E, 2)"
-        )
+        reject("edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it, if (E, 2)")
     return (edge_index[1], edge_index[0]) if reverse else edge_index
 
 

@@ -35,10 +35,10 @@ class Sparse:
 
     def apply(self, x: Tensor) -> Tensor:
         """A^T x: (*, M, W) -> (*, N, W)."""
-        if x.dim() == 2:
-            return self._apply(x) if self.evaluate is None else self.evaluate(self, x)
         if self.evaluate is not None:
             return self.evaluate(self, x)
+        if x.dim() == 2:
+            return self._apply(x)
         # The batch is moved beside the width, so that one product evaluates all of it.
         flat = x.movedim(-2, 0)  # (M, *, W)
         y = self._apply(flat.reshape(x.shape[-2], prod(flat.shape[1:])))

@@ -6,6 +6,7 @@ from torch import Tensor
 from .cache import IdentityCache, constituents
 from .errors import reject
 from .kernels import Pattern
+from .kernels.pattern import extremes, in_range
 from .sparse import Sparse
 
 # The pattern is cached apart from the values, as dropout changes the values alone.
@@ -56,9 +57,8 @@ def _matrix(x: Tensor) -> Sparse:
         if x.layout == torch.sparse_csc:
             rows, columns = columns, rows
         for name, index, size in (("row", rows, M), ("column", columns, P)):
-            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-                got = (int(index.min()), int(index.max()))
-                reject("x", f"{name} indices from 0 to {size - 1}", got, "rebuild the sparse tensor")
+            if not in_range(index, size):
+                reject("x", f"{name} indices from 0 to {size - 1}", extremes(index), "rebuild the sparse tensor")
         # x Theta = A^T Theta for A = x^T: the entry (m, p) is an edge from column p to row m.
         return Pattern(columns.clone(), rows.clone(), P, M)
 

@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -34,37 +35,36 @@ Norm = Literal["mean", "padded"] | None
 
 
 class Lattice(NamedTuple):
-    """The geometry of two grids: at offset o, the source m belongs to the target n if m up = n step + o on each axis.
+    """The geometry of two grids: at offset o, source m belongs to target n if m upsampling = n stride + o on each axis.
 
     sources, targets: the shapes of the grids; mode: of the padding around the sources.
     """
 
     sources: Ints
     targets: Ints
-    step: Ints
-    up: Ints
+    stride: Ints
+    upsampling: Ints
     mode: Mode = "zeros"
 
     @property
     def T(self) -> "Lattice":
-        return Lattice(self.targets, self.sources, self.up, self.step, self.mode)
+        return Lattice(self.targets, self.sources, self.upsampling, self.stride, self.mode)
 
     def overlap(self, offset: Ints) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
         """The slices of sources and targets that belong together at an offset, in the same order."""
-        pairs = [
-            _axis_overlap(*axis) for axis in zip(self.sources, self.targets, self.up, self.step, offset, strict=True)
-        ]
+        axes = zip(self.sources, self.targets, self.upsampling, self.stride, offset, strict=True)
+        pairs = [_axis_overlap(*axis) for axis in axes]
         return tuple(m for m, _ in pairs), tuple(n for _, n in pairs)
 
 
-def _axis_overlap(M: int, N: int, up: int, step: int, offset: int) -> tuple[slice, slice]:
-    if up > 1:
-        n, m = _axis_overlap(N, M, step, up, -offset)
+def _axis_overlap(M: int, N: int, upsampling: int, stride: int, offset: int) -> tuple[slice, slice]:
+    if upsampling > 1:
+        n, m = _axis_overlap(N, M, stride, upsampling, -offset)
         return m, n
-    first, last = max(0, -(offset // step)), min(N - 1, (M - 1 - offset) // step)
+    first, last = max(0, -(offset // stride)), min(N - 1, (M - 1 - offset) // stride)
     if last < first:
         return slice(0, 0), slice(0, 0)
-    return slice(first * step + offset, last * step + offset + 1, step), slice(first, last + 1)
+    return slice(first * stride + offset, last * stride + offset + 1, stride), slice(first, last + 1)
 
 
 class Taps(NamedTuple):
@@ -154,7 +154,7 @@ class BoundGrid(ImageFamily):
         low, high = (tuple(f(axis) for axis in zip(*self.offsets, strict=True)) for f in (min, max))
         last = [
             (n - 1) * s + o - (m - 1)
-            for n, s, o, m in zip(self.lattice.targets, self.lattice.step, high, self.lattice.sources, strict=True)
+            for n, s, o, m in zip(self.lattice.targets, self.lattice.stride, high, self.lattice.sources, strict=True)
         ]
         return tuple(max(0, -o) for o in low), tuple(max(0, o) for o in last)
 
@@ -212,7 +212,8 @@ class BoundGrid(ImageFamily):
     def _gather_member(self, image: Tensor, k: int) -> Tensor:
         """The same with symbolic sizes: gathers a source for each target, and zeros those without one."""
         before = self._reach[0] if self.lattice.mode != "zeros" else (0,) * len(self.lattice.sources)
-        axes = zip(self.lattice.targets, self.lattice.step, self.lattice.up, self.offsets[k], before, strict=True)
+        sizes, stride, upsampling = self.lattice.targets, self.lattice.stride, self.lattice.upsampling
+        axes = zip(sizes, stride, upsampling, self.offsets[k], before, strict=True)
         first = image.dim() - 1 - len(self.lattice.targets)
         for axis, (size, step, up, offset, shift) in enumerate(axes, first):
             place = torch.arange(size, device=image.device) * step + offset + shift
@@ -239,13 +240,8 @@ class BoundGrid(ImageFamily):
         return (self._scaled(self._apply_member(image, k)) for k in range(self.K))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        total: Tensor | None = None
-        for k, z_k in enumerate(members(z, self.K)):
-            if z_k is not None:
-                y_k = self._apply_member(self._as_image(z_k), k)
-                total = y_k if total is None else total + y_k
-        assert total is not None
-        return self._scaled(total)
+        given = ((k, z_k) for k, z_k in enumerate(members(z, self.K)) if z_k is not None)
+        return self._scaled(reduce(torch.add, (self._apply_member(self._as_image(z_k), k) for k, z_k in given)))
 
     def each(self, z: Tensor) -> Tensor:
         return self._scaled(torch.stack([self._apply_member(self._as_image(z_k), k) for k, z_k in enumerate(z)]))
@@ -300,7 +296,7 @@ class BoundGrid(ImageFamily):
     def window(self) -> Taps | None:
         """The regular window with these offsets as taps, if torch has a kernel for it and few taps are zeros."""
         lattice = self.lattice
-        if len(lattice.sources) not in AXES or max(lattice.up if not self.transposed else lattice.step) > 1:
+        if len(lattice.sources) not in AXES or max(lattice.upsampling if not self.transposed else lattice.stride) > 1:
             return None
         transposed = self.transposed
         axes = [sorted(set(axis)) for axis in zip(*self.offsets, strict=True)]
@@ -310,14 +306,14 @@ class BoundGrid(ImageFamily):
             return None
         first = [axis[-1 if transposed else 0] for axis in axes]
         before = tuple(o if transposed else -o for o in first)
-        steps = lattice.up if transposed else lattice.step
+        stride = lattice.upsampling if transposed else lattice.stride
         places = []
         for offset in self.offsets:
             place = 0
             for o, o_0, d, size in zip(offset, first, dilation, kernel, strict=True):
                 place = place * size + abs(o - o_0) // d
             places.append(place)
-        frame = Frame(lattice.sources, lattice.targets, kernel, before, steps, dilation, lattice.mode)
+        frame = Frame(lattice.sources, lattice.targets, kernel, before, stride, dilation, lattice.mode)
         return Taps(frame, None if places == list(range(math.prod(kernel))) else places, transposed)
 
     def native(self, theta: Theta, width: int) -> Native | None:
@@ -390,7 +386,7 @@ class BoundGrid(ImageFamily):
         shared = theta.tap_groups is not None and 4 * theta.tap_groups <= theta.P
         frame, lattice = window.frame, self.lattice
         plain = len(frame.kernel) == 1 and frame.mode == "zeros" and not window.transposed and self.norm is None
-        same = lattice.sources == lattice.targets == (self.M,) and frame.step == (1,)
+        same = lattice.sources == lattice.targets == (self.M,) and frame.stride == (1,)
         inside = 0 <= frame.before[0] < frame.kernel[0]
         return shared and plain and same and frame.dilation == (1,) and inside
 

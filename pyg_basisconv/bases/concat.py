@@ -1,7 +1,7 @@
 """`a + b`: the concatenation of families."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import accumulate, chain
 from typing import Any
 
@@ -79,15 +79,12 @@ class BoundConcat(Derived):
         return chain.from_iterable(part.iterate(x) for part in self.parts)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        some = [
+        sums = (
             part.combine(z_part)
             for part, z_part in self._split(z)
             if isinstance(z_part, Tensor) or any(z_k is not None for z_k in z_part)
-        ]
-        total = some[0]
-        for y in some[1:]:
-            total = total + y
-        return total
+        )
+        return reduce(torch.add, sums)
 
     def each(self, z: Tensor) -> Tensor:
         return torch.cat([part.each(dense(z_part)) for part, z_part in self._split(z)])
@@ -137,10 +134,7 @@ class BoundConcat(Derived):
         return BoundConcat(parts)
 
     def work(self, direction: Direction) -> Work:
-        first, *others = (part.work(direction) for part in self.parts)
-        for other in others:
-            first = first.plus(other)
-        return first
+        return reduce(Work.plus, (part.work(direction) for part in self.parts))
 
     @property
     def alpha(self) -> Tensor | None:
@@ -174,15 +168,11 @@ class BoundConcat(Derived):
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             blocks = weight.split([part.K for part in self.parts])
-            total = found[0].run(x, blocks[0])
-            for part, theirs in zip(found[1:], blocks[1:], strict=True):
-                total = total + part.run(x, theirs)
-            return total
+            return reduce(torch.add, (part.run(x, theirs) for part, theirs in zip(found, blocks, strict=True)))
 
         sizes = [part.sizes for part in found]
-        gather, scatter = Work(), Work()
-        for one in sizes:
-            gather, scatter = gather.plus(one.gather), scatter.plus(one.scatter)
+        gather = reduce(Work.plus, (one.gather for one in sizes))
+        scatter = reduce(Work.plus, (one.scatter for one in sizes))
         rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
         return Compact(run, Compaction(side, gather, rows, scatter, products))
 

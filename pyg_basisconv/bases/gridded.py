@@ -44,9 +44,7 @@ class Gridded(Basis):
             return M, N
         rows, count = math.prod(shape), math.prod(self.targets(shape))
         if M is not None and rows != M:
-            reject(
-                "x", f"{rows} rows, the grid {shape}", M, "flatten images with the last axis fastest, or see GridConv"
-            )
+            reject("x", f"{rows} rows, the grid {shape}", M, "flatten images, last axis fastest, or see GridConv")
         if self.any_targets and grid is None:
             return rows, N
         if N is not None and count != N:

@@ -51,9 +51,7 @@ class FiniteGroup:
         except (TypeError, ValueError, RuntimeError):
             reject("group", "a (G, G) table of integers", type(table).__name__, "table[a][b] is the product a b")
         if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.dim() != 2 or len(set(t.shape)) > 1:
-            reject(
-                "group", "a (G, G) table of integers", f"{t.dtype} {tuple(t.shape)}", "table[a][b] is the product a b"
-            )
+            reject("group", "a (G, G) table of integers", f"{t.dtype} {tuple(t.shape)}", "table[a][b] is a b")
         t, G = t.long().cpu(), t.shape[0]
         if not G or int(t.min()) < 0 or int(t.max()) >= G:
             reject("group", f"products among the elements 0 to {G - 1}", t.tolist(), "number the elements from 0 on")
@@ -68,9 +66,7 @@ class FiniteGroup:
                 reject("group", "an inverse for each element", f"{name} {at} with repeats", "correct the table")
         for a in range(G):  # (a b) c = a (b c) for all b and c at once
             if not torch.equal(t[t[a]], t[a][t]):
-                reject(
-                    "group", "an associative product", f"(a b) c other than a (b c) for a = {a}", "correct the table"
-                )
+                reject("group", "an associative product", f"(a b) c != a (b c) for a = {a}", "correct the table")
         listed: list[list[int]] = t.tolist()
         return listed
 
@@ -89,9 +85,7 @@ class FiniteGroup:
             reject("action", "signed permutation matrices", A.tolist(), "one 1 or -1 in each row and column")
         products = torch.einsum("aij,bjk->abik", A, A)
         if not torch.equal(products, A[torch.tensor(self.table)]):
-            reject(
-                "action", "matrices that multiply as the group does", "others", "action[a] @ action[b] = action[a b]"
-            )
+            reject("action", "matrices that multiply as the group", "others", "action[a] @ action[b] = action[a b]")
         listed: list[list[list[int]]] = A.tolist()
         return listed
 

@@ -73,7 +73,7 @@ class BoundIdentity(BoundBasis):
 
     def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
         lattice = stencil.lattice
-        here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
+        here = lattice.sources == lattice.targets and {*lattice.stride, *lattice.upsampling} == {1}
         return [(0,) * len(lattice.sources)] if here else None
 
     def compact(self, side: End) -> None:

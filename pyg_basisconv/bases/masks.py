@@ -12,7 +12,7 @@ from ..edge_set import EdgeSet
 from ..entries import Entries, LazyEntries
 from ..errors import check_choice, reject
 from ..graph import Graph
-from ..kernels.pattern import tally
+from ..kernels.pattern import extremes, in_range, tally
 from ..portable import portable, refuse
 from ..printing import arguments
 
@@ -205,9 +205,8 @@ class Bags(Basis):
         M, N, batch = graph.sources, graph.N, graph.batch
         if batch.is_floating_point() or batch.shape != (M,):
             reject("batch", f"integers of shape ({M},)", f"{batch.dtype} {tuple(batch.shape)}", "one for each entry")
-        if not portable() and batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < N:
-            got = (int(batch.min()), int(batch.max()))
-            reject("batch", f"graphs from 0 to {N - 1}", got, "correct batch, or size=(M, N)")
+        if not portable() and not in_range(batch, N):
+            reject("batch", f"graphs from 0 to {N - 1}", extremes(batch), "correct batch, or size=(M, N)")
         target = batch.long()
         source = torch.arange(target.numel(), device=graph.device)
         weight = torch.ones(target.numel(), dtype=graph.acc_dtype, device=graph.device)

@@ -225,9 +225,7 @@ class Chebyshev(Basis):
         self.laplacian = Laplacian(norm)
         if lambda_max is not None and lambda_max != "exact":
             if not isinstance(lambda_max, int | float) or not 0 < lambda_max < float("inf"):
-                reject(
-                    "lambda_max", "a positive finite number, 'exact' or None", lambda_max, "see help(bases.Chebyshev)"
-                )
+                reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "give one of them")
             lambda_max = float(lambda_max)
         self.lambda_max = lambda_max
 

@@ -112,7 +112,7 @@ def find_sites(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: l
         twice = sites[order[1:][keys[1:] == keys[:-1]][0]].tolist()
         reject("sites", "each position once in a sample", f"{twice} twice", "merge the sites that repeat")
     positions, sample = sites.long()[order], batch.long()[order]
-    same = lattice.sources == lattice.targets and set(lattice.step + lattice.up) == {1}
+    same = lattice.sources == lattice.targets and set(lattice.stride + lattice.upsampling) == {1}
     shifted = {} if same else {o: _shifted_keys(positions, sample, lattice, o) for o in offsets}
     known = keys if same else torch.cat([keys[:0], *(target for _, target in shifted.values())]).unique()
     pairs: dict[Ints, tuple[Tensor, Tensor]] = {}
@@ -135,13 +135,13 @@ def find_sites(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: l
 
 def _shifted_keys(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:
     """The sources whose target at an offset is within the grid, and the keys of these targets."""
-    step, targets = (positions.new_tensor(v) for v in (lattice.step, lattice.targets))
-    place = positions * positions.new_tensor(lattice.up) - positions.new_tensor(offset)
-    inside = ((place >= 0) & (place < targets * step)).all(1)
-    if max(lattice.step) > 1:
-        inside &= (place % step == 0).all(1)
+    stride, targets = (positions.new_tensor(v) for v in (lattice.stride, lattice.targets))
+    place = positions * positions.new_tensor(lattice.upsampling) - positions.new_tensor(offset)
+    inside = ((place >= 0) & (place < targets * stride)).all(1)
+    if max(lattice.stride) > 1:
+        inside &= (place % stride == 0).all(1)
     source = inside.nonzero().squeeze(1)
-    return source, _keys(place[source] // step, sample[source], lattice.targets)
+    return source, _keys(place[source] // stride, sample[source], lattice.targets)
 
 
 def _keys(positions: Tensor, sample: Tensor, shape: Ints) -> Tensor:

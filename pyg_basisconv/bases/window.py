@@ -141,9 +141,7 @@ class Window(Gridded):
         if sites.layout != torch.strided:
             reject("sites", "a dense tensor", sites.layout, "use .to_dense()")
         if sites.dim() != 2 or sites.shape[1] != self.axes:
-            reject(
-                "sites", f"shape (M, {self.axes}), a position in each row", tuple(sites.shape), "one column per axis"
-            )
+            reject("sites", f"shape (M, {self.axes}), one position per row", tuple(sites.shape), "one column per axis")
         if sites.numel():
             low, high = sites.amin(0).tolist(), sites.amax(0).tolist()
             if min(low) < 0 or any(h >= n for h, n in zip(high, self.shape, strict=True)):

@@ -1,6 +1,7 @@
 """Dense products of many rows with narrow matrices."""
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -68,12 +69,7 @@ def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
         if not _needs_plain_matmul(several[0]):
             return _products(several, weight if len(several) == len(weight) else torch.stack(matrices))
         pairs = zip(several, matrices, strict=True)
-    total: Tensor | None = None
-    for x_k, weight_k in pairs:
-        y_k = matmul(x_k, weight_k)
-        total = y_k if total is None else total + y_k
-    assert total is not None
-    return total
+    return reduce(torch.add, (matmul(x_k, weight_k) for x_k, weight_k in pairs))
 
 
 def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:

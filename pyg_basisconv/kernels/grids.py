@@ -21,15 +21,15 @@ class Frame:
     """The geometry of a convolution, one number per axis.
 
     sources, targets: the shapes of both grids; kernel: the number of taps; before: the padding before the grid (for
-    `convolve_transposed`, the cropping before the targets); step: the stride; dilation: from one tap to the next; mode:
-    of the padding, 'zeros' or a mode of F.pad.
+    `convolve_transposed`, the cropping before the targets); stride, dilation: as in torch; mode: of the padding,
+    'zeros' or a mode of F.pad.
     """
 
     sources: Ints
     targets: Ints
     kernel: Ints
     before: Ints
-    step: Ints
+    stride: Ints
     dilation: Ints
     mode: str = "zeros"
 
@@ -38,13 +38,13 @@ class Frame:
         """The padding behind the grid, negative to crop; None where torch's own convolution implies it."""
         if self.mode == "zeros" and min(self.before) >= 0 and self._targets() == self.targets:
             return None
-        axes = zip(self.targets, self.step, self.before, self.kernel, self.dilation, self.sources, strict=True)
+        axes = zip(self.targets, self.stride, self.before, self.kernel, self.dilation, self.sources, strict=True)
         return tuple((n - 1) * s - b + (k - 1) * d - (m - 1) for n, s, b, k, d, m in axes)
 
     @cached_property
     def full(self) -> Ints:
         """The targets of a transposed convolution before cropping."""
-        axes = zip(self.sources, self.step, self.kernel, self.dilation, strict=True)
+        axes = zip(self.sources, self.stride, self.kernel, self.dilation, strict=True)
         return tuple((m - 1) * s + (k - 1) * d + 1 for m, s, k, d in axes)
 
     @cached_property
@@ -52,7 +52,7 @@ class Frame:
         """The output padding of torch's transposed convolution; None where it cannot give these targets."""
         sizes = zip(self.targets, self.full, self.before, strict=True)
         output_padding = tuple(n - (size - 2 * b) for n, size, b in sizes)
-        axes = zip(self.before, output_padding, self.step, self.dilation, strict=True)
+        axes = zip(self.before, output_padding, self.stride, self.dilation, strict=True)
         return output_padding if all(b >= 0 and 0 <= o < max(s, d) for b, o, s, d in axes) else None
 
     @cached_property
@@ -66,12 +66,12 @@ class Frame:
     def _targets(self, ceil_mode: bool = False) -> Ints:
         """The targets of torch's convolution or pooling with this padding on both sides."""
         spans = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
-        axes = zip(self.sources, spans, self.step, self.before, strict=True)
+        axes = zip(self.sources, spans, self.stride, self.before, strict=True)
         return tuple(pooling_targets(m, span, s, b, ceil_mode) for m, span, s, b in axes)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
-    r""":math:`y[n] = \sum_j W_j \, x[n \cdot step - before + j \cdot dilation] + b`.
+    r""":math:`y[n] = \sum_j W_j \, x[n \cdot stride - before + j \cdot dilation] + b`.
 
     Args:
         x: (B, P, *sources).
@@ -84,15 +84,15 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, group
         (B, Q, *targets).
 
     >>> import torch
-    >>> frame = Frame(sources=(3,), targets=(3,), kernel=(2,), before=(1,), step=(1,), dilation=(1,))
+    >>> frame = Frame(sources=(3,), targets=(3,), kernel=(2,), before=(1,), stride=(1,), dilation=(1,))
     >>> convolve(torch.tensor([[[1., 2., 4.]]]), torch.tensor([[[10., 1.]]]), None, frame)
     tensor([[[ 1., 12., 24.]]])
     """
     evaluate = _CONVOLVE[len(frame.kernel)]
     if frame.after is None:
-        return evaluate(x, weight, bias, frame.step, frame.before, frame.dilation, groups)
+        return evaluate(x, weight, bias, frame.stride, frame.before, frame.dilation, groups)
     x = pad_or_crop(x, frame.before, frame.after, frame.mode)
-    return evaluate(x, weight, bias, frame.step, 0, frame.dilation, groups)
+    return evaluate(x, weight, bias, frame.stride, 0, frame.dilation, groups)
 
 
 def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
@@ -104,7 +104,7 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
         kernel: returns the current kernel, (Q, P / groups, *kernel).
     """
     evaluate, torch_pads = _CONVOLVE[len(frame.kernel)], frame.after is None
-    step, before, dilation = frame.step, frame.before, frame.dilation
+    stride, before, dilation = frame.stride, frame.before, frame.dilation
 
     def call(x: Tensor, bias: Tensor | None) -> Tensor:
         weight = kernel()
@@ -113,14 +113,14 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
         if torch_pads:
-            return evaluate(x, weight, bias, step, before, dilation, groups)
+            return evaluate(x, weight, bias, stride, before, dilation, groups)
         return convolve(x, weight, bias, frame, groups)
 
     return call
 
 
 def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
-    r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot step - before + j \cdot dilation`.
+    r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot stride - before + j \cdot dilation`.
 
     Args:
         x: (B, P, *sources).
@@ -133,14 +133,14 @@ def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: F
         (B, Q, *targets).
 
     >>> import torch
-    >>> frame = Frame(sources=(2,), targets=(4,), kernel=(2,), before=(0,), step=(2,), dilation=(1,))
+    >>> frame = Frame(sources=(2,), targets=(4,), kernel=(2,), before=(0,), stride=(2,), dilation=(1,))
     >>> convolve_transposed(torch.tensor([[[1., 2.]]]), torch.tensor([[[10., 1.]]]), None, frame)
     tensor([[[10.,  1., 20.,  2.]]])
     """
     evaluate, before = _TRANSPOSED[len(frame.kernel)], frame.before
     if frame.output_padding is not None:
-        return evaluate(x, weight, bias, frame.step, before, frame.output_padding, groups, frame.dilation)
-    y = evaluate(x, weight, None, frame.step, 0, 0, groups, frame.dilation)
+        return evaluate(x, weight, bias, frame.stride, before, frame.output_padding, groups, frame.dilation)
+    y = evaluate(x, weight, None, frame.stride, 0, 0, groups, frame.dilation)
     after = [n - (size - b) for n, size, b in zip(frame.targets, frame.full, before, strict=True)]
     y = pad_or_crop(y, [-b for b in before], after)
     return y if bias is None else y + bias.view(-1, *[1] * len(before))
@@ -159,16 +159,16 @@ def average(x: Tensor, frame: Frame, divisor: int | None, padded: bool) -> Tenso
         (B, P, *targets).
 
     >>> import torch
-    >>> frame = Frame(sources=(4,), targets=(2,), kernel=(2,), before=(0,), step=(2,), dilation=(1,))
+    >>> frame = Frame(sources=(4,), targets=(2,), kernel=(2,), before=(0,), stride=(2,), dilation=(1,))
     >>> average(torch.tensor([[[1., 3., 5., 7.]]]), frame, 2, True)
     tensor([[[2., 6.]]])
     """
-    kernel, step, before, ceil_mode = frame.kernel, frame.step, frame.before, bool(frame.ceil_mode)
+    kernel, stride, before, ceil_mode = frame.kernel, frame.stride, frame.before, bool(frame.ceil_mode)
     if len(kernel) == 1:  # torch's avg_pool1d takes no divisor
-        pooled = F.avg_pool2d(x.unsqueeze(2), (1, *kernel), (1, *step), (0, *before), ceil_mode, padded, divisor)
+        pooled = F.avg_pool2d(x.unsqueeze(2), (1, *kernel), (1, *stride), (0, *before), ceil_mode, padded, divisor)
         return pooled.squeeze(2)
     pool = F.avg_pool2d if len(kernel) == 2 else F.avg_pool3d
-    return pool(x, kernel, step, before, ceil_mode, padded, divisor)
+    return pool(x, kernel, stride, before, ceil_mode, padded, divisor)
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -181,15 +181,15 @@ def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _CONVOLVE[x.dim() - 2](x, weight, bias)
 
 
-def pooling_targets(size: int, kernel: int, step: int, before: int, ceil_mode: bool) -> int:
+def pooling_targets(size: int, kernel: int, stride: int, before: int, ceil_mode: bool) -> int:
     """The number of windows along an axis; with `ceil_mode`, including one that reaches beyond the padded grid.
 
     >>> pooling_targets(5, 2, 2, 0, False), pooling_targets(5, 2, 2, 0, True)
     (2, 3)
     """
     room = size + 2 * before - kernel
-    n = (room + step - 1 if ceil_mode else room) // step + 1
-    if ceil_mode and (n - 1) * step >= size + before:  # it would begin in the padding behind the grid
+    n = (room + stride - 1 if ceil_mode else room) // stride + 1
+    if ceil_mode and (n - 1) * stride >= size + before:  # it would begin in the padding behind the grid
         n -= 1
     return n
 

@@ -142,14 +142,10 @@ class Attend:
         strides = (0, 0) if factor is None else factor.stride()
         projected = form.kind == PROJECTED
         if W * c != z.shape[1] or (projected and M != N):
-            reject(
-                "z", f"rows of {c} heads" + ", of nodes that are targets too" * projected, tuple(z.shape), "correct c"
-            )
+            reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
         for vector in vectors:
             if vector is not None and vector.shape != (c, W if projected else form.inner):
-                reject(
-                    "tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass those of this parameter"
-                )
+                reject("tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass this parameter's")
         sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
         addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
         call = _CALL.pack(

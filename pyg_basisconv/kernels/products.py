@@ -73,9 +73,7 @@ def _compiled(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     y = x.new_empty(N, W)
     weights = 0 if weight is None else weight.data_ptr()
     if not KERNELS.spmm(x.data_ptr(), weights, ptr.data_ptr(), index.data_ptr(), y.data_ptr(), M, W, N, E):
-        reject(
-            "index", f"pointers to {E} entries, with indices from 0 to {M - 1}", extremes(index), "correct the edges"
-        )
+        reject("index", f"pointers to {E} entries, indices from 0 to {M - 1}", extremes(index), "correct the edges")
     return y
 
 

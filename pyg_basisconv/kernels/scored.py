@@ -5,13 +5,13 @@ Everything here is node-major: the values of all c heads at a node, or at an ent
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..portable import portable
-from .activations import activation_code
+from .activations import ActivationCode, activation_code
 from .multihead import (
     HELD,
     block_columns,
@@ -132,10 +132,7 @@ class ProjectedScores(NamedTuple):
     activation: Activation | None = None
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
-        a, b = tensors
-        assert a is not None
-        assert b is not None
-        columns = block_columns(torch.stack([a, b]))
+        columns = block_columns(torch.stack(cast(tuple[Tensor, Tensor], tensors)))
         u = _from_ends(torch.bmm(z.expand(2, *z.shape), columns).view(-1, c), pattern)
         return _activate(self.activation, u), (columns, u)
 
@@ -164,29 +161,21 @@ class ProductScores(NamedTuple):
     """Inner products of keys of sources, (M, c D), and queries of targets, (N, c D)."""
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
-        key, query = tensors
-        assert key is not None
-        assert query is not None
+        key, query = cast(tuple[Tensor, Tensor], tensors)
         return inner_products(key, query, c, pattern), ()
 
     def backward(self, given: "ScoreGrad") -> Tensors:
-        _, (key, query), _, grad, pattern, needs, _ = given
-        assert key is not None
-        assert query is not None
+        grad, pattern, needs = given.grad, given.pattern, given.needs
+        key, query = cast(tuple[Tensor, Tensor], given.tensors)
         at_source = transposed_sums(query, grad, pattern) if needs[0] else None
         return at_source, weighted_sums(key, grad, *pattern.one_way) if needs[1] else None
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
-        key, query = tensors
-        assert key is not None
-        assert query is not None
+        key, query = cast(tuple[Tensor, Tensor], tensors)
         return plain_inner(to_heads(key, c), to_heads(query, c), pattern)
 
     def form(self, tensors: Tensors, c: int) -> Form | None:
-        key, activation = tensors[0], activation_code(None)
-        assert key is not None
-        assert activation is not None
-        return Form(PRODUCTS, key.shape[1] // c, activation, slice(0, 2))
+        return Form(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
 
 
 def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:

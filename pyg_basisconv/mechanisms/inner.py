@@ -115,8 +115,8 @@ class Dot(Mechanism):
         super().__init__()
         check_flags(bias=bias, projected=projected)
         if (dim is None) != projected:
-            fix = "give one of them"
-            reject("dim", "the width of keys and queries, and None where they are projected", repr(dim), fix)
+            fix = "give dim or projected=True"
+            reject("dim", "the width of keys and queries, or None if projected", repr(dim), fix)
         if dim is not None:
             check_width("dim", dim)
         check_width("edge_dim", edge_dim, 0)

@@ -1,6 +1,7 @@
 """Additive mechanisms: sums of terms of source and target, and hidden layers over them."""
 
 from collections.abc import Callable
+from functools import reduce
 from math import prod
 from typing import Any, Literal
 
@@ -214,7 +215,7 @@ class MLP(Mechanism):
         _check_target(target, projected)
         if (dim is None) != projected:
             reject(
-                "dim", "the width of the hidden layer, and None where it is projected", repr(dim), "give one of them"
+                "dim", "the width of the hidden layer, or None if projected", repr(dim), "give dim or projected=True"
             )
         if dim is not None:
             check_width("dim", dim)
@@ -353,15 +354,12 @@ class Perceptron(Combination):
             for part in parts:
                 scores.append(part.evaluate(given[: len(part.tensors)], entries))
                 given = given[len(part.tensors) :]
-            total: Tensor | None = None
-            for d in range(self.dim):
-                u = scores[0] * weight[:, 0, d, None]
-                for i, score in enumerate(scores[1:], 1):
-                    u = u + score * weight[:, i, d, None]
-                v = self.activation(u) * out[:, d, None]
-                total = v if total is None else total + v
-            assert total is not None
-            return total
+
+            def hidden_unit(d: int) -> Tensor:
+                u = reduce(torch.add, (score * weight[:, i, d, None] for i, score in enumerate(scores)))
+                return self.activation(u) * out[:, d, None]
+
+            return reduce(torch.add, map(hidden_unit, range(self.dim)))
 
         sides: list[Side] = [side for part in parts for side in part.sides]
         return Score(tuple(map(upcast, tensors)), (*sides, "copy", "copy"), evaluate)

@@ -32,7 +32,10 @@ class Relative(Mechanism):
         super().__init__()
         if (window is None) == (period is None):
             reject(
-                "window", "a window or a period", "neither" if period is None else "both", "add two mechanisms for both"
+                "window",
+                "a window or a period",
+                "neither" if period is None else "both",
+                "for both, add two mechanisms",
             )
         if window is not None:
             low, high = window if isinstance(window, tuple | list) and len(window) == 2 else (1, 0)

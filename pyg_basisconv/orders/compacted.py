@@ -76,9 +76,7 @@ class Compacted(Order):
         if not p.learns:
             return self.refuse("there is no parameter to multiply with")
         if offer is None or not offer.sizes:
-            return self.refuse(
-                "this is for typed edges, walks and sparse grids, whose members are several and are summed"
-            )
+            return self.refuse("this is for several members that are summed, of typed edges, walks or sparse grids")
         return min((self._estimate_one(p, one, offer.mixtures) for one in offer.sizes), key=lambda e: e.seconds)
 
     def _estimate_one(self, p: Problem, c: Compaction, mixtures: int | None) -> Estimate:
