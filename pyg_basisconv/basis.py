@@ -1,4 +1,4 @@
-"""A basis: says which family A of K sparse matrices, before any data is seen."""
+"""A basis: describes a family A of K sparse matrices, before any data is seen."""
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -35,7 +35,7 @@ __all__ = [
 
 
 def _parts(module: nn.Module) -> "Iterator[Basis]":
-    """The bases that a module holds, without those that these hold."""
+    """The bases directly within a module, without the parts of these."""
     for part in module.children():
         if isinstance(part, Basis):
             yield part
@@ -44,10 +44,10 @@ def _parts(module: nn.Module) -> "Iterator[Basis]":
 
 
 class Basis(nn.Module):
-    """Says which K matrices, before any data is seen. A small value: printable, comparable by what it prints.
+    """Describes K matrices, before any data is seen. A value: bases that print the same are the same.
 
-    To make a kind of your own, give its size to `super().__init__(K)` and its edges for a graph in `edges(graph)`;
-    that is enough. Override `build(graph)` to return a faster `BoundBasis`.
+    A basis of your own calls `super().__init__(K)` and defines `edges(graph)`. Override `build(graph)` as well to
+    return a faster `BoundBasis`.
 
     >>> from pyg_basisconv import bases
     >>> family = bases.Identity() + bases.Adjacency('mean')
@@ -65,20 +65,18 @@ class Basis(nn.Module):
     (Mix([[0.5]], Identity()), Mix([[1.0, -1.0]], Identity() + Adjacency(norm='sym')))
     """
 
-    needs_edges = True  # False where a call without edge_index makes sense
-    reads_target = False  # True where, in a bipartite call, some members read the target's own features
-    reads_content = False  # True where the matrices are computed from the features
-    pools = False  # True where the targets are the graphs of a batch
-    counts_batch = False  # True where the numbers in a batch say how many targets there are
-    variance_gain: float = (
-        1  # how much larger the sum over all members is than one of them, in variance: see theta.Full
-    )
-    axes: int | None = None  # how many its grid has, where it is on one
-    depth = 1  # how many are within each other, see `check_depth`
-    moves = False  # True where each matrix moves the entries of a grid by one offset
-    hides = True  # False where every target meets every source
+    needs_edges = True  # False if a call may have no edge_index
+    reads_target = False  # True if, in a bipartite call, some members read the target's own features
+    reads_content = False  # True if the matrices are computed from the features
+    pools = False  # True if the targets are the graphs of a batch
+    counts_batch = False  # True if the values of `batch` determine the number of targets
+    variance_gain: float = 1  # the variance of the sum over all members, relative to one of them: see theta.Full
+    axes: int | None = None  # the number of axes of its grid, None for families that are not on a grid
+    depth = 1  # the nesting depth, see `check_depth`
+    moves = False  # True if each matrix shifts the entries of a grid by one offset
+    is_complete = False  # True if every target is linked to every source
     factors: "tuple[Basis, Basis] | None" = None  # of a product
-    precedence = 2  # of the sign that it is written with: 0 for `+`, 1 for `@`
+    precedence = 2  # of the operator that it is written with: 0 for `+`, 1 for `@`
 
     def __init__(self, K: int) -> None:
         super().__init__()
@@ -87,67 +85,67 @@ class Basis(nn.Module):
 
     @property
     def target_axes(self) -> int | None:
-        """The same of the grid of the targets."""
+        """The number of axes of the targets' grid."""
         return self.axes
 
     @property
     def reads_edges(self) -> bool:
-        """Whether it, or a part of it, is computed from features of edges."""
+        """Whether it, or a part of it, reads features of edges."""
         return any(part.reads_edges for part in _parts(self))
 
     def complete(self, source: int, target: int, inner: int) -> None:
-        """Makes the parameters of what is computed from content, for the widths of sources, targets and values."""
+        """Creates the parameters of parts that read content, for the widths of sources, targets and values."""
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew, where there are any."""
+        """Draws the parameters, if there are any, anew."""
 
     def sized(
         self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
     ) -> tuple[int | None, int | None]:
-        """The numbers of sources and targets of a call, with those that the basis knows filled in."""
+        """The numbers of sources and targets of a call; fills in those that are None and that the basis knows."""
         return M, N
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The grid of the targets, for one of the sources; None where the family is not of grids."""
+        """The shape of the targets' grid, given that of the sources; None if the family is not on a grid."""
         return None
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
-        """A bound family that is given instead of a graph; refuses what is known to be of another basis."""
+        """Checks a bound family that a call gives instead of a graph; refuses one known to be of another basis."""
         return bound
 
     def edge_ids(self, graph: Graph) -> Tensor | None:
-        """(E',) the edge of the graph that each entry is, -1 for a loop that the basis adds; None where its entries are
-        not the edges of the graph, with or without loops.
+        """(E',) the edge of the graph at each entry, -1 for a loop that the basis adds; None if the entries are others
+        than the edges of the graph, with or without loops.
         """
         return None
 
     def edges(self, graph: Graph) -> EdgeList:
-        """The family on a graph as typed weighted edges; the tensors of the graph are kept, and to be read only."""
+        """The family on a graph as typed weighted edges. The graph's tensors are shared: do not write to them."""
         raise NotImplementedError(f"{type(self).__name__} gives neither edges(graph) nor build(graph)")
 
     def listed(self, graph: Graph) -> Sequence[List] | None:
-        """The same as lists in numpy, where the graph has one and that is all there is to know; None otherwise."""
+        """The same in numpy, for graphs with `Graph.as_list`; None if the basis needs more than these edges."""
         return None
 
     def build(self, graph: Graph) -> BoundBasis:
-        """Binds to a graph, anew."""
+        """Binds to a graph."""
         edges = self.edges(graph)
         if graph.mask is not None:
-            edges = edges._replace(weight=edges.weight * self._share(graph, edges))
+            edges = edges._replace(weight=edges.weight * self._entry_mask(graph, edges))
         return explicit(self.K, graph.M, graph.N, edges, dtype=graph.dtype)
 
-    def _share(self, graph: Graph, edges: EdgeList) -> Tensor:
-        """(E',) the mask of each entry: the graph's edges stand first, with or without loops, then the basis's own."""
+    def _entry_mask(self, graph: Graph, edges: EdgeList) -> Tensor:
+        """(E',) the mask of each entry: the graph's edges have to come first; ones for others."""
         mine, theirs = (torch.stack([e.source.long(), e.target.long()]) for e in (edges, graph))
-        for some in (slice(None), theirs[0] != theirs[1]):
-            mask, count = cast(Tensor, graph.mask)[some], theirs[:, some].shape[1]
-            if torch.equal(mine[:, :count], theirs[:, some]):
+        for subset in (slice(None), theirs[0] != theirs[1]):
+            mask, count = cast(Tensor, graph.mask)[subset], theirs[:, subset].shape[1]
+            if torch.equal(mine[:, :count], theirs[:, subset]):
                 return torch.cat([mask, torch.ones_like(edges.weight[count:])])
         fix = "multiply by graph.mask in its build(graph)"
         return reject("basis", "edges that begin with those of the graph, to be masked", self, fix)
 
     def on(self, graph: Graph) -> BoundBasis:
-        """Binds to a graph; once for all bases of the same classes that print the same, anew for one that learns."""
+        """Binds to a graph; cached with it for all bases of the same `key`, unless weights or masks may change."""
         key = self.key
         if key is None or graph.learns or graph.mask is not None:
             return self._made(graph)
@@ -156,36 +154,38 @@ class Basis(nn.Module):
 
     def _made(self, graph: Graph) -> BoundBasis:
         bound = self.build(graph)
-        bound.origin = self, graph.bare  # a graph knows its families, and none of them knows the graph
+        bound.origin = self, graph.bare  # `graph` itself would make a reference cycle, as it caches its families
         return bound
 
     @cached_property
     def keeps(self) -> bool:
-        """Whether calls that are like an earlier one may take what was bound for that one, but for a content."""
+        """Whether what was bound for a call may be used for later ones like it, apart from what depends on content."""
         return self.reads_content or (type(self).on is Basis.on and self.key is not None)
 
     @cached_property
     def key(self) -> Hashable | None:
-        """What tells this basis from others, or None for one with parameters or buffers, which change.
+        """A hashable value that identifies the family, or None for bases with parameters or buffers, which change.
 
-        A class whose own body does not say what its instances print is taken to hold more than they do.
+        It is what the basis prints, its class, and the `extra_key` of its parts.
         """
         if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers())):
             return None
         parts = [part for part in self.modules() if isinstance(part, Basis)]
         for part in parts:
             part._frozen = True
-        return repr(self), *((type(part), part.unsaid) for part in parts)
+        return repr(self), *((type(part), part.extra_key) for part in parts)
 
     @property
-    def unsaid(self) -> Hashable:
-        """What tells it from others, beside its class and what it prints."""
+    def extra_key(self) -> Hashable:
+        """What identifies it beside its class and what it prints: itself, if the class has attributes of its own but
+        does not define how they print.
+        """
         own = vars(type(self)).keys() & {"extra_repr", "__repr__"}
         says_all = bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key", "keeps"}
         return None if says_all else self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in underived(self).items() if name != "_frozen"}  # a copy may be changed
+        return {name: value for name, value in underived(self).items() if name != "_frozen"}  # copies may be changed
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_frozen") and name != "training" and not name.startswith("_"):
@@ -205,20 +205,20 @@ class Basis(nn.Module):
         lambda_max: Tensor | float | None = None,
         grid: int | Sequence[int] | None = None,
     ) -> BoundBasis:
-        """Pays once what depends on the graph: normalising and sorting.
+        """Does once the work that depends on the graph alone: normalising and sorting.
 
         Args:
             edge_index: the graph in any of PyG's layouts, see `BasisConv.forward`.
             edge_weight: (E,), or (E, K) for `bases.Edges`.
             edge_type: (E,) for typed edges.
-            size: (M, N), or one number for both; found from the edges where None.
-            dtype: of the matrices; that of edge_weight, or torch's default, where None.
-            batch: (M,) the graph that each node of a batch belongs to.
+            size: (M, N), or one number for both; inferred from the edges if None.
+            dtype: of the matrices; that of edge_weight, or torch's default, if None.
+            batch: (M,) the graph of each node in a batch.
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
-            grid: the shape of the grid that the sources are, for `bases.Window` and its like without one.
+            grid: the shape of the sources' grid, for families on grids that were made without a shape.
 
         Raises:
-            ValueError: what does not fit, with the fix.
+            ValueError: if an argument does not fit, with the fix.
         """
         shape = grid_shape(grid)
         size = self.sized(*sizes(size), batch, shape)
@@ -256,7 +256,7 @@ class Basis(nn.Module):
         return COMPOSITES["mix"](rows, self + other)
 
     def __mul__(self, factor: float) -> "Basis":
-        """All matrices, times a number."""
+        """All matrices times a number."""
         if not isinstance(factor, int | float):
             return NotImplemented
         return COMPOSITES["mix"]([[factor if k == h else 0.0 for k in range(self.K)] for h in range(self.K)], self)
@@ -274,7 +274,7 @@ class Basis(nn.Module):
 
 
 def bound_basis(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> BoundBasis:
-    """The basis, bound; in double precision, unless a dtype is given."""
+    """Binds a basis, in double precision unless a dtype is given; a bound one is returned as it is."""
     if isinstance(basis, BoundBasis):
         if args or kwargs:
             reject("basis", "a Basis, where it is to be bound", type(basis).__name__, "leave out the other arguments")
@@ -292,10 +292,10 @@ def bound_basis(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> BoundBa
             fix = "pass size= or grid=, or a bound basis"
             reject("size", f"the numbers of sources and targets of {basis}", None, fix)
     if kwargs.setdefault("dtype", torch.float64) == torch.float64:
-        args, kwargs = tuple(_doubled(args)), dict(zip(kwargs, _doubled(kwargs.values()), strict=True))
+        args, kwargs = tuple(_to_double(args)), dict(zip(kwargs, _to_double(kwargs.values()), strict=True))
     return basis.bind(*args, **kwargs)
 
 
-def _doubled(values: Iterable[Any]) -> list[Any]:
+def _to_double(values: Iterable[Any]) -> list[Any]:
     """Floating point numbers in double precision."""
     return [v.double() if isinstance(v, Tensor) and v.is_floating_point() else v for v in values]

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .bases.bound_walks import BoundWalks
 from .bases.concat import BoundConcat
 from .bases.identity import BoundIdentity
 from .bases.mix import BoundMix
 from .bases.polynomial import BoundPolynomial
 from .bases.product import BoundProduct
-from .bases.walked import BoundWalks
 from .basis import BoundBasis
 from .bound import SharedEdges, TypedEdges
 from .edge_set import EdgeSet, disjoint

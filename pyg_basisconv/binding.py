@@ -10,7 +10,7 @@ from .basis import Basis, BoundBasis
 from .cache import Witness
 from .content import Content, Inputs
 from .errors import reject
-from .features import check_bound, check_like, read, rows
+from .features import check_bound, check_like, num_rows, read
 from .graph import Graph, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
@@ -97,7 +97,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     edges, shape = layout(None if given else edge_index, layer.flow), grid_shape(call.grid)
     M, N = sizes(call.size)
     if not given:
-        M, N = basis.sized(rows(x) if M is None else M, N, call.batch, shape)
+        M, N = basis.sized(num_rows(x) if M is None else M, N, call.batch, shape)
     features, M, N, target_row = read(x, M, N, edges.shape[1], theta, basis.reads_target)
     reads: Reader = whole if features is x else sources if features is x[0] else both
     if layer.in_channels == -1:

@@ -1,4 +1,4 @@
-"""Bound families: what all of them can, and those whose edges are written out, which the others fall back on."""
+"""Bound families: the base class, and the families with written-out edges that it falls back on."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -14,21 +14,22 @@ from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
 from .graph import Graph
-from .kernels import Meetings, Pattern, spmm, spmm_rows, typed_matmul
+from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, columns, compressed, weights
-from .kernels.pattern import tally
+from .kernels.op import acc_dtype
+from .kernels.pattern import extremes, in_range, tally
 from .orders.compacted import Compact, Compaction, End, tiled
 from .orders.native import Native, after_theta
 from .portable import portable
 from .sparse import Evaluate, Sparse, permute
 from .theta import Theta
 
-# What `+`, `@` and `.T` make, of bases and of bound families: each file of these in `bases` adds its own.
+# The constructors behind `+`, `@` and `.T`, of bases and of bound families. Their files in `bases` register them.
 COMPOSITES: dict[str, Callable[..., Any]] = {}
 
 
 class EdgeList(NamedTuple):
-    """A family written out: A[type, source, target] = the sum of the weights of the edges that stand there.
+    """A family written out: A[type, source, target] = the sum of the weights of its edges.
 
     type, source, target: (E,) integers; weight: (E,)
 
@@ -44,13 +45,12 @@ class EdgeList(NamedTuple):
 
 
 class ContentStep(NamedTuple):
-    """The whole of A and Theta of one content in one step.
+    """A and Theta in one step, for a family that is computed from content.
 
-    run: from the inputs that the family was computed from, and the bias, to the output; again: the same for another
-    content of its basis, without a look at what does not depend on content, of which it holds none. Where the
-    content is observed, it gives the family, too; and None where the basis has changed so that there is no such step
-    any more. replay: the same by a shorter way, from the basis, the parameter, the features of sources and targets and
-    the bias, once `again` has found one; None until then.
+    run: from the inputs that the family was computed from, and the bias, to the output; again: the same from the basis
+    and another content, reusing all that does not depend on content. If the content is observed, it returns the family,
+    too; it returns None if the basis has changed and the step no longer applies. replay: a shorter way for the same,
+    from the basis, the parameter, the features of sources and targets, and the bias; it returns None if there is none.
     """
 
     run: Callable[[Inputs, Tensor | None], Tensor | None]
@@ -61,8 +61,8 @@ class ContentStep(NamedTuple):
 class BoundBasis:
     """A family of K matrices A_k, M x N, ready to be applied.
 
-    A new kind gives `edges()`; everything else follows from it, and is overridden only to be faster.
-    x may carry leading batch dimensions everywhere (written *).
+    A subclass defines `edges()`; everything else follows from it, and is overridden only to be faster.
+    x may have leading batch dimensions everywhere (written *).
 
     >>> from pyg_basisconv import bases
     >>> bound = bases.Powers(3, bases.Adjacency()).bind(torch.tensor([[0, 1], [1, 2]]), size=3)
@@ -80,13 +80,13 @@ class BoundBasis:
     dtype: torch.dtype
     device: torch.device
     serial: int  # see `serial_number`
-    batch: tuple[int, ...] = ()  # of a content, whose graphs have matrices of their own
-    source_grid: tuple[int, ...] | None = None  # the shape of the grid that the sources are, where they are one
-    target_grid: tuple[int, ...] | None = None  # the same of the targets
-    written_out = False  # True where it holds its edges
-    lists: Sequence[List] = ()  # its entries in numpy, where it is fixed and these are at hand
+    batch: tuple[int, ...] = ()  # batch dimensions, if each graph of a batch has matrices of its own
+    source_grid: tuple[int, ...] | None = None  # the shape of the sources' grid, if they are on one
+    target_grid: tuple[int, ...] | None = None  # the shape of the targets' grid
+    written_out = False  # True if it holds its edges
+    lists: Sequence[List] = ()  # its entries in numpy, if they are constant and known there
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
-    origin: tuple[Any, Graph] | None = None  # the basis that it is, and the graph it was bound to, where it was made so
+    origin: tuple[Any, Graph] | None = None  # the basis and the graph that it was bound from
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
         self = super().__new__(cls)
@@ -94,27 +94,27 @@ class BoundBasis:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy has a number of its own, and finds anew what follows from the rest.
+        # A copy has a serial number of its own, and computes derived results again.
         return {name: v for name, v in underived(self).items() if name not in ("serial", "origin")}
 
     @cached_property
     def _held(self) -> dict[Hashable, Any]:
-        """What follows from the rest, see `keep`."""
+        """Derived results, see `keep`."""
         return {}
 
     def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
-        """What `build()` gives; made once, unless a gradient passes through the matrices."""
+        """The result of `build()`, cached unless a gradient passes through the matrices."""
         found = self._held.get(name)
         if found is not None:
             return found
-        # What comes out of inference mode is kept; what a gradient may pass through is not, whatever the mode is now.
+        # Built outside of inference mode, whose tensors could not be used in training later.
         grad = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.set_grad_enabled(grad):
             found = build()
         return found if self.requires_grad or portable() else self._held.setdefault(name, found)
 
     def edges(self) -> EdgeList:
-        """The family as typed weighted edges, in tensors that are the caller's own."""
+        """The family as typed weighted edges, in fresh tensors."""
         raise NotImplementedError
 
     @property
@@ -131,7 +131,7 @@ class BoundBasis:
         return torch.stack(list(self.iterate(x)))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        r"""The sum :math:`\sum_k A_k^\top z_k`: (K, *, M, Q) -> (*, N, Q); in a sequence, None is a zero."""
+        r"""The sum :math:`\sum_k A_k^\top z_k`: (K, *, M, Q) -> (*, N, Q); None in a sequence means zeros."""
         return self.explicit.combine(z)
 
     def each(self, z: Tensor) -> Tensor:
@@ -140,80 +140,77 @@ class BoundBasis:
 
     @property
     def takes_rows(self) -> bool:
-        """Whether it is fixed, and is applied to rows by `expand_rows` and `combine_rows`; see `kernels.contract`."""
+        """Whether its matrices are constants, and it has `expand_rows` and `combine_rows`; see `kernels.contract`."""
         return False
 
     def expand_rows(self, x: Tensor) -> Tensor:
-        """All products side by side, without a record for gradients: (M, P) -> (N, K P)."""
+        """All products side by side, without autograd: (M, P) -> (N, K P)."""
         raise NotImplementedError
 
     def combine_rows(self, z: Tensor) -> Tensor:
-        """The sum of all products, in the same way: (M, K Q) -> (N, Q)."""
+        """The sum of all products, without autograd: (M, K Q) -> (N, Q)."""
         raise NotImplementedError
 
     @property
     def adjoint(self) -> "BoundBasis":
-        """The same as `T`, made once."""
+        """`T`, cached."""
         raise NotImplementedError
 
     @property
     def total(self) -> "BoundBasis | None":
-        """The sum of the matrices, as a family of one, for `expand_rows`; None where that is nothing simpler."""
+        """The sum of the matrices as a family of one, for `expand_rows`; None if it costs as much as the family."""
         return self if self.K == 1 else None
 
     @property
     def typed(self) -> "TypedEdges | None":
-        """The family as one list of typed edges, where writing it out costs little; None for others."""
+        """The family as one list of typed edges, if writing it out costs little; None otherwise."""
         return None
 
     @property
     def constant_weights(self) -> Tensor | None:
-        """(J, N) what the constants of two layers in one come to, see `bases.Composition`."""
+        """(J, N) the weights of constants in a composition of two layers, see `bases.Composition`."""
         return None
 
     @property
     def matrices(self) -> "BoundBasis":
-        """The family alone, without what comes with it, such as `constant_weights`."""
+        """The family alone, without `constant_weights`."""
         return self
 
     @property
-    def meetings(self) -> Meetings | None:
-        """The pairs (m, n) with a 1, for matrices of zeros and ones with at most one 1 in each row and column.
-
-        None for any other family.
-        """
+    def matchings(self) -> Matchings | None:
+        """The index pairs of matrices of zeros and ones with at most one 1 per row and column; None for others."""
         return None
 
     @property
     def of_ones(self) -> bool:
         """Whether all its edges are known to have the weight 1."""
-        return self.meetings is not None
+        return self.matchings is not None
 
     @property
     def stencil(self) -> Any:
-        """The same family as a `BoundGrid` of ones, where it is of offsets on a grid."""
+        """The same family as a `BoundGrid` of ones, if its matrices are shifts of a grid."""
         return None
 
     def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
-        """The offsets that its matrices are of, on the grid of such a family; None where they are of none."""
+        """The offsets of its matrices on the grid of a stencil, if they are shifts of that grid."""
         return None
 
     def compact(self, side: End) -> Compact | None:
-        """The sum over the members and Theta on the rows where there is something, if that may pay."""
+        """The sum over members and Theta on the nonzero rows of each member, if that may pay."""
         return tiled(self, side)
 
     @property
     def alpha(self) -> Tensor | None:
-        """(E, K) the weights of attention by the edges of the graph, and of loops behind them, where they are known."""
+        """(E, K) the weights of attention at the edges of the graph, followed by added loops, if these are known."""
         return None
 
     @property
     def mixing(self) -> Work | None:
-        """What one mixture of the members costs that is written out, where they are typed edges."""
+        """The cost of one written-out mixture of the members, for typed edges."""
         return None
 
     def mixed(self, coefficients: Tensor) -> "BoundBasis":
-        r"""The H mixtures :math:`\sum_k C_{hk} A_k`, written out: (H, K) -> a family of H matrices."""
+        r"""The H mixtures :math:`\sum_k C_{hk} A_k` of (H, K) coefficients, written out."""
         return self.explicit.mixed(coefficients)
 
     @property
@@ -222,16 +219,16 @@ class BoundBasis:
         return self.explicit.T
 
     def work(self, direction: Direction) -> Work:
-        """What one evaluation costs per unit of width."""
+        """The cost of one evaluation per unit of width."""
         return self.explicit.work(direction)
 
     @property
     def native_family(self) -> "BoundBasis | None":
-        """The same family evaluated by a vendor's kernel, where there is one for it."""
+        """The same family evaluated by a vendor's kernel, if there is one."""
         return None
 
     def native(self, theta: Theta, width: int) -> Native | None:
-        """The whole of A and Theta evaluated by a vendor's kernel, where there is one for them.
+        """The evaluation of A and Theta together by a vendor's kernel, if there is one.
 
         Args:
             theta: the parameter.
@@ -241,21 +238,21 @@ class BoundBasis:
         return None if fast is None else after_theta(fast, theta, width)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
-        """An order in one step, where the family is computed from content and has it; see `Theta.step`."""
+        """An order in one step, for families that are computed from content and have one; see `Theta.step`."""
         return None
 
     @property
     def native_cost(self) -> tuple[int, int, int]:
-        """Of a family that is evaluated natively: operations and numbers per unit of width; kernels. See `Native`."""
+        """For a `native_family`: operations and numbers per unit of width, and kernels. See `Native`."""
         each = self.work("each")
         return 2 * each.entries, 2 * each.rows, each.products
 
     def map(self, change: "Change") -> "BoundBasis":
-        """The same family with `change` applied to every explicit part that it is made of."""
+        """The same family with `change` applied to each explicit part."""
         return change(self.explicit)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "BoundBasis":
-        """The same family on another device; as PyG calls it, for what is an attribute of data."""
+        """The same family on another device; the signature with which PyG's `Data` moves its attributes."""
         return self.moved(torch.device(device))
 
     def cpu(self) -> "BoundBasis":
@@ -267,35 +264,35 @@ class BoundBasis:
         return self.to(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
 
     def moved(self, device: torch.device) -> "BoundBasis":
-        """The same family on another device; what a kind overrides."""
-        return self.map(lambda part: part.move(device))
+        """The same family on another device; `to` calls it, and subclasses override it."""
+        return self.map(lambda part: part.moved(device))
 
     def masked(self, mask: Callable[[Graph], Graph]) -> "BoundBasis":
         """The same basis, bound to the same graph with its edges masked."""
         if self.origin is None:
             fix = "pass the edges, or what basis.bind(edges) gave, as it is"
-            reject("edge_index", "edges that a mask can be for", f"a {type(self).__name__} made by other means", fix)
+            reject("edge_index", "a bound basis that knows its graph", type(self).__name__, fix)
         basis, graph = self.origin
         return basis.build(mask(graph))
 
     def find_entries(self) -> Entries:
-        """Where it has edges: each edge of a single matrix, and the distinct places of a family."""
+        """The entries of a mask: all edges of a single matrix, or the distinct pairs (m, n) of a family."""
         if self.K == 1:
             written = self.explicit
             return Entries(written.edge_set.expand, written.weight, alive=written.edge_set.alive)
         _, source, target, _ = self.edges()
-        if portable():  # all places
-            place = source.long() * self.N + target.long()
-            alive = tally(place, self.M * self.N) > 0
-            place = torch.arange(alive.numel(), device=place.device)
-            return Entries(Pattern(place // self.N, place % self.N, self.M, self.N), alive=alive)
+        if portable():  # all pairs, of which some are alive
+            pair = source.long() * self.N + target.long()
+            alive = tally(pair, self.M * self.N) > 0
+            pair = torch.arange(alive.numel(), device=pair.device)
+            return Entries(Pattern(pair // self.N, pair % self.N, self.M, self.N), alive=alive)
         N = max(1, self.N)
-        place = torch.unique(source.long() * N + target.long())
-        return Entries(Pattern(place // N, place % N, self.M, self.N))
+        pair = torch.unique(source.long() * N + target.long())
+        return Entries(Pattern(pair // N, pair % N, self.M, self.N))
 
     @property
     def kept_entries(self) -> Entries:
-        """The same, kept where no gradient passes through it."""
+        """`find_entries`, cached unless a gradient passes through the matrices."""
         return self.keep("entries", self.find_entries)  # type: ignore[no-any-return]
 
     def to_coo(self) -> Tensor:
@@ -307,11 +304,11 @@ class BoundBasis:
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
         dense = self.dense
-        return dense.clone() if "dense" in self._held else dense  # what is kept is not for others to write to
+        return dense.clone() if "dense" in self._held else dense  # the caller may write to it
 
     @property
     def dense(self) -> Tensor:
-        """The same, to be read only: kept, unless a gradient passes through it."""
+        """`to_dense` without a copy, cached unless a gradient passes through the matrices. Do not write to it."""
 
         def write() -> Tensor:
             eye = torch.eye(self.M, dtype=self.dtype, device=self.device)
@@ -320,12 +317,10 @@ class BoundBasis:
         return self.keep("dense", write)  # type: ignore[no-any-return]
 
     def expansions(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The K products A_k^T x of an x that needs no gradient, kept for as long as x lives and stays as it is: to be
-        read only.
-        """
+        """The K products A_k^T x of an x without gradient, cached while x exists unchanged. Do not write to them."""
 
         def build() -> tuple[Tensor, ...]:
-            # What is kept owns its memory, or x could never die.
+            # Cached tensors must not share the memory of x, which would keep it alive.
             own = x.untyped_storage()._cdata
             return tuple(u.clone() if u.untyped_storage()._cdata == own else u for u in self.iterate(x))
 
@@ -345,15 +340,15 @@ class BoundBasis:
 
 
 class Derived(BoundBasis):
-    """A family made of others, whose matrices follow from theirs.
+    """A family computed from others, its parts.
 
-    A kind gives `parts`, and `remake(parts)`: the same of other parts, such as those on another device.
+    A subclass defines `parts`, and `remake(parts)`: the same family of other parts, such as those on another device.
     """
 
     parts: Sequence[BoundBasis]
 
     def remake(self, parts: Sequence[BoundBasis]) -> BoundBasis:
-        """The same, made of other parts."""
+        """The same family of other parts."""
         raise NotImplementedError
 
     @property
@@ -406,9 +401,9 @@ class Explicit(BoundBasis):
     def map(self, change: "Change") -> "Explicit":
         return change(self)
 
-    def move(self, device: torch.device) -> "Explicit":
+    def moved(self, device: torch.device) -> "Explicit":
         weight = None if self.weight is None else self.weight.to(device)
-        return type(self)(self.edge_set.move(device), weight, self.dtype, self.evaluate)
+        return type(self)(self.edge_set.to(device), weight, self.dtype, self.evaluate)
 
     def via(self, evaluate: Evaluate) -> "Explicit":
         """The same family whose matrices are applied by `evaluate` instead of the kernel."""
@@ -469,8 +464,8 @@ class TypedEdges(Explicit):
         return self
 
     @kept
-    def meetings(self) -> Meetings | None:
-        return None if self.weight is not None or self.K == 1 else self.edge_set.meetings
+    def matchings(self) -> Matchings | None:
+        return None if self.weight is not None or self.K == 1 else self.edge_set.matchings
 
     def compact(self, side: End) -> Compact | None:
         e = self.edge_set
@@ -482,15 +477,15 @@ class TypedEdges(Explicit):
         source = side == "source"
         pairs = e.T.pairs if source else e.pairs
         edges, rows = Work(e.source.numel(), pairs.count), Work(pairs.count, pairs.count)
-        enter, leave = (rows, edges) if source else (edges, rows)
+        gather, scatter = (rows, edges) if source else (edges, rows)
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, turned=source)
 
-        return Compact(run, Compaction(side, enter, pairs.count, leave, pairs.members))
+        return Compact(run, Compaction(side, gather, pairs.count, scatter, pairs.members))
 
     def _by_pair(self, side: End, order: Tensor | None) -> Tensor | None:
-        """The weights in the order of the pairs; kept where no gradient reaches them."""
+        """The weights in the order of the pairs; cached if they are constants."""
         if self.weight is None:
             return None
         if self.learns or order is None:
@@ -503,7 +498,7 @@ class TypedEdges(Explicit):
 
     def mixed(self, coefficients: Tensor) -> "SharedEdges":
         e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)
-        weight = spmm(C, None, e.typing)  # (E, H), a gather whose derivative is summed in a fixed order
+        weight = spmm(C, None, e.type_pattern)  # (E, H), a gather whose derivative is summed in a fixed order
         if self.weight is not None:
             weight = weight * self.weight.unsqueeze(1)
         return SharedEdges(e.merged, weight, self.dtype)
@@ -512,7 +507,7 @@ class TypedEdges(Explicit):
         e = self.edge_set
         weight = torch.ones(e.source.numel(), dtype=self.dtype, device=self.device)
         kept = (e.type, e.source, e.target, weight if self.weight is None else self.weight)
-        return EdgeList(*(t.clone() for t in kept))  # whoever asks may write to them
+        return EdgeList(*(t.clone() for t in kept))  # the caller may write to them
 
     @property
     def explicit(self) -> "Explicit":
@@ -532,7 +527,7 @@ class TypedEdges(Explicit):
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         if self.K == 1:
             return self._expand.apply(cast(Tensor, members(z, 1)[0]))
-        z = dense(counted(z, self.K))
+        z = dense(check_members(z, self.K))
         return self._combine.apply(self._by_node(z))  # (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
@@ -544,7 +539,7 @@ class TypedEdges(Explicit):
 
     @property
     def E(self) -> int:
-        """How many edges there are."""
+        """The number of edges."""
         return self.edge_set.source.numel()
 
     def work(self, direction: Direction) -> Work:
@@ -553,7 +548,7 @@ class TypedEdges(Explicit):
 
 
 class ListedEdges(TypedEdges):
-    """The same on the CPU, fixed, of lists of edges: written out as an `EdgeSet` only where that is asked for.
+    """Constant typed edges on the CPU, in numpy lists; an `EdgeSet` is made on first use only.
 
     So a graph that is new in every step is bound in a few operations.
     """
@@ -590,7 +585,7 @@ class ListedEdges(TypedEdges):
         return ListedEdges(1, self.M, self.N, [List(0, e.source, e.target, e.weight) for e in self.lists], self.dtype)
 
     @cached_property
-    def adjoint(self) -> "ListedEdges":  # of numbers in numpy, which no transform sees
+    def adjoint(self) -> "ListedEdges":  # cached in the portable path, too: transforms do not see numpy arrays
         return self.T
 
     @property
@@ -601,8 +596,8 @@ class ListedEdges(TypedEdges):
     def _written(self) -> TypedEdges:
         return TypedEdges(self.edge_set, self.weight, self.dtype)
 
-    def move(self, device: torch.device) -> Explicit:
-        return self._written.move(device)
+    def moved(self, device: torch.device) -> Explicit:
+        return self._written.moved(device)
 
     def via(self, evaluate: Evaluate) -> Explicit:
         return self._written.via(evaluate)
@@ -615,9 +610,11 @@ class ListedEdges(TypedEdges):
 class SharedEdges(Explicit):
     """Every edge belongs to all matrices of the family; (E, K) weights on one pattern."""
 
+    weight: Tensor
+
     @property
     def _matrices(self) -> list[Sparse]:
-        # Views of weights that learn are taken anew: in-place steps would cut older ones from the gradient.
+        # Views of weights that learn are made for each use, as an in-place update would detach older ones.
         return self._columns() if self.learns else self._fixed_columns
 
     @kept
@@ -625,18 +622,15 @@ class SharedEdges(Explicit):
         return self._columns()
 
     def _columns(self) -> list[Sparse]:
-        assert self.weight is not None
         return [self._sparse(self.edge_set.expand, self.weight[:, k]) for k in range(self.K)]
 
     def __init__(
         self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
     ) -> None:
         super().__init__(edge_set, weight, dtype, evaluate)
-        assert self.weight is not None
         self.K = self.weight.shape[1]
 
     def edges(self) -> EdgeList:
-        assert self.weight is not None
         e, E = self.edge_set, self.edge_set.source.numel()
         kind = torch.arange(self.K, device=self.device).repeat_interleave(E)
         weight = torch.cat(self.weight.unbind(1))  # always a copy
@@ -656,26 +650,26 @@ class SharedEdges(Explicit):
         return Work(self.edge_set.source.numel(), self.N, 1).times(self.K)
 
 
-Change = Callable[[Explicit], Explicit]  # of what is written out in a family, for `map`
+Change = Callable[[Explicit], Explicit]  # see `BoundBasis.map`
 
 
 def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
-    """The K members of z, as a sequence; one alone may be written to, which torch forbids for one of several views."""
-    z = counted(z, K)
+    """The K members of z as a sequence. A single member is not made by `unbind`, whose views cannot be written to."""
+    z = check_members(z, K)
     if not isinstance(z, Tensor):
         return z
     return z.unbind(0) if K > 1 else (z.squeeze(0),)
 
 
-def counted(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:
-    """The same, where it has K members."""
+def check_members(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:
+    """z, if it has K members; rejects others."""
     if len(z) != K:
         reject("z", f"{K} members, one for each matrix", len(z), "stack them along the first axis")
     return z
 
 
 def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
-    """(K, *, M, Q) from a sequence in which None is a zero."""
+    """(K, *, M, Q) from a sequence in which None means zeros."""
     if isinstance(z, Tensor):
         return z
     like = next(z_k for z_k in z if z_k is not None)
@@ -684,16 +678,16 @@ def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
     return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
 
 
-def listed(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
-    """The edges of members that are sparse matrices, (M, N) each, coalesced; at least one."""
+def edges_of_matrices(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
+    """The edge list of members given as coalesced sparse matrices, (M, N) each; at least one."""
     kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
     source, target = torch.cat([one.indices() for one in matrices], 1)
     return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
 
 
-def sparse_square(family: BoundBasis) -> tuple[Tensor, Tensor]:
+def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
     """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
-    dtype = family.dtype if family.dtype in (torch.float32, torch.float64) else torch.float32
+    dtype = acc_dtype(family.dtype)
     nodes = torch.arange(family.M, device=family.device)
     ones = torch.ones(family.M, dtype=dtype, device=family.device)
     eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
@@ -711,13 +705,8 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
     kind, source, target, weight = edges
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.shape != weight.shape:
-            reject(
-                f"edges.{name}",
-                f"the shape of the weights, {tuple(weight.shape)}",
-                tuple(index.shape),
-                "one each",
-            )
-        if not portable() and index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-            got = (int(index.min()), int(index.max()))
-            reject(f"edges.{name}", f"indices from 0 to {size - 1}", got, "correct the edges of the basis")
+            reject(f"edges.{name}", f"the weights' shape, {tuple(weight.shape)}", tuple(index.shape), "one per edge")
+        if not portable() and not in_range(index, size):
+            fix = "correct the edges of the basis"
+            reject(f"edges.{name}", f"indices from 0 to {size - 1}", extremes(index), fix)
     return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

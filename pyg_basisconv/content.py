@@ -1,4 +1,4 @@
-"""What a basis that is computed from content reads: the features of sources, targets and edges, and masks."""
+"""The inputs of bases that are computed from content: features of sources, targets and edges, and masks."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -12,7 +12,7 @@ from .cache import cached_property
 from .entries import Entries
 from .errors import reject
 from .kernels import Affine, affine, spmm
-from .kernels.dense import joins
+from .kernels.dense import can_join
 from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
@@ -22,12 +22,12 @@ from .theta.heads import all_heads, split_heads
 
 
 class Inputs:
-    """Features and the parameter that they meet; what both the basis and the layer make of them is made once.
+    """Features and the parameter that multiplies them. The products are cached, as basis and layer may both need them.
 
     Args:
         x: the features.
         theta: the parameter.
-        summed: whether what it makes of them is summed; otherwise they are scored, and others are summed.
+        summed: whether the layer sums these products; False if they are only scored.
     """
 
     def __init__(self, x: Tensor, theta: Theta, summed: bool = True) -> None:
@@ -35,29 +35,29 @@ class Inputs:
 
     @cached_property
     def projected(self) -> Members:
-        """The K projected members, as the parameter makes them."""
+        """The K members x Theta_k, as `Theta.project` returns them."""
         return split_heads(self.rows, self.theta.K) if self.theta.by_rows else self.theta.project(self.x)
 
     @cached_property
     def rows(self) -> Tensor:
-        """The same side by side, (*, M, K D)."""
+        """The K members side by side, (*, M, K D)."""
         return self.theta.rows(self.x) if self.theta.by_rows else side_by_side(stacked(self.projected))
 
     def affine(self, maps: Sequence[Affine], values: bool = True) -> Sequence[Tensor]:
-        """What maps of the features give; in one product, and with the values unless these are not wanted."""
+        """Affine maps of the features, in one product if possible, which computes `rows` as well if `values`."""
         own = self.theta.affine if values and self.summed and "rows" not in vars(self) else None
-        # Values that are wider than x might not be made at all.
+        # Not for values wider than x, which an order may avoid to compute.
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
-            if joins(self.x, joined):
+            if can_join(self.x, joined):
                 vars(self)["rows"], *found = affine(self.x, joined)
                 return found
         return affine_each(self.x, maps)
 
 
 def affine_each(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
-    """What maps of some features give, in one product where that is small."""
-    if len(maps) > 1 and joins(x, maps):
+    """Affine maps of features, in one product if it is small."""
+    if len(maps) > 1 and can_join(x, maps):
         return affine(x, maps)
     return [all_heads(x, *one) for one in maps]
 
@@ -66,19 +66,19 @@ _ALL = slice(None)
 
 
 class Content:
-    """What scores are computed from.
+    """The inputs of scores.
 
     Args:
         inputs: the sources' features x, (*, M, P), and the parameter.
-        target: the targets' y', (*, N, P'), or None where there are none.
+        target: the targets' features y', (*, N, P'), or None.
         edge_attr: (E, R), in the order of the graph's edges, or (M, N, R) for all pairs.
         mask: (M, N), (*, M, N) or (*, K, M, N): boolean, or to be added to the scores.
-        valid: (*, M) False for sources that are not there.
-        observed: whether the weights are asked for, and have to be those that were applied.
+        valid: (*, M) False for sources that are padding.
+        observed: whether the caller gets the weights, which then have to be those that were applied.
         edges: E.
-        asks_edges: whether a caller wants to know which edge each weight is of.
+        asks_edges: whether the caller needs the edge of each weight.
         loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
-        members: the slice of Theta's members that belongs to this basis; None inside of a product or a mixture, whose
+        members: the slice of Theta's members that belongs to this basis; None within a product or a mixture, whose
             members are not Theta's.
     """
 
@@ -99,32 +99,32 @@ class Content:
         self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
         self.loop_attr, self.members = loop_attr, members
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
-        self._shared: dict[Any, Any] = {}  # what all that are made of this one find
-        self.made: list[tuple[Affine, bool, Tensor]] = []  # maps, whether they are of the targets, and what they gave
+        self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
+        self.made: list[tuple[Affine, bool, Tensor]] = []  # each map of `affine`, if it is of targets, and its result
 
-    def of(self, start: int, stop: int) -> "Content":
-        """The same for some of the members."""
+    def for_members(self, start: int, stop: int) -> "Content":
+        """The content of the members start .. stop - 1."""
         if self.members is None:
             return self
         first = self.members.start or 0
-        return self.within(members=slice(first + start, first + stop))
+        return self.replace(members=slice(first + start, first + stop))
 
-    def within(self, **changes: Any) -> "Content":
-        """The same with some parts changed."""
+    def replace(self, **changes: Any) -> "Content":
+        """The same content with some attributes changed."""
         content = copy(self)
         vars(content).update(changes)
         return content
 
     def affine(self, of_source: Sequence[Affine], of_target: Sequence[Affine] = ()) -> Sequence[Tensor]:
-        """What maps of the sources' features give, and then maps of the targets'; in as few products as may be."""
+        """Affine maps of the sources' features, followed by maps of the targets'; in as few products as possible."""
         inputs, values = self.inputs, self.members is not None
         if not (of_source or of_target):
             return ()
-        if not of_target or self.of_target is self.x:
+        if not of_target or self.target_features is self.x:
             found = inputs.affine((*of_source, *of_target), values)
         else:
             of_sources = inputs.affine(of_source, values) if of_source else ()
-            found = *of_sources, *affine_each(self.of_target, of_target)
+            found = *of_sources, *affine_each(self.target_features, of_target)
         sides = [False] * len(of_source) + [True] * len(of_target)
         self.made += zip((*of_source, *of_target), sides, found, strict=True)
         return found
@@ -132,11 +132,11 @@ class Content:
     @property
     def projected(self) -> Tensor:
         """The sources' x Theta_k, (K, *, M, D)."""
-        return self._mine(stacked(self.inputs.projected))
+        return self._own_members(stacked(self.inputs.projected))
 
     @property
     def projected_rows(self) -> Tensor:
-        """The same side by side, (*, M, K D)."""
+        """The sources' x Theta_k side by side, (*, M, K D)."""
         return self.inputs.rows if self.members is _ALL else side_by_side(self.projected)
 
     @property
@@ -147,7 +147,7 @@ class Content:
     @property
     def projected_target(self) -> Tensor:
         """The targets' y' Theta_k, (K, *, N, D)."""
-        target = self.of_target
+        target = self.target_features
         if target is self.x:
             return self.projected
         if "target" not in self._shared:
@@ -155,43 +155,43 @@ class Content:
             if target.shape[-1] != theta.P:
                 reject("x[1]", f"{theta.P} channels, to be projected as x[0]", target.shape[-1], "use target='own'")
             self._shared["target"] = stacked(theta.project(target))
-        return self._mine(self._shared["target"])
+        return self._own_members(self._shared["target"])
 
-    def _mine(self, z: Tensor) -> Tensor:
-        """The members that this basis meets; a slice of all of them would cost a copy in the gradient."""
+    def _own_members(self, z: Tensor) -> Tensor:
+        """The members of this basis; all of them unsliced, as the gradient of a slice is a copy."""
         if self.members is None:
             fix = "score x itself, with a mechanism that is not projected"
             reject("mechanism", "a layer's own basis, or a sum, to score what Theta projects", "a product", fix)
         return z if self.members is _ALL or self.members == slice(0, len(z)) else z[self.members]
 
     @property
-    def of_target(self) -> Tensor:
-        """The targets' features, demanded."""
+    def target_features(self) -> Tensor:
+        """The targets' features; rejects a content without them."""
         if self.target is None:
             fix = "pass x=(x_src, x_dst), or a mechanism with target=None"
             reject("x", "features of the targets, which the mechanism scores", None, fix)
         return self.target
 
     @property
-    def of_edges(self) -> Tensor:
-        """The edges' features, demanded."""
+    def edge_features(self) -> Tensor:
+        """The edges' features; rejects a content without them."""
         if self.edge_attr is None:
             reject("edge_attr", "features of the edges, which the mechanism scores", None, "pass edge_attr=(E, R)")
         return self.edge_attr
 
-    def edges_at(self, entries: Entries) -> Tensor:
-        """(E, R) the features at the entries of a mask, by target."""
+    def edge_rows_at(self, entries: Entries) -> Tensor:
+        """(E, R) the edges' features at the entries of a mask, by target; cached."""
         key = "edges", entries, self.loop_attr
         if key not in self._shared:
-            self._shared[key] = self._features_at(entries)
+            self._shared[key] = self._edge_rows_at(entries)
         return self._shared[key]  # type: ignore[no-any-return]
 
-    def _features_at(self, entries: Entries) -> Tensor:
-        edge_attr = self.of_edges
+    def _edge_rows_at(self, entries: Entries) -> Tensor:
+        edge_attr = self.edge_features
         if edge_attr.dim() == 3:
             return spmm(edge_attr.flatten(0, 1), None, entries.each_pair)
         if portable():
-            return self._edges_at(entries)
+            return self._portable_edge_rows_at(entries)
         own, into_loops = entries.edge_patterns
         rows = edge_attr if own is None else spmm(edge_attr, None, own)
         if into_loops is None or not self.loop_attr:
@@ -200,12 +200,12 @@ class Content:
             total = spmm(edge_attr, None, into_loops)
             count = into_loops.by_target.ptr.diff().clamp(min=1).unsqueeze(1)
             return rows + (total / count if self.loop_attr == "mean" else total)
-        loops = torch.lt(cast(Tensor, entries.edge), 0).to(edge_attr.dtype).unsqueeze(1)
+        loops = torch.lt(cast(Tensor, entries.edge_ids), 0).to(edge_attr.dtype).unsqueeze(1)
         return rows + self.loop_attr * loops
 
-    def _edges_at(self, entries: Entries) -> Tensor:
-        """The same without a look at which entries are edges."""
-        edge_attr, edge = self.of_edges, cast(Tensor, entries.edge)
+    def _portable_edge_rows_at(self, entries: Entries) -> Tensor:
+        """The same without reading values, for the portable path."""
+        edge_attr, edge = self.edge_features, cast(Tensor, entries.edge_ids)
         rows = F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, torch.where(edge < 0, edge_attr.shape[0], edge))
         if not self.loop_attr:
             return rows
@@ -220,7 +220,7 @@ class Content:
         return torch.where((edge < 0).unsqueeze(1), fill, rows)
 
     def check(self, M: int, N: int, K: int) -> None:
-        """Whether the parts agree; nothing is broadcast."""
+        """Rejects parts whose shapes, dtypes or devices do not fit; nothing is broadcast."""
         x, batch = self.x, self.batch
         if (self.target is None or self.target is x) and self.edge_attr is self.mask is self.valid is None:
             return

@@ -1,4 +1,4 @@
-"""What evaluations cost: counts in plain integers, and the time that they take on a machine."""
+"""The cost model: operations and bytes in plain integers, and the time that they take on a machine."""
 
 import math
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from torch import SymInt
 
 Direction = Literal["expand", "combine", "each"]
 
-_REUSED = 32 << 20  # bytes: allocators keep less than this for the next time
+_REUSED = 32 << 20  # bytes up to which allocators reuse freed memory
 
 
 class Work(NamedTuple):
     """What one evaluation of a family costs per unit of width, in plain integers.
 
-    entries: multiply-adds with gathered rows; rows: rows written; products: kernels launched; numbers: what is read and
-    written in any case, whatever the width.
+    entries: multiply-adds with gathered rows; rows: rows written; products: kernels launched; numbers: read and written
+    independently of the width.
     """
 
     entries: int = 0
@@ -32,21 +32,21 @@ class Work(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """Rates that turn counts into time. Only their ratios matter, and these to a factor or so.
+    """Rates that turn counts into time. Only their ratios matter, and only roughly.
 
-    `python -m benchmarks.orders` measures what they were set to agree with.
+    They are fitted to what `python -m benchmarks.orders` measures.
     """
 
     arithmetic: float  # operations per second in a dense product
     stream: float  # bytes per second, read or written in order
     gather: float  # bytes per second of gathered rows
-    near: float  # the same, where the rows fit into the cache
+    gather_cached: float  # the same for rows that fit into the cache
     cache: int  # bytes
-    sparse: float  # seconds that a sparse product takes before it starts
-    dense: float  # the same for a dense product
-    small: float  # the same for anything else
-    image: float  # the same for each image of a convolution, be it as small as it may
-    fresh: float  # bytes per second of memory that comes from the system, and not from what was used before
+    sparse: float  # seconds of overhead per sparse product
+    dense: float  # the same per dense product
+    small: float  # the same per other operation
+    image: float  # the same per image of a convolution
+    fresh: float  # bytes per second of memory newly allocated from the system
 
 
 MACHINES = {
@@ -56,10 +56,10 @@ MACHINES = {
 
 
 class Problem(NamedTuple):
-    """Sizes of one application, in plain integers.
+    """The sizes of one call, in plain integers.
 
-    nnz: entries of x where it, or a copy of it that is at hand, is sparse; -1 where it is dense.
-    inner: the width of a projected member. cached: the A_k^T x are at hand from an earlier call.
+    nnz: entries of x if it, or a cached copy, is sparse; -1 otherwise. inner: the width of a projected member.
+    cached: whether the A_k^T x are kept from an earlier call.
     """
 
     K: int
@@ -78,18 +78,18 @@ class Problem(NamedTuple):
     itemsize: int = 4
     device: str = "cpu"
     cached: bool = False
-    learns: bool = True  # False where there is no Theta to multiply with
-    messages: bool = False  # True where PyG's message passing is to do it
-    offers: tuple[tuple[str, Any], ...] = ()  # by the names of orders, what each alone reads of the family
+    learns: bool = True  # False if Theta has no weight to multiply by
+    messages: bool = False  # True if PyG's message passing is used
+    offers: tuple[tuple[str, Any], ...] = ()  # (name of an order, what its `measure` returned)
 
     @property
     def sparse_x(self) -> bool:
-        """Whether x was given sparse, and not only has a sparse copy beside it."""
+        """Whether x itself is sparse, and not only a cached copy of it."""
         return self.nnz >= 0 and not self.cached
 
     @property
     def coarse(self) -> "Problem":
-        """The same with sizes rounded up to three binary digits: what is planned for batches that differ a little."""
+        """The same with sizes rounded up to three binary digits, so that similar batches share a plan."""
         return self._replace(
             M=rounded(self.M),
             N=rounded(self.N),
@@ -99,8 +99,8 @@ class Problem(NamedTuple):
         )
 
     @property
-    def of_example(self) -> "Problem":
-        """The same where sizes are symbols: with those of the example, for which the plan is made."""
+    def with_hints(self) -> "Problem":
+        """The same with symbolic sizes replaced by those of the example input."""
         return Problem(*map(_hint, self))
 
 
@@ -109,7 +109,7 @@ def _coarse(work: Work) -> Work:
 
 
 def rounded(n: int) -> int:
-    """A number of at least its size, with three binary digits and zeros behind them.
+    """The number, rounded up to three binary digits.
 
     >>> [rounded(n) for n in (-1, 7, 9, 1000)]
     [-1, 7, 10, 1024]
@@ -118,7 +118,7 @@ def rounded(n: int) -> int:
     return -(-n >> zeros) << zeros
 
 
-_UNKNOWN = 1 << 13  # in the place of a size that only numbers tell, such as how many edges are no loops
+_UNKNOWN = 1 << 13  # assumed for a symbolic size without a hint, such as a number of edges after filtering
 
 
 def _hint(value: Any) -> Any:
@@ -149,23 +149,23 @@ class Tally:
         self.seconds += self.machine.dense * times + busy
 
     def sparse(self, work: Work, width: int, table: int) -> None:
-        """Sparse products, gathering rows of the given width from a table of so many rows."""
+        """Sparse products that gather rows of the given width from a table with `table` rows."""
         row = width * self.itemsize
         gathered = work.entries * max(row, 64)  # a cache line at least
-        rate = self.machine.near if table * row <= self.machine.cache else self.machine.gather
+        rate = self.machine.gather_cached if table * row <= self.machine.cache else self.machine.gather
         streamed = work.entries * (4 + self.itemsize) + work.rows * row + work.numbers * self.itemsize
         self.operations += 2 * work.entries * width
         self.bytes += gathered + streamed
         self.seconds += work.products * self.machine.sparse + gathered / rate + streamed / self.machine.stream
 
-    def near(self, rows: int, width: int) -> None:
-        """Rows gathered a few at a time, so that they stay in the cache."""
+    def gather_cached(self, rows: int, width: int) -> None:
+        """Rows gathered in tiles that stay in the cache."""
         moved = rows * max(width * self.itemsize, 64)
         self.bytes += moved
-        self.seconds += moved / self.machine.near
+        self.seconds += moved / self.machine.gather_cached
 
     def kernel(self, operations: int, numbers: int, share: float) -> None:
-        """A vendor's kernel, which reaches a share of the arithmetic that a product does."""
+        """A vendor's kernel, which reaches a share of the arithmetic rate of a dense product."""
         moved = numbers * self.itemsize
         self.operations += operations
         self.bytes += moved
@@ -173,24 +173,24 @@ class Tally:
         self.seconds += max(operations / rate, moved / self.machine.stream)
 
     def times(self, n: int) -> "Tally":
-        """The same so many times."""
+        """The same, n times."""
         return Tally(self.machine, self.itemsize, n * self.operations, n * self.bytes, n * self.seconds)
 
     def estimate(self, order: str, numbers: int, largest: int = 0, form: str = "") -> "Estimate":
-        """All of it, for an order that holds so many numbers, and so many of these in one array."""
+        """The estimate of an order that stores `numbers` numbers, the `largest` array of them newly allocated."""
         seconds, fresh = self.seconds, largest * self.itemsize
         seconds += fresh / self.machine.fresh if fresh > _REUSED else 0
         return Estimate(order, self.operations, self.bytes, numbers * self.itemsize, seconds, form=form)
 
     def copy(self, numbers: int) -> None:
-        """Something read and written once."""
+        """A copy of so many numbers."""
         moved = 2 * numbers * self.itemsize
         self.bytes += moved
         self.seconds += self.machine.small + moved / self.machine.stream
 
 
 class Estimate(NamedTuple):
-    """One row of the plan: an order, its cost forward and backward, or why it cannot be taken."""
+    """One row of the plan: an order and its cost, forward and backward, or the reason why it is not possible."""
 
     order: str
     operations: int
@@ -198,7 +198,7 @@ class Estimate(NamedTuple):
     memory: int
     seconds: float
     refused: str | None = None
-    form: str = ""  # of the order, where there are two: the side that is compacted, the order after mixing
+    form: str = ""  # the variant of an order that has several: the side that is compacted, the order after mixing
 
     @property
     def name(self) -> str:
@@ -206,10 +206,10 @@ class Estimate(NamedTuple):
         return f"{self.order}, {self.form}" if self.form else self.order
 
 
-def amount(n: float) -> str:
-    """A number in few digits.
+def format_amount(n: float) -> str:
+    """A number with three digits and a prefix.
 
-    >>> amount(1 << 30)
+    >>> format_amount(1 << 30)
     '1.07 G'
     """
     for unit in ("", "K", "M", "G", "T"):

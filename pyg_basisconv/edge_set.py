@@ -1,4 +1,4 @@
-"""Where a family of matrices has entries, without what stands there."""
+"""The edges of a family of matrices, without weights."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from .cache import kept, underived
-from .graph import Structure, lifting
-from .kernels import Meetings, Pairs, Pattern
+from .graph import Structure, gather_pattern
+from .kernels import Matchings, Pairs, Pattern
 from .kernels.pattern import index_dtype
 from .portable import checked, portable
 
 
 class EdgeSet:
-    """E typed places (k, m, n) in a family of K matrices, M x N, and the three matrices that evaluate it.
+    """E typed edges (k, m, n) in a family of K matrices, M x N, and the three patterns that evaluate it.
 
-    The family is a matrix from M to N K for expand, from M K to N for combine, and from M K to N K for each: the
-    members of a node stand together. For a single matrix these are the same.
+    The family is one matrix from M to N K for expand, from M K to N for combine, and from M K to N K for each, with the
+    K members of a node side by side. For a single matrix these are the same.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class EdgeSet:
         return torch.zeros_like(self.source) if self._type is None else self._type
 
     def _members(self, size: int, end: Tensor) -> Tensor:
-        """The member of a node at which each edge begins or ends, of K members of each node."""
+        """The index node K + type of each edge at one end."""
         K = self.K
-        if portable():  # what is no node, or no type, is not to be another one
-            there = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
-            return checked(torch.where(there, end * K + self.type, -1), K * size)
+        if portable():  # an invalid node or type must not become the index of another one
+            valid = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
+            return checked(torch.where(valid, end * K + self.type, -1), K * size)
         dtype = index_dtype(K * size)
         return torch.add(self.type.to(dtype), end.to(dtype), alpha=K)
 
@@ -74,8 +74,8 @@ class EdgeSet:
         return Pattern(source, self._members(self.N, self.target), self.M * self.K, self.N * self.K)
 
     @kept
-    def meetings(self) -> Meetings | None:
-        """Who meets whom, where each source and target meets one in each matrix, and most of them do."""
+    def matchings(self) -> Matchings | None:
+        """The index pairs of each matrix, if it has at most one per row and column, and pairs for most of them."""
         if portable():
             return None
         E, least, most = self.source.numel(), self.K * min(self.M, self.N), self.K * max(self.M, self.N)
@@ -88,17 +88,16 @@ class EdgeSet:
         by_type = Pattern(self.source, kind * self.N + self.target, self.M, self.K * self.N)
         ptr, source, _ = by_type.by_target
         bounds, target = ptr[:: self.N].tolist(), by_type.row.long() % self.N
-        runs = [(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)]
-        return Meetings(runs, self.M, self.N)
+        return Matchings([(source[a:b].long(), target[a:b]) for a, b in pairwise(bounds)], self.M, self.N)
 
     @kept
     def pairs(self) -> Pairs:
-        """The edges by the distinct pairs of type and target."""
+        """The edges grouped by the distinct pairs of type and target."""
         return Pairs(self.type, self.source, self.target, (self.K, self.M, self.N))
 
     @kept
     def by_pair(self) -> Structure:
-        """The edges from pairs of type and source to pairs of type and target: distinct ones, where these are known."""
+        """The edges as a graph from (type, source) to (type, target) pairs: the distinct ones, unless portable."""
         if portable():
             each = self.each
             structure = Structure(each.source, each.target, None, each.M, each.N)
@@ -109,17 +108,17 @@ class EdgeSet:
 
     @kept
     def merged(self) -> "EdgeSet":
-        """The edges without their types, as entries of one matrix."""
+        """The edges without types, as those of one matrix."""
         return EdgeSet(1, self.M, self.N, None, self.source, self.target)
 
     @kept
-    def typing(self) -> Pattern:
+    def type_pattern(self) -> Pattern:
         """The type of each edge, as a matrix from K types to E edges."""
-        return lifting(self.type, self.K)
+        return gather_pattern(self.type, self.K)
 
     @kept
     def T(self) -> "EdgeSet":
-        """The places turned round; what expands here combines there."""
+        """The reversed edges. Their `combine` is the transpose of `expand` here."""
         turned = EdgeSet(self.K, self.N, self.M, self._type, self.target, self.source)
         turned.alive = self.alive
         for mine, theirs in (("expand", "combine"), ("combine", "expand"), ("each", "each")):
@@ -127,13 +126,13 @@ class EdgeSet:
                 turned.__dict__[theirs] = self.__dict__[mine].T
         return turned
 
-    def move(self, device: torch.device) -> "EdgeSet":
+    def to(self, device: torch.device) -> "EdgeSet":
         kind = None if self._type is None else self._type.to(device)
         return EdgeSet(self.K, self.M, self.N, kind, self.source.to(device), self.target.to(device))
 
 
 def edge_set(s: Structure, K: int = 1) -> EdgeSet:
-    """The edges of a structure by their types, K of them, or all as entries of one matrix; made once."""
+    """The edges of a structure with K types, or without types for K = 1; cached with the structure."""
 
     def build() -> EdgeSet:
         edges = EdgeSet(K, s.M, s.N, None if K == 1 else s.type, s.source, s.target, s.pattern if K == 1 else None)
@@ -144,7 +143,7 @@ def edge_set(s: Structure, K: int = 1) -> EdgeSet:
 
 
 def disjoint(index: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Numbers in several ranges of some sizes, as numbers in one range.
+    """The indices into several ranges, as indices into their concatenation.
 
     >>> disjoint([torch.tensor([0, 2]), torch.tensor([1])], [3, 2])
     tensor([0, 2, 4], dtype=torch.int32)

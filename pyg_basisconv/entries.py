@@ -7,23 +7,23 @@ from torch import Tensor
 
 from .cache import cached_property, kept, memo
 from .kernels import Pattern
-from .kernels.pattern import index_dtype, runs
+from .kernels.pattern import index_dtype, split_groups
 from .portable import portable
 
 Index = Callable[[Tensor, Tensor], Tensor]
-_FEW = 1 << 20  # pairs of which something is kept that is not written out otherwise
+_FEW = 1 << 20  # pairs for which the bias of a softmax is cached
 
 
 class Entries:
-    """E pairs (m, n), in the order of `pattern.by_target`, and what depends on their places alone.
+    """E pairs (m, n), in the order of `pattern.by_target`, and cached results that depend on the pairs alone.
 
     Args:
         pattern: the pairs.
         weight: (E,) of the mask, in the pattern's own order, None for ones.
         complete: whether these are all M x N pairs, once each, target by target.
         causal: whether these are all pairs m <= n of as many sources as targets.
-        first: the number of the first target, where these are the entries of a run of targets.
-        alive: (E,) which of them are there at all; None for all, as it always is but in the portable path.
+        first: the index of the first target, for the entries of a range of targets.
+        alive: (E,) False for entries that do not exist; None if all do. The portable path cannot leave entries out.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class Entries:
     ) -> None:
         self.pattern, self.complete, self.causal, self.first = pattern, complete, causal, first
         self._weight, self.alive = weight, alive
-        self.edge: Tensor | None = None  # (E,) the edge of the graph at each entry, -1 at loops that the mask adds
+        self.edge_ids: Tensor | None = None  # (E,) the graph's edge at each entry, -1 for loops that the mask adds
         self._lookups: dict[Hashable, Pattern] = {}
         self._runs: tuple[int, list[Entries]] | None = None
 
     @cached_property
     def device(self) -> torch.device:
-        """Where the entries are."""
+        """The device of the entries."""
         return self.pattern.source.device
 
     @cached_property
@@ -60,7 +60,7 @@ class Entries:
 
     @property
     def has_weight(self) -> bool:
-        """Whether the mask has weights that are not ones."""
+        """Whether the mask has weights other than ones."""
         return self._weight is not None
 
     @property
@@ -72,7 +72,7 @@ class Entries:
         return self._weight if order is None else self._weight.index_select(0, order)
 
     def lookup(self, name: Hashable, size: int, index: Index) -> Pattern:
-        """From a table of the given size to the entries: entry (m, n) reads the place index(m, n)."""
+        """The pattern from a table of the given size to the entries: entry (m, n) reads the row index(m, n); cached."""
 
         def build() -> Pattern:
             m, n = self.pattern.ends
@@ -82,54 +82,54 @@ class Entries:
         return memo(self._lookups, name, build)
 
     def runs(self, size: int) -> list["Entries"]:
-        """The entries of runs of whole targets, of about so many entries; kept."""
+        """The entries, split into ranges of whole targets with about `size` entries; cached."""
         if self._runs is None or self._runs[0] != size:
             with torch.inference_mode(False):
-                cuts = runs(self.pattern.by_target.ptr, size)
+                cuts = split_groups(self.pattern.by_target.ptr, size)
                 self._runs = size, [Entries(self.pattern.run(n, last), first=n) for n, last, _ in cuts]
         return self._runs[1]
 
-    def places(self, index: Index) -> Tensor:
-        """(M, N) the same for all pairs."""
+    def table(self, index: Index) -> Tensor:
+        """(M, N) index(m, n) of all pairs."""
         m, n = (torch.arange(size, device=self.device) for size in (self.M, self.N))
         return index(m[:, None], n[None, :]).expand(self.M, self.N)
 
     @kept
     def each_pair(self) -> Pattern:
-        """From all M N pairs to the entries that they are."""
+        """The pattern from all M N pairs to the entries."""
         m, n = self.pattern.ends
         place = m.long() * self.N + n.long()
         return Pattern(place, torch.arange(self.E, device=place.device), self.M * self.N, self.E)
 
     @kept
     def edge_patterns(self) -> tuple[Pattern | None, Pattern | None]:
-        """From the edges of the graph to the entries that they are, None where these are the same in the same order;
-        and from them to the loops at their targets, None where the mask adds none.
+        """Patterns from the graph's edges to their entries, None for the identity; and to the loops that the mask adds
+        at their targets, None if it adds none.
         """
-        edge = self.edge
+        edge = self.edge_ids
         assert edge is not None
-        place = torch.arange(self.E, dtype=edge.dtype, device=edge.device)
-        if bool((edge == place).all()) and self.edges == self.E:
+        position = torch.arange(self.E, dtype=edge.dtype, device=edge.device)
+        if bool((edge == position).all()) and self.num_edges == self.E:
             return None, None
-        there = (edge >= 0).nonzero().squeeze(1)
-        own = Pattern(edge[there], place[there], self.edges, self.E)
-        if there.numel() == self.E:
+        is_edge = (edge >= 0).nonzero().squeeze(1)
+        own = Pattern(edge[is_edge], position[is_edge], self.num_edges, self.E)
+        if is_edge.numel() == self.E:
             return own, None
-        loop = torch.full((self.N,), -1, dtype=edge.dtype, device=edge.device)  # of each target, where one is added
-        added = (edge < 0).nonzero().squeeze(1)
-        loop[self.pattern.row[added].long()] = place[added]
-        at = loop[self.pattern.row[there].long()]
-        some = at >= 0
-        return own, Pattern(edge[there][some], at[some], self.edges, self.E)
+        loop = torch.full((self.N,), -1, dtype=edge.dtype, device=edge.device)  # the added loop of each target
+        is_loop = (edge < 0).nonzero().squeeze(1)
+        loop[self.pattern.row[is_loop].long()] = position[is_loop]
+        at = loop[self.pattern.row[is_edge].long()]
+        has_loop = at >= 0
+        return own, Pattern(edge[is_edge][has_loop], at[has_loop], self.num_edges, self.E)
 
-    def number_edges(self, edge: Tensor, edges: int) -> None:
-        """Learns the edges that its entries are, (E,) in the pattern's own order, -1 for none, of so many."""
+    def set_edge_ids(self, edge_ids: Tensor, num_edges: int) -> None:
+        """Sets the graph's edge of each entry, (E,) in the pattern's own order, -1 for none."""
         order = self.pattern.by_target.order
-        self.edge, self.edges = edge if order is None else edge.index_select(0, order), edges
+        self.edge_ids, self.num_edges = edge_ids if order is None else edge_ids.index_select(0, order), num_edges
 
     @property
     def bias(self) -> Tensor | None:
-        """(M, N) what a softmax over all pairs adds to the scores: the logarithm of how often each pair is there."""
+        """(M, N) the bias that restricts a softmax over all pairs to the entries: the logarithm of their counts."""
         if self.complete or self.causal:
             return None
         if not portable() and self.M * self.N <= _FEW:
@@ -143,15 +143,15 @@ class Entries:
         return count.log().view(self.M, self.N)
 
 
-class Later(Entries):
-    """Entries that follow from the sizes, and are written out when they are first asked for."""
+class LazyEntries(Entries):
+    """Entries that follow from the sizes; their pattern is written out on first use."""
 
     def __init__(
         self, write: Callable[[], Pattern], M: int, N: int, E: int, device: torch.device, complete: bool, causal: bool
     ) -> None:
         self._write, self.M, self.N, self.E, self.device = write, M, N, E, device
         self.complete, self.causal, self.first = complete, causal, 0
-        self._weight = self.edge = self.alive = None
+        self._weight = self.edge_ids = self.alive = None
         self._lookups, self._runs = {}, None
 
     @kept

@@ -1,13 +1,13 @@
-"""One form for what is said at the door."""
+"""Errors about arguments, all in one form: the argument, what was expected, what came, and the fix."""
 
 from typing import Any, NoReturn
 
-DEPTH = 100  # of what is written, or made, of something that is made of something
-_CALLS = 1000  # within each other, of which Python allows no more
+DEPTH = 100  # nesting allowed in an expression or composite
+_CALLS = 1000  # nested calls that Python allows
 
-_OF_MESSAGES = {"aggr", "aggr_kwargs", "flow", "node_dim", "decomposed_layers"}  # arguments of PyG's `MessagePassing`
-# Arguments of PyG's layers, and where they are in a `BasisConv`.
-_ELSEWHERE = {
+_PYG_ARGUMENTS = {"aggr", "aggr_kwargs", "flow", "node_dim", "decomposed_layers"}  # arguments of PyG's `MessagePassing`
+# Arguments of PyG's layers, and what takes their place in a `BasisConv`.
+_REPLACED_BY = {
     "add_self_loops": "the basis has loops: bases.Adjacency('sym', self_loops=True)",
     "concat": "the parameter puts heads side by side, or takes their mean: theta.Heads('mean')",
     "dropout": "the attention drops: bases.Attention(heads, mechanism, dropout=p)",
@@ -23,7 +23,7 @@ _ELSEWHERE = {
 
 
 def reject(argument: str, expected: str, got: object, fix: str) -> NoReturn:
-    """Raises a `ValueError` that names the argument, what was expected, what came, and what to do.
+    """Raises a `ValueError` that names the argument, what was expected, what came, and the fix.
 
     >>> reject("order", "'auto' or 'a_first'", "'fast'", "leave it out to let the plan choose")
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ def reject(argument: str, expected: str, got: object, fix: str) -> NoReturn:
 
 
 def check_flags(**flags: object) -> None:
-    """Rejects what is neither True nor False.
+    """Rejects arguments that are neither True nor False.
 
     >>> check_flags(bias=True, cached="no")
     Traceback (most recent call last):
@@ -47,7 +47,7 @@ def check_flags(**flags: object) -> None:
 
 
 def check_choice(name: str, value: object, *choices: str | None, fix: str = "choose one") -> None:
-    """Rejects what is none of several words; None may be one of them.
+    """Rejects an argument that is none of the choices.
 
     >>> check_choice("norm", "gcn", None, "sym", "mean")
     Traceback (most recent call last):
@@ -60,7 +60,7 @@ def check_choice(name: str, value: object, *choices: str | None, fix: str = "cho
 
 
 def check_probability(name: str, value: object) -> None:
-    """Rejects what is no probability of dropping something.
+    """Rejects an argument that is not a number from 0 to 1, with 1 excluded.
 
     >>> check_probability("dropout", 1.0)
     Traceback (most recent call last):
@@ -72,7 +72,7 @@ def check_probability(name: str, value: object) -> None:
 
 
 def check_arguments(kwargs: dict[str, Any]) -> None:
-    """Rejects arguments that a `BasisConv` does not have, and says where what they mean is to be found.
+    """Rejects arguments that `BasisConv` does not have, and names the replacement for those of PyG's layers.
 
     >>> check_arguments({"flow": "target_to_source", "root_weight": True})
     Traceback (most recent call last):
@@ -80,16 +80,16 @@ def check_arguments(kwargs: dict[str, Any]) -> None:
     ValueError: root_weight: expected no such argument of BasisConv, got True; it is one more matrix: ...
     """
     for name, value in kwargs.items():
-        if name not in _OF_MESSAGES:
-            fix = _ELSEWHERE.get(name, "leave it out, see help(BasisConv)")
+        if name not in _PYG_ARGUMENTS:
+            fix = _REPLACED_BY.get(name, "leave it out, see help(BasisConv)")
             reject(name, "no such argument of BasisConv", repr(value), fix)
 
 
-_MOST = 1 << 31  # of anything, for which there is memory
+_MAX = 1 << 31  # count for which memory suffices
 
 
-def check_count(name: str, value: object, least: int = 1, most: int = _MOST) -> None:
-    """Rejects what is not an integer from `least` on, and what no memory holds.
+def check_count(name: str, value: object, least: int = 1, most: int = _MAX) -> None:
+    """Rejects an argument that is not an integer from `least` to `most`.
 
     >>> check_count("heads", 0)
     Traceback (most recent call last):
@@ -97,13 +97,13 @@ def check_count(name: str, value: object, least: int = 1, most: int = _MOST) -> 
     ValueError: heads: expected an integer from 1 on, got 0; give a number
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        reject(name, f"an integer from {least} {'on' if most == _MOST else f'to {most}'}", repr(value), "give a number")
+        reject(name, f"an integer from {least} {'on' if most == _MAX else f'to {most}'}", repr(value), "give a number")
 
 
 def check_depth(name: str, *parts: Any, calls: int = 20) -> int:
-    """How deep something is nested that is made of these parts, rejected where it is too deep to be evaluated.
+    """The nesting depth of a composite of these parts; rejects one that is too deep for Python's call stack.
 
-    calls: how many calls within each other one level takes, at most.
+    calls: the most nested calls that one level takes.
 
     >>> from pyg_basisconv import bases
     >>> check_depth("basis", bases.Identity(), bases.Adjacency().T)

@@ -1,4 +1,4 @@
-"""What the user calls x: a tensor, sparse or dense, or a pair; checked at the door."""
+"""Checks the argument x of a call: a tensor, sparse or dense, or a pair (x_src, x_dst)."""
 
 from typing import Any
 
@@ -21,11 +21,11 @@ def read(
     """Checks the features of a call.
 
     Args:
-        x: what the user gave.
-        M: how many sources the user said there are.
-        N: how many targets.
-        found: what the edges say N is, where neither x nor size says it.
-        theta: the parameter that x is to meet.
+        x: as the user gave it.
+        M: the number of sources in the user's `size`, or None.
+        N: the number of targets in it, or None.
+        found: N as the edges say it, used if neither x nor `size` does.
+        theta: the parameter that multiplies x.
         reads_target: whether the basis reads the target's own features.
 
     Returns:
@@ -65,19 +65,19 @@ def read(
         reject("x", "a dense pair", "a sparse tensor in it", "use .to_dense(), or one sparse x for both sides")
     if source.shape[:-2] != target.shape[:-2]:
         reject("x[1]", f"batch dimensions {tuple(source.shape[:-2])}", tuple(target.shape[:-2]), "as in x[0]")
-    # The family reads one matrix: sources above, the targets' own features below.
+    # The family reads one matrix: the sources, followed by the targets' own features.
     return torch.cat([source, target], -2), rows + N, N, rows
 
 
-def rows(x: Any) -> int | None:
-    """The rows of the sources' features, where they are what they should be."""
+def num_rows(x: Any) -> int | None:
+    """The number of rows of the sources' features; None if x is malformed, which `read` reports."""
     source = x[0] if isinstance(x, tuple | list) and x else x
     there = isinstance(source, Tensor) and not source.is_nested and source.dim() > 1
     return source.shape[-2] if there else None
 
 
 def check_features(x: Any, name: str, theta: Theta) -> None:
-    """Checks features of sources, or of targets, that are to meet a parameter; its size too, where that was open."""
+    """Checks features against the parameter that multiplies them, which gets its size here if it is lazy."""
     if not isinstance(x, Tensor):
         reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
     check_form(name, x, sparse=True)
@@ -96,7 +96,7 @@ def check_features(x: Any, name: str, theta: Theta) -> None:
 
 
 def check_like(x: Tensor, weight: Tensor, name: str = "x") -> None:
-    """Checks that features are where a parameter is, and of its kind."""
+    """Checks that features have the device and dtype of a parameter."""
     if x.device != weight.device:
         reject(name, f"a tensor on {weight.device}, as the layer", x.device, "move one to the other")
     if x.dtype != weight.dtype and not autocasting(x.device):
@@ -108,12 +108,8 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
     if N is not None and bound.N != N:
         reject("edge_index", f"a bound basis with N = {N}", f"N = {bound.N}", "bind it with size=(M, N)")
     if bound.K != basis.K or x.shape[-2] != bound.M:
-        reject(
-            "edge_index",
-            f"a bound basis with K = {basis.K}, M = {x.shape[-2]}",
-            f"K = {bound.K}, M = {bound.M}",
-            "bind this layer's basis to the graph that x lives on",
-        )
+        expected, fix = f"a bound basis with K = {basis.K}, M = {x.shape[-2]}", "bind this layer's basis to x's graph"
+        reject("edge_index", expected, f"K = {bound.K}, M = {bound.M}", fix)
     if bound.device != x.device:
         reject("edge_index", f"a bound basis on {x.device}, as x", bound.device, "move it with .to(device)")
     if bound.dtype != x.dtype and not autocasting(x.device):
@@ -121,7 +117,7 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
 
 
 def is_head(target: Tensor, source: Tensor) -> bool:
-    """Whether target is a view of the first rows of source, for values and gradients alike."""
+    """Whether target is a view of the first rows of source, and gradients pass through both alike."""
     base = target._base
     return (
         base is not None

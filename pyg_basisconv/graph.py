@@ -1,4 +1,4 @@
-"""A graph: edges with weights and types, and all that was derived from them. It is made in `reading`."""
+"""A graph: edges with weights and types, and cached results that were derived from them. `reading` makes it."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, cast
@@ -11,6 +11,7 @@ from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
 from .kernels.lists import Array, List, lists_of
+from .kernels.op import acc_dtype
 from .portable import portable
 
 _CPU = torch.device("cpu")
@@ -18,12 +19,12 @@ Size = int | tuple[int | None, int | None] | None
 
 
 class Structure:
-    """The integer part of a graph: E edges from M sources to N targets, and whatever was derived from them alone.
+    """The integer part of a graph: E edges from M sources to N targets, and cached results derived from them alone.
 
     Attributes:
-        alive: (E,) which edges are there at all, where some are without a weight instead of left out: in the portable
-            path. None for all.
-        arrays: the sources and targets in numpy, where it was made of these; None otherwise.
+        alive: (E,) False for edges that do not exist; None if all do. The portable path cannot leave edges out, and
+            gives them the weight 0.
+        arrays: the sources and targets in numpy, if it was made from arrays; None otherwise.
     """
 
     arrays: tuple[Array, Array] | None = None
@@ -35,7 +36,7 @@ class Structure:
 
     @classmethod
     def of_arrays(cls, arrays: tuple[Array, Array], type: Tensor | None, M: int, N: int) -> "Structure":
-        """The same of edges on the CPU, whose tensors are made when they are asked for."""
+        """The structure of edges on the CPU, given as arrays; tensors are made of them on first use."""
         structure = object.__new__(cls)
         structure.arrays, structure.type, structure.M, structure.N = arrays, type, M, N
         structure.alive, structure._memo = None, {}
@@ -43,21 +44,21 @@ class Structure:
 
     @cached_property
     def source(self) -> Tensor:
-        """(E,) where each edge comes from."""
+        """(E,) the source of each edge."""
         return torch.from_numpy(cast(tuple[Array, Array], self.arrays)[0])
 
     @cached_property
     def target(self) -> Tensor:
-        """(E,) where each edge goes."""
+        """(E,) the target of each edge."""
         return torch.from_numpy(cast(tuple[Array, Array], self.arrays)[1])
 
     @property
     def E(self) -> int:
-        """How many edges there are."""
+        """The number of edges."""
         return self.source.numel() if self.arrays is None else self.arrays[0].size
 
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        """What `build()` gave when first asked for under `key`."""
+        """The result of `build()`, cached under `key`."""
         return memo(self._memo, key, build)
 
     @property
@@ -66,18 +67,18 @@ class Structure:
 
     def at_source(self, values: Tensor) -> Tensor:
         """(M,) -> (E,) the value of each edge's source."""
-        return self._lift(values, "source", self.source)
+        return self._gather_ends(values, "source", self.source)
 
     def at_target(self, values: Tensor) -> Tensor:
         """(N,) -> (E,) the value of each edge's target."""
-        return self._lift(values, "target", self.target)
+        return self._gather_ends(values, "target", self.target)
 
-    def _lift(self, values: Tensor, name: str, end: Tensor) -> Tensor:
-        return gather(values, end, lambda: self.memo(("lift", name), lambda: lifting(end, values.numel())))
+    def _gather_ends(self, values: Tensor, name: str, end: Tensor) -> Tensor:
+        return gather(values, end, lambda: self.memo(("lift", name), lambda: gather_pattern(end, values.numel())))
 
     @property
     def T(self) -> "Structure":
-        """The edges turned round."""
+        """The reversed edges."""
         turned: Structure = self.memo("T", lambda: Structure(self.target, self.source, self.type, self.N, self.M))
         turned.alive = self.alive
         if portable():
@@ -86,35 +87,35 @@ class Structure:
         return turned
 
 
-def lifting(index: Tensor, count: int) -> Pattern:
-    """From `count` places to those that an index names, one after the other."""
+def gather_pattern(index: Tensor, count: int) -> Pattern:
+    """The pattern of `index_select` from `count` rows."""
     return Pattern(index, torch.arange(index.numel(), device=index.device), count, index.numel())
 
 
 def gather(values: Tensor, index: Tensor, pattern: Callable[[], Pattern] | None = None) -> Tensor:
-    """(V,) -> (n,) the values at some places.
+    """(V,) -> (n,) the values at an index.
 
-    Where a gradient passes it is a sparse product, and so is its gradient: summed in a fixed order, which a scatter is
-    not. pattern: gives the `lifting`, where it is kept.
+    If they require a gradient this is a sparse product, so that the backward pass sums in a fixed order, which
+    `index_select` does not on CUDA. pattern: returns the cached `gather_pattern`, if there is one.
     """
     if portable() or not values.requires_grad:
         return values.index_select(0, index)
-    lifted = lifting(index, values.numel()) if pattern is None else pattern()
+    lifted = gather_pattern(index, values.numel()) if pattern is None else pattern()
     return spmm(values.unsqueeze(1), None, lifted).squeeze(1)
 
 
 class Graph:
-    """Edges m -> n with weights and types, as a basis reads them.
+    """Edges m -> n with weights and types, as bases read them.
 
     Args:
         structure: the edges.
         weight: (E,) or (E, K) or None for ones.
-        dtype: of the weights of what is bound; normalisation happens in float32 at least.
-        batch: (M,) the graph of a batch that each node belongs to.
+        dtype: of bound families; normalisation is in float32 at least.
+        batch: (M,) the graph of each node in a batch.
         lambda_max: the largest eigenvalue of a Laplacian, a number or one per graph of the batch.
-        target_row: the row of x that holds the first target's own features; None where there are none.
-        sources: the rows of x that are sources, M where it is not said; behind them stand the targets' own features.
-        grid: the shape of the grid that the sources are, where they are one.
+        target_row: the row of x that holds the first target's own features; None if x has none.
+        sources: how many rows of x are sources; the targets' own features may follow them. M by default.
+        grid: the shape of the sources' grid, or None.
     """
 
     def __init__(
@@ -129,13 +130,8 @@ class Graph:
         grid: tuple[int, ...] | None = None,
     ) -> None:
         self.structure, self.M, self.N = structure, structure.M, structure.N
-        self.weight = weight
-        self.dtype = dtype
-        self.batch = batch
-        self.lambda_max = lambda_max
-        self.target_row = target_row
-        self.sources = structure.M if sources is None else sources
-        self.grid = grid
+        self.weight, self.dtype, self.batch, self.lambda_max = weight, dtype, batch, lambda_max
+        self.target_row, self.sources, self.grid = target_row, structure.M if sources is None else sources, grid
         self.content: Content | None = None
         self.mask: Tensor | None = None
         self.kind = ""  # of the layout that it was read from, see `Layout`
@@ -150,23 +146,23 @@ class Graph:
 
     @property
     def E(self) -> int:
-        """How many edges there are."""
+        """The number of edges."""
         return self.structure.E
 
     @property
     def as_list(self) -> List | None:
-        """The edges as a list in numpy, where all are ones on the CPU, so that this is all there is to know."""
+        """The edges as numpy arrays, if they are on the CPU and have no weights; None otherwise."""
         return None if self.mask is not None or self._list is None or portable() else self._list
 
-    def _but(self, **changes: Any) -> "Graph":
-        """The same graph with some attributes changed; an empty `_memo` leaves behind what was derived from it."""
+    def _replace(self, **changes: Any) -> "Graph":
+        """The same graph with some attributes changed; pass an empty `_memo` to drop derived results."""
         graph = object.__new__(type(self))
         vars(graph).update({**vars(self), "_bare": None, **changes})
         return graph
 
     def holding(self, content: Content) -> "Graph":
-        """The same graph, with all that was derived from it, for bases that read a content."""
-        return self._but(content=content)
+        """The same graph and its derived results, with the content that a basis reads."""
+        return self._replace(content=content)
 
     def masked(self, mask: Tensor | None) -> "Graph":
         """The same graph, with the normalised weight of each edge multiplied by its mask; None removes the mask.
@@ -174,108 +170,104 @@ class Graph:
         Args:
             mask: (E,) numbers.
         """
-        return self._but(mask=None if mask is None else mask.to(self.wide))
+        return self._replace(mask=None if mask is None else mask.to(self.acc_dtype))
 
     @property
     def bare(self) -> "Graph":
-        """The same graph, without what was derived from it; made once."""
+        """The same graph without derived results; cached."""
         if self._bare is None:
-            self._bare = self._but(_memo={})
+            self._bare = self._replace(_memo={})
         return self._bare
 
-    def thin(self, weight: Tensor | None) -> Tensor | None:
-        """(E,) or (E, K) numbers of the edges, None for ones, times the mask."""
+    def apply_mask(self, weight: Tensor | None) -> Tensor | None:
+        """(E,) or (E, K) weights of the edges, None for ones, times the mask."""
         if self.mask is None or weight is None:
             return self.mask if weight is None else weight
         return weight * (self.mask if weight.dim() == 1 else self.mask.unsqueeze(1))
 
     @property
-    def thinned(self) -> "Graph":
-        """The same graph, with the mask in its weights."""
-        # As if it learned: nothing that follows from a mask is kept.
-        return self._but(mask=None, weight=self.thin(self.weight), learns=True, _list=None, _memo={})
+    def with_masked_weights(self) -> "Graph":
+        """The same graph with weights that are multiplied by the mask, and no mask."""
+        # `learns` is True so that nothing that depends on the mask is cached.
+        return self._replace(mask=None, weight=self.apply_mask(self.weight), learns=True, _list=None, _memo={})
 
-    def over(self, grid: tuple[int, ...] | None) -> "Graph":
-        """The same graph, whose sources are another grid, or none."""
+    def on_grid(self, grid: tuple[int, ...] | None) -> "Graph":
+        """The same graph with another grid of sources, or none; cached."""
         if grid == self.grid:
             return self
-        return self.memo(("over", grid), lambda: self._but(grid=grid, _memo={}))  # type: ignore[no-any-return]
+        return self.memo(("on_grid", grid), lambda: self._replace(grid=grid, _memo={}))  # type: ignore[no-any-return]
 
-    def between(self, M: int, N: int, grid: tuple[int, ...] | None) -> "Graph":
-        """The same graph, of other numbers of sources and targets, and then without its edges; see `over`."""
+    def resized(self, M: int, N: int, grid: tuple[int, ...] | None) -> "Graph":
+        """A graph of these numbers of sources and targets: `on_grid` if they are the same, else without edges."""
         if (M, N) == (self.M, self.N):
-            return self.over(grid)
+            return self.on_grid(grid)
 
         def build() -> Graph:
             none = self.source[:0]
             structure = Structure(none, none, None, M, N)
             return Graph(structure, None, self.dtype, self.batch, self.lambda_max, self.target_row, M, grid)
 
-        graph: Graph = self.memo(("between", M, N, grid), build)
+        graph: Graph = self.memo(("resized", M, N, grid), build)
         return graph if self.content is None else graph.holding(self.content)
 
     @property
     def from_intermediate(self) -> "Graph":
-        """The same graph, whose sources are what another family gave: each has a row, which is its target's own."""
+        """The same graph, with the targets of another family as sources: each source has its row of x."""
         if self.target_row == 0:
             return self
-        return self.memo("from_intermediate", lambda: self._but(target_row=0, _memo={}))  # type: ignore[no-any-return]
+        return self.memo("from_intermediate", lambda: self._replace(target_row=0, _memo={}))  # type: ignore[no-any-return]
 
     @property
     def source(self) -> Tensor:
-        """(E,) where each edge comes from."""
+        """(E,) the source of each edge."""
         return self.structure.source
 
     @property
     def target(self) -> Tensor:
-        """(E,) where each edge goes."""
+        """(E,) the target of each edge."""
         return self.structure.target
 
     @property
     def type(self) -> Tensor | None:
-        """(E,) the type of each edge, where types were given."""
+        """(E,) the type of each edge, or None."""
         return self.structure.type
 
     @property
     def device(self) -> torch.device:
-        """Where the edges are."""
+        """The device of the edges."""
         return self.structure.source.device if self.structure.arrays is None else _CPU
 
     @property
-    def wide(self) -> torch.dtype:
-        """The dtype in which weights are computed."""
-        return self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+    def acc_dtype(self) -> torch.dtype:
+        """The dtype in which weights are normalised, float32 at least."""
+        return acc_dtype(self.dtype)
 
     @property
     def weights(self) -> Tensor:
-        """(E,) the weights, ones where none were given."""
+        """(E,) the weights, ones if none were given."""
         if self.weight is None:
-            return torch.ones(self.source.numel(), dtype=self.wide, device=self.device)
+            return torch.ones(self.source.numel(), dtype=self.acc_dtype, device=self.device)
         if self.weight.dim() != 1:
-            reject(
-                "edge_weight",
-                "one weight per edge, shape (E,)",
-                tuple(self.weight.shape),
-                "several weights per edge are for bases.Edges(K)",
-            )
-        return self.weight.to(self.wide)
+            fix = "several weights per edge are for bases.Edges(K)"
+            reject("edge_weight", "one weight per edge, shape (E,)", tuple(self.weight.shape), fix)
+        return self.weight.to(self.acc_dtype)
 
     @property
     def differentiable(self) -> bool:
-        """Whether a gradient passes through what is derived from it, or a mask that changes."""
+        """Whether derived results depend on weights that learn or on a mask, so that they may not be cached."""
         return self.learns or self.mask is not None
 
     def memo(self, key: Hashable, build: Callable[[], Any]) -> Any:
-        """What `build()` gave when first asked for under `key`; never kept where a gradient passes through it."""
-        if self.learns or self.mask is not None:
+        """The result of `build()`, cached under `key` unless `differentiable`."""
+        if self.differentiable:
             return build()
         return memo(self._memo, key, build)
 
     @property
     def T(self) -> "Graph":
-        """The graph with every edge turned round."""
+        """The graph of the reversed edges."""
         if self.M != self.N:
-            reject("graph", "as many sources as targets to turn it round", (self.M, self.N), "use a square graph")
+            reject("graph", "as many sources as targets, to be transposed", (self.M, self.N), "use a square graph")
         about = self.dtype, self.batch, self.lambda_max, self.target_row, self.sources, self.grid
 
         def build() -> Graph:

@@ -1,4 +1,4 @@
-"""The layouts in which PyG's users hold edges; which one it is, is asked here and nowhere else."""
+"""The layouts of edges that PyG knows, brought to one form. No other file asks which layout it is."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bs
 
 
 def check_form(name: str, t: Any, sparse: bool = False) -> None:
-    """Rejects a tensor in a form that nothing here reads: nested, masked, of mkldnn, or sparse unless that is taken.
+    """Rejects a tensor that is nested, masked or of mkldnn; and a sparse one, unless `sparse` is True.
 
     >>> check_form("edge_weight", torch.ones(2).to_sparse())
     Traceback (most recent call last):
@@ -40,15 +40,15 @@ def check_form(name: str, t: Any, sparse: bool = False) -> None:
 
 
 class Layout(NamedTuple):
-    """Edges as the user holds them.
+    """Edges as the user gave them.
 
     Args:
-        form: what the tensors mean; those of a CSR matrix may be a CSC matrix's, its transpose.
-        tensors: by these the edges, with their values, are known again.
+        form: how to read the tensors: a CSR matrix and the CSC matrix of its transpose have the same ones.
+        tensors: identify the edges with their values, as keys of a cache.
         indices: the same without the values.
-        values: the weights that are part of the edges.
-        shape: (M, N), where the edges say it.
-        ends: reads the sources and targets, (E,) both; None where there are no edges.
+        values: the weights, for layouts that hold them.
+        shape: (M, N), for layouts that hold it.
+        ends: returns the sources and targets, (E,) both; None if there are no edges.
     """
 
     form: Hashable
@@ -60,7 +60,7 @@ class Layout(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """What layers of PyG tell apart: 'sparse', in a layout of `torch.sparse`; 'sparse_tensor'; '' for others."""
+        """The layouts that PyG's layers distinguish: 'sparse' for `torch.sparse`, 'sparse_tensor', '' for others."""
         first = self.form[0] if isinstance(self.form, tuple) else None
         return "sparse" if isinstance(first, torch.layout) else "sparse_tensor" if first == "SparseTensor" else ""
 
@@ -72,25 +72,21 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     >>> edges.shape, edges.ends()
     ((2, 2), (tensor([1]), tensor([0])))
     """
-    turned = flow != "source_to_target"
-    if type(edge_index) is Tensor and edge_index.layout is torch.strided and not edge_index.is_nested:  # as a rule
-        return _dense(edge_index, turned)
+    reverse = flow != "source_to_target"
+    if type(edge_index) is Tensor and edge_index.layout is torch.strided and not edge_index.is_nested:  # the usual case
+        return _dense(edge_index, reverse)
     if edge_index is None:
         return Layout(None, (), (), None, (None, None), None)
     check_form("edge_index", edge_index, sparse=True)
     if isinstance(edge_index, EdgeIndex):
         plain, shape = edge_index.as_tensor(), edge_index.sparse_size()
-        shape = shape[::-1] if turned else shape
-        return Layout(("EdgeIndex", shape, turned), (plain,), (plain,), None, shape, lambda: _rows(plain, turned))
+        shape = shape[::-1] if reverse else shape
+        return Layout(("EdgeIndex", shape, reverse), (plain,), (plain,), None, shape, lambda: _rows(plain, reverse))
     if isinstance(edge_index, Tensor) and edge_index.layout == torch.strided:
-        return _dense(edge_index, turned)
-    if turned:
-        reject(
-            "edge_index",
-            "a (2, E) tensor with flow='target_to_source'",
-            f"a {type(edge_index).__name__} in a sparse layout",
-            "pass the transposed sparse matrix and leave flow as it is",
-        )
+        return _dense(edge_index, reverse)
+    if reverse:
+        got, fix = f"a {type(edge_index).__name__} in a sparse layout", "pass the transposed matrix, without flow"
+        reject("edge_index", "a (2, E) tensor with flow='target_to_source'", got, fix)
     if isinstance(edge_index, SparseTensor):
         target, source, values = edge_index.coo()
         shape = (edge_index.size(1), edge_index.size(0))
@@ -98,34 +94,28 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
             ("SparseTensor", shape), (target, source, values), (target, source), values, shape, lambda: (source, target)
         )
     if not isinstance(edge_index, Tensor):
-        reject(
-            "edge_index",
-            "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis",
-            type(edge_index).__name__,
-            "see BasisConv.forward",
-        )
+        expected = "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis"
+        reject("edge_index", expected, type(edge_index).__name__, "see BasisConv.forward")
     return _sparse(edge_index)
 
 
-def _dense(edge_index: Tensor, turned: bool) -> Layout:
+def _dense(edge_index: Tensor, reverse: bool) -> Layout:
     here = (edge_index,)
-    return Layout(("edge_index", turned), here, here, None, (None, None), lambda: _rows(edge_index, turned))
+    return Layout(("edge_index", reverse), here, here, None, (None, None), lambda: _rows(edge_index, reverse))
 
 
-def _rows(edge_index: Tensor, turned: bool) -> Ends:
+def _rows(edge_index: Tensor, reverse: bool) -> Ends:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        reject(
-            "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it if it is (E, 2)"
-        )
-    return (edge_index[1], edge_index[0]) if turned else edge_index
+        reject("edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it, if (E, 2)")
+    return (edge_index[1], edge_index[0]) if reverse else edge_index
 
 
 def _sparse(adjacency: Tensor) -> Layout:
-    """A transposed adjacency matrix, (N, M), in a layout of `torch.sparse`."""
+    """The layout of a transposed adjacency matrix, (N, M), of `torch.sparse`."""
     readers: dict[torch.layout, Callable[[], Ends]] = {
         torch.sparse_coo: lambda: (adjacency._indices()[1], adjacency._indices()[0]),
-        torch.sparse_csr: lambda: (adjacency.col_indices(), _groups(adjacency.crow_indices())),
-        torch.sparse_csc: lambda: (_groups(adjacency.ccol_indices()), adjacency.row_indices()),
+        torch.sparse_csr: lambda: (adjacency.col_indices(), _uncompress(adjacency.crow_indices())),
+        torch.sparse_csc: lambda: (_uncompress(adjacency.ccol_indices()), adjacency.row_indices()),
     }
     if adjacency.layout not in readers:
         reject("edge_index", "a COO, CSR or CSC layout", adjacency.layout, "convert it with to_sparse_csr()")
@@ -139,6 +129,6 @@ def _sparse(adjacency: Tensor) -> Layout:
     return Layout(form, (adjacency,), tuple(indices), values, shape, readers[adjacency.layout])
 
 
-def _groups(pointers: Tensor) -> Tensor:
-    """The group of each entry, from the pointers of a compressed layout."""
+def _uncompress(pointers: Tensor) -> Tensor:
+    """The row (or column) of each entry, from the pointers of a compressed layout."""
     return torch.repeat_interleave(pointers.diff())

@@ -1,7 +1,7 @@
-"""What each order of contraction would cost, and which one to take: a pure function of integers.
+"""The plan: what each order of contraction costs, and which one is taken; a pure function of integers.
 
-That the order of the products in a graph layer should follow from its sizes is known: the compilers SENSEi, GRANII and
-GALA choose it. Here the orders, and what each is estimated to cost, are in the open, and the user has the last word.
+The compilers SENSEi, GRANII and GALA also choose the order of the products in a graph layer by its sizes. Here users
+can print the estimates and force an order.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .basis import BoundBasis
 from .content import Inputs
-from .costs import Estimate, Problem, amount
+from .costs import Estimate, Problem, format_amount
 from .errors import reject
 from .orders import LINKED, ORDERS, Contracted
 from .orders.sparse import sparsest
@@ -22,7 +22,7 @@ from .portable import faked, portable
 
 @dataclass(frozen=True)
 class Plan:
-    """The orders, what each would cost for one application and its gradients, and the one that is taken.
+    """The orders, the cost of each for one call with its gradients, and the one that is taken.
 
     `print(plan)` shows the table; `plan.order` is the choice, `plan.why` its reason.
     """
@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def chosen(self) -> Estimate:
-        """That of the order."""
+        """The estimate of the order that is taken."""
         return self[self.order]
 
     def __str__(self) -> str:
@@ -54,29 +54,25 @@ class Plan:
             if e.refused:
                 lines.append(f"{mark} {e.order:<18} not possible: {e.refused}")
             else:
-                cells = (
-                    amount(e.operations),
-                    amount(e.bytes) + "B",
-                    amount(e.memory) + "B",
-                    _time(e.seconds),
-                )
-                lines.append(f"{mark} {e.name:<18} {cells[0]:>11} {cells[1]:>9} {cells[2]:>9} {cells[3]:>9}")
+                counts = format_amount(e.operations), format_amount(e.bytes) + "B", format_amount(e.memory) + "B"
+                cells = zip((*counts, _time(e.seconds)), (11, 9, 9, 9), strict=True)
+                lines.append(" ".join([f"{mark} {e.name:<18}", *(f"{cell:>{width}}" for cell, width in cells)]))
         return "\n".join([*lines, f"{self.order}: {self.why}"])
 
 
 def check_order(order: object) -> None:
     """Rejects what is neither 'auto' nor the name of an order."""
-    if order not in ("auto", *ORDERS):  # not by a look-up: a list has no hash
+    if order not in ("auto", *ORDERS):  # a tuple, as the argument may be unhashable
         reject("order", f"'auto' or one of {', '.join(map(repr, ORDERS))}", repr(order), "'auto' lets the plan choose")
 
 
 @lru_cache(maxsize=1024)
 def plan(problem: Problem, order: str = "auto") -> Plan:
-    """Chooses an order, or says why a forced one cannot be had.
+    """Chooses an order, or checks a forced one.
 
     Args:
         problem: the sizes.
-        order: 'auto', or the name of an order to be obeyed.
+        order: 'auto', or the name of an order.
 
     Raises:
         ValueError: a forced order is not possible here, with the reason.
@@ -100,7 +96,7 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
     if not possible:
         why = "the only order that is possible here"
     else:
-        gain = possible[0].seconds / max(best.seconds, 1e-9)  # nothing to do takes no time
+        gain = possible[0].seconds / max(best.seconds, 1e-9)  # empty problems take no time
         grounds = ORDERS[best.order].grounds(problem, offers.get(best.order))
         why = f"about {gain:.1f} times faster than {possible[0].order}; {grounds}"
     return Plan(problem, estimates, best.order, why)
@@ -111,17 +107,17 @@ def _time(seconds: float) -> str:
 
 
 def contract(chosen: Plan, family: BoundBasis, inputs: Inputs, bias: Tensor | None) -> Contracted:
-    """The result in the order that was chosen."""
+    """Evaluates the layer in the order of the plan."""
     return ORDERS[chosen.order].run(family, inputs, bias, chosen.chosen.form, chosen.problem.cached)
 
 
 def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:
-    """Whether a dense product may have brought what is not finite to nodes that are not linked, by its zeros."""
+    """Whether a dense product may have spread NaN or infinities to nodes that are not linked, as 0 * inf is NaN."""
     return ORDERS[chosen.order].mixes_nodes and not _finite(y)
 
 
 def _finite(y: Tensor) -> bool:
-    """Whether all numbers are finite, where there are numbers to look at."""
+    """Whether all numbers are finite; True if their values are not available."""
     if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
         return True
     return bool(y.detach().isfinite().all())
@@ -132,10 +128,10 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
 
     Args:
         inputs: the features and the parameter.
-        family: that reads them.
-        order: that is asked for.
-        cached: whether what follows from the features alone is kept.
-        messages: whether messages are passed as PyG does.
+        family: the bound basis.
+        order: that the user asks for, or 'auto'.
+        cached: whether results that depend on the features alone are cached.
+        messages: whether PyG's message passing is used.
     """
     x, theta, grad = inputs.x, inputs.theta, torch.is_grad_enabled()
     weight, P, features = theta.reference, x.size(-1), sparsest(x, cached)
@@ -162,14 +158,14 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         messages=messages,
         offers=tuple([one for one in found if one[1] is not None]),
     )
-    return problem.of_example if portable() else problem
+    return problem.with_hints if portable() else problem
 
 
 def planned(problem: Problem, order: str) -> Plan:
-    """The plan, of an order that looks at no values where there are none."""
+    """The plan; where values are not available, of an order that does not need them."""
     if order in ORDERS and ORDERS[order].reads_numbers and portable():
         reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
     chosen = plan(problem, order)
-    if order == "auto" and ORDERS[chosen.order].mixes_nodes and portable():  # whose result would have to be looked at
+    if order == "auto" and ORDERS[chosen.order].mixes_nodes and portable():  # finiteness could not be checked
         chosen = plan(problem, LINKED)
     return chosen

@@ -1,9 +1,8 @@
-"""How things are printed: as they are written in Python."""
+"""The printed form of values: the Python expression that makes them."""
 
 
 def arguments(thing: object, *first: object, **defaults: object) -> str:
-    """The arguments that something was made with: the first ones as they are given here, then by name those of its
-    attributes that differ from their defaults.
+    """The arguments in a `repr`: `first` as given, then by name the attributes that differ from their defaults.
 
     >>> from types import SimpleNamespace
     >>> arguments(SimpleNamespace(norm='sym', diagonal=0.0), 3, norm=None, diagonal=0)

@@ -1,4 +1,4 @@
-"""What the user calls a graph, in any of PyG's layouts, checked once and brought to one form."""
+"""Reads the user's graph, in any of PyG's layouts: checks it once and brings it to one form."""
 
 import math
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from .cache import IdentityCache, Witness
 from .errors import reject
 from .graph import Graph, Size, Structure, sizes
 from .kernels.lists import LIMIT, arrays_of, narrow
-from .kernels.pattern import extremes, index_dtype, within
+from .kernels.pattern import extremes, in_range, index_dtype
 from .layouts import Ends, Layout, check_form, layout
 from .portable import checked, portable
 
@@ -37,27 +37,26 @@ def read_graph(
     grid: tuple[int, ...] | None = None,
     seen: Witness | None = None,
 ) -> Graph:
-    """Reads PyG's layouts; the same tensors, unchanged, give the same graph with all that was derived from it.
+    """Reads a graph. The same unchanged tensors give the same `Graph`, with all that was derived from it.
 
     Args:
-        edge_index: a `Layout`, or what has one: (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed
-            adjacency (N, M) as PyG has it (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`), or None for
-            no edges.
+        edge_index: a `Layout`; or (2, E) integers, `EdgeIndex`, a sparse tensor of the transposed adjacency (N, M) as
+            in PyG (`torch.sparse` COO, CSR, CSC, or `torch_sparse.SparseTensor`); or None for no edges.
         edge_weight: (E,) or (E, K) floating point.
         edge_type: (E,) integers.
-        size: (M, N), or one number for both; what is None is found from the edges.
-        dtype: of the weights; that of edge_weight, or torch's default, where None.
-        device: where x is, to be compared.
-        flow: PyG's; "target_to_source" turns every edge round.
+        size: (M, N), or one number for both; None is inferred from the edges.
+        dtype: of the weights; None for that of edge_weight, or torch's default.
+        device: of x, on which all tensors have to be.
+        flow: as in PyG; "target_to_source" reverses every edge.
         batch: (M,) integers.
         lambda_max: for Laplacians.
         target_row: see `Graph`.
         sources: see `Graph`.
         grid: see `Graph`.
-        seen: a witness of the tensors from before the call, where there is one; in the order of the arguments.
+        seen: a witness of the tensors, if one was made before the call; in the order of the arguments.
 
     Raises:
-        ValueError: whatever does not fit, with what was expected, what came, and the fix.
+        ValueError: if an argument does not fit, with what was expected, what came, and the fix.
 
     >>> graph = read_graph(torch.tensor([[0, 1], [1, 2]]))
     >>> graph.M, graph.N, graph.target.tolist()
@@ -74,13 +73,13 @@ def read_graph(
     for name, t in numbers.items():
         if t is not None:
             check_form(name, t)
-    given = _Given(edges, edge_weight, edge_type, M, N, dtype, device, batch, lambda_max, target_row, sources, grid)
+    given = _Arguments(edges, edge_weight, edge_type, M, N, dtype, device, batch, lambda_max, target_row, sources, grid)
     known = (edges.form, M, N, dtype, device, lambda_max if eigen is None else None, target_row, sources, grid)
     graph: Graph = _GRAPHS.get((*edges.tensors, *numbers.values()), known, given.read, seen)
     return graph
 
 
-class _Given(NamedTuple):
+class _Arguments(NamedTuple):
     """The arguments of `read_graph`."""
 
     edges: Layout
@@ -97,7 +96,7 @@ class _Given(NamedTuple):
     grid: tuple[int, ...] | None
 
     def read(self) -> Graph:
-        """Checks the arguments and makes the graph; the integer part of it, once for the same edges."""
+        """Checks the arguments and makes the graph; its `Structure` is cached for the same edges."""
         edges, weight, batch, lambda_max = self.edges, self.edge_weight, self.batch, self.lambda_max
         if edges.values is not None:
             if weight is not None:
@@ -109,10 +108,10 @@ class _Given(NamedTuple):
         self._check(ends, weight)
         if weight is None and batch is None and not isinstance(lambda_max, Tensor):
             structure = self._structure(ends, M, N)
-        else:  # numbers that come and go, beside which the same edges keep what was derived from them alone
+        else:  # weights may change from call to call, while the structure of the same edges stays
             known = (edges.form, M, N, self.device, self.sources)
             structure = _STRUCTURES.get((*edges.indices, self.edge_type), known, lambda: self._structure(ends, M, N))
-        # What is kept owns its memory: the caller's tensors may die, or change.
+        # Cached tensors are copies, as the caller's may change or be deleted.
         weight = weight if weight is None or weight.requires_grad else weight.clone()
         batch = None if batch is None else batch.clone()
         if isinstance(lambda_max, Tensor) and not lambda_max.requires_grad:
@@ -122,9 +121,9 @@ class _Given(NamedTuple):
         return graph
 
     def _sizes(self) -> tuple[int | None, int | None]:
-        """M and N, by what was said of them and by the edges, where these say it."""
+        """M and N, by the arguments, or by edges that have a shape."""
         M, N = self.M, self.N
-        rows = M if self.sources is None else self.sources  # behind the sources may stand rows that no edge reads
+        rows = M if self.sources is None else self.sources  # rows behind the sources belong to no edge
         for name, given, found in (("M", rows, self.edges.shape[0]), ("N", N, self.edges.shape[1])):
             if given is not None and found is not None and given != found:
                 got, fix = f"a sparse matrix with {name} = {found}", "pass the transposed adjacency of shape (N, M)"
@@ -132,7 +131,7 @@ class _Given(NamedTuple):
         return self.edges.shape[0] if M is None else M, self.edges.shape[1] if N is None else N
 
     def _check(self, ends: Ends | None, weight: Tensor | None) -> None:
-        """Shapes, dtypes and devices: what costs nothing and is looked at in every call."""
+        """Checks shapes, dtypes and devices."""
         index = None if ends is None else ends if isinstance(ends, Tensor) else ends[0]
         device, E = self.device, 0
         if index is not None:
@@ -157,7 +156,7 @@ class _Given(NamedTuple):
             _check_lambda_max(self.lambda_max, self.batch, device)
 
     def _structure(self, ends: Ends | None, M: int | None, N: int | None) -> Structure:
-        """Checks the values of the indices, once for a graph, and copies them into the narrowest integers."""
+        """Checks the values of the indices, and copies them to int32 if the sizes allow it."""
         kind = self.edge_type
         if ends is None:
             if M is None or N is None:
@@ -179,10 +178,10 @@ class _Given(NamedTuple):
             if arrays is not None:
                 return Structure.of_arrays(arrays, kind, M, N)
         source, target = ends
-        found = _counted("source", source, sources), _counted("target", target, N)
+        found = _num_nodes("source", source, sources), _num_nodes("target", target, N)
         if M is None and N is None:
             found = (max(found),) * 2
-        M = found[0] if M is None else M  # behind the sources may stand rows that no edge reads
+        M = found[0] if M is None else M  # rows behind the sources belong to no edge
         dtype = index_dtype(M, found[1])
         if not on_cpu:
             return Structure(source.to(dtype, copy=True), target.to(dtype, copy=True), kind, M, found[1])
@@ -190,9 +189,9 @@ class _Given(NamedTuple):
         return Structure.of_arrays((arrays[0].astype(width), arrays[1].astype(width)), kind, M, found[1])
 
 
-def _counted(name: str, end: Tensor, count: int | None) -> int:
-    """How many nodes there are at one end of the edges: the edges say it, where nothing else does."""
-    if count is not None and within(end, count):
+def _num_nodes(name: str, end: Tensor, count: int | None) -> int:
+    """The number of nodes at one end of the edges: `count`, against which they are checked, or what they imply."""
+    if count is not None and in_range(end, count):
         return count
     low, high = extremes(end) if end.numel() else (0, -1)
     if low < 0:
@@ -204,7 +203,7 @@ def _counted(name: str, end: Tensor, count: int | None) -> int:
 
 
 def _dtype(weight: Tensor | None) -> torch.dtype:
-    """That of the weights, torch's default where there are none."""
+    """The dtype of the weights, or torch's default if there are none."""
     if not isinstance(weight, Tensor):
         return torch.get_default_dtype()
     if not weight.dtype.is_floating_point:

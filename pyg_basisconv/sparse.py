@@ -1,4 +1,4 @@
-"""One sparse matrix: what every evaluation of a family comes down to."""
+"""One sparse matrix, by which all families with written-out edges are evaluated."""
 
 from collections.abc import Callable
 from math import prod
@@ -10,7 +10,7 @@ from torch import Tensor
 from .cache import kept
 from .kernels import Pattern, spmm
 
-# Evaluates one sparse matrix on (*, M, W) by other means than the kernel; see BasisConv's message passing.
+# Applies a sparse matrix to (*, M, W) in another way than by the kernel, such as BasisConv's message passing.
 Evaluate = Callable[["Sparse", Tensor], Tensor]
 
 
@@ -25,43 +25,43 @@ class Sparse:
 
     @kept
     def _by_target(self) -> Tensor:
-        """The weights in the order of targets, for weights that no gradient reaches."""
+        """The weights sorted by target; of constant weights only, as it is cached."""
         return permute(cast(Tensor, self.weight), self.pattern.by_target.order)
 
     @kept
     def _by_source(self) -> Tensor:
-        """The same in the order of sources."""
+        """The weights sorted by source; of constant weights only."""
         return permute(cast(Tensor, self.weight), self.pattern.by_source.order)
 
     def apply(self, x: Tensor) -> Tensor:
         """A^T x: (*, M, W) -> (*, N, W)."""
-        if x.dim() == 2:
-            return self._apply(x) if self.evaluate is None else self.evaluate(self, x)
         if self.evaluate is not None:
             return self.evaluate(self, x)
-        # Batches lie side by side in the width: one product for all of them.
+        if x.dim() == 2:
+            return self._apply(x)
+        # The batch is moved beside the width, so that one product evaluates all of it.
         flat = x.movedim(-2, 0)  # (M, *, W)
         y = self._apply(flat.reshape(x.shape[-2], prod(flat.shape[1:])))
         return y.reshape(self.pattern.N, *flat.shape[1:]).movedim(0, -2)  # (*, N, W)
 
     @kept
     def compressed(self) -> tuple[Tensor | None, Tensor, Tensor]:
-        """The fixed weights by target, and where they stand: what `spmm_rows` takes."""
+        """The constant weights by target, ptr and index: the arguments of `spmm_rows`."""
         ptr, index, _ = self.pattern.by_target
         return None if self.weight is None else self._by_target, ptr, index
 
     def _apply(self, x: Tensor) -> Tensor:
         if self.weight is None:
             return spmm(x, None, self.pattern)
-        if self.learns:  # now, or when it was bound: its owner may change it
+        if self.learns:  # weights that learned when they were bound may change even if they do not learn now
             return spmm(x, permute(self.weight, self.pattern.by_target.order).to(x.dtype), self.pattern)
         needs = torch.is_grad_enabled() and x.requires_grad
         weight, t_weight = self._by_target, self._by_source if needs else None
-        if weight.dtype != x.dtype:  # under autocast
+        if weight.dtype != x.dtype:  # autocast
             weight, t_weight = weight.to(x.dtype), None if t_weight is None else t_weight.to(x.dtype)
         return spmm(x, weight, self.pattern, t_weight)
 
 
 def permute(weight: Tensor, order: Tensor | None) -> Tensor:
-    """Weights in an order, None for their own."""
+    """The weights in another order; None keeps theirs."""
     return weight if order is None else weight.index_select(0, order)

@@ -6,13 +6,14 @@ from torch import Tensor
 from .cache import IdentityCache, constituents
 from .errors import reject
 from .kernels import Pattern
+from .kernels.pattern import extremes, in_range
 from .sparse import Sparse
 
-# Features keep their places while their values change (dropout): the compressed forms are kept for the places.
+# The pattern is cached apart from the values, as dropout changes the values alone.
 _PATTERNS = IdentityCache()
 _MATRICES = IdentityCache()
 _CONDENSED = IdentityCache()
-_SPARSE = 0.05  # the share of numbers other than zero up to which a dense x is worth a sparse copy
+_SPARSE = 0.05  # the share of nonzeros up to which a sparse copy of a dense x pays
 
 
 def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
@@ -27,7 +28,7 @@ def sparse_matmul(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def condensed(x: Tensor) -> Tensor | None:
-    """A sparse copy of a dense (M, P) matrix that is mostly zeros, kept for as long as it stays as it is; else None.
+    """A sparse copy of a dense (M, P) matrix that is mostly zeros, cached while the matrix is unchanged; else None.
 
     >>> condensed(torch.eye(100)).layout, condensed(torch.ones(2, 2))
     (torch.sparse_csr, None)
@@ -45,10 +46,10 @@ def _matrix(x: Tensor) -> Sparse:
     if x.layout not in (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo):
         reject("x", "a dense, CSR, CSC or COO layout", x.layout, "convert it with to_sparse_csr()")
     if x.layout == torch.sparse_coo and x.requires_grad:
-        x = x.coalesce()  # only the values of a coalesced tensor pass the gradient on
+        x = x.coalesce()  # gradients pass through the values of coalesced tensors only
     *ends, values = constituents(x)
 
-    def places() -> Pattern:
+    def read_pattern() -> Pattern:
         if x.layout == torch.sparse_coo:
             rows, columns = ends[0]
         else:
@@ -56,11 +57,10 @@ def _matrix(x: Tensor) -> Sparse:
         if x.layout == torch.sparse_csc:
             rows, columns = columns, rows
         for name, index, size in (("row", rows, M), ("column", columns, P)):
-            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-                got = (int(index.min()), int(index.max()))
-                reject("x", f"{name} indices from 0 to {size - 1}", got, "rebuild the sparse tensor")
-        # Entry (m, p) is an edge from column p to row m: x Theta is A^T Theta for A = x^T.
+            if not in_range(index, size):
+                reject("x", f"{name} indices from 0 to {size - 1}", extremes(index), "rebuild the sparse tensor")
+        # x Theta = A^T Theta for A = x^T: the entry (m, p) is an edge from column p to row m.
         return Pattern(columns.clone(), rows.clone(), P, M)
 
-    pattern: Pattern = _PATTERNS.get(tuple(ends), (x.layout, M, P), places)
+    pattern: Pattern = _PATTERNS.get(tuple(ends), (x.layout, M, P), read_pattern)
     return Sparse(pattern, values if values.requires_grad else values.clone())

@@ -13,12 +13,12 @@ from torch_geometric.loader import DataLoader
 
 from pyg_basisconv import BasisConv, bases, mechanisms
 from pyg_basisconv.bases import BoundBasis, EdgeList
+from pyg_basisconv.bases.bound_walks import BoundWalks
 from pyg_basisconv.bases.concat import BoundConcat
 from pyg_basisconv.bases.identity import BoundIdentity
 from pyg_basisconv.bases.mix import BoundMix
 from pyg_basisconv.bases.polynomial import BoundPolynomial
 from pyg_basisconv.bases.product import BoundProduct
-from pyg_basisconv.bases.walked import BoundWalks
 from pyg_basisconv.batching import block_diagonal
 from pyg_basisconv.bound import SharedEdges
 from tests.bases.test_properties import graphs

@@ -405,7 +405,7 @@ def test_bound_bases_of_unknown_edges_are_refused() -> None:
     g, conv = RANDOM, make(bases.Adjacency())
     x, edge_index = draw(g.M, 3), tensors(g)["edge_index"]
     turned: BoundBasis = conv.basis.bind(edge_index, size=6, dtype=DOUBLE).T
-    with pytest.raises(ValueError, match="edge_index: expected edges that a mask can be for"):
+    with pytest.raises(ValueError, match="edge_index: expected a bound basis that knows its graph"):
         explained(conv, edge_index, torch.ones(g.E), lambda: conv(x, turned))
 
 

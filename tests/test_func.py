@@ -8,7 +8,7 @@ from torch.autograd.functional import jvp as double_vjp
 from torch.func import functional_call, grad as func_grad, hessian, jacrev, jvp, vmap
 
 from pyg_basisconv import BasisConv, GridConv, bases
-from pyg_basisconv.bases import attended
+from pyg_basisconv.bases import bound_attention
 from tests.cases import CASES, typed
 from tests.contract import call, close, draw, make, tensors
 from tests.mechanisms import cases as attention_cases
@@ -144,9 +144,9 @@ def test_second_derivatives_of_attention_in_pieces(pieces: str, monkeypatch: pyt
 
     conv.order = "theta_first"
     whole = twice()
-    monkeypatch.setattr(attended, "BLOCK", 1)
+    monkeypatch.setattr(bound_attention, "BLOCK", 1)
     if pieces == "runs":
-        monkeypatch.setattr(attended, "RUN", (3, 3))
+        monkeypatch.setattr(bound_attention, "TARGETS_BLOCK", (3, 3))
     for a, b in zip(twice(), whole, strict=True):
         close(a, b)
 

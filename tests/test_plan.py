@@ -70,7 +70,7 @@ OFFERS = {"native": (1000, 100, 1, True), "compacted": Offer((TOUCHED,), 2), "mi
 SMALL = {"M": 50, "N": 50, "offers": tuple(OFFERS.items())}
 MORE = {
     **OFFERS,
-    "compacted": Offer((TOUCHED._replace(enter=Work(80, 40, 1), rows=80, products=4),), 3),
+    "compacted": Offer((TOUCHED._replace(gather=Work(80, 40, 1), rows=80, products=4),), 3),
     "mixed": Mixing(3, Work(60, 50, 1)),
 }
 

@@ -94,7 +94,7 @@ def test_orders(mask: str, score: str, order: str) -> None:
 @pytest.mark.parametrize("block", [1, 1 << 20])
 def test_with_dropout(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The draw of the first derivative is that of the second."""
-    monkeypatch.setattr("pyg_basisconv.bases.attended.BLOCK", block)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", block)
     basis = bases.Attention(2, mechanisms.Dot(2), dropout=0.4)
     conv = BasisConv(4, 4, basis, theta.Heads()).double()
     x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bases.attended import BoundAttention
+from ..bases.bound_attention import BoundAttention
 from ..bases.concat import BoundConcat
 from ..basis import Basis, BoundBasis, bound_basis
 from ..conv import BasisConv

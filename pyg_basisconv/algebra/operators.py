@@ -173,7 +173,7 @@ def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
         graph = graph.T if basis.needs_edges and layer.flow == "target_to_source" else graph
         if isinstance(layer, Converted):  # as PyG reads such a graph
             basis = layer.others.get(graph.kind or ("bare" if graph.weight is None else ""), basis)
-        return basis.on(graph if grid is None else graph.over(grid))
+        return basis.on(graph if grid is None else graph.on_grid(grid))
     if basis.needs_edges:
         reject("phi_basis", f"the edges that {basis} needs", None, "pass phi_basis=layer.basis.bind(edge_index)")
     return basis.bind(size=(bound.M, bound.N), grid=grid, dtype=torch.float64).to(bound.device)

@@ -2,8 +2,9 @@
 
 from ..basis import Basis, BoundBasis, EdgeList
 from .adjacency import Adjacency, Degree, Laplacian
-from .attended import BoundAttention
 from .attention import Attention
+from .bound_attention import BoundAttention
+from .bound_walks import BoundWalks
 from .composition import Composition
 from .concat import Concat
 from .edges import Edges
@@ -17,7 +18,6 @@ from .published import GAT, GCN, GATv2
 from .relations import Relations
 from .shifts import Shifts
 from .transpose import Transpose
-from .walked import BoundWalks
 from .walks import Walks
 from .wavelets import Wavelets
 from .window import Window

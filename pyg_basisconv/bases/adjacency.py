@@ -1,4 +1,4 @@
-"""The matrices that a graph gives directly: adjacency, degree and Laplacian, normalised."""
+"""Adjacency, degree and Laplacian matrices, with normalisations."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from ..portable import portable
 from ..printing import arguments
 from .identity import target_diagonal
 
-# What users of other libraries call the norms.
+# The norms of other libraries, and what they are here.
 _MEANT = {
     "gcn": "a GCN's is bases.Adjacency('sym', self_loops=True)",
     "symmetric": "it is called 'sym'",
@@ -33,7 +33,7 @@ _MEANT = {
 
 
 class GraphMatrix(Basis):
-    """One matrix of the graph's edges, and maybe loops, with weights of its own: a kind gives these in `matrix`."""
+    """One matrix on the graph's edges, with or without loops. A subclass computes its weights in `matrix`."""
 
     def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The entries and their weights, None for ones."""
@@ -43,13 +43,13 @@ class GraphMatrix(Basis):
         lists = self.listed(graph)
         if lists is not None:
             return ListedEdges(1, graph.M, graph.N, lists, graph.dtype)
-        return single(*self.matrix(graph), graph.dtype)
+        return single_matrix(*self.matrix(graph), graph.dtype)
 
 
 class Adjacency(GraphMatrix):
     r"""The weighted adjacency matrix W of the graph, :math:`W_{mn}` for an edge m to n, with its normalisations. K = 1.
 
-    With :math:`d_n = \sum_m W_{mn}` and :math:`o_m = \sum_n W_{mn}`; what would divide by zero is zero:
+    With :math:`d_n = \sum_m W_{mn}` and :math:`o_m = \sum_n W_{mn}`; division by zero gives zero:
 
     ========== ==============================================================================================
     norm       :math:`A_{mn}`
@@ -90,7 +90,7 @@ class Adjacency(GraphMatrix):
         self.self_loops = self_loops if self_loops or existing == "replace" else False
 
     def listed(self, graph: Graph) -> Sequence[List] | None:
-        of_ones = self.self_loops is False or self.self_loops == 1  # a loop of weight 0 takes those away that are there
+        of_ones = self.self_loops is False or self.self_loops == 1  # loops of weight 0 replace the graph's own
         edges = graph.as_list if of_ones and not self.diagonal and self.existing != "add" else None
         if edges is None:
             return None
@@ -105,14 +105,14 @@ class Adjacency(GraphMatrix):
 
     def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         structure, weight = self._with_loops(graph)
-        masked = weight if graph.mask is None else self._with_loops(graph.thinned)[1]
+        masked = weight if graph.mask is None else self._with_loops(graph.with_masked_weights)[1]
         if self.norm is not None:
-            weight = normalise(structure, weight, self.norm, graph.wide, masked)
+            weight = normalise(structure, weight, self.norm, graph.acc_dtype, masked)
         else:
             weight = masked
         if self.diagonal:
             loop = structure.memo("is_loop", lambda: structure.source == structure.target)
-            weight = _ones(structure, graph.wide) if weight is None else weight
+            weight = _ones(structure, graph.acc_dtype) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return structure, weight
 
@@ -149,21 +149,19 @@ class Degree(Basis):
         super().__init__(1)
 
     def build(self, graph: Graph) -> BoundBasis:
-        return super().build(graph.masked(None))  # a degree is no edge
+        return super().build(graph.masked(None))  # degrees are not edges, and cannot be masked
 
     def edges(self, graph: Graph) -> EdgeList:
         weight = None if graph.weight is None else graph.weights
-        degree = sums(graph.structure.pattern, weight, graph.wide)  # (N,)
+        degree = sum_by_target(graph.structure.pattern, weight, graph.acc_dtype)  # (N,)
         return target_diagonal(graph, degree.to(graph.dtype))
 
 
 class Laplacian(GraphMatrix):
     r"""The Laplacian of the graph without its loops, with :math:`D = diag(o)`, :math:`o_m = \sum_n W_{mn}`. K = 1.
 
-    None gives :math:`D - W`, 'sym' :math:`I - D^{-1/2} W D^{-1/2}`, 'rw' :math:`I - D^{-1} W`.
-
     Args:
-        norm: one of these.
+        norm: None for :math:`D - W`, 'sym' for :math:`I - D^{-1/2} W D^{-1/2}`, 'rw' for :math:`I - D^{-1} W`.
 
     >>> Laplacian().bind(torch.tensor([[0, 1], [1, 0]])).to_coo().to_dense()
     tensor([[[ 1., -1.],
@@ -176,17 +174,17 @@ class Laplacian(GraphMatrix):
         self.norm = norm
 
     def matrix(self, graph: Graph) -> tuple[Structure, Tensor]:
-        """The edges, the N loops last, and their weights."""
+        """The edges followed by N loops, and their weights."""
         split = _split(graph)
         w = split.without_loops(graph.weights)
         loopless = split.loopless
-        degree = sums(loopless.pattern.T, w, graph.wide)
+        degree = sum_by_target(loopless.pattern.T, w, graph.acc_dtype)
         if graph.mask is not None:
-            w = _select(graph.thinned.weights, split.plain)
+            w = _take(graph.with_masked_weights.weights, split.plain)
         if self.norm is None:
             return split.loops, torch.cat([-w, degree])
         if self.norm == "sym":
-            inverse = root(degree)
+            inverse = inverse_sqrt(degree)
             w = loopless.at_source(inverse) * w * loopless.at_target(inverse)
         else:
             w = loopless.at_source(reciprocal(degree)) * w
@@ -204,22 +202,22 @@ class Laplacian(GraphMatrix):
 
 
 def check_square(graph: Graph | Structure | BoundBasis, why: str, fix: str) -> None:
-    """Rejects a graph between different sources and targets."""
+    """Rejects a graph with different numbers of sources and targets."""
     if graph.M != graph.N:
         reject("graph", f"as many sources as targets, {why}", (graph.M, graph.N), fix)
 
 
-def single(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
+def single_matrix(structure: Structure, weight: Tensor | None, dtype: torch.dtype) -> TypedEdges:
     """The bound basis of one matrix."""
     return TypedEdges(edge_set(structure), weight, dtype)
 
 
 class _Split(NamedTuple):
-    """The edges of a square graph, parted from its loops.
+    """The edges of a square graph, separated from its loops.
 
-    plain, loop: positions of the edges that are no loops, and of those that are, None for all;
-    loopless: the edges without them; loops: those with one loop per node behind; is_loop: (E,) of each edge, in the
-    portable path, where loops stay among the others: without a weight.
+    plain, loop: positions of the edges that are not loops, and of loops; None if the graph has no loops.
+    loopless: the edges without loops; loops: the same followed by one loop per node.
+    is_loop: (E,) in the portable path, where loops stay in `loopless`, with the weight 0.
     """
 
     plain: Tensor | None
@@ -229,29 +227,29 @@ class _Split(NamedTuple):
     is_loop: Tensor | None = None
 
     @property
-    def some(self) -> bool:
-        """Whether there may be loops."""
+    def has_loops(self) -> bool:
+        """Whether the graph may have loops."""
         return self.plain is not None or self.is_loop is not None
 
     def without_loops(self, weight: Tensor) -> Tensor:
-        """Of the weights of all edges those of `loopless`."""
-        return _select(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
+        """The weights of `loopless`, of those of all edges."""
+        return _take(weight, self.plain) if self.is_loop is None else torch.where(self.is_loop, 0, weight)
 
-    def last(self, s: Structure) -> Tensor:
-        """(N,) the position of the last loop of each node among all edges, E where it has none."""
-        node = _select(s.source, self.loop)
+    def last_loop(self, s: Structure) -> Tensor:
+        """(N,) the position of each node's last loop among all edges, E if it has none."""
+        node = _take(s.source, self.loop)
         place = torch.arange(node.numel(), device=node.device) if self.loop is None else self.loop
         if self.is_loop is not None:
             place = torch.where(self.is_loop, place, -1)
-        last = place.new_full((s.N,), -1).scatter_reduce(0, node.long(), place, "amax")
-        return torch.where(last < 0, s.source.numel(), last)
+        last_loop = place.new_full((s.N,), -1).scatter_reduce(0, node.long(), place, "amax")
+        return torch.where(last_loop < 0, s.source.numel(), last_loop)
 
     def edge_ids(self, s: Structure, keeps: bool) -> Tensor:
-        """The edge that each of `loops` is, -1 for one that is added; whether the graph's own loops are kept."""
+        """The graph's edge at each entry of `loops`, -1 for added loops. keeps: whether the graph's own loops stay."""
         edges = torch.arange(s.E, device=s.source.device)
-        own = _select(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
-        last = self.last(s) if keeps and self.some else edges.new_full((s.N,), s.E)
-        return torch.cat([own, torch.where(last == s.E, -1, last)])
+        own = _take(edges, self.plain) if self.is_loop is None else torch.where(self.is_loop, -1, edges)
+        last_loop = self.last_loop(s) if keeps and self.has_loops else edges.new_full((s.N,), s.E)
+        return torch.cat([own, torch.where(last_loop == s.E, -1, last_loop)])
 
 
 def _split(graph: Graph) -> _Split:
@@ -268,7 +266,7 @@ def _split(graph: Graph) -> _Split:
         plain, loop = None, positions(is_loop)
         if loop.numel():
             plain = positions(~is_loop)
-        source, target = _select(s.source, plain), _select(s.target, plain)
+        source, target = _take(s.source, plain), _take(s.target, plain)
         loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
         return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
 
@@ -278,39 +276,40 @@ def _split(graph: Graph) -> _Split:
 
 def _with_loops(graph: Graph, fill: float, existing: str) -> tuple[Structure, Tensor | None]:
     split = _split(graph)
-    if graph.weight is None and fill == 1 and split.is_loop is None and not (existing == "add" and split.some):
+    if graph.weight is None and fill == 1 and split.is_loop is None and not (existing == "add" and split.has_loops):
         return split.loops, None  # all are ones
     w = graph.weights
     loops = torch.full((graph.N,), fill, dtype=w.dtype, device=w.device)
-    if existing == "add" and split.some:
+    if existing == "add" and split.has_loops:
         s = graph.structure
         is_loop = s.memo("is_loop", lambda: s.source == s.target)
-        loops = loops + sums(s.pattern, torch.where(is_loop, w, 0), w.dtype)
-    elif existing == "keep" and split.some:
-        loops = F.pad(w, (0, 1), value=fill).index_select(0, split.last(graph.structure))
+        loops = loops + sum_by_target(s.pattern, torch.where(is_loop, w, 0), w.dtype)
+    elif existing == "keep" and split.has_loops:
+        loops = F.pad(w, (0, 1), value=fill).index_select(0, split.last_loop(graph.structure))
     return split.loops, torch.cat([split.without_loops(w), loops])
 
 
 def normalise(
     s: Structure, weight: Tensor | None, norm: str, dtype: torch.dtype, masked: Tensor | None = None
 ) -> Tensor:
-    """(E,) the weights of the edges, normalised; or other numbers of the edges, by what normalises these.
+    """(E,) the normalised weights; or `masked` weights, times the factors that normalise `weight`.
 
-    norm: as in `Adjacency`; or 'ends', 'sym' with what leaves the source in place of what enters it.
+    norm: as in `Adjacency`; or 'ends', which is 'sym' with the out-degree of the source for its in-degree.
     """
     dtype = dtype if weight is None else weight.dtype
     if norm == "mean":
-        count = sums(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype)
+        count = sum_by_target(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype)
         factors = [s.at_target(reciprocal(count))]
     elif norm == "rw":
-        factors = [s.at_source(reciprocal(sums(s.pattern.T, weight, dtype)))]
+        factors = [s.at_source(reciprocal(sum_by_target(s.pattern.T, weight, dtype)))]
     else:
         if norm == "sym":
             check_square(s, "for norm='sym'", "use norm='mean'")
-        into = sums(s.pattern, weight, dtype)
-        out = into if norm == "sym" else sums(s.pattern.T, weight, dtype)
-        scale = root if weight is not None else partial(power, exponent=-0.5)  # numbers of edges are never negative
-        factors = [s.at_source(scale(out)), s.at_target(scale(into))]
+        in_degree = sum_by_target(s.pattern, weight, dtype)
+        out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
+        # Counts are never negative, and need no check.
+        scale = inverse_sqrt if weight is not None else partial(power_or_zero, exponent=-0.5)
+        factors = [s.at_source(scale(out)), s.at_target(scale(in_degree))]
     scaled = weight if masked is None else masked
     total = factors[0] if scaled is None else factors[0] * scaled
     return total if len(factors) == 1 else total * factors[1]
@@ -320,34 +319,34 @@ def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
     return torch.ones(structure.source.numel(), dtype=dtype, device=structure.source.device)
 
 
-def sums(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
+def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     """(N,) the sum of the weights of the edges into each target, in a fixed order of summation; None for ones."""
     if weight is None:
-        return pattern.into.to(dtype)
+        return pattern.in_degree.to(dtype)
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
     order = pattern.by_target.order
     w = weight if order is None else weight.index_select(0, order)
     return spmm(ones, w, pattern).squeeze(1)
 
 
-def power(x: Tensor, exponent: float) -> Tensor:
-    """X ** exponent, zero where x is; the inner one keeps an infinite slope out of the gradient."""
-    zero = x == 0
+def power_or_zero(x: Tensor, exponent: float) -> Tensor:
+    """The power of x, zero where x is zero."""
+    zero = x == 0  # replaced by 1 first, whose gradient is finite
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
 
 
 def reciprocal(total: Tensor) -> Tensor:
-    """1 / total, zero where it is."""
-    return power(total, -1.0)
+    """1 / total, zero where total is zero."""
+    return power_or_zero(total, -1.0)
 
 
-def root(degree: Tensor) -> Tensor:
-    """1 / sqrt(degree)."""
+def inverse_sqrt(degree: Tensor) -> Tensor:
+    """1 / sqrt(degree), zero where degree is zero; rejects negative degrees."""
     if not portable() and bool((degree < 0).any()):
         got = float(degree.detach().min())
         reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use another norm")
-    return power(degree, -0.5)
+    return power_or_zero(degree, -0.5)
 
 
-def _select(x: Tensor, positions: Tensor | None) -> Tensor:
+def _take(x: Tensor, positions: Tensor | None) -> Tensor:
     return x if positions is None else x.index_select(0, positions)

@@ -1,4 +1,4 @@
-"""Attention: a basis computed from content."""
+"""Attention: a basis that is computed from content."""
 
 import math
 from typing import Any, Literal
@@ -16,26 +16,26 @@ from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
 from ..printing import arguments
-from .attended import ELEMENTWISE, BoundAttention, Normalize, Weighing
+from .bound_attention import ELEMENTWISE, BoundAttention, Normalize, Weighing
 from .masks import Complete
 
 
 class Attention(Basis):
     r"""Matrices that are computed from content: :math:`A_k[m, n]` is how much the target n attends to the source m.
 
-    A mechanism scores pairs, a mask says which pairs there are, and a normalisation makes weights of the scores:
-    column-wise softmax, :math:`A_k[m, n] = exp(s_k[m, n]) / \sum_{m'} exp(s_k[m', n])` over the entries of the mask. A
-    target without any has zeros. (J.-M. Andreoli, arXiv:1905.01289, Section 4.)
+    A mechanism scores the pairs of a mask, and a normalisation turns scores into weights, by default the column-wise
+    softmax :math:`A_k[m, n] = exp(s_k[m, n]) / \sum_{m'} exp(s_k[m', n])` over the entries of the mask. A target
+    without entries has zeros. (J.-M. Andreoli, arXiv:1905.01289, Section 4.)
 
     Args:
         heads: K, the number of matrices.
         mechanism: of scores, see `pyg_basisconv.mechanisms`.
-        mask: a basis whose edges are the entries: each edge of a single matrix (one that repeats competes with itself,
-            as in PyG), the distinct places of a family. All pairs where None.
+        mask: a basis whose edges are the entries: all edges of a single matrix, including repeated ones, as in PyG; or
+            the distinct pairs (m, n) of a family. None for all pairs.
         normalize: 'source', the softmax over the sources of each target; 'target', over the targets of each source;
             'heads', over k; 'sigmoid' or 'tanh' of each score; None for the scores themselves.
         dropout: the probability that a weight is dropped, in training.
-        weighted: multiply the weights with those of the mask.
+        weighted: whether to multiply the weights by those of the mask.
         loop_attr: the edge features of self loops that the mask adds: a number, or the 'mean' or 'add' (the sum) of
             those of the edges into the same target.
 
@@ -116,17 +116,17 @@ class Attention(Basis):
         found = self._entries(mask, graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
-        if found.edge is None and (attributed or content.asks_edges):
+        if found.edge_ids is None and (attributed or content.asks_edges):
             ids = mask.edge_ids(graph)
             if ids is not None:
-                found.number_edges(ids, graph.E)
+                found.set_edge_ids(ids, graph.E)
             elif attributed:
                 fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
                 reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
         weighing = self.weighing(content, found)
-        score = weighing.score.owned()
+        score = weighing.score.snapshot()
         if not (found.alive is content.valid is content.mask is None):
-            score = _masked(score, content, found, self.K, graph)
+            score = _apply_call_masks(score, content, found, self.K, graph)
         return BoundAttention(
             self.K,
             weighing._replace(score=score),
@@ -135,85 +135,77 @@ class Attention(Basis):
             graph.dtype,
             content.observed,
             attributed,
-            None if graph.mask is None or not self.needs_edges else share(found, mask, graph, self.weighted),
+            None if graph.mask is None or not self.needs_edges else mask_share(found, mask, graph, self.weighted),
         )
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
-        """How weights are made of what the mechanism makes of a content; the seed of what is dropped is drawn anew."""
-        content = content.within(loop_attr=self.loop_attr) if self.loop_attr else content
+        """The scores of a content, and how they become weights; draws a new seed for dropout."""
+        content = content.replace(loop_attr=self.loop_attr) if self.loop_attr else content
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
         seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     @staticmethod
     def _entries(mask: Basis, graph: Graph) -> Entries:
-        """Where the scores are computed; found once for a graph."""
+        """The entries of the mask, cached with the graph."""
         plain = graph if graph.mask is None else graph.masked(None)
         if plain.learns or mask.key is None:
-            return _of(mask.on(plain))
-        found: Entries = plain.memo(("entries", mask.key), lambda: _of(mask.on(plain)))
+            return mask.on(plain).kept_entries
+        found: Entries = plain.memo(("entries", mask.key), lambda: mask.on(plain).kept_entries)
         return found
 
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]
-        shown += [f"mask={self.mask}"] if self.mask.hides else []
+        shown += [] if self.mask.is_complete else [f"mask={self.mask}"]
         return arguments(self, *shown, normalize="source", dropout=0.0, loop_attr=0.0, weighted=False)
 
 
-def _of(bound: BoundBasis) -> Entries:
-    """The entries of a mask."""
-    return bound.kept_entries
-
-
-def _masked(score: Score, content: Content, found: Entries, K: int, graph: Graph) -> Score:
-    """The score where the call's masks let it be, minus infinity elsewhere."""
+def _apply_call_masks(score: Score, content: Content, found: Entries, K: int, graph: Graph) -> Score:
+    """The score plus the call's masks, minus infinity where they hide a pair."""
     M, N = graph.sources, found.N
     dtype = torch.float64 if content.x.dtype == torch.float64 else torch.float32
 
-    def logarithm(mask: Tensor) -> Tensor:
+    def log_mask(mask: Tensor) -> Tensor:
         if mask.dtype != torch.bool:
             return mask.to(dtype)
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, -torch.inf)
 
-    def spread(t: Tensor, rest: int) -> Tensor:
+    def expand_heads(t: Tensor, rest: int) -> Tensor:
         """(rest), (*, rest) or (*, K, rest) -> (K, *, rest)."""
-        own = t.dim() - rest
-        batch = len(content.batch)
-        if own == batch + 1:
-            t = t.movedim(batch, 0)
-        elif own == 0 and batch:
-            t = t.expand(K, *content.batch, *t.shape)
-        else:
-            t = t.expand(K, *t.shape)
-        return t
+        own, batch = t.dim() - rest, content.batch
+        if own == len(batch) + 1:
+            return t.movedim(len(batch), 0)
+        return t.expand(K, *(batch if own == 0 else ()), *t.shape)
 
     if found.alive is not None:
-        score = score + entry_score(spread(logarithm(found.alive), 1))
+        score = score + entry_score(expand_heads(log_mask(found.alive), 1))
     if content.valid is not None:
         valid = F.pad(content.valid, (0, found.M - M))
-        hidden = node_score(spread(logarithm(valid), 1), None)
-        hidden.ends = None  # a term of its own: as part of an inner product, it would have no second derivative
+        hidden = node_score(expand_heads(log_mask(valid), 1), None)
+        hidden.ends = None  # not merged with other terms: as part of an inner product -inf has no second derivative
         score = score + hidden
     if content.mask is not None:
-        mask = F.pad(logarithm(content.mask), (0, 0, 0, found.M - M))
-        table = spread(mask, 2).flatten(-2)
+        mask = F.pad(log_mask(content.mask), (0, 0, 0, found.M - M))
+        table = expand_heads(mask, 2).flatten(-2)
 
         def place(m: Tensor, n: Tensor) -> Tensor:
             return m * N + n
 
-        score = score + table_score(table, lambda e: e.lookup("pairs", found.M * N, place), lambda e: e.places(place))
+        score = score + table_score(table, lambda e: e.lookup("pairs", found.M * N, place), lambda e: e.table(place))
     return score
 
 
-def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
-    """(E,) how much the mask of a graph leaves of the entries, by target: of edges their masks, of the mask's own loops
-    all, and of what several walks lead to, the part of their sum.
+def mask_share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
+    """(E,) the share of each entry that the mask of a graph leaves, by target.
+
+    It is the mask of an edge, 1 for loops that the basis adds, and for an entry with several walks the masked part of
+    their sum.
 
     Args:
         found: the entries.
-        mask: whose they are.
+        mask: the basis of the entries.
         graph: with a mask.
-        weighted: whether its weights count.
+        weighted: whether the weights of edges count.
     """
     whole = graph.masked(None).bare
     whole.weight = whole.weight if weighted else None
@@ -229,7 +221,7 @@ def share(found: Entries, mask: Basis, graph: Graph, weighted: bool) -> Tensor:
         places = [edges.source.long() * found.N + edges.target.long() for edges in lists]
         distinct, places[0] = places[0].unique(return_inverse=True)
         places[1] = torch.searchsorted(distinct, places[1])
-        none = torch.zeros(distinct.numel(), dtype=graph.wide, device=graph.device)
+        none = torch.zeros(distinct.numel(), dtype=graph.acc_dtype, device=graph.device)
         total, left = (none.index_add(0, p, e.weight.to(none)) for p, e in zip(places, lists, strict=True))
         place = torch.searchsorted(distinct, pattern.by_target.other.long() * found.N + pattern.row.long())
     left = torch.where(total == 0, 1, left / torch.where(total == 0, 1, total))

@@ -1,8 +1,9 @@
-"""Families on regular grids: each matrix brings every target one source, a fixed way off."""
+"""Families on regular grids: each matrix links every target to the source at one offset."""
 
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -18,12 +19,12 @@ from ..kernels.grids import (
     Frame,
     Ints,
     average,
+    banded_convolution,
     convolution,
     convolve,
     convolve_transposed,
     pointwise,
-    strip,
-    strips,
+    strip_length,
 )
 from ..portable import portable
 from ..theta import Blocks, Theta
@@ -34,42 +35,43 @@ Norm = Literal["mean", "padded"] | None
 
 
 class Lattice(NamedTuple):
-    """How two grids meet: at offset o, along each axis, the source m meets the target n where m up = n step + o.
+    """The geometry of two grids: at offset o, source m belongs to target n if m upsampling = n stride + o on each axis.
 
-    sources, targets: the shapes of the grids; mode: what a source beyond its grid is.
+    sources, targets: the shapes of the grids; mode: of the padding around the sources.
     """
 
     sources: Ints
     targets: Ints
-    step: Ints
-    up: Ints
+    stride: Ints
+    upsampling: Ints
     mode: Mode = "zeros"
 
     @property
     def T(self) -> "Lattice":
-        return Lattice(self.targets, self.sources, self.up, self.step, self.mode)
+        return Lattice(self.targets, self.sources, self.upsampling, self.stride, self.mode)
 
-    def meet(self, offset: Ints) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """The sources and the targets that meet at an offset, in the order in which they do."""
-        pairs = [_meet(*axis) for axis in zip(self.sources, self.targets, self.up, self.step, offset, strict=True)]
+    def overlap(self, offset: Ints) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """The slices of sources and targets that belong together at an offset, in the same order."""
+        axes = zip(self.sources, self.targets, self.upsampling, self.stride, offset, strict=True)
+        pairs = [_axis_overlap(*axis) for axis in axes]
         return tuple(m for m, _ in pairs), tuple(n for _, n in pairs)
 
 
-def _meet(M: int, N: int, up: int, step: int, offset: int) -> tuple[slice, slice]:
-    if up > 1:
-        n, m = _meet(N, M, step, up, -offset)
+def _axis_overlap(M: int, N: int, upsampling: int, stride: int, offset: int) -> tuple[slice, slice]:
+    if upsampling > 1:
+        n, m = _axis_overlap(N, M, stride, upsampling, -offset)
         return m, n
-    first, last = max(0, -(offset // step)), min(N - 1, (M - 1 - offset) // step)
+    first, last = max(0, -(offset // stride)), min(N - 1, (M - 1 - offset) // stride)
     if last < first:
         return slice(0, 0), slice(0, 0)
-    return slice(first * step + offset, last * step + offset + 1, step), slice(first, last + 1)
+    return slice(first * stride + offset, last * stride + offset + 1, stride), slice(first, last + 1)
 
 
 class Taps(NamedTuple):
-    """The smallest regular window that has all offsets among its taps, and the place of each."""
+    """The smallest regular window that has all offsets among its taps, and the tap of each offset."""
 
     frame: Frame
-    place: list[int] | None  # None where they are its taps, in order
+    place: list[int] | None  # None if the offsets are the taps, in order
     transposed: bool
 
     @property
@@ -77,19 +79,19 @@ class Taps(NamedTuple):
         return math.prod(self.frame.kernel)
 
 
-class OnImages(BoundBasis):
-    """A family whose sources are the first rows of x, a grid."""
+class ImageFamily(BoundBasis):
+    """A family whose sources are a grid, the first rows of x."""
 
     source_grid: Ints
     target_grid: Ints
 
     @cached_property
     def sources(self) -> int:
-        """How many rows of x are sources."""
+        """The number of rows of x that are sources."""
         return math.prod(self.source_grid)
 
     def on_images(self, on: Callable[[Tensor, Tensor | None], Tensor], operations: int, numbers: int) -> Native:
-        """An evaluation that takes and gives images, (B, P, *shape) -> (B, Q, *grid)."""
+        """The native evaluation by a function of images, (B, P, *shape) -> (B, Q, *grid)."""
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
             x = inputs.x[..., : self.sources, :]
@@ -102,19 +104,19 @@ class OnImages(BoundBasis):
         return Native(run, operations, numbers, 1, of_image=on)
 
 
-class BoundGrid(OnImages):
-    """One matrix for each offset. No index is ever held: what meets at an offset are slices of both grids.
+class BoundGrid(ImageFamily):
+    """One matrix for each offset. It stores no indices: at an offset, slices of both grids belong together.
 
     Args:
         lattice: of sources and targets.
         offsets: one for each matrix.
         M: the rows of x, of which the first are the sources.
         dtype: of the matrices.
-        device: where they are.
-        norm: None; 'mean', divided by how many sources each target meets; 'padded', by how many offsets stay within
-            the sources and the padding around them.
-        padding: how many places there are before and behind the sources.
-        transposed: whether it is a transposed convolution, where it may be taken for either.
+        device: of the matrices.
+        norm: None; 'mean', divided by the number of sources of each target; 'padded', divided by the number of offsets
+            that stay within the sources and their padding.
+        padding: the padding before and behind the sources.
+        transposed: whether to evaluate it as a transposed convolution.
     """
 
     def __init__(
@@ -147,35 +149,35 @@ class BoundGrid(OnImages):
         return BoundGrid(self.lattice, offsets, self.M, self.dtype, self.device, transposed=self.transposed)
 
     @cached_property
-    def _around(self) -> tuple[Ints, Ints]:
-        """How far the offsets reach before and behind the sources."""
+    def _reach(self) -> tuple[Ints, Ints]:
+        """How far the offsets reach beyond the sources, before and behind them."""
         low, high = (tuple(f(axis) for axis in zip(*self.offsets, strict=True)) for f in (min, max))
         last = [
             (n - 1) * s + o - (m - 1)
-            for n, s, o, m in zip(self.lattice.targets, self.lattice.step, high, self.lattice.sources, strict=True)
+            for n, s, o, m in zip(self.lattice.targets, self.lattice.stride, high, self.lattice.sources, strict=True)
         ]
         return tuple(max(0, -o) for o in low), tuple(max(0, o) for o in last)
 
     @property
-    def _is_folded(self) -> bool:
-        """Whether what lies around the sources is other sources."""
+    def _is_padded(self) -> bool:
+        """Whether the padding repeats sources, and is not zeros."""
         return self.lattice.mode != "zeros" and self.sources > 0
 
     @cached_property
     def _slices(self) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        if self._is_folded:
-            return self._meet_within(*self._around)
-        return [self.lattice.meet(offset) for offset in self.offsets]
+        if self._is_padded:
+            return self._overlaps_within(*self._reach)
+        return [self.lattice.overlap(offset) for offset in self.offsets]
 
-    def _meet_within(self, before: Ints, after: Ints) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-        """What meets at each offset, where there are so many places before and behind the sources, too."""
-        wide = tuple(b + m + a for b, m, a in zip(before, self.lattice.sources, after, strict=True))
-        framed = self.lattice._replace(sources=wide)
-        return [framed.meet(tuple(o + b for o, b in zip(offset, before, strict=True))) for offset in self.offsets]
+    def _overlaps_within(self, before: Ints, after: Ints) -> list[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+        """The overlap at each offset, with so much padding before and behind the sources."""
+        sizes = tuple(b + m + a for b, m, a in zip(before, self.lattice.sources, after, strict=True))
+        padded = self.lattice._replace(sources=sizes)
+        return [padded.overlap(tuple(o + b for o, b in zip(offset, before, strict=True))) for offset in self.offsets]
 
-    def _folded(self, axis: int) -> Tensor:
-        """The source that each place along an axis is, from the first that an offset reaches on."""
-        before, after = (side[axis] for side in self._around)
+    def _padded_index(self, axis: int) -> Tensor:
+        """The source at each position of the padded axis."""
+        before, after = (side[axis] for side in self._reach)
         size, mode = self.lattice.sources[axis], self.lattice.mode
         if not size:
             return torch.empty(0, dtype=torch.int64, device=self.device)
@@ -186,46 +188,47 @@ class BoundGrid(OnImages):
             return size - 1 - (size - 1 - place.abs()).abs()
         return place.clamp(0, size - 1)
 
-    def _laid_out(self, x: Tensor) -> Tensor:
-        """(*, M, W) -> (*, *sources, W), with what is around it."""
+    def _as_image(self, x: Tensor) -> Tensor:
+        """(*, M, W) -> (*, *sources, W), padded unless by zeros."""
         image = x[..., : self.sources, :].unflatten(-2, self.lattice.sources)
-        if self._is_folded:
+        if self._is_padded:
             first = x.dim() - 2
             for axis in range(len(self.lattice.sources)):
-                image = image.index_select(first + axis, self._folded(axis))
+                image = image.index_select(first + axis, self._padded_index(axis))
         return image
 
-    def _place(self, image: Tensor, k: int) -> Tensor:
-        """Member k of an image: (*, *sources, W) -> (*, N, W)."""
+    def _apply_member(self, image: Tensor, k: int) -> Tensor:
+        """A_k^T x of an image x: (*, *sources, W) -> (*, N, W)."""
         if portable():
-            return self._gathered(image, k)
+            return self._gather_member(image, k)
         source, target = self._slices[k]
-        part = image[_at(source)]
+        part = image[_index(source)]
         if any(n != slice(0, size) for n, size in zip(target, self.lattice.targets, strict=True)):
             whole = image.new_zeros((*image.shape[: -len(source) - 1], *self.lattice.targets, image.shape[-1]))
-            whole[_at(target)] = part
+            whole[_index(target)] = part
             part = whole
         return part.flatten(-len(source) - 1, -2)
 
-    def _gathered(self, image: Tensor, k: int) -> Tensor:
-        """The same whatever the sizes are: zeros, where a target meets no source."""
-        before = self._around[0] if self.lattice.mode != "zeros" else (0,) * len(self.lattice.sources)
-        axes = zip(self.lattice.targets, self.lattice.step, self.lattice.up, self.offsets[k], before, strict=True)
+    def _gather_member(self, image: Tensor, k: int) -> Tensor:
+        """The same with symbolic sizes: gathers a source for each target, and zeros those without one."""
+        before = self._reach[0] if self.lattice.mode != "zeros" else (0,) * len(self.lattice.sources)
+        sizes, stride, upsampling = self.lattice.targets, self.lattice.stride, self.lattice.upsampling
+        axes = zip(sizes, stride, upsampling, self.offsets[k], before, strict=True)
         first = image.dim() - 1 - len(self.lattice.targets)
         for axis, (size, step, up, offset, shift) in enumerate(axes, first):
             place = torch.arange(size, device=image.device) * step + offset + shift
-            met = (place >= 0) & (place < image.shape[axis] * up) & (place % up == 0)
+            has_source = (place >= 0) & (place < image.shape[axis] * up) & (place % up == 0)
             image = image.index_select(axis, (place // up).clamp(0, image.shape[axis] - 1))
-            image = torch.where(met.view(-1, *[1] * (image.dim() - axis - 1)), image, 0)
+            image = torch.where(has_source.view(-1, *[1] * (image.dim() - axis - 1)), image, 0)
         return image.flatten(first, -2)
 
     @kept
     def _scale(self) -> Tensor | None:
-        """(N, 1) what each target's sum is multiplied by."""
+        """(N, 1) the factor of each target's sum, None for ones."""
         if self.norm is None:
             return None
         count = torch.zeros(self.lattice.targets, dtype=self.dtype, device=self.device)
-        for _, target in self._meet_within(*self.padding) if self.norm == "padded" else self._slices:
+        for _, target in self._overlaps_within(*self.padding) if self.norm == "padded" else self._slices:
             count[target] += 1
         return count.clamp(min=1).reciprocal().view(self.N, 1)
 
@@ -233,23 +236,18 @@ class BoundGrid(OnImages):
         return y if self._scale is None else y * self._scale.to(y.dtype)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        image = self._laid_out(x)
-        return (self._scaled(self._place(image, k)) for k in range(self.K))
+        image = self._as_image(x)
+        return (self._scaled(self._apply_member(image, k)) for k in range(self.K))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        total: Tensor | None = None
-        for k, z_k in enumerate(members(z, self.K)):
-            if z_k is not None:
-                y_k = self._place(self._laid_out(z_k), k)
-                total = y_k if total is None else total + y_k
-        assert total is not None
-        return self._scaled(total)
+        given = ((k, z_k) for k, z_k in enumerate(members(z, self.K)) if z_k is not None)
+        return self._scaled(reduce(torch.add, (self._apply_member(self._as_image(z_k), k) for k, z_k in given)))
 
     def each(self, z: Tensor) -> Tensor:
-        return self._scaled(torch.stack([self._place(self._laid_out(z_k), k) for k, z_k in enumerate(z)]))
+        return self._scaled(torch.stack([self._apply_member(self._as_image(z_k), k) for k, z_k in enumerate(z)]))
 
     def edges(self) -> EdgeList:
-        folded = [self._folded(i) for i in range(len(self.lattice.sources))] if self._is_folded else None
+        folded = [self._padded_index(i) for i in range(len(self.lattice.sources))] if self._is_padded else None
         kinds, sources, targets = [], [], []
         for k, (source, target) in enumerate(self._slices):
             along = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in source]
@@ -259,14 +257,14 @@ class BoundGrid(OnImages):
             onto = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in target]
             targets.append(self._flat(onto, self.lattice.targets))
             kinds.append(torch.full_like(sources[-1], k))
-        kind, origin, goal = map(torch.cat, (kinds, sources, targets))
+        kind, source_index, target_index = map(torch.cat, (kinds, sources, targets))
         weight = torch.ones(kind.numel(), dtype=self.dtype, device=self.device)
         if self._scale is not None:
-            weight = self._scale.flatten().index_select(0, goal)
-        return EdgeList(kind, origin, goal, weight)
+            weight = self._scale.flatten().index_select(0, target_index)
+        return EdgeList(kind, source_index, target_index, weight)
 
     def _flat(self, along: Sequence[Tensor], shape: Ints) -> Tensor:
-        """The numbers of all the places with these coordinates along each axis, the last one fastest."""
+        """The flat indices of the product of coordinates along each axis, the last axis fastest."""
         total = torch.zeros(1, dtype=torch.int64, device=self.device)
         for index, size in zip(along, shape, strict=True):
             total = (total.unsqueeze(-1) * size + index).flatten()
@@ -275,19 +273,19 @@ class BoundGrid(OnImages):
     @property
     def T(self) -> BoundBasis:
         if self.sources < self.M or self.lattice.mode != "zeros" or self.norm is not None:
-            return on_grids(self.explicit.T, self.target_grid, self.source_grid)
+            return with_grids(self.explicit.T, self.target_grid, self.source_grid)
         offsets = [tuple(-o for o in offset) for offset in self.offsets]
         return BoundGrid(self.lattice.T, offsets, self.N, self.dtype, self.device, transposed=not self.transposed)
 
     @cached_property
     def entries(self) -> int:
-        """How many entries there are that are not zero; about so many, where the grid's sizes are symbols."""
+        """The number of nonzero entries; an estimate if sizes are symbols."""
         if portable():
             return self.K * self.N
         return sum(math.prod(len(range(n.start, n.stop, n.step or 1)) for n in target) for _, target in self._slices)
 
     def work(self, direction: Direction) -> Work:
-        # Each member is cut out, laid out, and added or stacked.
+        # Each member is sliced, copied, and added or stacked.
         return Work(self.entries, 3 * self.K * self.N, self.K)
 
     def moved(self, device: torch.device) -> "BoundGrid":
@@ -296,9 +294,9 @@ class BoundGrid(OnImages):
 
     @cached_property
     def window(self) -> Taps | None:
-        """The regular window that these offsets are taps of, where torch has a kernel for it, not mostly zeros."""
+        """The regular window with these offsets as taps, if torch has a kernel for it and few taps are zeros."""
         lattice = self.lattice
-        if len(lattice.sources) not in AXES or max(lattice.up if not self.transposed else lattice.step) > 1:
+        if len(lattice.sources) not in AXES or max(lattice.upsampling if not self.transposed else lattice.stride) > 1:
             return None
         transposed = self.transposed
         axes = [sorted(set(axis)) for axis in zip(*self.offsets, strict=True)]
@@ -308,25 +306,25 @@ class BoundGrid(OnImages):
             return None
         first = [axis[-1 if transposed else 0] for axis in axes]
         before = tuple(o if transposed else -o for o in first)
-        steps = lattice.up if transposed else lattice.step
+        stride = lattice.upsampling if transposed else lattice.stride
         places = []
         for offset in self.offsets:
             place = 0
             for o, o_0, d, size in zip(offset, first, dilation, kernel, strict=True):
                 place = place * size + abs(o - o_0) // d
             places.append(place)
-        frame = Frame(lattice.sources, lattice.targets, kernel, before, steps, dilation, lattice.mode)
+        frame = Frame(lattice.sources, lattice.targets, kernel, before, stride, dilation, lattice.mode)
         return Taps(frame, None if places == list(range(math.prod(kernel))) else places, transposed)
 
     def native(self, theta: Theta, width: int) -> Native | None:
         window = self.window
         if window is None or not self.sources or not self.N:
             return None
-        if self._as_strips(theta, window):
+        if self._is_shared_depthwise(theta, window):
             length = window.frame.kernel[0]
             return Native(
-                lambda inputs, bias: _added(self._by_strips(inputs, window), bias),
-                2 * (strip(length) + length) * self.M * width,
+                lambda inputs, bias: _add_bias(self._by_banded_convolution(inputs, window), bias),
+                2 * (strip_length(length) + length) * self.M * width,
                 6 * self.M * width,
                 1,
             )
@@ -359,18 +357,20 @@ class BoundGrid(OnImages):
 
     def _convolved(self, image: Tensor, bias: Tensor | None, blocks: Blocks, window: Taps) -> Tensor:
         own = bias if self.norm is None and blocks.then is None else None
-        y = apply(image, blocks.weight, own, window)
+        y = convolve_window(image, blocks.weight, own, window)
         if self._scale is not None:
             y = y * self._scale.to(y.dtype).view(self.lattice.targets)
         if blocks.then is not None:
             kernel = blocks.then.to(y).t().reshape(-1, y.shape[1], *[1] * len(window.frame.kernel))
             return pointwise(y, kernel, _cast(bias, y))
-        return y if own is not None else _shifted(y, bias)
+        return y if own is not None else _add_image_bias(y, bias)
 
     def _divisor(self, theta: Theta, window: Taps) -> tuple[int | None, float] | None:
-        """Of a pooling that does the same: what divides its sums, None for a mean; and what the result is scaled by."""
-        scale = theta.uniform
-        if not scale or window.place is not None or window.transposed or window.frame.pools is None:
+        """The divisor (None for a mean) and the scale of the result with which torch's pooling evaluates the layer;
+        None if it cannot.
+        """
+        scale = theta.common_scale
+        if not scale or window.place is not None or window.transposed or window.frame.ceil_mode is None:
             return None
         if self.norm is not None:
             return None, scale
@@ -379,25 +379,25 @@ class BoundGrid(OnImages):
 
     def _pooled(self, image: Tensor, bias: Tensor | None, divisor: tuple[int | None, float], window: Taps) -> Tensor:
         y = average(image, window.frame, divisor[0], self.norm != "mean")
-        return _shifted(y if divisor[1] == 1 else y * divisor[1], bias)
+        return _add_image_bias(y if divisor[1] == 1 else y * divisor[1], bias)
 
-    def _as_strips(self, theta: Theta, window: Taps) -> bool:
-        """Whether it is a depthwise convolution of a sequence whose channels share their taps."""
-        shared = theta.tapped is not None and 4 * theta.tapped <= theta.P
+    def _is_shared_depthwise(self, theta: Theta, window: Taps) -> bool:
+        """Whether this is a depthwise convolution of sequences in which several channels share their taps."""
+        shared = theta.tap_groups is not None and 4 * theta.tap_groups <= theta.P
         frame, lattice = window.frame, self.lattice
         plain = len(frame.kernel) == 1 and frame.mode == "zeros" and not window.transposed and self.norm is None
-        same = lattice.sources == lattice.targets == (self.M,) and frame.step == (1,)
+        same = lattice.sources == lattice.targets == (self.M,) and frame.stride == (1,)
         inside = 0 <= frame.before[0] < frame.kernel[0]
         return shared and plain and same and frame.dilation == (1,) and inside
 
-    def _by_strips(self, inputs: Inputs, window: Taps) -> Tensor:
+    def _by_banded_convolution(self, inputs: Inputs, window: Taps) -> Tensor:
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
-        return strips(inputs.x, _placed(taps, window), window.frame.before[0])
+        return banded_convolution(inputs.x, _at_taps(taps, window), window.frame.before[0])
 
 
-def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> Tensor:
-    """A window's convolution of (B, P, *sources), with blocks (K, g, P / g, Q / g) of channels."""
-    weight = _placed(weight.to(image), window)  # (taps, g, p, q)
+def convolve_window(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> Tensor:
+    """The convolution of (B, P, *sources) by a window with blocks (K, g, P / g, Q / g) of channels."""
+    weight = _at_taps(weight.to(image), window)  # (taps, g, p, q)
     g, p, q = weight.shape[1:]
     if window.transposed:
         kernel = weight.permute(1, 2, 3, 0).reshape(g * p, q, *window.frame.kernel)
@@ -406,8 +406,8 @@ def apply(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> T
     return convolve(image, kernel, _cast(bias, image), window.frame, g)
 
 
-def _placed(weight: Tensor, window: Taps) -> Tensor:
-    """The numbers of each member at the taps of the window, zeros at the others: (K, ...) -> (taps, ...)."""
+def _at_taps(weight: Tensor, window: Taps) -> Tensor:
+    """The weights of the members at the taps of the window, zeros at other taps: (K, ...) -> (taps, ...)."""
     if window.place is None:
         return weight
     place = torch.tensor(window.place, device=weight.device)
@@ -418,32 +418,32 @@ def _cast(bias: Tensor | None, like: Tensor) -> Tensor | None:
     return None if bias is None else bias.to(like.dtype)
 
 
-def _at(slices: tuple[slice, ...]) -> tuple[Any, ...]:
-    """An index of the axes before the last."""
+def _index(slices: tuple[slice, ...]) -> tuple[Any, ...]:
+    """The index that applies slices to the axes before the last."""
     return (..., *slices, slice(None))
 
 
-def _shifted(image: Tensor, bias: Tensor | None) -> Tensor:
+def _add_image_bias(image: Tensor, bias: Tensor | None) -> Tensor:
     return image if bias is None else image + bias.to(image.dtype).view(-1, *[1] * (image.dim() - 2))
 
 
-def _added(y: Tensor, bias: Tensor | None) -> Tensor:
+def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
     return y if bias is None else y + bias.to(y.dtype)
 
 
-def on_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:
-    """A family whose sources and targets are grids."""
+def with_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:
+    """The family, with the shapes of its sources' and its targets' grid."""
     bound.source_grid, bound.target_grid = shape, grid
     return bound
 
 
 def ints(value: object, name: str, axes: int, least: int | None = None) -> Ints:
-    """One integer per axis, of a number for all or a sequence; checked."""
+    """One integer per axis, from one number for all or a sequence; checked."""
     given: tuple[Any, ...] = tuple(value) if isinstance(value, tuple | list) else (value,) * axes
     expected = "an integer" + ("" if least is None else f" from {least} on") + f", or {axes} of them"
     try:
         some = tuple(-1 if isinstance(v, bool) else operator.index(v) for v in given)
-    except TypeError:  # of what is no number, or several
+    except TypeError:
         some = ()
     if len(some) != axes or any(isinstance(v, bool) for v in given) or max(map(abs, some)) >= 1 << 31:
         reject(name, expected, value, "one number for all axes, or one for each")

@@ -1,4 +1,4 @@
-"""What families made of families have in common."""
+"""The base class of bases that are made of other bases."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -16,7 +16,7 @@ from ..graph import Graph
 class Composed(Basis):
     """A basis made of others."""
 
-    keeps_members = False  # True where each matrix is made of one matrix of a part, in the same place
+    keeps_members = False  # True if matrix k is made of matrix k of its part alone
 
     def __init__(self, K: int, *parts: Basis) -> None:
         super().__init__(K)
@@ -32,7 +32,7 @@ class Composed(Basis):
 
     @property
     def _parts(self) -> Iterable[Basis]:
-        """The same without the detour by `nn.Module.__getattr__`; others may stand in their place."""
+        """`parts`, without the slow `nn.Module.__getattr__`."""
         return self._modules["parts"]._modules.values()  # type: ignore[union-attr, return-value]
 
     def complete(self, source: int, target: int, inner: int) -> None:
@@ -48,7 +48,7 @@ class Composed(Basis):
 
     @cached_property
     def _sized(self) -> list[Basis]:
-        """The parts that may know sizes of their own."""
+        """The parts that override `sized`."""
         return [part for part in self._parts if type(part).sized is not Basis.sized]
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
@@ -60,20 +60,20 @@ class Composed(Basis):
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.content is not None and not self.keeps_members:
-            graph = graph.holding(graph.content.within(members=None))
+            graph = graph.holding(graph.content.replace(members=None))
         return self.join(self.bind_parts(graph))
 
     def bind_parts(self, graph: Graph) -> list[BoundBasis]:
-        """Each part, bound."""
+        """The parts, bound."""
         return [part.on(graph) for part in self._parts]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
-        """The bound basis, of bound parts."""
+        """The bound basis, made of bound parts."""
         raise NotImplementedError
 
 
 def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers as a dense tensor of what can be looked at; a `TypeError` for what is none."""
+    """Numbers as a dense real tensor; raises `TypeError` for others."""
     found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
     if found.is_complex() or found.is_meta or found.layout != torch.strided:
         raise TypeError("no dense real numbers")
@@ -81,18 +81,18 @@ def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def check_bases(*parts: object) -> None:
-    """Rejects what is no basis, and to be made of nothing."""
+    """Rejects arguments that are not bases, and an empty list of them."""
     for part in parts or (None,):
         if not isinstance(part, Basis):
             reject("basis", "a Basis", repr(part), "choose one from pyg_basisconv.bases")
 
 
-def within(part: Any, precedence: int) -> str:
-    """A basis as it is written beside a sign: in brackets, where its own sign binds less."""
+def operand_repr(part: Any, precedence: int) -> str:
+    """The `repr` of an operand: in brackets if its own operator binds less tightly."""
     return repr(part) if part.precedence >= precedence else f"({part!r})"
 
 
-# What was pickled earlier has these under the name of this file.
+# Files of earlier versions name these classes under this module.
 _MOVED = {
     **dict.fromkeys(("Concat", "BoundConcat"), "concat"),
     **dict.fromkeys(("Product", "BoundProduct"), "product"),

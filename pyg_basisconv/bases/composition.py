@@ -1,4 +1,4 @@
-"""The basis of two layers, one after the other."""
+"""The basis of two layers in sequence."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,11 +11,11 @@ from ..bound import Change
 from ..errors import reject
 from ..graph import Graph
 from .composed import Composed, check_bases
-from .product import Product, one_after_other
+from .product import Product, bind_in_sequence
 
 
 class Constants(NamedTuple):
-    """Where two layers, one after the other, have constants.
+    """Which constants two layers in sequence have.
 
     shift: whether the first has a bias; of_first, of_second: whether their values have biases, see `theta.LowRank`.
     """
@@ -26,13 +26,13 @@ class Constants(NamedTuple):
 
 
 class BoundComposition(BoundBasis):
-    """The family of two layers together; and what a constant before the second of them, or in the first, comes to.
+    """The family of two layers in sequence, and the weights with which their constants reach the targets.
 
     Args:
-        family: of the two layers.
-        first: that of the first layer; None where it has no constants but its bias.
-        second: that of the second.
-        constants: which constants there are, see `Composition`.
+        family: of the two layers together.
+        first: of the first layer; None if its only constant is its bias.
+        second: of the second layer.
+        constants: which constants there are.
     """
 
     def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, constants: Constants) -> None:
@@ -47,16 +47,16 @@ class BoundComposition(BoundBasis):
 
     @property
     def constant_weights(self) -> Tensor:
-        """(J, N) what each constant comes to."""
+        """(J, N) the weight of each constant at each target."""
         return self.keep("constants", self._numbers).clone()  # type: ignore[no-any-return]
 
     def _numbers(self) -> Tensor:
         constants = self._constants
-        entering = _within(self.first, constants.of_first, self.second.M, self)  # (J, N')
+        entering = _inner_constants(self.first, constants.of_first, self.second.M, self)  # (J, N')
         if constants.shift:
             entering = torch.cat([entering.new_ones(1, self.second.M), entering])
         through = self.second.expand(entering.t())  # (K'', N, J)
-        own = _within(self.second, constants.of_second, self.N, self)
+        own = _inner_constants(self.second, constants.of_second, self.N, self)
         return torch.cat([own, through.permute(2, 0, 1).flatten(0, 1)])
 
     def edges(self) -> EdgeList:
@@ -90,8 +90,8 @@ class BoundComposition(BoundBasis):
         return BoundComposition(self.family.moved(device), first, self.second.moved(device), self._constants)
 
 
-def _within(bound: BoundBasis | None, values: bool, N: int, like: BoundBasis) -> Tensor:
-    """(J, N) what the constants within one of the layers come to."""
+def _inner_constants(bound: BoundBasis | None, values: bool, N: int, like: BoundBasis) -> Tensor:
+    """(J, N) the weights of the constants within one of the layers."""
     rows = [bound.constant_weights] if isinstance(bound, BoundComposition) else []
     if values and bound is not None:
         ones = torch.ones(bound.M, 1, dtype=bound.dtype, device=bound.device)
@@ -100,16 +100,16 @@ def _within(bound: BoundBasis | None, values: bool, N: int, like: BoundBasis) ->
 
 
 class Composition(Composed):
-    r"""The family of two layers, one after the other, whose constants do not stay constant: of the first layer's bias
-    b' the second one makes :math:`\sum_l (A''^\top_l 1) \, b' \Theta''_l`, another row for each target.
+    r"""The family of two layers in sequence, with the weights of their constants.
 
-    `compose` makes it; in a layer it goes with a parameter that says what the constants are, `theta.Chain`.
+    The second layer maps the first one's bias b' to :math:`\sum_l (A''^\top_l 1) \, b' \Theta''_l`, which differs from
+    target to target. `compose` makes this basis, together with the parameter `theta.Chain`, which has the constants.
 
     Args:
-        first: that of the first layer, from the sources.
-        second: that of the second layer.
-        constants: where there are constants.
-        family: of all products :math:`A'_k A''_l`, or one that they are mixtures of; `first @ second` where None.
+        first: of the first layer, from the sources.
+        second: of the second layer.
+        constants: which constants there are.
+        family: of all products :math:`A'_k A''_l`, or one whose mixtures they are; `first @ second` if None.
 
     >>> from pyg_basisconv import bases
     >>> both = Composition(bases.Adjacency(), bases.Adjacency(), Constants(shift=True))
@@ -144,32 +144,32 @@ class Composition(Composed):
             return BoundComposition(together, before, behind, self.constants)
         if graph.grid is None and second.needs_edges and not (nested or self.constants.of_first):
             return BoundComposition(together, None, second.on(graph.from_intermediate), self.constants)  # type: ignore[operator]
-        return BoundComposition(together, *one_after_other(first, second, graph), self.constants)  # type: ignore[arg-type]
+        return BoundComposition(together, *bind_in_sequence(first, second, graph), self.constants)  # type: ignore[arg-type]
 
     @property
     def _is_product(self) -> bool:
-        """Whether the family is the product of the two, and no other of as many matrices."""
+        """Whether the family is the product of the two layers' families."""
         family, *layers = self.parts
         own = [part.parts[0] if isinstance(part, Composition) else part for part in layers]
         factors = family.factors
         return factors is not None and all(a is b for a, b in zip(factors, own, strict=True))  # type: ignore[arg-type]
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
-        both = self.over(bound)
+        both = self.as_composition(bound)
         if both is None:
             fix = "pass basis.bind(edges), or bound @ bound"
             reject("edge_index", f"what {self} was bound to", type(bound).__name__, fix)
         return both
 
-    def over(self, bound: BoundBasis) -> BoundComposition | None:
-        """A bound family as one of this basis, if it is: bound from it, or a product of two that are bound."""
+    def as_composition(self, bound: BoundBasis) -> BoundComposition | None:
+        """A bound family as one of this basis: one bound from it, or a product of two bound families; else None."""
         if isinstance(bound, BoundComposition):
             return bound
-        if bound.factors is None or not self._is_product or self.parts[0].turned(bound):  # type: ignore[operator]
+        if bound.factors is None or not self._is_product or self.parts[0].is_reordered(bound):  # type: ignore[operator]
             return None
         parts: list[Any] = list(self.parts)[1:]
         each = zip(parts, bound.factors, strict=True)
-        before, after = (part.over(one) if isinstance(part, Composition) else one for part, one in each)
+        before, after = (part.as_composition(one) if isinstance(part, Composition) else one for part, one in each)
         return None if before is None or after is None else BoundComposition(bound, before, after, self.constants)
 
     def __repr__(self) -> str:
@@ -178,5 +178,5 @@ class Composition(Composed):
         return f"Composition({first!r}, {second!r}{how})"
 
     @property
-    def unsaid(self) -> Constants:
+    def extra_key(self) -> Constants:
         return self.constants

@@ -1,7 +1,7 @@
-"""`a + b`: families side by side."""
+"""`a + b`: the concatenation of families."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
 from itertools import accumulate, chain
 from typing import Any
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
-from ..bound import COMPOSITES, Derived, ListedEdges, TypedEdges, counted, dense
+from ..bound import COMPOSITES, Derived, ListedEdges, TypedEdges, check_members, dense
 from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Meetings
+from ..kernels import Matchings
 from ..kernels.lists import List, lists_of
 from ..orders.compacted import on_all_rows
 from ..theta import Theta
 from .composed import Composed, check_bases
 
 
-def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
-    """Families of the same M and N, one after the other, as one list of edges; None where that costs too much."""
+def merged_edges(parts: Sequence[BoundBasis]) -> TypedEdges | None:
+    """The concatenation of families as one list of typed edges; None if that costs too much."""
     first, K = parts[0], sum([part.K for part in parts])
     starts = [0, *accumulate([part.K for part in parts])]
     lists = [part.lists for part in parts]
@@ -48,7 +48,7 @@ def one_list(parts: Sequence[BoundBasis]) -> TypedEdges | None:
 
 
 class BoundConcat(Derived):
-    """Families of the same M and N, one after the other."""
+    """The members of several families of the same M and N, in order."""
 
     def __init__(self, parts: Sequence[BoundBasis]) -> None:
         self.parts = tuple(parts)
@@ -66,7 +66,7 @@ class BoundConcat(Derived):
     def _split(
         self, z: Tensor | Sequence[Tensor | None]
     ) -> Iterator[tuple[BoundBasis, Tensor | Sequence[Tensor | None]]]:
-        z, sizes = counted(z, self.K), [part.K for part in self.parts]
+        z, sizes = check_members(z, self.K), [part.K for part in self.parts]
         if isinstance(z, Tensor):
             yield from zip(self.parts, z.split(sizes), strict=True)
             return
@@ -79,15 +79,12 @@ class BoundConcat(Derived):
         return chain.from_iterable(part.iterate(x) for part in self.parts)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        some = [
+        sums = (
             part.combine(z_part)
             for part, z_part in self._split(z)
             if isinstance(z_part, Tensor) or any(z_k is not None for z_k in z_part)
-        ]
-        total = some[0]
-        for y in some[1:]:
-            total = total + y
-        return total
+        )
+        return reduce(torch.add, sums)
 
     def each(self, z: Tensor) -> Tensor:
         return torch.cat([part.each(dense(z_part)) for part, z_part in self._split(z)])
@@ -119,7 +116,7 @@ class BoundConcat(Derived):
 
     @kept
     def typed(self) -> TypedEdges | None:
-        return one_list(self.parts)
+        return merged_edges(self.parts)
 
     def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
         """One graph of a batch."""
@@ -137,10 +134,7 @@ class BoundConcat(Derived):
         return BoundConcat(parts)
 
     def work(self, direction: Direction) -> Work:
-        first, *others = (part.work(direction) for part in self.parts)
-        for other in others:
-            first = first.plus(other)
-        return first
+        return reduce(Work.plus, (part.work(direction) for part in self.parts))
 
     @property
     def alpha(self) -> Tensor | None:
@@ -156,12 +150,12 @@ class BoundConcat(Derived):
         return BoundConcat([part if quick is None else quick for part, quick in zip(self.parts, fast, strict=True)])
 
     @kept
-    def meetings(self) -> Meetings | None:
-        parts = [part.meetings for part in self.parts]
+    def matchings(self) -> Matchings | None:
+        parts = [part.matchings for part in self.parts]
         first = parts[0]
         if first is None or any(part is None or (part.M, part.N) != (first.M, first.N) for part in parts):
             return None
-        return Meetings([run for part in parts if part is not None for run in part.runs], first.M, first.N)
+        return Matchings([run for part in parts if part is not None for run in part.pairs], first.M, first.N)
 
     def compact(self, side: End) -> Compact | None:
         tiled = super().compact(side)
@@ -174,17 +168,13 @@ class BoundConcat(Derived):
 
         def run(x: Tensor, weight: Tensor) -> Tensor:
             blocks = weight.split([part.K for part in self.parts])
-            total = found[0].run(x, blocks[0])
-            for part, theirs in zip(found[1:], blocks[1:], strict=True):
-                total = total + part.run(x, theirs)
-            return total
+            return reduce(torch.add, (part.run(x, theirs) for part, theirs in zip(found, blocks, strict=True)))
 
         sizes = [part.sizes for part in found]
-        enter, leave = Work(), Work()
-        for one in sizes:
-            enter, leave = enter.plus(one.enter), leave.plus(one.leave)
+        gather = reduce(Work.plus, (one.gather for one in sizes))
+        scatter = reduce(Work.plus, (one.scatter for one in sizes))
         rows, products = sum(one.rows for one in sizes), sum(one.products for one in sizes)
-        return Compact(run, Compaction(side, enter, rows, leave, products))
+        return Compact(run, Compaction(side, gather, rows, scatter, products))
 
     @property
     def mixing(self) -> Work | None:
@@ -214,10 +204,7 @@ class BoundConcat(Derived):
 
 
 class ListedConcat(BoundConcat):
-    """The same of a graph on the CPU, where the edges of all are in lists, and these are all that is needed as a rule.
-
-    Its parts are bound when they are first asked for.
-    """
+    """The concatenation of families whose edges are numpy lists; its parts are bound on first use only."""
 
     takes_rows = True
 
@@ -238,7 +225,7 @@ class Concat(Composed):
     """`a + b`: the matrices of a, then those of b.
 
     Args:
-        *parts: the families, side by side.
+        *parts: the families.
 
     >>> from pyg_basisconv import bases
     >>> bases.Identity() + bases.Laplacian('sym')
@@ -252,7 +239,7 @@ class Concat(Composed):
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
         grids = [part.variance_gain for part in flat if part.axes is not None]
-        self.variance_gain = sum(grids) if grids else 1  # families of graphs side by side are drawn as each by itself
+        self.variance_gain = sum(grids) if grids else 1  # for graphs, each part is initialised as if it were alone
 
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content
@@ -261,7 +248,7 @@ class Concat(Composed):
             return super().build(graph) if lists is None else ListedConcat(self, graph, lists)
         bound, start = [], 0
         for part in self._parts:
-            bound.append(part.on(graph.holding(content.of(start, start + part.K))))
+            bound.append(part.on(graph.holding(content.for_members(start, start + part.K))))
             start += part.K
         return BoundConcat(bound)
 

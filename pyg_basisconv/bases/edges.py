@@ -1,4 +1,4 @@
-"""The user's own edges, as they are."""
+"""The user's own edges and weights."""
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from ..portable import portable
 
 
 class Edges(Basis):
-    r"""K matrices whose entries are the edges that the call gives: :math:`A_{kmn} = \sum_{e: m \to n} w_{ke}`.
+    r"""K matrices with the edges and weights of the call: :math:`A_{kmn} = \sum_{e: m \to n} w_{ke}`.
 
-    With `edge_type` each edge belongs to one matrix, and `edge_weight` is (E,) or absent (ones). With `edge_weight` of
-    shape (E, K) and no types every edge belongs to all matrices, with a weight in each. Edges that repeat add up.
+    With `edge_type` each edge belongs to one matrix, and `edge_weight` is (E,), or absent for ones. With `edge_weight`
+    of shape (E, K) and no types, each edge has a weight in every matrix. Repeated edges add up.
 
     Args:
         K: how many matrices.
@@ -33,7 +33,7 @@ class Edges(Basis):
         super().__init__(K)
 
     def build(self, graph: Graph) -> BoundBasis:
-        s, weight = graph.structure, graph.thin(graph.weight)
+        s, weight = graph.structure, graph.apply_mask(graph.weight)
         if weight is not None and weight.dim() == 2:
             if s.type is not None:
                 reject("edge_weight", "shape (E,) beside edge_type", tuple(weight.shape), "give types or (E, K)")
@@ -43,7 +43,7 @@ class Edges(Basis):
         if s.type is None and self.K > 1:
             fix = f"pass edge_type, or edge_weight of shape (E, {self.K})"
             reject("edge_type", f"a type from 0 to {self.K - 1} for each edge", None, fix)
-        return TypedEdges(typed(graph, self.K), weight, graph.dtype)
+        return TypedEdges(typed_edge_set(graph, self.K), weight, graph.dtype)
 
     def edge_ids(self, graph: Graph) -> Tensor | None:
         return torch.arange(graph.E, device=graph.device) if type(self) is Edges and self.K == 1 else None
@@ -52,15 +52,15 @@ class Edges(Basis):
         return f"K={self.K}"
 
 
-def typed(graph: Graph, K: int) -> EdgeSet:
-    """The edges of a graph by their types, K of them, checked; all of one type where the graph has none."""
+def typed_edge_set(graph: Graph, K: int) -> EdgeSet:
+    """The edges of a graph with K types, checked; all of type 0 if the graph has no types."""
     count_types(graph.structure, K)
     return edge_set(graph.structure, K)
 
 
 def count_types(structure: Structure, most: int | None) -> int:
-    """One more than the largest type of an edge, 0 where there is none, or where it is not looked at; at most so many,
-    from 0 on, are let through.
+    """One more than the largest edge type, or 0 if there are none or their values are not available; rejects negative
+    types, and types from `most` on.
     """
     kind = structure.type
     if kind is None or portable() or not kind.numel():

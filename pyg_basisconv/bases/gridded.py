@@ -1,4 +1,4 @@
-"""What the families on grids have in common: a shape, their own or the call's."""
+"""The base class of bases on grids: a shape, given to the basis or with the call."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ class Gridded(Basis):
     """A family on a grid.
 
     Args:
-        K: how many matrices.
-        shape: of the sources' grid, or None where the call says it.
-        axes: how many the grid has.
+        K: the number of matrices.
+        shape: of the sources' grid, or None if each call gives it.
+        axes: the number of axes of the grid.
     """
 
     needs_edges = False
     axes: int
-    open = False  # True where a sequence may have other targets than it has sources
+    any_targets = False  # True if a sequence may have more or fewer targets than sources
 
     def __init__(self, K: int, shape: int | Sequence[int] | None, axes: int) -> None:
         super().__init__(K)
@@ -30,7 +30,7 @@ class Gridded(Basis):
         self.shape = None if shape is None else ints(shape, "shape", axes, least=0)
 
     def targets(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the targets' grid, for one of the sources; rejects one that does not fit."""
+        """The shape of the targets' grid, given that of the sources, which is checked."""
         raise NotImplementedError
 
     def reach(self, grid: tuple[int, ...]) -> tuple[int, ...]:
@@ -44,10 +44,8 @@ class Gridded(Basis):
             return M, N
         rows, count = math.prod(shape), math.prod(self.targets(shape))
         if M is not None and rows != M:
-            reject(
-                "x", f"{rows} rows, the grid {shape}", M, "flatten images with the last axis fastest, or see GridConv"
-            )
-        if self.open and grid is None:
+            reject("x", f"{rows} rows, the grid {shape}", M, "flatten images, last axis fastest, or see GridConv")
+        if self.any_targets and grid is None:
             return rows, N
         if N is not None and count != N:
             reject("size", f"N = {count}, the targets of the grid {shape}", N, "leave it out")
@@ -74,7 +72,7 @@ class Gridded(Basis):
 
     @staticmethod
     def rows_of(graph: Graph, sources: int) -> int:
-        """The rows of x: so many sources, and maybe the targets' own features behind them."""
+        """The rows of x: the sources, which the targets' own features may follow."""
         return graph.M if graph.sources == sources else sources
 
     def edges(self, graph: Graph | None = None) -> EdgeList:
@@ -83,5 +81,5 @@ class Gridded(Basis):
 
     @property
     def shown_shape(self) -> str:
-        """The shape, as it is printed."""
+        """The shape as it is printed."""
         return str(self.shape[0] if self.shape is not None and self.axes == 1 else self.shape)

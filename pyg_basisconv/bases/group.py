@@ -1,4 +1,4 @@
-"""Finite groups, and the convolutions that commute with them."""
+"""Finite groups, and group convolutions."""
 
 import itertools
 import math
@@ -15,22 +15,22 @@ from ..graph import Graph
 from ..kernels.grids import Ints
 from ..printing import arguments
 from ..theta import Blocks, Theta
-from .bound_grid import BoundGrid, Lattice, OnImages, apply, on_grids
+from .bound_grid import BoundGrid, ImageFamily, Lattice, convolve_window, with_grids
 from .composed import real
 from .gridded import Gridded
 from .window import Window
 
 
 class FiniteGroup:
-    """A finite group by its multiplication table, with its action on a grid.
+    """A finite group, given by its multiplication table, with its action on a grid.
 
     Args:
         table: (G, G) integers, table[a][b] = a b.
-        action: (G, r, r) signed permutation matrices, of how each element moves the positions of a grid with r axes;
-            None where it leaves them alone.
+        action: (G, r, r) signed permutation matrices, by which each element maps the positions of a grid with r axes;
+            None for the trivial action.
 
     Raises:
-        ValueError: where this is not a group, or not an action of it.
+        ValueError: if this is not a group, or not an action of it.
 
     >>> cyclic = FiniteGroup([[0, 1, 2], [1, 2, 0], [2, 0, 1]])
     >>> cyclic.order, cyclic.inverse
@@ -51,9 +51,7 @@ class FiniteGroup:
         except (TypeError, ValueError, RuntimeError):
             reject("group", "a (G, G) table of integers", type(table).__name__, "table[a][b] is the product a b")
         if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.dim() != 2 or len(set(t.shape)) > 1:
-            reject(
-                "group", "a (G, G) table of integers", f"{t.dtype} {tuple(t.shape)}", "table[a][b] is the product a b"
-            )
+            reject("group", "a (G, G) table of integers", f"{t.dtype} {tuple(t.shape)}", "table[a][b] is a b")
         t, G = t.long().cpu(), t.shape[0]
         if not G or int(t.min()) < 0 or int(t.max()) >= G:
             reject("group", f"products among the elements 0 to {G - 1}", t.tolist(), "number the elements from 0 on")
@@ -66,11 +64,9 @@ class FiniteGroup:
             if bool(wrong.any()):
                 at = int(wrong.nonzero()[0])
                 reject("group", "an inverse for each element", f"{name} {at} with repeats", "correct the table")
-        for a in range(G):  # (a b) c = a (b c), for all b and c at once
+        for a in range(G):  # (a b) c = a (b c) for all b and c at once
             if not torch.equal(t[t[a]], t[a][t]):
-                reject(
-                    "group", "an associative product", f"(a b) c other than a (b c) for a = {a}", "correct the table"
-                )
+                reject("group", "an associative product", f"(a b) c != a (b c) for a = {a}", "correct the table")
         listed: list[list[int]] = t.tolist()
         return listed
 
@@ -89,9 +85,7 @@ class FiniteGroup:
             reject("action", "signed permutation matrices", A.tolist(), "one 1 or -1 in each row and column")
         products = torch.einsum("aij,bjk->abik", A, A)
         if not torch.equal(products, A[torch.tensor(self.table)]):
-            reject(
-                "action", "matrices that multiply as the group does", "others", "action[a] @ action[b] = action[a b]"
-            )
+            reject("action", "matrices that multiply as the group", "others", "action[a] @ action[b] = action[a b]")
         listed: list[list[list[int]]] = A.tolist()
         return listed
 
@@ -109,7 +103,7 @@ class FiniteGroup:
 
 
 def _square(reflections: bool) -> list[Tensor]:
-    """The symmetries of a square: quarter turns, as torch.rot90 makes them; the last axis reflected, then turned."""
+    """The symmetries of a square: quarter turns, as by torch.rot90; then reflections of the last axis, turned."""
     turn, flip, one = torch.tensor([[0, -1], [1, 0]]), torch.tensor([[1, 0], [0, -1]]), torch.eye(2, dtype=torch.int64)
     turns = [one, turn, turn @ turn, turn @ turn @ turn]
     return turns + [t @ flip for t in turns] * reflections
@@ -120,13 +114,13 @@ p4m = FiniteGroup._of_matrices(_square(reflections=True))
 _NAMED = {"p4": p4, "p4m": p4m}
 
 
-class BoundGroup(OnImages):
+class BoundGroup(ImageFamily):
     """Convolution over a group and a window.
 
     Args:
         group: the group.
-        window: bound, of one sheet of the grid.
-        taps: (G, K') the tap of the window that each one is, seen from each element.
+        window: bound to the grid of one group element (a sheet).
+        taps: (G, K') for each element, the tap of the window to which it maps each tap.
         lift: whether the sources are one sheet, instead of one for each element.
         M: the rows of x.
     """
@@ -151,7 +145,7 @@ class BoundGroup(OnImages):
 
     @property
     def T(self) -> BoundBasis:
-        return on_grids(self.explicit.T, self.target_grid, self.source_grid)
+        return with_grids(self.explicit.T, self.target_grid, self.source_grid)
 
     def work(self, direction: Direction) -> Work:
         G = self.group.order
@@ -163,7 +157,7 @@ class BoundGroup(OnImages):
 
     @kept
     def _members(self) -> Tensor:
-        """(K', S, G) the member that stands at each tap of the window, between a source's sheet and a target's."""
+        """(K', S, G) the member at each tap of the window, from each sheet of sources to each sheet of targets."""
         G, K = self.group.order, self.window.K
         places = [torch.tensor(order).argsort() for order in self.taps]
         members = torch.empty(K, 1 if self.lift else G, G, dtype=torch.int64)
@@ -182,12 +176,12 @@ class BoundGroup(OnImages):
         P, Q = blocks.weight.shape[2:]
 
         def on(image: Tensor, bias: Tensor | None) -> Tensor:
-            # Channels and sheets are the channels of one convolution of the plane, and its kernel the members turned.
-            now = cast(Blocks, theta.blocks(width))  # as the parameter is when this runs, which may be later
+            # One convolution of the plane, whose channels are the pairs of channel and sheet.
+            now = cast(Blocks, theta.blocks(width))  # read again, as the parameter may have changed
             kernel = now.weight.to(image).squeeze(1)[self._members]  # (K', S, G, P, Q)
             kernel = kernel.permute(0, 3, 1, 4, 2).reshape(-1, 1, P * S, Q * G)
             own = None if bias is None else bias.repeat_interleave(G)
-            y = apply(image.reshape(-1, P * S, *self.window.source_grid), kernel, own, window)
+            y = convolve_window(image.reshape(-1, P * S, *self.window.source_grid), kernel, own, window)
             return y.unflatten(1, (Q, G))
 
         operations = 2 * window.taps * self.window.N * P * S * Q * G
@@ -197,8 +191,8 @@ class BoundGroup(OnImages):
 class Group(Gridded):
     r"""Convolution over a finite group, or over a group and a grid that it acts on.
 
-    A function on the group: :math:`y(g) = \sum_u x(u) \, \theta(g^{-1} u)`, one matrix for each element r, which brings
-    x(g r) to g. With a window, on translations t and elements h: :math:`y(h, t) = \sum_{k,r} x(t + h \delta_k, h r) \,
+    On the group alone: :math:`y(g) = \sum_u x(u) \, \theta(g^{-1} u)`, one matrix for each element r, which maps x(g r)
+    to y(g). With a window, on translations t and elements h: :math:`y(h, t) = \sum_{k,r} x(t + h \delta_k, h r) \,
     \Theta_{r,k}`, where :math:`\delta_k` are the window's taps from its centre; lifted from a plain image,
     :math:`y(h, t) = \sum_k x(t + h \delta_k) \, \Theta_k`. Such layers commute with the group (T. Cohen and M. Welling,
     Group Equivariant Convolutional Networks, arXiv:1602.07576; J.-M. Andreoli, arXiv:1905.01289).
@@ -208,7 +202,7 @@ class Group(Gridded):
             multiplication table, table[a][b] = a b.
         window: a `Window`, which is turned by each element; None for functions on the group alone.
         lift: whether x is on the plain grid, instead of on the group times the grid.
-        action: (G, r, r), of a table: how its elements move the positions of the grid; not at all where None.
+        action: (G, r, r) of a table: how its elements map the positions of the grid; None for the trivial action.
 
     Grids: of the sources (G, *shape), or (\*shape) lifted; of the targets (G, *targets).
 
@@ -245,7 +239,7 @@ class Group(Gridded):
         self._taps = [[0]] * G if window is None else [list(order) for order in self._turned(window)]
 
     def _turned(self, window: Window) -> Iterator[list[int]]:
-        """For each element, the tap of the window where it brings each tap."""
+        """For each element, the tap of the window to which it maps each tap."""
         axes = window.axes
         action = self.group.action
         if action is None:
@@ -253,19 +247,19 @@ class Group(Gridded):
             return
         if len(action[0]) != axes:
             reject("window", f"a window with {len(action[0])} axes, for {self.group}", axes, "take one that it acts on")
-        # Twice the way from the centre, so that even windows have one too.
+        # Twice the offset from the centre, which is an integer for even windows, too.
         along = [
             [(2 * tap - k + 1) * d for tap in range(k)]
             for k, d in zip(window.kernel_size, window.dilation, strict=True)
         ]
         taps = list(itertools.product(*along))
-        number = {tap: k for k, tap in enumerate(taps)}
+        index = {tap: k for k, tap in enumerate(taps)}
         for matrix in action:
             moved = [tuple(sum(c * v for c, v in zip(row, tap, strict=True)) for row in matrix) for tap in taps]
-            if any(tap not in number for tap in moved):
+            if any(tap not in index for tap in moved):
                 got = (window.kernel_size, window.dilation)
                 reject("window", f"one that {self.group} maps to itself, such as a square", got, "take a square one")
-            yield [number[tap] for tap in moved]
+            yield [index[tap] for tap in moved]
 
     @property
     def target_axes(self) -> int:
@@ -285,7 +279,7 @@ class Group(Gridded):
         shape = self.shape_of(graph)
         rows = self.rows_of(graph, math.prod(shape))
         if self.window is None:
-            sheet: Any = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # one place
+            sheet: Any = BoundGrid(Lattice((), (), (), ()), [()], 1, graph.dtype, graph.device)  # 1 x 1
         else:
             sheet = self.window.bind(grid=shape if self.lift else shape[1:], dtype=graph.dtype).to(graph.device)
         return BoundGroup(self.group, sheet, self._taps, self.lift, rows)

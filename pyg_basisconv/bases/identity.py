@@ -1,4 +1,4 @@
-"""The identity: every entry by itself."""
+"""The identity matrix."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -13,14 +13,14 @@ from ..cache import kept
 from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Meetings
+from ..kernels import Matchings
 from ..kernels.lists import List, lists_of
 from ..kernels.pattern import index_dtype
 from ..portable import portable
 
 
 class BoundIdentity(BoundBasis):
-    """The M x M identity matrix, applied by doing nothing."""
+    """The M x M identity matrix."""
 
     def __init__(self, M: int, dtype: torch.dtype, device: torch.device) -> None:
         self.K, self.M, self.N = 1, M, M
@@ -67,17 +67,17 @@ class BoundIdentity(BoundBasis):
         return TypedEdges(EdgeSet(1, self.M, self.M, None, nodes, nodes), None, self.dtype)
 
     @kept
-    def meetings(self) -> Meetings:
+    def matchings(self) -> Matchings:
         nodes = torch.arange(self.M, device=self.device)
-        return Meetings([(nodes, nodes)], self.M, self.M)
+        return Matchings([(nodes, nodes)], self.M, self.M)
 
     def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
         lattice = stencil.lattice
-        here = lattice.sources == lattice.targets and {*lattice.step, *lattice.up} == {1}
+        here = lattice.sources == lattice.targets and {*lattice.stride, *lattice.upsampling} == {1}
         return [(0,) * len(lattice.sources)] if here else None
 
     def compact(self, side: End) -> None:
-        return None  # there is something in every row
+        return None  # every row is nonzero
 
     @property
     def T(self) -> "BoundIdentity":
@@ -116,8 +116,8 @@ class Identity(Basis):
         super().__init__(1)
 
     def listed(self, graph: Graph) -> Sequence[List] | None:
-        places = graph.M == graph.N and graph.target_row == 0 and graph.as_list is not None
-        return [_diagonal(graph.M)] if places else None
+        listed = graph.M == graph.N and graph.target_row == 0 and graph.as_list is not None
+        return [_diagonal(graph.M)] if listed else None
 
     def build(self, graph: Graph) -> BoundBasis:
         if graph.M == graph.N and graph.target_row == 0:
@@ -127,7 +127,7 @@ class Identity(Basis):
 
 
 def target_diagonal(graph: Graph, values: Tensor) -> EdgeList:
-    """One edge for each target, from the row of x that holds its own features; none where there is no such row."""
+    """One edge for each target, from the row of x that holds its own features; no edges if there is no such row."""
     count = 0 if graph.target_row is None else graph.N
     if count and (graph.target_row or 0) + count > graph.M:
         fix = "pass x=(x_src, x_dst), or a size of a square graph"

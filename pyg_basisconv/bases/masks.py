@@ -1,4 +1,4 @@
-"""Families without numbers of their own, for attention to be masked by, and for pooling."""
+"""Families of ones: masks of attention, and pooling."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -9,10 +9,10 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, EdgeList
 from ..bound import TypedEdges, explicit, members
 from ..edge_set import EdgeSet
-from ..entries import Entries, Later
+from ..entries import Entries, LazyEntries
 from ..errors import check_choice, reject
 from ..graph import Graph
-from ..kernels.pattern import tally
+from ..kernels.pattern import extremes, in_range, tally
 from ..portable import portable, refuse
 from ..printing import arguments
 
@@ -24,9 +24,9 @@ def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 class BoundPairs(BoundBasis):
-    """Pairs that follow from the sizes; none is written out before it is asked for."""
+    """Pairs that follow from the sizes, and are written out on first use only."""
 
-    complete = causal = False  # True for all pairs, and for all m <= n, where there is nothing but sources
+    complete = causal = False  # True for all pairs, or all pairs m <= n, of rows of x that are sources
 
     def __init__(self, graph: Graph) -> None:
         self.K, self.M, self.N = 1, graph.M, graph.N
@@ -34,15 +34,14 @@ class BoundPairs(BoundBasis):
         self.dtype, self.device = graph.dtype, graph.device
 
     def count(self) -> int:
-        """How many."""
+        """The number of pairs."""
         raise NotImplementedError
 
     def find_entries(self) -> Entries:
-        """The same, for a mask."""
         sizes = self.M, self.N, self.count()
         full = self.sources == self.M
         causal = full and self.causal and self.M == self.N
-        return Later(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
+        return LazyEntries(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
 
 
 class BoundComplete(BoundPairs):
@@ -83,16 +82,16 @@ class BoundCausal(BoundPairs):
         M = self.sources
 
         def up_to(n: int) -> int:
-            """What targets up to n see, the first of them one source each."""
+            """The pairs of targets that see 1, 2, ... n sources, M at most."""
             full = min(max(n, 0), M)
             return full * (full + 1) // 2 + max(n - M, 0) * M
 
         return up_to(self.first + self.N) - up_to(self.first)
 
     def edges(self) -> EdgeList:
-        seen = (torch.arange(self.N, device=self.device) + self.first + 1).clamp(0, self.sources)
-        first, E = seen.cumsum(0) - seen, self.count()
-        # At each place, how many targets have begun there or before.
+        counts = (torch.arange(self.N, device=self.device) + self.first + 1).clamp(0, self.sources)
+        first, E = counts.cumsum(0) - counts, self.count()
+        # The target of an entry is the number of targets whose first entry is not after it, less 1.
         target = first.new_zeros(E + 1).index_add(0, first, torch.ones_like(first)).cumsum(0)[:E] - 1
         source = torch.arange(E, device=self.device) - first.index_select(0, target)
         return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
@@ -107,7 +106,7 @@ class Complete(Basis):
              [1., 1., 1.]]])
     """
 
-    hides = False
+    is_complete = True
     needs_edges = False
 
     def __init__(self) -> None:
@@ -121,7 +120,7 @@ class Complete(Basis):
             expected = "the graph of each entry, where sources and targets are the same"
             fix = "mask= says which pairs there are between others"
             reject("batch", expected, f"{tuple(batch.shape)}, for {graph.sources} and {N}", fix)
-        if portable():  # all pairs, those of two graphs without a weight, and in the place of one that has it
+        if portable():  # all pairs; those between two graphs have the weight 0, and repeat the loop of their target
             source, target = _all_pairs(N, N, graph.device)
             alive = batch.index_select(0, source) == batch.index_select(0, target)
             edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target)
@@ -129,10 +128,11 @@ class Complete(Basis):
             return TypedEdges(edges, alive.to(graph.dtype), graph.dtype)
         sizes = torch.bincount(batch, minlength=1)
         order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
-        seen = sizes.index_select(0, batch)  # how many each entry sees: as many as its graph has
-        target = torch.repeat_interleave(seen)
-        within = torch.arange(target.numel(), device=target.device) - (seen.cumsum(0) - seen).index_select(0, target)
-        source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + within)
+        counts = sizes.index_select(0, batch)  # each entry sees all entries of its graph
+        target = torch.repeat_interleave(counts)
+        starts = (counts.cumsum(0) - counts).index_select(0, target)
+        position = torch.arange(target.numel(), device=target.device) - starts  # of the source in its graph
+        source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + position)
         weight = torch.ones(target.numel(), dtype=graph.dtype, device=target.device)
         return explicit(1, graph.M, N, EdgeList(torch.zeros_like(source), source, target, weight))
 
@@ -141,8 +141,8 @@ class Causal(Basis):
     """The pairs m <= n: a step of a sequence sees itself and those before it. K = 1.
 
     Args:
-        align: where the numbers of sources and targets differ, whether the sequences begin together, 'start', or end
-            together, 'end' (then m - M <= n - N).
+        align: for different numbers of sources and targets: 'start' if the sequences begin together, 'end' if they end
+            together (the pairs are m - M <= n - N then).
 
     >>> Causal().bind(size=3).to_dense()
     tensor([[[1., 1., 1.],
@@ -169,7 +169,7 @@ class Causal(Basis):
 
 
 class Bags(Basis):
-    r"""Pooling: :math:`A_{mg} = 1` where entry m belongs to graph g of a batch, `batch[m] = g`. K = 1, N graphs.
+    r"""Pooling: :math:`A_{mg} = 1` if entry m belongs to graph g of a batch, `batch[m] = g`. K = 1, N graphs.
 
     Args:
         norm: None for the sum over a graph, 'mean' for the mean.
@@ -205,14 +205,13 @@ class Bags(Basis):
         M, N, batch = graph.sources, graph.N, graph.batch
         if batch.is_floating_point() or batch.shape != (M,):
             reject("batch", f"integers of shape ({M},)", f"{batch.dtype} {tuple(batch.shape)}", "one for each entry")
-        if not portable() and batch.numel() and not 0 <= int(batch.min()) <= int(batch.max()) < N:
-            got = (int(batch.min()), int(batch.max()))
-            reject("batch", f"graphs from 0 to {N - 1}", got, "correct batch, or size=(M, N)")
+        if not portable() and not in_range(batch, N):
+            reject("batch", f"graphs from 0 to {N - 1}", extremes(batch), "correct batch, or size=(M, N)")
         target = batch.long()
         source = torch.arange(target.numel(), device=graph.device)
-        weight = torch.ones(target.numel(), dtype=graph.wide, device=graph.device)
+        weight = torch.ones(target.numel(), dtype=graph.acc_dtype, device=graph.device)
         if self.norm == "mean":
-            weight = weight / tally(target, N).to(graph.wide).index_select(0, target)
+            weight = weight / tally(target, N).to(graph.acc_dtype).index_select(0, target)
         return EdgeList(torch.zeros_like(source), source, target, weight)
 
     def extra_repr(self) -> str:

@@ -12,8 +12,8 @@ from ..portable import portable, refuse
 from .composed import Composed, real
 
 
-def _nothing(t: Tensor) -> Tensor:
-    """Zeros, whatever t has; a function of t all the same, which has a gradient."""
+def _zeros(t: Tensor) -> Tensor:
+    """Zeros in the shape of t, even if it has NaN; they depend on t for autograd."""
     return t.masked_fill(torch.ones((), dtype=torch.bool, device=t.device), 0)
 
 
@@ -37,11 +37,11 @@ class BoundMix(Derived):
                 if row[k]:
                     now = mixed[h]
                     mixed[h] = (u if row[k] == 1 else row[k] * u) if now is None else torch.add(now, u, alpha=row[k])
-        return iter([_nothing(u) if u_h is None else u_h for u_h in mixed])
+        return iter([_zeros(u) if u_h is None else u_h for u_h in mixed])
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         given = [(h, z_h) for h, z_h in enumerate(members(z, self.K)) if z_h is not None]
-        spread: list[Tensor | None] = []
+        unmixed: list[Tensor | None] = []
         for k in range(self.family.K):
             total: Tensor | None = None
             for h, z_h in given:
@@ -49,13 +49,13 @@ class BoundMix(Derived):
                 if c:
                     scaled = z_h if c == 1 else c * z_h
                     total = scaled if total is None else total + scaled
-            spread.append(total)
-        if all(total is None for total in spread):
-            spread[0] = _nothing(given[0][1])
-        return self.family.combine(spread)
+            unmixed.append(total)
+        if all(total is None for total in unmixed):
+            unmixed[0] = _zeros(given[0][1])
+        return self.family.combine(unmixed)
 
     def each(self, z: Tensor) -> Tensor:
-        # Member h of the mixture sees only z_h: the whole family is applied to each.
+        # Mixture h is applied to z_h alone, by a pass of the whole family.
         return torch.stack([self._one(h).combine([z_h]) for h, z_h in enumerate(z)])
 
     def _one(self, h: int) -> "BoundMix":
@@ -84,8 +84,8 @@ class BoundMix(Derived):
 class Mix(Composed):
     r"""Fixed mixtures of a family: :math:`B_h = \sum_k C_{hk} A_k`, H matrices of K.
 
-    A row of the identity selects one member (SGC is the last power alone), a row of numbers is a fixed polynomial
-    (personalised PageRank, SSGC).
+    With a row of the identity as coefficients it selects one member (SGC is the last power alone); mixtures of powers
+    are fixed polynomials (personalised PageRank, SSGC).
 
     Args:
         coefficients: C, (H, K), or (K,) for one mixture.

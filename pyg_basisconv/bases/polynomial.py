@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Derived, ListedEdges, listed, members, sparse_square
+from ..bound import Derived, ListedEdges, edges_of_matrices, matrix_and_identity, members
 from ..cache import kept
 from ..errors import check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..portable import portable, refuse
 from ..printing import arguments
-from .adjacency import Adjacency, Laplacian, check_square, single
+from .adjacency import Adjacency, Laplacian, check_square, single_matrix
 from .concat import BoundConcat
 
 
@@ -22,7 +22,7 @@ class BoundPolynomial(Derived):
     r"""The polynomials :math:`p_0 = I, p_1 = S, p_{k+1} = a \, S \, p_k + c \, p_{k-1}` of a square matrix S.
 
     a = 1, c = 0 gives the powers and a = 2, c = -1 the Chebyshev polynomials. `expand` runs the recurrence forward at
-    the width of x; `combine` runs it backward (Horner, Clenshaw) at the width of z; each takes K - 1 products with S.
+    the width of x, `combine` backward (Horner, Clenshaw) at the width of z; both take K - 1 products with S.
     """
 
     def __init__(self, operator: BoundBasis, K: int, a: float, c: float) -> None:
@@ -31,7 +31,7 @@ class BoundPolynomial(Derived):
         self.M, self.N, self.dtype, self.device = operator.M, operator.N, operator.dtype, operator.device
 
     def _next(self, k: int, now: Tensor | None, before: Tensor | None, plus: Tensor | None = None) -> Tensor | None:
-        """Plus + (the factor of p_k in p_{k+1}) now + (that of p_{k-1}) before; what is None is zero."""
+        """The recurrence p_{k+1} = plus + a S p_k + c p_{k-1}, for now = p_k and before = p_{k-1}; None is zero."""
         total = plus
         if before is not None and self.c:
             total = _add(total, self.c, before)
@@ -81,7 +81,7 @@ class BoundPolynomial(Derived):
 
     def combine_rows(self, z: Tensor) -> Tensor:
         if self.K == 1:
-            return z  # itself, and no view: whoever gets it may write to it
+            return z  # not a view of it, as the caller may write to it
         members = z.split(z.shape[1] // self.K, 1)
         total, later = members[-1], None
         for k in reversed(range(self.K - 1)):
@@ -100,12 +100,12 @@ class BoundPolynomial(Derived):
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        S, now = sparse_square(self.operator)
+        S, now = matrix_and_identity(self.operator)
         found = [now]
         for k in range(1, self.K):
             now = torch.sparse.mm(S, found[-1]) * (1.0 if k == 1 else self.a)
             found.append((now + self.c * found[-2] if k > 1 and self.c else now).coalesce())
-        return listed(found, self.dtype)
+        return edges_of_matrices(found, self.dtype)
 
     def work(self, direction: Direction) -> Work:
         steps = self.K - 1 if direction != "each" else self.K * (self.K - 1) // 2
@@ -122,7 +122,7 @@ class OfSquareMatrix(Basis):
     """A family that is computed from one square matrix S.
 
     Args:
-        K: how many matrices.
+        K: the number of matrices.
         operator: S, a basis of one matrix.
     """
 
@@ -148,7 +148,7 @@ class Powers(OfSquareMatrix):
     r"""The powers :math:`A_k = S^k`, k = 0 .. K - 1, of a matrix S: walks of length k.
 
     Args:
-        K: how many, the zeroth included.
+        K: the number of powers, the zeroth included.
         operator: S, a basis of one square matrix; by default the symmetrically normalised adjacency.
 
     >>> path = torch.tensor([[0, 1], [1, 2]])
@@ -171,12 +171,10 @@ class Powers(OfSquareMatrix):
 class Diffusion(Basis):
     r"""Random walks of 0 to K - 1 steps along the edges and against them (DCRNN, Li et al., arXiv:1707.01926).
 
-    Out gives :math:`(D_O^{-1} W)^k`, in gives :math:`(D_I^{-1} W^\top)^k`, k = 0 .. K - 1, and both one after the
-    other, 2 K matrices (the identity stands in each half, as in the source).
-
     Args:
-        K: how many powers in each direction.
-        direction: 'both', 'out' or 'in'.
+        K: the number of powers in each direction.
+        direction: 'out' for :math:`(D_O^{-1} W)^k`, 'in' for :math:`(D_I^{-1} W^\top)^k`, k = 0 .. K - 1, or 'both' for
+            these 2 K matrices (with the identity in each half, as in the paper).
 
     >>> family = Diffusion(2)
     >>> family.K, family.bind(torch.tensor([[0, 0], [1, 2]])).to_coo().to_dense()[1, 0]
@@ -202,14 +200,14 @@ class Diffusion(Basis):
 class Chebyshev(Basis):
     r"""Chebyshev polynomials of the scaled Laplacian, :math:`T_k(2 L / \lambda_{max} - I)`, k = 0 .. K - 1.
 
-    Spectral filters of order K - 1 (Defferrard et al., arXiv:1606.09375). Where neither this description nor the call
-    gives lambda_max, twice the largest entry of L bounds it (2 for a normalised Laplacian), as in PyG.
+    Spectral filters of order K - 1 (Defferrard et al., arXiv:1606.09375). If neither the basis nor the call gives
+    lambda_max, the bound 2 max(L) is used (2 for a normalised Laplacian), as in PyG.
 
     Args:
-        K: how many.
+        K: the number of polynomials.
         norm: of the Laplacian: 'sym', 'rw' or None.
-        lambda_max: the largest eigenvalue, or 'exact': it is computed, for an undirected graph, by
-            `scipy.sparse.linalg.eigsh`; one value for a whole batch, and a constant to gradients.
+        lambda_max: the largest eigenvalue; or 'exact' to compute it by `scipy.sparse.linalg.eigsh`, for undirected
+            graphs: one value for a whole batch, without a gradient.
 
     >>> edge = torch.tensor([[0, 1], [1, 0]])
     >>> Chebyshev(2).bind(edge).to_coo().to_dense()[1]
@@ -227,9 +225,7 @@ class Chebyshev(Basis):
         self.laplacian = Laplacian(norm)
         if lambda_max is not None and lambda_max != "exact":
             if not isinstance(lambda_max, int | float) or not 0 < lambda_max < float("inf"):
-                reject(
-                    "lambda_max", "a positive finite number, 'exact' or None", lambda_max, "see help(bases.Chebyshev)"
-                )
+                reject("lambda_max", "a positive finite number, 'exact' or None", lambda_max, "give one of them")
             lambda_max = float(lambda_max)
         self.lambda_max = lambda_max
 
@@ -242,12 +238,12 @@ class Chebyshev(Basis):
         scale = self._lambda_max(graph.masked(None), structure.source, weight)
         if graph.mask is not None:
             _, weight = self.laplacian.matrix(graph)
-        # A graph without edges may have L = 0, and no scale.
+        # L = 0, for a graph without edges, needs no scale.
         scale = torch.where(scale == 0, 1, scale)
         plain = weight.numel() - graph.N
         weight = 2 * weight / scale
-        weight = torch.cat([weight[:plain], weight[plain:] - 1])  # the loops stand last
-        return BoundPolynomial(single(structure, weight, graph.dtype), self.K, 2.0, -1.0)
+        weight = torch.cat([weight[:plain], weight[plain:] - 1])  # the loops are the last N entries
+        return BoundPolynomial(single_matrix(structure, weight, graph.dtype), self.K, 2.0, -1.0)
 
     def _lambda_max(self, graph: Graph, source: Tensor, weight: Tensor) -> Tensor:
         given = self.lambda_max if graph.lambda_max is None else graph.lambda_max
@@ -274,7 +270,7 @@ class Chebyshev(Basis):
         from scipy.sparse.linalg import eigsh
 
         structure, weight = self.laplacian.matrix(graph)
-        if self.laplacian.norm == "rw":  # similar to the symmetric one, whose eigenvalues scipy finds faster
+        if self.laplacian.norm == "rw":  # similar to the symmetric one, for which scipy is faster
             structure, weight = Laplacian("sym").matrix(graph)
         coordinates = (structure.source.cpu().numpy(), structure.target.cpu().numpy())
         L = csr_array((weight.detach().double().cpu().numpy(), coordinates), shape=(graph.N, graph.N))

@@ -1,4 +1,4 @@
-"""`a @ b`: one family after the other."""
+"""`a @ b`: the product of families."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import COMPOSITES, Derived, counted, dense
+from ..bound import COMPOSITES, Derived, check_members, dense
 from ..cache import kept
 from ..errors import reject
 from ..graph import Graph
+from ..kernels.op import acc_dtype
 from ..portable import refuse
-from .composed import Composed, check_bases, within
+from .composed import Composed, check_bases, operand_repr
 from .mix import BoundMix
 
 
 class BoundProduct(Derived):
-    r"""All products :math:`A'_k A''_l`, at k K'' + l; none of them is built."""
+    r"""All products :math:`A'_k A''_l`, member k K'' + l, applied without being written out."""
 
     def __init__(self, first: BoundBasis, second: BoundBasis) -> None:
         if first.N != second.M:
@@ -30,7 +31,7 @@ class BoundProduct(Derived):
         self.first, self.second = self.parts = self.factors = first, second
         self.K, self.M, self.N = first.K * second.K, first.M, second.N
         self.source_grid, self.target_grid = first.source_grid, second.target_grid
-        if second.target_grid is None and second.M == second.N:  # an identity, in some form
+        if second.target_grid is None and second.M == second.N:  # such as an identity
             self.target_grid = first.target_grid
         self.dtype, self.device = first.dtype, first.device
         self.batch = max(first.batch, second.batch, key=len)
@@ -39,7 +40,7 @@ class BoundProduct(Derived):
         return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = dense(counted(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        z = dense(check_members(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
         return self.second.combine(self.first.combine(z))
 
     def each(self, z: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ class BoundProduct(Derived):
 
     @kept
     def takes_rows(self) -> bool:
-        # Where both factors are several, the members of the transposed family stand in another order.
+        # If both factors have several members, those of the transposed product are in another order.
         return 1 in (self.first.K, self.second.K) and self.first.takes_rows and self.second.takes_rows
 
     def expand_rows(self, x: Tensor) -> Tensor:
@@ -65,17 +66,17 @@ class BoundProduct(Derived):
     def edges(self) -> EdgeList:
         refuse("basis", "a product that is applied, and not written out", self)
         # The products of all members at once: one matrix with rows (k, m), times one with columns (l, n).
-        wide = self.dtype if self.dtype in (torch.float32, torch.float64) else torch.float32
+        dtype = acc_dtype(self.dtype)
         k, m, j, v = self.first.edges()
         second, i, n, w = self.second.edges()
         K2, N = self.second.K, self.N
         left = torch.sparse_coo_tensor(
             torch.stack([k.long() * self.M + m.long(), j.long()]),
-            v.to(wide),
+            v.to(dtype),
             (self.first.K * self.M, self.first.N),
         )
         right = torch.sparse_coo_tensor(
-            torch.stack([i.long(), second.long() * N + n.long()]), w.to(wide), (self.first.N, K2 * N)
+            torch.stack([i.long(), second.long() * N + n.long()]), w.to(dtype), (self.first.N, K2 * N)
         )
         product = torch.sparse.mm(left, right).coalesce()
         row, column = product.indices()
@@ -87,7 +88,7 @@ class BoundProduct(Derived):
 
     @property
     def T(self) -> BoundBasis:
-        # (A' A'')^T = A''^T A'^T, whose natural order is (l, k): brought back to (k, l).
+        # (A' A'')^T = A''^T A'^T; its members, in order (l, k), are permuted to (k, l).
         product = BoundProduct(self.second.T, self.first.T)
         order = [j * self.first.K + i for i in range(self.first.K) for j in range(self.second.K)]
         return BoundMix([[float(n == one) for n in range(self.K)] for one in order], product)
@@ -119,7 +120,7 @@ class Product(Composed):
         check_bases(first, second)
         super().__init__(first.K * second.K, first, second)
         self.variance_gain = first.variance_gain * second.variance_gain
-        self.reads_target = first.reads_target and self.axes is None  # on a grid, the sources' own
+        self.reads_target = first.reads_target and self.axes is None  # on grids an identity reads the sources
 
     @property
     def factors(self) -> tuple[Basis, Basis]:  # type: ignore[override]
@@ -146,53 +147,53 @@ class Product(Composed):
         return between if found is None and not (second.needs_edges or second.pools) else found  # type: ignore[no-any-return]
 
     def _between(self, grid: tuple[int, ...]) -> tuple[int, ...]:
-        """The grid of the targets of the first, where it says one: an identity leaves it as it is."""
+        """The grid of the first factor's targets; that of the sources if the factor is not on a grid."""
         found: tuple[int, ...] | None = self.parts[0].reach(grid)  # type: ignore[operator]
         return grid if found is None else found
 
     def bind_parts(self, graph: Graph) -> list[BoundBasis]:
-        return list(one_after_other(*self.parts, graph))  # type: ignore[arg-type, call-arg]
+        return list(bind_in_sequence(*self.parts, graph))  # type: ignore[arg-type, call-arg]
 
     def join(self, bound: list[BoundBasis]) -> BoundBasis:
         return BoundProduct(*bound)
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
-        if self.turned(bound):
+        if self.is_reordered(bound):
             fix = "pass first_bound @ second_bound"
             reject("edge_index", f"the factors of {self} in their order", "another order", fix)
         return bound
 
-    def turned(self, bound: BoundBasis) -> bool:
-        """Whether a bound product has the same factors in another order, as far as is known what these are."""
+    def is_reordered(self, bound: BoundBasis) -> bool:
+        """Whether a bound product is known to have the same factors in another order."""
         mine, theirs = _factors(self), _bound_factors(bound)
         return mine != theirs and Counter(mine) == Counter(theirs)
 
     def __repr__(self) -> str:
-        return " @ ".join(within(part, self.precedence) for part in self.parts)
+        return " @ ".join(operand_repr(part, self.precedence) for part in self.parts)
 
 
 def _factors(basis: Basis) -> list[Hashable]:
-    """The keys of what a product is made of."""
+    """The keys of the factors of a product."""
     if type(basis) is not Product:
         return [basis.key]
     return [key for part in basis.parts for key in _factors(part)]  # type: ignore[arg-type]
 
 
 def _bound_factors(bound: BoundBasis) -> list[Hashable]:
-    """The same of a bound one; None for what is not known."""
+    """The keys of the factors of a bound product; None for unknown ones."""
     if isinstance(bound, BoundProduct):
         return _bound_factors(bound.first) + _bound_factors(bound.second)
     return [None if bound.origin is None else bound.origin[0].key]
 
 
-def one_after_other(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBasis, BoundBasis]:
-    """Two families, bound: the first from the sources, and the second from where the first one ends."""
+def bind_in_sequence(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBasis, BoundBasis]:
+    """Binds two families: the first from the sources, the second from the targets of the first."""
     between = first.sized(graph.M, None, graph.batch, graph.grid)[1]
-    start = graph if first.needs_edges else graph.between(graph.M, graph.M if between is None else between, graph.grid)
+    start = graph if first.needs_edges else graph.resized(graph.M, graph.M if between is None else between, graph.grid)
     before, behind = first.on(start), graph.from_intermediate
     if second.needs_edges:
-        return before, second.on(behind if before.target_grid is None else behind.over(before.target_grid))
-    return before, second.on(behind.between(before.N, graph.N, before.target_grid or graph.grid))
+        return before, second.on(behind if before.target_grid is None else behind.on_grid(before.target_grid))
+    return before, second.on(behind.resized(before.N, graph.N, before.target_grid or graph.grid))
 
 
 COMPOSITES.update({"@": Product, "bound @": BoundProduct})

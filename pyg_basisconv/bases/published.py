@@ -1,4 +1,4 @@
-"""Families of published layers, by their names: shorter to type than what they are."""
+"""The families of published layers, under the names of the layers."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Knowledge graphs: one matrix for each relation."""
+"""One matrix for each relation of a knowledge graph."""
 
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from ..printing import arguments
 from ..walks import Vocabulary
 from .adjacency import normalise
 from .concat import BoundConcat
-from .edges import count_types, typed
+from .edges import count_types, typed_edge_set
 from .identity import Identity
 
 NORMS = (None, "mean", "row", "sym")
@@ -40,15 +40,15 @@ class Relations(Basis):
     ``'sym'``  :math:`W_{mn} / \sqrt{o_m d_n}`, :math:`d_n = \sum_m W_{mn}`
     ========== ===============================================================================================
 
-    What would divide by zero is zero. All matrices are applied by one sparse product, and only rows that a relation
-    touches meet its parameter. `theta.Separable(H)` is the basis decomposition of the paper, `theta.Grouped(g)` its
+    Division by zero gives zero. One sparse product applies all matrices, and only the rows that a relation touches are
+    multiplied by its parameter. `theta.Separable(H)` is the basis decomposition of the paper, `theta.Grouped(g)` its
     block decomposition.
 
     Args:
-        num_relations: R; `edge_type` of a call has numbers from 0 to R - 1.
+        num_relations: R; the `edge_type` of a call is from 0 to R - 1.
         norm: one of the table.
-        inverse: whether there are R more matrices, at R + r, of the edges turned round.
-        self_loop: whether the identity stands at the end: the node's own features, `x_dst` in a bipartite call.
+        inverse: whether to add R matrices of the reversed edges, at R + r.
+        self_loop: whether to add the identity as the last matrix: the node's own features, `x_dst` in a bipartite call.
 
     >>> import torch
     >>> family = Relations(2, 'mean', inverse=True, self_loop=True)
@@ -94,13 +94,13 @@ class Relations(Basis):
         if self.inverse and graph.sources != graph.N:
             fix = "use inverse=False on a bipartite graph"
             reject("graph", "as many sources as targets, for inverse relations", (graph.sources, graph.N), fix)
-        family = self._listed(graph)
+        family = self._bind_lists(graph)
         if family is None:
-            family = self._typed(graph)
+            family = self._bind_typed(graph)
         return BoundConcat([family, _IDENTITY.on(graph)]) if self.self_loop else family
 
-    def _listed(self, graph: Graph) -> TypedEdges | None:
-        """The family of edges of weight 1 on the CPU, where relations have not many more nodes than there are edges."""
+    def _bind_lists(self, graph: Graph) -> TypedEdges | None:
+        """The family in numpy, for edges of weight 1 on the CPU, if R x nodes is not much more than the edges."""
         R, s, edges = self.num_relations, graph.structure, graph.as_list
         members = R * max(s.M, s.N)
         if edges is None or s.type is None or not lists_of(graph.dtype, 2 * members) or members > _FEW + 4 * graph.E:
@@ -112,14 +112,14 @@ class Relations(Basis):
             edges = edges._replace(weight=over_degrees(edges, K, (s.M, s.N), _OVER[self.norm], graph.dtype))
         return ListedEdges(K, s.M, s.N, [edges], graph.dtype)
 
-    def _typed(self, graph: Graph) -> TypedEdges:
+    def _bind_typed(self, graph: Graph) -> TypedEdges:
         R, s = self.num_relations, graph.structure
-        edges, weight, mask = typed(graph, R), None if graph.weight is None else graph.weights, graph.mask
+        edges, weight, mask = typed_edge_set(graph, R), None if graph.weight is None else graph.weights, graph.mask
         if self.inverse:
             edges = s.memo(("both ways", R), lambda: _both_ways(edges))
             weight = None if weight is None else torch.cat([weight, weight])
             mask = None if mask is None else torch.cat([mask, mask])
-        weight = normalised(edges, weight, self.norm, graph.wide)
+        weight = normalised(edges, weight, self.norm, graph.acc_dtype)
         if mask is not None:
             weight = mask if weight is None else weight * mask
         return TypedEdges(edges, weight, graph.dtype)
@@ -129,7 +129,7 @@ class Relations(Basis):
 
 
 def _both_ways(edges: EdgeSet) -> EdgeSet:
-    """The edges, and behind them the same turned round, whose types follow."""
+    """The edges, followed by the reversed edges, whose types follow theirs."""
     ends = torch.cat([edges.source, edges.target]), torch.cat([edges.target, edges.source])
     return EdgeSet(2 * edges.K, edges.M, edges.N, torch.cat([edges.type, edges.type + edges.K]), *ends)
 

@@ -1,6 +1,6 @@
 """Attention on a small graph, replayed: a call like an earlier one goes from its features to the kernel at once.
 
-What a mechanism makes of a content is written for all contents. On a small graph the way there takes longer than the
+What a mechanism makes of a content is written for all contents. On a small graph the way there supports longer than the
 arithmetic, and in every call it ends alike: the same parameters are multiplied with the features, and the kernel is
 given the same columns of the product. These are recorded here.
 """
@@ -15,8 +15,8 @@ from torch.nn import Parameter, functional as F
 from ..content import Content
 from ..entries import Entries
 from ..kernels import Affine
-from ..kernels.dense import joins
-from ..kernels.onepass import takes
+from ..kernels.dense import can_join
+from ..kernels.onepass import supports
 from ..kernels.scored import Scoring, one_pass
 from ..mechanisms import Mechanism
 from ..theta import Theta
@@ -168,7 +168,7 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     (scoring, tensors), z, K = found, content.inputs.rows, basis.K
     if z.dtype is not x.dtype or x.layout != torch.strided:
         return None
-    if not takes(scoring.form(tensors, K), tensors, z, K, entries.pattern):
+    if not supports(scoring.form(tensors, K), tensors, z, K, entries.pattern):
         return None
     parameters = _Parameters((theta, *basis.mechanism.modules()))
     sides: list[list[tuple[Affine, Tensor]]] = [[(cast(Affine, theta.affine), z)], []]
@@ -177,7 +177,7 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     products = []
     for features, made in zip((x, content.target), sides, strict=True):
         maps = [m for m in (parameters.map(one) for one, _ in made) if m is not None]
-        if len(maps) < len(made) or (made and not joins(cast(Tensor, features), [one for one, _ in made])):
+        if len(maps) < len(made) or (made and not can_join(cast(Tensor, features), [one for one, _ in made])):
             return None
         products.append(_Product(maps, parameters.tensors) if maps else None)
     columns = [id(y) for made in sides for _, y in made]

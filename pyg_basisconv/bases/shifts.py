@@ -17,15 +17,14 @@ from .gridded import Gridded
 class Shifts(Gridded):
     r"""Shifts of a grid: :math:`A_d[m, n] = 1` where position(n) - position(m) = d. One matrix for each offset d.
 
-    The positions of a grid are numbered with the last axis fastest. With `theta.Full` this is a convolution with any
-    taps, regular ones natively; as the mask of `bases.Attention` it is a band. (J.-M. Andreoli, arXiv:1905.01289.)
+    The positions of a grid are numbered with the last axis fastest. With `theta.Full` this is a convolution with
+    arbitrary taps; as the mask of `bases.Attention` it is a band. (J.-M. Andreoli, arXiv:1905.01289.)
 
     Args:
-        shape: of the grid, one integer per axis; or None, then the call says it: the number of rows of x for a
-            sequence, `grid=` or an image for more axes.
-        offsets: d, integers, or one tuple of them for each offset, each once; 1 brings each entry to the next place.
-        padding_mode: what lies beyond the grid: 'zeros', or 'circular', 'reflect' or 'replicate', as
-            `torch.nn.functional.pad` means them.
+        shape: of the grid, one integer per axis; or None if calls give it: by the number of rows of x for a sequence,
+            by `grid=` or an image for more axes.
+        offsets: d, distinct integers, or tuples of one integer per axis; 1 moves each entry to the next position.
+        padding_mode: 'zeros', 'circular', 'reflect' or 'replicate', as in `torch.nn.functional.pad`.
 
     >>> Shifts(3, [0, 1]).bind().to_dense()[1]
     tensor([[0., 1., 0.],
@@ -57,7 +56,7 @@ class Shifts(Gridded):
             reject("offsets", "each one once", given, "remove those that repeat")
         check_choice("padding_mode", padding_mode, *MODES)
         super().__init__(len(vectors), shape, axes)
-        self.open = shape is None and axes == 1
+        self.any_targets = shape is None and axes == 1
         self.offsets, self.padding_mode = tuple(vectors), padding_mode
         if self.shape is not None:
             self.targets(self.shape)
@@ -71,13 +70,13 @@ class Shifts(Gridded):
 
     def build(self, graph: Graph) -> BoundBasis:
         shape = self.shape_of(graph)
-        targets = (graph.N,) if self.open and graph.grid is None else shape
+        targets = (graph.N,) if self.any_targets and graph.grid is None else shape
         if targets != shape and self.padding_mode != "zeros":
             expected = f"as many targets as sources, under {self.padding_mode!r}"
             reject("size", expected, (shape[0], targets[0]), "only beyond zeros there are more")
         ones = (1,) * self.axes
         offsets = [tuple(-d for d in offset) for offset in self.offsets]
-        if self.padding_mode == "circular":  # the nearest of all that are the same
+        if self.padding_mode == "circular":  # the smallest of all equivalent offsets
             offsets = [tuple((o + m // 2) % max(m, 1) - m // 2 for o, m in zip(v, shape, strict=True)) for v in offsets]
         lattice = Lattice(shape, targets, ones, ones, self.padding_mode)
         return BoundGrid(lattice, offsets, self.rows_of(graph, math.prod(shape)), graph.dtype, graph.device)

@@ -1,4 +1,4 @@
-"""Sparse grids: only some positions are there, and their neighbours are found by sorting."""
+"""Sparse grids: features at some positions (sites) only, whose neighbours are found by sorting."""
 
 import math
 from typing import NamedTuple
@@ -8,13 +8,13 @@ from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Direction, EdgeList, End, Work
 from ..errors import reject
-from ..kernels import Meetings
+from ..kernels import Matchings
 from ..kernels.grids import Ints
 from .bound_grid import Lattice
 
 
 class Sites(NamedTuple):
-    """The sites on both sides, and for each member of the family which of them meet.
+    """The sites of sources and targets, and for each member of the family the pairs of them that it links.
 
     sources, targets: (M, r), (N, r) positions; source_batch, target_batch: (M,), (N,) the sample of each.
     """
@@ -23,17 +23,17 @@ class Sites(NamedTuple):
     source_batch: Tensor
     targets: Tensor
     target_batch: Tensor
-    meetings: Meetings
+    matchings: Matchings
 
     def are_of(self, sites: Tensor, batch: Tensor) -> bool:
-        """Whether they were found for these sites, in these samples."""
+        """Whether these are the sources and their samples."""
         pairs = (self.sources, sites), (self.source_batch, batch)
         alike = all((mine.dtype, mine.device, mine.shape) == (t.dtype, t.device, t.shape) for mine, t in pairs)
         return alike and all(torch.equal(mine, t) for mine, t in pairs)
 
     @property
     def T(self) -> "Sites":
-        return Sites(self.targets, self.target_batch, self.sources, self.source_batch, self.meetings.T)
+        return Sites(self.targets, self.target_batch, self.sources, self.source_batch, self.matchings.T)
 
 
 class BoundSites(BoundBasis):
@@ -41,13 +41,13 @@ class BoundSites(BoundBasis):
 
     Attributes:
         sites: (N, r) the positions of the targets.
-        site_batch: (N,) the sample that each is in.
-        space: the shape of the grid that they are in.
+        site_batch: (N,) the sample of each.
+        space: the shape of their grid.
     """
 
     def __init__(self, places: Sites, space: Ints, M: int, dtype: torch.dtype) -> None:
         self.places, self.space = places, space
-        self.K, self.M, self.N = len(places.meetings.runs), M, places.targets.shape[0]
+        self.K, self.M, self.N = len(places.matchings.pairs), M, places.targets.shape[0]
         self.dtype, self.device = dtype, places.sources.device
 
     @property
@@ -59,16 +59,16 @@ class BoundSites(BoundBasis):
         return self.places.target_batch
 
     @property
-    def meetings(self) -> Meetings:
-        return self.places.meetings
+    def matchings(self) -> Matchings:
+        return self.places.matchings
 
     def compact(self, side: End) -> Compact | None:
         return super().compact(side) or self.explicit.compact(side)
 
     def edges(self) -> EdgeList:
-        runs = self.meetings.runs
-        kinds = [torch.full_like(source, k) for k, (source, _) in enumerate(runs)]
-        source, target = (torch.cat(ends) for ends in zip(*runs, strict=True))
+        pairs = self.matchings.pairs
+        kinds = [torch.full_like(source, k) for k, (source, _) in enumerate(pairs)]
+        source, target = (torch.cat(ends) for ends in zip(*pairs, strict=True))
         weight = torch.ones(source.numel(), dtype=self.dtype, device=self.device)
         return EdgeList(torch.cat(kinds), source, target, weight)
 
@@ -79,18 +79,14 @@ class BoundSites(BoundBasis):
         return BoundSites(self.places.T, self.space, self.N, self.dtype)
 
     def work(self, direction: Direction) -> Work:
-        return Work(self.meetings.entries, self.N if direction == "combine" else self.K * self.N, 1)
+        return Work(self.matchings.entries, self.N if direction == "combine" else self.K * self.N, 1)
 
     def moved(self, device: torch.device) -> "BoundSites":
-        places = self.places
-        sources, targets = places.sources.to(device), places.targets.to(device)
-        of_sources, of_targets = places.source_batch.to(device), places.target_batch.to(device)
-        met = places.meetings.to(device)
-        return BoundSites(Sites(sources, of_sources, targets, of_targets, met), self.space, self.M, self.dtype)
+        return BoundSites(Sites(*(t.to(device) for t in self.places)), self.space, self.M, self.dtype)  # type: ignore[arg-type]
 
 
-def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Sites:
-    """Finds which sites meet at each offset; makes the targets where they are not the sources.
+def find_sites(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[Ints]) -> Sites:
+    """Finds the sites that are linked at each offset, and the targets if they are not the sources.
 
     Args:
         sites: (M, r) positions, in any order.
@@ -110,46 +106,46 @@ def find(sites: Tensor, batch: Tensor | None, lattice: Lattice, offsets: list[In
         reject("shape", "a grid whose positions can be numbered in 62 bits", lattice.sources, "use a smaller grid")
     sites, batch = sites.clone(), batch.clone()  # the caller's may change
     keys = _keys(sites.long(), batch.long(), lattice.sources)
-    # In the order of the grid: shifted keys are then looked up one beside the other.
+    # Sorted in the order of the grid, so that lookups of shifted keys are local.
     keys, order = keys.sort()
     if M and bool((keys[1:] == keys[:-1]).any()):
         twice = sites[order[1:][keys[1:] == keys[:-1]][0]].tolist()
         reject("sites", "each position once in a sample", f"{twice} twice", "merge the sites that repeat")
     positions, sample = sites.long()[order], batch.long()[order]
-    same = lattice.sources == lattice.targets and set(lattice.step + lattice.up) == {1}
-    met = {} if same else {o: _reached(positions, sample, lattice, o) for o in offsets}
-    known = keys if same else torch.cat([keys[:0], *(target for _, target in met.values())]).unique()
+    same = lattice.sources == lattice.targets and set(lattice.stride + lattice.upsampling) == {1}
+    shifted = {} if same else {o: _shifted_keys(positions, sample, lattice, o) for o in offsets}
+    known = keys if same else torch.cat([keys[:0], *(target for _, target in shifted.values())]).unique()
     pairs: dict[Ints, tuple[Tensor, Tensor]] = {}
     for offset in offsets:
         back = tuple(-o for o in offset)
-        if same and back in pairs:  # who sees whom, the other way round
+        if same and back in pairs:  # the opposite offset has the reversed pairs
             pairs[offset] = pairs[back][::-1]
             continue
-        source, wanted = _reached(positions, sample, lattice, offset) if same else met[offset]
+        source, wanted = _shifted_keys(positions, sample, lattice, offset) if same else shifted[offset]
         found = torch.searchsorted(known, wanted)
         if same:
             found = found.clamp(max=max(M - 1, 0))
             hit = known[found] == wanted if M else found.bool()
             source, found = source[hit], order[found[hit]]
         pairs[offset] = order[source], found
-    runs = [pairs[offset] for offset in offsets]
     targets = (sites, batch) if same else _positions(known, lattice.targets)
-    return Sites(sites, batch, *targets, Meetings(runs, M, targets[0].shape[0]))
+    matchings = Matchings([pairs[offset] for offset in offsets], M, targets[0].shape[0])
+    return Sites(sites, batch, *targets, matchings)
 
 
-def _reached(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:
-    """The sources that have a target within its grid at an offset, and the keys of these targets."""
-    step, targets = (positions.new_tensor(v) for v in (lattice.step, lattice.targets))
-    place = positions * positions.new_tensor(lattice.up) - positions.new_tensor(offset)
-    inside = ((place >= 0) & (place < targets * step)).all(1)
-    if max(lattice.step) > 1:
-        inside &= (place % step == 0).all(1)
+def _shifted_keys(positions: Tensor, sample: Tensor, lattice: Lattice, offset: Ints) -> tuple[Tensor, Tensor]:
+    """The sources whose target at an offset is within the grid, and the keys of these targets."""
+    stride, targets = (positions.new_tensor(v) for v in (lattice.stride, lattice.targets))
+    place = positions * positions.new_tensor(lattice.upsampling) - positions.new_tensor(offset)
+    inside = ((place >= 0) & (place < targets * stride)).all(1)
+    if max(lattice.stride) > 1:
+        inside &= (place % stride == 0).all(1)
     source = inside.nonzero().squeeze(1)
-    return source, _keys(place[source] // step, sample[source], lattice.targets)
+    return source, _keys(place[source] // stride, sample[source], lattice.targets)
 
 
 def _keys(positions: Tensor, sample: Tensor, shape: Ints) -> Tensor:
-    """One number for each position of each sample, ascending in the order of the grid."""
+    """One integer for each position of each sample, in the order of samples and of the grid."""
     key = sample
     for axis, size in enumerate(shape):
         key = key * size + positions[:, axis]
@@ -157,7 +153,7 @@ def _keys(positions: Tensor, sample: Tensor, shape: Ints) -> Tensor:
 
 
 def _positions(keys: Tensor, shape: Ints) -> tuple[Tensor, Tensor]:
-    """The positions, (N, r), and the samples of keys."""
+    """The positions, (N, r), and the samples of keys; the inverse of `_keys`."""
     along = []
     for size in reversed(shape):
         along.append(keys % size if size else keys)

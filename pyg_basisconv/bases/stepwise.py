@@ -1,4 +1,4 @@
-"""Walks on a graph at which nothing may be looked: step after step, on all nodes."""
+"""Walks in the portable path, which may not read indices: step by step, on all nodes."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,14 +12,14 @@ from ..errors import reject
 from ..graph import Graph
 from ..portable import refuse
 from ..walks import Step
-from .adjacency import reciprocal, root
+from .adjacency import inverse_sqrt, reciprocal
 from .relations import Norm, normalised
 
 Sequences = Sequence[Sequence[Step]]
 
 
 class Stepwise(BoundBasis):
-    """For each member a sum of products of the matrices of steps, for the portable path; see `BoundWalks`.
+    """Each member is a sum of products of the matrices of steps; for the portable path, see `BoundWalks`.
 
     Args:
         graph: the graph.
@@ -32,18 +32,18 @@ class Stepwise(BoundBasis):
     def __init__(self, graph: Graph, sorts: Sequence[Sequences], norm: Norm, each: Norm, turned: bool = False) -> None:
         self.graph, self.sorts, self.norm, self.each_norm, self.turned = graph, sorts, norm, each, turned
         self.K, self.M, self.N = len(sorts), graph.M, graph.N
-        self.dtype, self.device, self.wide = graph.dtype, graph.device, graph.wide
+        self.dtype, self.device, self.acc_dtype = graph.dtype, graph.device, graph.acc_dtype
         if graph.structure.type is None and any(step != ((0, False),) and step != ((0, True),) for step in self._all()):
             reject("edge_type", "a relation for each edge", None, "pass edge_type")
         self._steps = {step: self._step(step, graph.weights) for step in self._all()}
-        ones = torch.ones(graph.source.numel(), dtype=self.wide, device=self.device)
+        ones = torch.ones(graph.source.numel(), dtype=self.acc_dtype, device=self.device)
         self._counting = {step: self._step(step, ones) for step in self._all()} if norm == "mean" else {}
 
     def _all(self) -> Iterator[Step]:
         return (step for several in self.sorts for sequence in several for step in sequence)
 
     def _step(self, step: Step, weights: Tensor) -> TypedEdges:
-        """The matrix of a step, of all edges once for each alternative: those of other relations have no weight."""
+        """The matrix of a step: all edges, once for each alternative, with the weight 0 for other relations."""
         s, sources, targets, alive = self.graph.structure, [], [], []
         for relation, inverse in step:
             ends = (s.target, s.source) if inverse else (s.source, s.target)
@@ -53,7 +53,7 @@ class Stepwise(BoundBasis):
         edges = EdgeSet(1, self.M, self.N, None, torch.cat(sources), torch.cat(targets))
         edges.alive = torch.cat(alive)
         weight = torch.where(edges.alive, weights.repeat(len(step)), 0)
-        return TypedEdges(edges, normalised(edges, weight, self.each_norm, self.wide), self.wide)
+        return TypedEdges(edges, normalised(edges, weight, self.each_norm, self.acc_dtype), self.acc_dtype)
 
     def _chain(self, sequence: Sequence[Step], x: Tensor, matrices: dict[Step, TypedEdges], back: bool) -> Tensor:
         for step in reversed(sequence) if back else sequence:
@@ -61,20 +61,20 @@ class Stepwise(BoundBasis):
         return x
 
     def _sum(self, k: int, x: Tensor, matrices: dict[Step, TypedEdges], back: bool) -> Tensor:
-        """The matrix of a sort, transposed, times x; or itself, going back."""
+        """The product of x with the transposed matrix of a sort; with the matrix itself for `back`."""
         chains = [self._chain(sequence, x, matrices, back) for sequence in self.sorts[k]]
         return sum(chains[1:], chains[0]) if chains else torch.zeros_like(x)
 
     def _scale(self, k: int, at_end: bool) -> Tensor | None:
-        """(M, 1) what the norm multiplies with at the beginning of walks, or at their end."""
+        """(M, 1) the factors of the norm at the beginning of walks, or at their end."""
         if self.norm is None or self.norm == ("row" if at_end else "mean"):
             return None
         matrices = self._counting if self.norm == "mean" else self._steps
-        total = self._sum(k, torch.ones(self.M, 1, dtype=self.wide, device=self.device), matrices, not at_end)
-        return root(total) if self.norm == "sym" else reciprocal(total)
+        total = self._sum(k, torch.ones(self.M, 1, dtype=self.acc_dtype, device=self.device), matrices, not at_end)
+        return inverse_sqrt(total) if self.norm == "sym" else reciprocal(total)
 
     def _apply(self, k: int, x: Tensor) -> Tensor:
-        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, self.wide))
+        dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, self.acc_dtype))
         before, after = self._scale(k, self.turned), self._scale(k, not self.turned)
         x = x if before is None else x * before
         y = self._sum(k, x, self._steps, self.turned)

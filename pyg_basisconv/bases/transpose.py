@@ -1,11 +1,11 @@
-"""`a.T`: a family whose edges are turned round."""
+"""`a.T`: the transposed matrices of a family."""
 
 from typing import Any
 
 from ..basis import Basis, BoundBasis
 from ..bound import COMPOSITES
 from ..graph import Graph
-from .composed import Composed, check_bases, within
+from .composed import Composed, check_bases, operand_repr
 
 
 class Transpose(Composed):
@@ -40,10 +40,10 @@ class Transpose(Composed):
         return next((shape for shape in shapes if shape is not None), grid)
 
     def build(self, graph: Graph) -> BoundBasis:
-        return super().build(graph.over(self._inner(graph.grid, graph.batch))).T
+        return super().build(graph.on_grid(self._inner(graph.grid, graph.batch))).T
 
     def _inner(self, grid: tuple[int, ...] | None, batch: Any) -> tuple[int, ...] | None:
-        """The sources' grid of the family that is transposed: its own, or for want of it that of the call."""
+        """The sources' grid of the family that is transposed: that of the call, unless it has its own."""
         if grid is None:
             return None
         own: Any = self.parts[0].sized(None, None, batch, None)  # type: ignore[operator]
@@ -57,7 +57,7 @@ class Transpose(Composed):
         return self.parts[0]  # type: ignore[return-value]
 
     def __repr__(self) -> str:
-        return f"{within(self.parts[0], self.precedence)}.T"
+        return f"{operand_repr(self.parts[0], self.precedence)}.T"
 
 
 COMPOSITES["T"] = Transpose

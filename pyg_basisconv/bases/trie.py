@@ -1,4 +1,4 @@
-"""Products of sparse matrices that begin alike: what they share is applied once, on the rows that it reaches."""
+"""Products of sparse matrices with common prefixes, which are applied once, and only to the rows that they reach."""
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -16,9 +16,9 @@ from ..edge_set import EdgeSet
 from ..graph import gather
 from ..kernels.pattern import index_dtype
 
-Key = tuple[Hashable, bool]  # which factor, and whether it is turned round
+Key = tuple[Hashable, bool]  # the name of a factor, and whether it is transposed
 Path = tuple[Key, ...]
-_Branch = tuple[int, int, list[tuple[int, Path]]]  # a node, its depth, and the chains that go on from it
+_Branch = tuple[int, int, list[tuple[int, Path]]]  # a node, its depth, and (member, chain) of the chains through it
 
 
 class Factor(NamedTuple):
@@ -34,18 +34,18 @@ class Factor(NamedTuple):
         return Factor(self.target, self.source, self.weight)
 
 
-class Leaf(NamedTuple):
-    """The end of a chain of a member, and the rows that it reaches, None for all."""
+class ChainEnd(NamedTuple):
+    """The end of a member's chain, and the rows that it reaches, None for all."""
 
     member: int
     rows: Tensor | None
 
 
 class Restricted(NamedTuple):
-    """A factor on the rows that are reached before it.
+    """A factor, restricted to the rows that are reached before it.
 
-    matrix: from these to those that it reaches; T: transposed; rows: (n,) which it reaches; starts: behind the root,
-    from which of all rows it goes.
+    matrix: from these to the rows that it reaches; T: its transpose; rows: (n,) the rows that it reaches; starts: for
+    first factors, the rows from which it has edges.
     """
 
     matrix: Explicit
@@ -55,7 +55,7 @@ class Restricted(NamedTuple):
 
     @property
     def entries(self) -> int:
-        """How many places of the matrix there are."""
+        """The number of entries of the matrix."""
         return self.matrix.edge_set.source.numel()
 
     def map(self, change: Change, device: torch.device) -> "Restricted":
@@ -65,8 +65,8 @@ class Restricted(NamedTuple):
 
 
 class Node:
-    """A product of factors. parent: the node of all of them but the last; part: the last; members: those of which a
-    chain ends here; children: how many nodes go on from here.
+    """A product of factors. parent: the node of all but the last; part: the last; members: whose chains end here;
+    children: the number of child nodes.
     """
 
     def __init__(self, parent: int, part: Restricted) -> None:
@@ -76,18 +76,18 @@ class Node:
 
 
 class Trie:
-    """Chains of factors, where those that begin alike have one path.
+    """Chains of factors, merged by their common prefixes.
 
-    A factor with one successor only is multiplied with it where their product has no more walks, in a count that costs
-    one inner product, than the two have entries.
+    A factor with only one successor is multiplied with it if their product has at most as many walks, which is an inner
+    product to count, as the two have entries.
 
     Args:
         chains: the chains of each member, whose products are summed.
-        factor: what a key stands for.
-        M: how many rows there are.
+        factor: returns the factor of a key.
+        M: the number of rows.
         dtype: of the matrices.
         device: of the matrices.
-        merge: how many entries a product may have that is written out: none where weights learn.
+        merge: the most entries of a product that is written out; 0 if weights learn.
     """
 
     def __init__(
@@ -101,20 +101,20 @@ class Trie:
     ) -> None:
         self.M, self.dtype, self.device = M, dtype, device
         factor, parts = cache(factor), dict[tuple[Key, int | None], Restricted]()
-        self.nodes: list[Node] = []  # parents before children, and what ends below a node before its next sibling
-        self.at_root: list[int] = []
+        self.nodes: list[Node] = []  # in depth-first order, parents first
+        self.ending_at_root: list[int] = []
         # Parents are numbered from 1 on, the root is 0.
-        todo: list[_Branch] = []
-        self._branch(0, 0, [(member, chain) for member, several in enumerate(chains) for chain in several], todo)
-        while todo:
-            parent, depth, group = todo.pop()
+        stack: list[_Branch] = []
+        self._branch(0, 0, [(member, chain) for member, several in enumerate(chains) for chain in several], stack)
+        while stack:
+            parent, depth, group = stack.pop()
             before = self.nodes[parent - 1] if parent else None
-            part = self._follow(group[0][1][depth], before, factor, parts)
-            alone = before is not None and before.children == 1 and not before.members
+            part = self._restrict_cached(group[0][1][depth], before, factor, parts)
             if (
                 before is not None
-                and alone
-                and _walks(before.part, part) <= min(merge, before.part.entries + part.entries)
+                and before.children == 1
+                and not before.members
+                and _count_walks(before.part, part) <= min(merge, before.part.entries + part.entries)
             ):
                 before.part = _merged(before.part, part)
                 index = parent
@@ -122,18 +122,18 @@ class Trie:
                 self.nodes.append(Node(parent, part))
                 index = len(self.nodes)
             if part.rows.numel():
-                self._branch(index, depth + 1, group, todo)
+                self._branch(index, depth + 1, group, stack)
         self._prune()
         starts = [node.part.starts for node in self.nodes if node.part.starts is not None]
         self.counts = [start.numel() for start in starts]
-        self.entrance: Explicit | None = None
+        self.root_gather: Explicit | None = None
         if starts:
             rows = torch.cat(starts)
             places = torch.arange(rows.numel(), device=rows.device)
-            self.entrance = TypedEdges(EdgeSet(1, M, rows.numel(), None, rows, places), None, dtype)
+            self.root_gather = TypedEdges(EdgeSet(1, M, rows.numel(), None, rows, places), None, dtype)
 
     def _prune(self) -> None:
-        """Drops what leads nowhere: no rows are reached, or no chain ends there or behind."""
+        """Drops nodes below which no chain ends."""
         alive = [bool(node.members) for node in self.nodes]
         for index in reversed(range(len(self.nodes))):
             if alive[index] and self.nodes[index].parent:
@@ -146,10 +146,10 @@ class Trie:
             if node.parent:
                 self.nodes[node.parent - 1].children += 1
 
-    def _branch(self, index: int, depth: int, group: list[tuple[int, Path]], todo: "list[_Branch]") -> None:
-        """What goes on from a node, by the next key; what ends stays with it."""
+    def _branch(self, index: int, depth: int, group: list[tuple[int, Path]], stack: "list[_Branch]") -> None:
+        """Groups the chains through a node by their next key; those that end here are recorded with it."""
         branches: dict[Key, list[tuple[int, Path]]] = {}
-        ends = self.nodes[index - 1].members if index else self.at_root
+        ends = self.nodes[index - 1].members if index else self.ending_at_root
         for member, chain in group:
             if len(chain) > depth:
                 branches.setdefault(chain[depth], []).append((member, chain))
@@ -157,27 +157,27 @@ class Trie:
                 ends.append(member)
         if index:
             self.nodes[index - 1].children = len(branches)
-        todo += [(index, depth, branch) for branch in reversed(branches.values())]
+        stack += [(index, depth, branch) for branch in reversed(branches.values())]
 
-    def _follow(
+    def _restrict_cached(
         self,
         key: Key,
         before: Node | None,
         factor: Callable[[Key], Factor],
         parts: dict[tuple[Key, int | None], Restricted],
     ) -> Restricted:
-        """One factor more. From the same rows it is the same, and in long chains they soon are."""
+        """The restriction of a factor to the rows of a node; cached, as in long chains these are soon the same."""
         rows = None if before is None else before.part.rows
         place = key, None if rows is None else id(rows)
         if place not in parts:
-            part = self._restricted(factor(key), rows)
+            part = self._restrict(factor(key), rows)
             known = (one.rows for (other, _), one in parts.items() if other == key)
             alike = next((one for one in known if torch.equal(one, part.rows)), part.rows)
             parts[place] = part._replace(rows=alike)
         return parts[place]
 
-    def _restricted(self, factor: Factor, rows: Tensor | None) -> Restricted:
-        """A factor on some rows, and on those that it reaches from there."""
+    def _restrict(self, factor: Factor, rows: Tensor | None) -> Restricted:
+        """The restriction of a factor to some rows, None for those from which it has edges."""
         source, target, weight = factor
         M = self.M
         if rows is not None:
@@ -195,21 +195,21 @@ class Trie:
 
     @cached_property
     def work(self) -> Work:
-        """What it costs to go through it."""
+        """The cost of `forward`."""
         return self._work(sum(n.part.rows.numel() for n in self.nodes))
 
     @cached_property
     def work_back(self) -> Work:
-        """What it costs to come back from its ends, and to add up where they start."""
+        """The cost of `adjoint`."""
         return self._work(sum(n.part.matrix.M for n in self.nodes) + self.M)
 
     def _work(self, rows: int) -> Work:
-        gathered = 2 * sum(self.counts)  # at the entrance: read and written
+        gathered = 2 * sum(self.counts)  # rows read and written at the root
         return Work(sum(n.part.entries for n in self.nodes), rows + gathered, len(self.nodes) + 1)
 
     @cached_property
-    def work_apart(self) -> Work:
-        """What it costs where each chain is gone through by itself."""
+    def work_each(self) -> Work:
+        """The cost of `each_path`."""
         total = Work()
         for node in self.nodes:
             for step in self._path(node) if node.members else []:
@@ -224,25 +224,25 @@ class Trie:
         return path[::-1]
 
     @cached_property
-    def leaves(self) -> int:
-        """How many ends of chains there are."""
-        return sum(len(n.members) for n in self.nodes) + len(self.at_root)
+    def num_ends(self) -> int:
+        """The number of chains."""
+        return sum(len(n.members) for n in self.nodes) + len(self.ending_at_root)
 
     def widen(self, x: Tensor) -> Tensor:
-        """X in the dtype in which it is computed."""
+        """Converts x to the dtype of the computation."""
         return x.to(torch.promote_types(x.dtype, self.dtype))
 
     @cached_property
     def reached(self) -> int:
-        """How many rows the ends of all chains have."""
-        return sum(len(n.members) * n.part.rows.numel() for n in self.nodes) + len(self.at_root) * self.M
+        """The total number of rows at the ends of all chains."""
+        return sum(len(n.members) * n.part.rows.numel() for n in self.nodes) + len(self.ending_at_root) * self.M
 
-    def forward(self, x: Tensor) -> Iterator[tuple[Leaf, Tensor]]:
-        """For each chain of a member, the product's transpose times x: (*, M, W) -> (*, n, W) on the rows reached."""
-        for member in self.at_root:
-            yield Leaf(member, None), x
+    def forward(self, x: Tensor) -> Iterator[tuple[ChainEnd, Tensor]]:
+        """For each chain, the transposed product times x: (*, M, W) -> (*, n, W) on the rows that it reaches."""
+        for member in self.ending_at_root:
+            yield ChainEnd(member, None), x
         held: dict[int, tuple[Tensor, int]] = {}
-        first = iter(self._enter(x))
+        first = iter(self._gather_at_root(x))
         for index, node in enumerate(self.nodes, 1):
             if node.parent:
                 before, left = held.pop(node.parent)
@@ -254,14 +254,14 @@ class Trie:
             if node.children:
                 held[index] = value, node.children
             for member in node.members:
-                yield Leaf(member, node.part.rows), value
+                yield ChainEnd(member, node.part.rows), value
 
-    def _enter(self, x: Tensor) -> Sequence[Tensor]:
-        """The rows from which the nodes behind the root start, gathered at once, as is their derivative."""
-        return [] if self.entrance is None else self.entrance.combine([x]).split(self.counts, -2)
+    def _gather_at_root(self, x: Tensor) -> Sequence[Tensor]:
+        """The rows from which first factors start, gathered in one operation."""
+        return [] if self.root_gather is None else self.root_gather.combine([x]).split(self.counts, -2)
 
-    def adjoint(self, value: Callable[[Leaf], Tensor | None]) -> Tensor | None:
-        """The sum over all chains of the product times what a value gives it: (*, n, W) each -> (*, M, W)."""
+    def adjoint(self, value: Callable[[ChainEnd], Tensor | None]) -> Tensor | None:
+        """The sum over all chains of the product times value(end): (*, n, W) each -> (*, M, W)."""
         totals: dict[int, Tensor] = {}
         entered: list[Tensor | None] = []
 
@@ -272,43 +272,43 @@ class Trie:
         for index in range(len(self.nodes), 0, -1):
             node = self.nodes[index - 1]
             for member in node.members:
-                add(index, value(Leaf(member, node.part.rows)))
+                add(index, value(ChainEnd(member, node.part.rows)))
             back = node.part.T.combine([totals.pop(index)]) if index in totals else None
             if node.parent:
                 add(node.parent, back)
             else:
                 entered.append(back)
         like = next((back for back in entered if back is not None), None)
-        if self.entrance is not None and like is not None:
+        if self.root_gather is not None and like is not None:
             parts = [
                 like.new_zeros(*like.shape[:-2], count, like.shape[-1]) if back is None else back
                 for back, count in zip(reversed(entered), self.counts, strict=True)
             ]
-            add(0, self.entrance.T.combine([torch.cat(parts, -2)]))
-        for member in self.at_root:
-            add(0, value(Leaf(member, None)))
+            add(0, self.root_gather.T.combine([torch.cat(parts, -2)]))
+        for member in self.ending_at_root:
+            add(0, value(ChainEnd(member, None)))
         return totals.get(0)
 
-    def along(self, x: Callable[[int], Tensor]) -> Iterator[tuple[Leaf, Tensor]]:
-        """As `forward`, where each member has an x of its own."""
-        for member in self.at_root:
-            yield Leaf(member, None), x(member)
+    def each_path(self, x: Callable[[int], Tensor]) -> Iterator[tuple[ChainEnd, Tensor]]:
+        """`forward` with an x for each member."""
+        for member in self.ending_at_root:
+            yield ChainEnd(member, None), x(member)
         for node in self.nodes:
             for member in node.members:
                 path = self._path(node)
-                assert path[0].part.starts is not None  # it is behind the root
+                assert path[0].part.starts is not None  # the first factor
                 value = x(member).index_select(-2, path[0].part.starts)
                 for step in path:
                     value = step.part.matrix.combine([value])
-                yield Leaf(member, node.part.rows), value
+                yield ChainEnd(member, node.part.rows), value
 
     def products(self, check: Callable[[int, float], None]) -> Iterator[tuple[int, Tensor]]:
-        """For each chain of a member, the product, written out: (M, M), sparse.
+        """For each chain, its member and the product as a sparse (M, M) matrix.
 
         Args:
-            check: is told of a member and how many entries its product may have, before they are made.
+            check: called with a member and the most entries that its product may have, before it is built.
         """
-        for member in self.at_root:
+        for member in self.ending_at_root:
             places = torch.arange(self.M, device=self.device).expand(2, -1)
             yield member, torch.sparse_coo_tensor(places, torch.ones_like(places[0], dtype=self.dtype), [self.M] * 2)
         held: dict[int, tuple[Tensor, int]] = {}
@@ -323,7 +323,7 @@ class Trie:
                 if left > 1:
                     held[node.parent] = before, left - 1
                 member = self._some_member(index)
-                check(member, _bound(before, product))
+                check(member, _max_entries(before, product))
                 product = torch.sparse.mm(before, product).coalesce()
             if node.children:
                 held[index] = product, node.children
@@ -333,7 +333,7 @@ class Trie:
                 yield member, torch.sparse_coo_tensor(places, values, (self.M, self.M))
 
     def _some_member(self, index: int) -> int:
-        """A member of which a chain goes through a node: the first that ends behind it."""
+        """A member with a chain through a node: the first that ends at it or below."""
         return next(member for node in self.nodes[index - 1 :] for member in node.members)
 
     def map(self, change: Change, device: torch.device) -> "Trie":
@@ -345,7 +345,7 @@ class Trie:
         trie.nodes = [copy(node) for node in self.nodes]
         for node in trie.nodes:
             node.part = mapped[id(node.part)]
-        trie.entrance = None if self.entrance is None else change(self.entrance)
+        trie.root_gather = None if self.root_gather is None else change(self.root_gather)
         return trie
 
 
@@ -356,25 +356,25 @@ def _coo(matrix: Explicit) -> Tensor:
     return torch.sparse_coo_tensor(places, weight, (matrix.M, matrix.N)).coalesce()
 
 
-def _bound(first: Tensor, second: Tensor) -> float:
-    """How many entries the product of two sparse matrices has at most: its walks, or the places that it may reach."""
+def _max_entries(first: Tensor, second: Tensor) -> float:
+    """The most entries of the product of two sparse matrices: its walks, or its nonempty rows times columns."""
     (row, middle), (start, column) = first.indices(), second.indices()
     into = torch.bincount(middle, minlength=first.shape[1]).double()
     out = torch.bincount(start, minlength=first.shape[1]).double()
     return min(float(into @ out), float(row.unique().numel()) * float(column.unique().numel()))
 
 
-def _walks(first: Restricted, second: Restricted) -> float:
-    """How many pairs of an edge of the first and an edge of the second meet: the entries of their product at most."""
+def _count_walks(first: Restricted, second: Restricted) -> float:
+    """The number of walks along an edge of the first and an edge of the second, at least the entries of the product."""
     a, b = first.matrix.edge_set, second.matrix.edge_set
     into = torch.bincount(a.target, minlength=a.N).double()
     return float(into @ torch.bincount(b.source, minlength=a.N).double())
 
 
 def _merged(first: Restricted, second: Restricted) -> Restricted:
-    """Both factors as one matrix."""
+    """The product of two factors as one."""
     product = torch.sparse.mm(_coo(first.matrix), _coo(second.matrix)).coalesce()
-    (source, target), values = product.indices(), product.values().clone()  # of its own, and not of a sparse tensor
+    (source, target), values = product.indices(), product.values().clone()  # a view would keep the product alive
     return _part(source, target, values, first.matrix.M, second.rows, first.starts, first.matrix.dtype)
 
 
@@ -387,7 +387,7 @@ def _part(
     starts: Tensor | None,
     dtype: torch.dtype,
 ) -> Restricted:
-    """A matrix from M rows to some."""
+    """The restricted factor with these entries, from M rows to `rows`."""
     narrow = index_dtype(M, rows.numel())
     ends = source.to(narrow, copy=True), target.to(narrow, copy=True)
     matrix = TypedEdges(EdgeSet(1, M, rows.numel(), None, *ends), weight, dtype)

@@ -1,4 +1,4 @@
-"""Knowledge graphs: one matrix for each sort of walk."""
+"""One matrix for each sort of walk on a knowledge graph."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
@@ -9,9 +9,9 @@ from ..graph import Graph
 from ..portable import portable, refuse
 from ..printing import arguments
 from ..walks import Sort, Vocabulary, parse
+from .bound_walks import BoundWalks, Steps
 from .relations import NORMS, Norm
 from .stepwise import Stepwise
-from .walked import BoundWalks, Steps
 
 
 class Walks(Basis):
@@ -20,34 +20,34 @@ class Walks(Basis):
     `genre`; its matrix is the product of theirs. See `pyg_basisconv.walks.parse` for how sorts are written.
 
     With edge weights a walk counts as the product of those of its edges. Let C be the matrix of the sort, and
-    :math:`r_m = \sum_n C_{mn}`, :math:`c_n = \sum_m C_{mn}`; what would divide by zero is zero:
+    :math:`r_m = \sum_n C_{mn}`, :math:`c_n = \sum_m C_{mn}`; division by zero gives zero:
 
     ========== ==========================================================================================
     norm       :math:`A_{mn}`
     ========== ==========================================================================================
     None       :math:`C_{mn}`
-    ``'row'``  :math:`C_{mn} / r_m`: the probability that a walk from m, any with the same right, ends in n
+    ``'row'``  :math:`C_{mn} / r_m`: the probability that a walk from m, drawn uniformly, ends in n
     ``'mean'`` :math:`C_{mn}` over the number of walks that end in n
     ``'sym'``  :math:`C_{mn} / \sqrt{r_m c_n}`
     ========== ==========================================================================================
 
-    Products are not built: factors that sorts have in common at their beginning, or at their end, are applied once, and
-    only to the nodes that their walks reach. A product is written out where that is no more work. (A norm of the whole
-    walk is a factor of each sort's own: 'row' at its beginning, 'mean' at its end, 'sym' at both. The plan goes from
-    the other end.) What has to be built, or counted to be normalised, is refused when it is first asked for.
+    Products are not built: factors that sorts share at their beginning, or at their end, are applied once, and only to
+    the nodes that their walks reach. A product is built if that is no more work. A norm of the whole walk is a factor
+    of each sort of its own, which ends sharing on its side: 'row' at the beginning, 'mean' at the end, 'sym' at both.
+    Products beyond `memory_limit`, and walks too many to be normalised, are refused on first use.
 
     Args:
         sorts: strings or lists of steps; or a dict of them, by name.
-        relations: what the steps are called: the names in the order of the types of edges, their number, a
-            `Vocabulary`, or a `HeteroData`; None for numbers.
+        relations: the names of relations: in the order of the edge types, or their number, a `Vocabulary`, or a
+            `HeteroData`; None for numbers.
         norm: one of the table.
-        per: 'walk'; or 'step': each step's matrix is normalised, as in `Relations`, and not the product: a walk that at
-            each node takes any edge of the step with the same right. A step with alternatives is one matrix.
-        binary: whether a sort has one walk at most from m to n; this builds the products.
-        memory_limit: bytes that a product may take that has to be built.
+        per: 'walk'; or 'step' to normalise the matrix of each step, as in `Relations`, and not the product: at each
+            node the walk takes an edge of the step at random. A step with alternatives is one matrix.
+        binary: whether several walks from m to n count as one; this builds the products.
+        memory_limit: the most bytes of a product that has to be built.
 
     Attributes:
-        sorts: as they were read.
+        sorts: as they were parsed.
         names: of the sorts.
         vocabulary: of the relations.
 
@@ -107,7 +107,7 @@ class Walks(Basis):
         return arguments(self, *shown, norm=None, per="walk", binary=False)
 
     @property
-    def unsaid(self) -> Hashable:
-        # Names are printed, which another vocabulary may give to other relations.
-        more = None if type(self) is Walks else super().unsaid
+    def extra_key(self) -> Hashable:
+        # The printed names may belong to other relations in another vocabulary.
+        more = None if type(self) is Walks else super().extra_key
         return tuple(sort.sequences for sort in self.sorts), len(self.vocabulary), self.memory_limit, more

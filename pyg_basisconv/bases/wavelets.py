@@ -1,4 +1,4 @@
-"""Diffusion wavelets: differences of dyadic powers of a lazy walk, evaluated by walking; no power is ever built."""
+"""Diffusion wavelets: differences of dyadic powers of a lazy walk, evaluated step by step without building powers."""
 
 from collections.abc import Iterator, Sequence
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Derived, explicit, listed, members, sparse_square
+from ..bound import Derived, edges_of_matrices, explicit, matrix_and_identity, members
 from ..errors import check_count, check_flags, reject
 from ..graph import Graph
 from ..portable import refuse
@@ -17,14 +17,14 @@ from .identity import BoundIdentity
 from .mix import BoundMix
 from .polynomial import OfSquareMatrix
 
-MOST = 24  # scales, of which the last takes 2^(J - 1) steps
+MOST = 24  # scales; J scales take 2^(J - 1) steps
 
 
 class BoundWavelets(Derived):
-    r"""The differences :math:`T^{s_j} - T^{s_{j+1}}`, s = 0, 1, 2, 4, ..., and then the last power where it is wanted.
+    r"""The differences :math:`T^{s_j} - T^{s_{j+1}}`, s = 0, 1, 2, 4, ..., followed by the last power for `low_pass`.
 
-    `expand` walks on from the last scale to the next; `combine` walks back, at each scale with
-    :math:`y_j = z_j + T^{s_{j+1} - s_j} (y_{j+1} - z_j)`: both take as many products with T as the last power has.
+    `expand` walks from each scale to the next; `combine` walks back, by
+    :math:`y_j = z_j + T^{s_{j+1} - s_j} (y_{j+1} - z_j)`. Both take as many products with T as the last power.
     """
 
     def __init__(self, walk: BoundBasis, J: int, low_pass: bool) -> None:
@@ -33,7 +33,7 @@ class BoundWavelets(Derived):
         self.M, self.N, self.dtype, self.device = walk.M, walk.N, walk.dtype, walk.device
 
     def _walk(self, j: int, x: Tensor) -> Tensor:
-        """On from s_j to s_{j+1}."""
+        """T^{s_{j+1} - s_j} x."""
         for _ in range(_steps(j)):
             x = self.walk.combine([x])
         return x
@@ -68,14 +68,14 @@ class BoundWavelets(Derived):
 
     def edges(self) -> EdgeList:
         refuse("basis", "a family that is applied, and not written out", self)
-        after, now = sparse_square(self.walk)
+        after, now = matrix_and_identity(self.walk)
         found = []
         for j in range(self.J):
             found.append((now - after).coalesce())
             now = after
             if j < self.J - 1:
                 after = torch.sparse.mm(after, after).coalesce()
-        return listed(found + [now] * self.low_pass, self.dtype)
+        return edges_of_matrices(found + [now] * self.low_pass, self.dtype)
 
     def remake(self, parts: Sequence[BoundBasis]) -> "BoundWavelets":
         return BoundWavelets(parts[0], self.J, self.low_pass)
@@ -86,7 +86,7 @@ class BoundWavelets(Derived):
 
 
 def _steps(j: int) -> int:
-    """How many from scale j to the next: 1, 1, 2, 4, ..."""
+    """The number of steps from scale j to the next: 1, 1, 2, 4, ..."""
     return 1 << max(0, j - 1)
 
 
@@ -101,9 +101,9 @@ class Wavelets(OfSquareMatrix):
     identity. A call takes :math:`2^{J-1}` products with T.
 
     Args:
-        J: how many scales.
+        J: the number of scales.
         operator: S, a basis of one square matrix; by default the random walk, `Adjacency('rw')`.
-        low_pass: whether :math:`\phi` is the last member: K = J + 1 then, and J without it.
+        low_pass: whether to add :math:`\phi` as the last member: K = J + 1 with it, and J without.
 
     >>> family = Wavelets(2).bind(torch.tensor([[0, 1], [1, 0]]))
     >>> family.to_coo().to_dense()
@@ -131,7 +131,7 @@ class Wavelets(OfSquareMatrix):
 
 
 def lazy(operator: BoundBasis) -> BoundBasis:
-    """The matrix (I + S) / 2: with a loop per node beside the edges of S, where these are written out."""
+    """The matrix (I + S) / 2, as one list of edges if S is one."""
     both = BoundConcat([BoundIdentity(operator.M, operator.dtype, operator.device), operator])
     if not operator.written_out:
         return BoundMix([[0.5, 0.5]], both)

@@ -16,7 +16,7 @@ from ..kernels.grids import Ints, pooling_targets
 from ..portable import portable, refuse
 from .bound_grid import MODES, BoundGrid, Lattice, Mode, Norm, ints
 from .gridded import Gridded
-from .sites import BoundSites, Sites, find
+from .sites import BoundSites, Sites, find_sites
 
 _OPTIONS = {
     "stride": 1,
@@ -33,27 +33,27 @@ _OPTIONS = {
 class Window(Gridded):
     r"""A window that slides over a grid; one matrix for each of its taps, the last axis fastest.
 
-    Tap k of the target n meets the source :math:`m = n \cdot stride - padding + k \cdot dilation`, along each axis;
+    Tap k links the target n to the source :math:`m = n \cdot stride - padding + k \cdot dilation`, along each axis;
     transposed, :math:`n = m \cdot stride - padding + k \cdot dilation`. The arguments mean what they mean in
     `torch.nn.Conv2d`, `ConvTranspose2d` and `AvgPool2d`, for any number of axes; up to three are evaluated by torch's
     own convolutions. :math:`\Theta`, (K, P, Q), is torch's kernel with the taps first. (J.-M. Andreoli,
     arXiv:1905.01289, Eq. 6.)
 
     Args:
-        shape: of the grid, one integer per axis; None where the call says it.
-        kernel_size: the taps along each axis.
+        shape: of the grid, one integer per axis; None if calls give it.
+        kernel_size: the number of taps along each axis.
         stride: from one target to the next; transposed, from one source to the next.
-        padding: places around the grid, an integer from 0 on; or 'same', for as many targets as sources, or 'valid'.
+        padding: around the grid, an integer from 0 on; or 'same', for as many targets as sources, or 'valid'.
         dilation: from one tap to the next.
-        padding_mode: what they hold: 'zeros', 'circular', 'reflect' or 'replicate'.
-        transposed: whether each source is spread over its window, instead of each target seeing one.
-        output_padding: further targets behind, where transposed.
-        ceil_mode: whether a window that leaves the padded grid behind counts, as in torch's poolings.
-        norm: None; 'mean': each target is the mean of the sources that it meets; 'padded': the sum, divided by how many
-            taps stay within the padded grid.
-        sites: (M, axes) the positions that there are, for a sparse grid: the others are zeros, and no rows of x. With
-            stride 1, and as many targets as sources on the whole grid, the targets are the same sites (a submanifold
-            convolution); else all that meet at least one, in the order of samples and positions.
+        padding_mode: 'zeros', 'circular', 'reflect' or 'replicate'.
+        transposed: whether it is a transposed convolution.
+        output_padding: additional targets at the end of each axis, if transposed.
+        ceil_mode: whether to add windows that reach beyond the padded grid, as in torch's poolings.
+        norm: None; 'mean': each target is the mean of its sources; 'padded': their sum, divided by the number of taps
+            within the padded grid.
+        sites: (M, axes) the positions of the rows of x, for a sparse grid, which is zero elsewhere. With stride 1, and
+            as many targets as sources on the whole grid, the targets are the same sites (a submanifold convolution);
+            otherwise all positions that are linked to a site, in the order of samples and positions.
 
     >>> Window((4,), 3, padding=1).bind().to_dense()[0]
     tensor([[0., 1., 0., 0.],
@@ -121,7 +121,7 @@ class Window(Gridded):
         if self.shape is not None:
             self.targets(self.shape)
         self._bound = IdentityCache(8)
-        self._found: Sites | None = None  # the last ones: a graph asks with a copy of what the call asked with
+        self._found: Sites | None = None  # the last result, for a batch with equal values
         if sites is not None:
             self._check_sites(sites)
         self.counts_batch = sites is not None
@@ -141,9 +141,7 @@ class Window(Gridded):
         if sites.layout != torch.strided:
             reject("sites", "a dense tensor", sites.layout, "use .to_dense()")
         if sites.dim() != 2 or sites.shape[1] != self.axes:
-            reject(
-                "sites", f"shape (M, {self.axes}), a position in each row", tuple(sites.shape), "one column per axis"
-            )
+            reject("sites", f"shape (M, {self.axes}), one position per row", tuple(sites.shape), "one column per axis")
         if sites.numel():
             low, high = sites.amin(0).tolist(), sites.amax(0).tolist()
             if min(low) < 0 or any(h >= n for h, n in zip(high, self.shape, strict=True)):
@@ -156,14 +154,14 @@ class Window(Gridded):
 
     @property
     def before(self) -> Ints:
-        """How far the first tap of the first target lies before the grid."""
+        """The padding before the grid."""
         if self.padding != "same":
             return self.padding
         return tuple(d * (k - 1) // 2 for k, d in zip(self.kernel_size, self.dilation, strict=True))
 
     @property
     def after(self) -> Ints:
-        """How far the padding reaches behind the grid."""
+        """The padding behind the grid."""
         if self.padding != "same":
             return self.padding
         spans = (d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True))
@@ -197,7 +195,7 @@ class Window(Gridded):
                 reject("padding", f"at most {most} under {self.padding_mode!r}, for the grid {shape}", p, "pad less")
 
     def lattice(self, shape: Ints) -> Lattice:
-        """How the sources and the targets of the window meet, on a grid."""
+        """The geometry of sources and targets, on a grid of this shape."""
         ones = (1,) * self.axes
         targets = self.targets(shape)
         if self.transposed:
@@ -248,7 +246,7 @@ class Window(Gridded):
         return bound
 
     def _places(self, batch: Tensor | None) -> Sites:
-        """Which sites meet, found once for the same ones."""
+        """The sites of sources and targets, cached for the same ones."""
         assert self.sites is not None
         assert self.shape is not None
         sites, shape = self.sites, self.shape
@@ -258,10 +256,10 @@ class Window(Gridded):
         def search() -> Sites:
             if torch.compiler.is_exporting():
                 refuse("basis", "a window of a whole grid", self)
-            self._check_sites(sites)  # again, where they have changed
+            self._check_sites(sites)  # they may have changed since the constructor
             found = self._found
             if found is None or batch is None or not found.are_of(sites, batch):
-                found = find(sites, batch, self.lattice(shape), self.offsets())
+                found = find_sites(sites, batch, self.lattice(shape), self.offsets())
                 self._found = self._found if portable() else found
             return found
 
@@ -269,7 +267,7 @@ class Window(Gridded):
         return places
 
     def __getstate__(self) -> dict[str, object]:
-        return super().__getstate__() | {"_found": None}  # a copy finds its own
+        return super().__getstate__() | {"_found": None}  # copies search again
 
     def extra_repr(self) -> str:
         def one(value: Ints | str) -> object:

@@ -10,7 +10,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
 from ..bases import Adjacency, Attention
-from ..bases.attended import ELEMENTWISE, BoundAttention, Normalize
+from ..bases.bound_attention import ELEMENTWISE, BoundAttention, Normalize
 from ..basis import BoundBasis
 from ..binding import bind, content_of
 from ..content import Content, Inputs
@@ -148,8 +148,8 @@ class Attending(Whole):
         if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
             return None
         content = content_of(self.conv, call, graph, inputs)
-        values = EdgeTerms(content.edges_at(family.entries), self.values.weight.squeeze(-1))
-        return family.sums(inputs, self.conv.bias, values.made)
+        values = EdgeTerms(content.edge_rows_at(family.entries), self.values.weight.squeeze(-1))
+        return family.sums(inputs, self.conv.bias, values.tensor)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (source, target), size = pair(given["x"]), given.get("size")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch_geometric.nn import ResGatedGraphConv
 
-from ..bases.attended import Normalize
+from ..bases.bound_attention import Normalize
 from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
 from .attention import Attending, attention_conv, fill, matrix, started

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import HypergraphConv
 
-from ..bases.adjacency import power, single, sums
+from ..bases.adjacency import power_or_zero, single_matrix, sum_by_target
 from ..bases.product import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..binding import Binding
@@ -70,8 +70,8 @@ class Hyperedges(Basis):
     def build(self, graph: Graph) -> BoundBasis:
         s, back = graph.structure, graph.structure.T
         B, D = inverses(graph)
-        there = single(s, graph.thin(s.at_target(B)), graph.dtype)
-        return BoundProduct(there, single(back, graph.thin(back.at_target(D)), graph.dtype))
+        there = single_matrix(s, graph.apply_mask(s.at_target(B)), graph.dtype)
+        return BoundProduct(there, single_matrix(back, graph.apply_mask(back.at_target(D)), graph.dtype))
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
@@ -79,9 +79,9 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     zeros where there are none.
     """
     back = graph.structure.T
-    count = graph.structure.pattern.by_target.ptr.diff().to(graph.wide)
-    degree = sums(back.pattern, None if graph.weight is None else graph.weights, graph.wide)
-    return power(count, -1.0), power(degree, -1.0)
+    count = graph.structure.pattern.by_target.ptr.diff().to(graph.acc_dtype)
+    degree = sum_by_target(back.pattern, None if graph.weight is None else graph.weights, graph.acc_dtype)
+    return power_or_zero(count, -1.0), power_or_zero(degree, -1.0)
 
 
 class Hypergraph(BasisConv):

@@ -14,7 +14,7 @@ from ..content import Content
 from ..conv import BasisConv
 from ..entries import Entries
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
-from ..mechanisms.base import copies, table_score, wide
+from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
 from .attention import fill, matrix, own, some_left, started, weigh
 from .build import only_sum
@@ -72,17 +72,17 @@ class OfRelation(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         weight: Any = self.weight
-        groups = content.of_target.unflatten(-1, (self.relations, -1))  # (*, N, R, D)
+        groups = content.target_features.unflatten(-1, (self.relations, -1))  # (*, N, R, D)
         table = (groups @ weight.t()).movedim(-1, 0).flatten(-2)  # (H, *, N R)
-        N, count = content.of_target.shape[-2], content.x.shape[-2] // self.relations
+        N, count = content.target_features.shape[-2], content.x.shape[-2] // self.relations
 
         def place(m: Tensor, n: Tensor) -> Tensor:
             return n * self.relations + m // max(1, count)
 
         return table_score(
-            copies(wide(table), content, weight.shape[0]),
+            copies(upcast(table), content, weight.shape[0]),
             lambda e: e.lookup(("relation", self.relations), N * self.relations, place),
-            lambda e: e.places(place),
+            lambda e: e.table(place),
         )
 
     def extra_repr(self) -> str:

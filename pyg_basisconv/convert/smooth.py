@@ -14,7 +14,7 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import reject
 from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
-from ..mechanisms.base import copies, node_score, wide
+from ..mechanisms.base import copies, node_score, upcast
 from ..theta import Full, Pass
 from .attention import Attending, attention_conv, fill, heads_of, matrix, started
 from .build import only_sum
@@ -155,6 +155,8 @@ class Steered(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         H = self.source.shape[0]
-        source, target = (wide(side @ self.source.t()).movedim(-1, 0) for side in (content.x, content.of_target))
-        source = source + wide(self.bias).view(H, *[1] * (source.dim() - 1))
+        source, target = (
+            upcast(side @ self.source.t()).movedim(-1, 0) for side in (content.x, content.target_features)
+        )
+        source = source + upcast(self.bias).view(H, *[1] * (source.dim() - 1))
         return node_score(copies(source, content, H), copies(-target, content, H))

@@ -159,7 +159,7 @@ class LoopedMean(Basis):
         target = torch.cat([graph.structure.target.long(), nodes])
         source = torch.cat([graph.structure.source.long(), nodes])
         count = torch.bincount(target, minlength=graph.N)
-        weight = torch.cat([graph.weights, nodes.new_ones(graph.N).to(graph.wide)])
+        weight = torch.cat([graph.weights, nodes.new_ones(graph.N).to(graph.acc_dtype)])
         return EdgeList(torch.zeros_like(target), source, target, weight / count[target])
 
 

@@ -1,4 +1,4 @@
-"""The primitives, one door each. Kernels know sparsity patterns and tensors, and nothing of bases or parameters."""
+"""The primitive operations. Kernels read sparsity patterns and tensors; they do not depend on bases or parameters."""
 
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
@@ -8,12 +8,12 @@ from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
 from .scored import ProductScores, ProjectedScores, TermScores, attention, scored_attention
-from .tiled import Meetings, gather_matmul
+from .tiled import Matchings, gather_matmul
 from .typed import Pairs, typed_matmul
 
 __all__ = [
     "Affine",
-    "Meetings",
+    "Matchings",
     "Pairs",
     "Pattern",
     "Piece",

@@ -1,4 +1,4 @@
-"""Attention between all pairs: the vendor's kernel, with the derivatives that it has not."""
+"""Attention between all pairs: torch's kernel, with the second derivatives that it lacks, and the compiled kernels."""
 
 from collections.abc import Callable, Sequence
 from itertools import compress
@@ -12,18 +12,16 @@ from torch.nn import Parameter, functional as F
 from ..errors import reject
 from ..portable import portable
 from .onepass import kernel
-from .op import derivative, wide
+from .op import acc_dtype, derivative
 
 _CALL = Struct("=24q")  # `PairCall` in the kernels
 _PLAIN = (Tensor, Parameter)
-_FEW = (
-    1 << 18
-)  # products of numbers up to which the compiled kernels are faster than the vendor's, who holds no weights
-_WIDEST = 64  # channels of a head up to which they are taken where weights are held
+_FEW = 1 << 18  # multiply-adds up to which the compiled kernels beat torch's, which stores no weights
+_WIDEST = 64  # channels of a head up to which the compiled kernels are used
 
 
 def pair_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
-    """The softmax over sources: (*, N, d), (*, M, d), (*, N, M) -> (*, N, M); zero where no source may be seen.
+    """The softmax over sources: (*, N, d), (*, M, d), (*, N, M) -> (*, N, M); zeros for a target without sources.
 
     >>> pair_weights(torch.zeros(1, 1), torch.zeros(4, 1), None)
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
@@ -33,14 +31,14 @@ def pair_weights(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def pair_product(left: Tensor, right: Tensor) -> Tensor:
-    """The product of matrices, (B, K, n, m) and (B, K, m, l), without what `matmul` asks before."""
+    """The product of matrices, (B, K, n, m) and (B, K, m, l), without the checks of `matmul`."""
     if left.dim() != 4:
         return left @ right
     return torch.bmm(left.flatten(0, 1), right.flatten(0, 1)).view(*left.shape[:3], right.shape[3])
 
 
-class _Twice(torch.autograd.Function):
-    """What the kernel gave; its gradient, where that is to be differentiated again, is the plain form's."""
+class _TwiceDifferentiable(torch.autograd.Function):
+    """The kernel's result; its second derivative is that of the plain form."""
 
     @staticmethod
     def forward(
@@ -53,20 +51,20 @@ class _Twice(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if not torch.is_grad_enabled():
-            return grad, *[None] * 6  # by the kernel's own
+            return grad, *[None] * 6  # the kernel's own backward goes on from here
         if ctx.p:
             fix = "leave dropout out, or take order='theta_first'"
             reject("order", "one whose gradient has a derivative", "'native' with dropout, on this device", fix)
         query, key, value, bias = ctx.saved_tensors
 
         def plain(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-            return pair_weights(query, key, later_hidden(bias, query, key) if ctx.causal else bias) @ value
+            return pair_weights(query, key, add_causal_mask(bias, query, key) if ctx.causal else bias) @ value
 
         return None, *derivative(plain, (query, key, value, bias), grad), None, None
 
 
-class _Pairs(torch.autograd.Function):
-    """See `pair_rows`; by the compiled kernels, which make the weights again on the way back."""
+class _PairAttention(torch.autograd.Function):
+    """See `pair_rows`; the compiled kernels, which recompute the weights in the backward pass."""
 
     @staticmethod
     def forward(
@@ -79,29 +77,29 @@ class _Pairs(torch.autograd.Function):
         return y, weight
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, down: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, grad_weight: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, value, stats = ctx.saved_tensors
         heads, causal = ctx.given
         if torch.is_grad_enabled() or portable():
-            there = [t is not None for t in (grad, down)]
+            used = [t is not None for t in (grad, grad_weight)]
 
             def plain(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-                return list(compress(_plain_rows(query, key, value, heads, causal), there))
+                return list(compress(_plain_rows(query, key, value, heads, causal), used))
 
-            ends = [t for t in (grad, down) if t is not None]
-            return *derivative(plain, (query, key, value), ends), None, None, None
+            grads = [t for t in (grad, grad_weight) if t is not None]
+            return *derivative(plain, (query, key, value), grads), None, None, None
         B, N, _ = query.shape
         grad = value.new_zeros(B, N, value.shape[2]) if grad is None else grad.resolve_neg().contiguous()
-        down = None if down is None else down.resolve_neg().contiguous()
+        grad_weight = None if grad_weight is None else grad_weight.resolve_neg().contiguous()
         found = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (query, key, value)]
-        _call("pair_backward", (query, key, value), heads, causal, (None, None, stats, grad, down, *found))
+        _call("pair_backward", (query, key, value), heads, causal, (None, None, stats, grad, grad_weight, *found))
         return *found, None, None, None
 
 
 def _compiled(
     query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The sums, the weights, if these are wanted, and what is to be kept for the way back, if it is."""
+    """The sums; the weights, if `weighted`; and the softmax statistics for the backward pass, if `keep`."""
     B, N, _ = query.shape
     y = value.new_empty(B, N, value.shape[2])
     weight = value.new_empty(B, heads, N, key.shape[1]) if weighted else None
@@ -128,7 +126,7 @@ def _call(
 
 
 def _takes(query: Tensor, key: Tensor, value: Tensor, heads: int, weighted: bool) -> bool:
-    """Whether the compiled kernels take these: not wide heads, nor many pairs whose weights nobody wants."""
+    """Whether the compiled kernels take these: narrow heads, and few pairs unless their weights are wanted."""
     if kernel("pair_forward", query.dtype) is None or torch._C._len_torch_dispatch_stack():
         return False
     numbers, widest = query.numel() * key.shape[1], max(query.shape[2], value.shape[2])
@@ -147,30 +145,30 @@ def by_heads(rows: Tensor, heads: int) -> Tensor:
 
 
 def _plain_rows(query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """By operations that have any derivatives."""
+    """The same by differentiable torch operations."""
     q, k, v = (by_heads(t, heads) for t in (query, key, value))
-    q, k = q.to(wide(q)), k.to(wide(k))
-    weight = pair_weights(q, k, later_hidden(None, q, k) if causal else None)
+    q, k = q.to(acc_dtype(q.dtype)), k.to(acc_dtype(k.dtype))
+    weight = pair_weights(q, k, add_causal_mask(None, q, k) if causal else None)
     return pair_product(weight.to(v.dtype), v).transpose(1, 2).flatten(2), weight
 
 
-# What `Function.apply` does besides is for transforms of `torch.func`, under which this is not called.
-_record: Callable[..., tuple[Tensor, Tensor | None]] = super(torch.autograd.Function, _Pairs).apply  # type: ignore[misc]
+# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which this is not called.
+_record: Callable[..., tuple[Tensor, Tensor | None]] = super(torch.autograd.Function, _PairAttention).apply  # type: ignore[misc]
 
 
 def pair_rows(
     query: Tensor, key: Tensor, value: Tensor, heads: int, causal: bool, weighted: bool = False, p: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention between all pairs whose heads stand side by side at each place, and its weights.
+    """Attention between all pairs, heads side by side in the last axis, and its weights.
 
     Args:
         query: (B, N, K d), scaled.
         key: (B, M, K d).
         value: (B, M, K D).
         heads: K.
-        causal: whether targets do not look at sources that come after them.
-        weighted: whether the weights are wanted.
-        p: the probability that a weight is dropped, where they are not.
+        causal: whether target n sees only the sources m <= n.
+        weighted: whether the weights are returned.
+        p: the dropout probability of weights; 0 where they are returned.
 
     Returns:
         (B, N, K D), and (B, K, N, M) or None.
@@ -189,19 +187,19 @@ def pair_rows(
     return pair_attention(q, k, None, v, p, causal).transpose(1, 2).flatten(2), None
 
 
-def later_hidden(bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
-    """(N, M) or more: minus infinity where a source comes after the target."""
+def add_causal_mask(bias: Tensor | None, query: Tensor, key: Tensor) -> Tensor:
+    """(*, N, M) the bias, minus infinity where the source comes after the target."""
     later = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril().logical_not()
     bias = query.new_zeros(later.shape) if bias is None else bias
     return bias.masked_fill(later, -torch.inf)
 
 
 def pair_attention(query: Tensor, key: Tensor, bias: Tensor | None, value: Tensor, p: float, causal: bool) -> Tensor:
-    """`F.scaled_dot_product_attention` without a scale, as often differentiable as its plain form."""
+    """`F.scaled_dot_product_attention` without a scale, differentiable any number of times."""
     if causal and bias is not None:
-        bias = later_hidden(bias, query, key)
+        bias = add_causal_mask(bias, query, key)
     causal = causal and bias is None
     y = F.scaled_dot_product_attention(query, key, value, bias, p, causal, scale=1.0)
     if not y.requires_grad or not torch.is_grad_enabled() or portable() or (p and not y.is_cuda):
-        return y  # with dropout it is made of plain operations, but on CUDA
-    return _Twice.apply(y, query, key, value, bias, causal, p)  # type: ignore[no-any-return]
+        return y  # with dropout, torch composes it of differentiable operations except on CUDA
+    return _TwiceDifferentiable.apply(y, query, key, value, bias, causal, p)  # type: ignore[no-any-return]

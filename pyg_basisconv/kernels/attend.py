@@ -1,4 +1,4 @@
-"""Sums under weights that are computed on the way: piece by piece, and again where their gradient is asked for."""
+"""Weighted sums whose weights are computed piece by piece, and recomputed in the backward pass."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
@@ -10,16 +10,16 @@ from torch.nn import functional as F
 
 from ..portable import portable
 from .multihead import (
-    by_node,
-    heads,
     inner_products,
+    node_rows,
     plain_attention,
     raw_attention,
-    rows,
     softmax,
+    to_heads,
+    to_rows,
     transposed_sums,
 )
-from .op import derivative, wide
+from .op import acc_dtype, derivative
 from .pattern import Pattern
 from .segments import exponentials
 
@@ -27,9 +27,9 @@ Side = Literal["source", "target", "entry", "copy"]
 
 
 class Piece(NamedTuple):
-    """Some copies of a graph, or a run of targets of one copy, with all entries into them.
+    """Some copies of a graph, or a range of targets of one copy, with all entries into them.
 
-    copies, targets, entries: where they are; pattern: of each of the c copies, M x n.
+    copies, targets, entries: their ranges; pattern: of each of the c copies, M x n.
     """
 
     copies: slice
@@ -38,20 +38,20 @@ class Piece(NamedTuple):
     pattern: Pattern
 
     def cut(self, t: Tensor, side: Side) -> Tensor:
-        """The part of (c, ...), of these copies, that the piece reads."""
+        """The slice of a tensor (c, ...) of these copies that the piece reads."""
         if side == "target":
             return t[:, self.targets]
         return t[:, self.entries] if side == "entry" else t
 
 
 class Weights(NamedTuple):
-    """Of the entries of a piece, (c, E) by target: values, or scores for a softmax into each target; and factors."""
+    """Weights at the entries of a piece, (c, E) by target: values, or scores of a softmax; times optional factors."""
 
     values: Tensor
     factor: Tensor | None
 
     def normalised(self, is_score: bool, pattern: Pattern) -> Tensor:
-        """The weights themselves."""
+        """The weights, with the softmax over the entries of each target taken where values are scores."""
         weight = softmax(self.values, pattern.at_target) if is_score else self.values
         return weight if self.factor is None else weight * self.factor
 
@@ -60,7 +60,7 @@ Weigh = Callable[[Piece, Sequence[Tensor]], Weights]
 
 
 class _Attend(torch.autograd.Function):
-    """See `attend` and `multihead.attention`. Nothing that is as long as a piece is kept."""
+    """See `attend`. Nothing of the length of a piece is saved for the backward pass."""
 
     @staticmethod
     def forward(
@@ -74,16 +74,21 @@ class _Attend(torch.autograd.Function):
         *tensors: Tensor,
     ) -> Tensor:
         C, _, W = z.shape
-        y = z.new_empty(whole.N, C, W)  # copies side by side at each target: as the features of heads are laid out
-        totals = torch.empty(whole.N, C, dtype=wide(z), device=z.device) if normalised else None
+        y = z.new_empty(whole.N, C, W)  # copies side by side at each target, the layout of heads
+        totals = torch.empty(whole.N, C, dtype=acc_dtype(z.dtype), device=z.device) if normalised else None
         for copies, group in _by_copies(pieces):
-            table, local = by_node(z[copies]), [_by_node(t[copies]) for t in tensors]
+            table, local = node_rows(z[copies]), [_node_major(t[copies]) for t in tensors]
             for piece in group:
                 cuts = [piece.cut(t, side) for t, side in zip(local, sides, strict=True)]
                 values, factor = weigh(piece, cuts)
-                alone = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in cuts)
+                in_one_piece = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in cuts)
                 part, _, total = raw_attention(
-                    rows(values), None if factor is None else rows(factor), table, normalised, piece.pattern, alone
+                    to_rows(values),
+                    None if factor is None else to_rows(factor),
+                    table,
+                    normalised,
+                    piece.pattern,
+                    in_one_piece,
                 )
                 y[piece.targets, copies] = part.view(part.shape[0], values.shape[0], W)
                 if totals is not None and total is not None:
@@ -109,15 +114,15 @@ class _Attend(torch.autograd.Function):
             for t, side, needed in zip(tensors, sides, needs, strict=True)
         ]
         for copies, group in _by_copies(ctx.pieces):
-            one, mean = z[copies].to(wide(z)), None
-            c, left = one.shape[0], rows(one).contiguous()
-            down = grad[copies].to(one.dtype)  # (c, N, W)
+            one, mean = z[copies].to(acc_dtype(z.dtype)), None
+            c, left = one.shape[0], to_rows(one).contiguous()
+            scaled_grad = grad[copies].to(one.dtype)  # (c, N, W)
             if totals is not None:
                 # <z, g> - <y, g> as one inner product, of (z, 1) and (g, -<y, g>).
-                down = down / totals.t()[copies].unsqueeze(-1)
-                mean = (down * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
-                ahead = rows(F.pad(one, (0, 1), value=1.0))
-            local = [_by_node(t[copies]) for t in tensors]
+                scaled_grad = scaled_grad / totals.t()[copies].unsqueeze(-1)
+                mean = (scaled_grad * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
+                ahead = to_rows(F.pad(one, (0, 1), value=1.0))
+            local = [_node_major(t[copies]) for t in tensors]
             kept = []
             for piece in group:
                 pattern = piece.pattern
@@ -125,23 +130,23 @@ class _Attend(torch.autograd.Function):
                 leaves = [t.requires_grad_(needed) for t, needed in zip(cuts, needs, strict=True)]
                 with torch.enable_grad():
                     values, factor = ctx.weigh(piece, leaves)
-                scores, factors = rows(values.detach()), None if factor is None else rows(factor.detach())
+                scores, factors = to_rows(values.detach()), None if factor is None else to_rows(factor.detach())
                 weight = scores if mean is None else exponentials(scores.contiguous(), pattern.at_target)
                 if needs_z:
                     kept.append(weight if factors is None else weight * factors)
                 ends = [t for t in (values, factor) if t is not None and t.requires_grad]
                 if not ends:
                     continue
-                right, at = down[:, piece.targets], None if mean is None else mean[:, piece.targets]
+                right, at = scaled_grad[:, piece.targets], None if mean is None else mean[:, piece.targets]
                 if at is not None and factors is None:
-                    found = inner_products(ahead, rows(torch.cat([right, -at], -1)), c, pattern)
+                    found = inner_products(ahead, to_rows(torch.cat([right, -at], -1)), c, pattern)
                 else:
-                    found = inner_products(left, rows(right), c, pattern)
+                    found = inner_products(left, to_rows(right), c, pattern)
                 outward = []
                 if values.requires_grad:
                     own = found if factors is None else found * factors
                     if at is not None and factors is not None:
-                        own = own.sub_(rows(at).index_select(0, pattern.row))
+                        own = own.sub_(to_rows(at).index_select(0, pattern.row))
                     outward.append((own if at is None else own.mul_(weight)).t().to(values.dtype))
                 if factor is not None and factor.requires_grad:
                     outward.append((found * weight).t().to(factor.dtype))
@@ -153,12 +158,12 @@ class _Attend(torch.autograd.Function):
                         part.copy_(next(back)) if side in ("target", "entry") else part.add_(next(back))
             if grad_z is not None:
                 weight = kept[0] if len(kept) == 1 else torch.cat(kept)
-                grad_z[copies] = heads(transposed_sums(rows(down), weight, ctx.whole), c)
+                grad_z[copies] = to_heads(transposed_sums(to_rows(scaled_grad), weight, ctx.whole), c)
         return None, None, None, None, None, grad_z, *grads
 
 
-def _by_node(t: Tensor) -> Tensor:
-    """The same (c, G, ...), its memory node by node: numbers of one copy are gathered from consecutive ones."""
+def _node_major(t: Tensor) -> Tensor:
+    """The same tensor (c, G, ...) in memory of order (G, c, ...), so that gathers read consecutive numbers."""
     return t.transpose(0, 1).contiguous().transpose(0, 1)
 
 
@@ -171,7 +176,7 @@ def _by_copies(pieces: list[Piece]) -> Iterator[tuple[slice, list[Piece]]]:
 def _plain(
     weigh: Weigh, normalised: bool, pieces: list[Piece], z: Tensor, tensors: Sequence[Tensor], sides: Sequence[Side]
 ) -> Tensor:
-    """By operations that have any derivatives; all weights are held."""
+    """The same by differentiable torch operations, which store all weights."""
     parts = []
     for copies, group in _by_copies(pieces):
         local, targets = [t[copies] for t in tensors], []
@@ -191,19 +196,19 @@ def attend(
     tensors: Sequence[Tensor],
     sides: Sequence[Side],
 ) -> Tensor:
-    r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e z_{source(e)}` of C copies, under weights that are computed.
+    r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e z_{source(e)}` of C copies, with computed weights w.
 
-    What has the length of the entries is not kept: the gradient computes the weights again; its own derivatives hold
-    them all. See `attention` for what is short enough to be kept.
+    Nothing of the length of the entries is stored: the backward pass computes the weights again, and only second
+    derivatives hold them all. `attention` is faster where the entries are few enough to be stored.
 
     Args:
-        weigh: of a piece and its part of the tensors, the weights of its entries.
-        normalised: whether these are scores, for a softmax.
-        pieces: all copies, copy after copy, and of each all targets in order.
+        weigh: computes the weights of a piece's entries from its part of the tensors.
+        normalised: whether these are scores of a softmax.
+        pieces: all copies in order, and of each all targets in order.
         whole: the pattern of a copy, M x N.
         z: (C, M, W).
         tensors: (C, ...) each.
-        sides: what their second axis is: sources, targets, entries by target; or 'copy' for none of these.
+        sides: the second axis of each tensor: 'source', 'target', 'entry' (by target), or 'copy' for none of these.
 
     Returns:
         (C, N, W).

@@ -1,6 +1,6 @@
 """A whole linear layer in one step: both orders of A and Theta, with their derivatives.
 
-Everything here is node-major: what the K members have at a node stands side by side in its row.
+Everything here is node-major: the values of all K members at a node stand side by side in its row.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from .op import derivative
 
 
 class Rows(Protocol):
-    """A fixed family of K matrices, M x N, applied to rows without a record for gradients."""
+    """A fixed family of K matrices, M x N; the methods on rows record nothing for autograd."""
 
     K: int
 
@@ -36,23 +36,23 @@ class Rows(Protocol):
 
     @property
     def total(self) -> "Rows | None":
-        """The sum of the matrices, as a family of one; None where that is nothing simpler."""
+        """The sum of the matrices as a family of one, or None if it costs as much as the family."""
 
 
 def _expanded(x: Tensor, A: Rows) -> Tensor:
-    """All products side by side; by operations that can be transformed, where a derivative is taken under vmap."""
+    """All products side by side; by torch operations where a derivative is taken under vmap."""
     return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1]) if portable() else A.expand_rows(x)
 
 
 def _combined(z: Tensor, A: Rows) -> Tensor:
-    """The sum of all products, in the same way."""
+    """The sum of all products; see `_expanded`."""
     if not portable():
         return A.combine_rows(z)
     return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
 
 
 class _Applied(torch.autograd.Function):
-    """A family applied to rows, one way; its derivative is the transposed family applied the other way, and so on."""
+    """Expand or combine on rows; the derivative of either is the other, of the transposed family."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, A: Rows, expands: bool) -> Tensor:
@@ -66,18 +66,18 @@ class _Applied(torch.autograd.Function):
         return applied(grad.contiguous(), ctx.A.adjoint), None, None
 
 
-# What `Function.apply` does besides is for transforms of `torch.func`, under which it is not called.
+# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which this is not called.
 _record_applied: Callable[..., Tensor] = super(torch.autograd.Function, _Applied).apply  # type: ignore[misc]
 
 
 def _expand(x: Tensor, A: Rows) -> Tensor:
-    """The products side by side, with a record for gradients where these are recorded."""
+    """All products side by side, recorded for autograd where gradients are enabled."""
     plain = not torch.is_grad_enabled() or portable()
     return _expanded(x, A) if plain else _record_applied(x, A, True)
 
 
 def _combine(z: Tensor, A: Rows) -> Tensor:
-    """The sum of all products, with a record for gradients where these are recorded."""
+    """The sum of all products, recorded for autograd where gradients are enabled."""
     plain = not torch.is_grad_enabled() or portable()
     return _combined(z, A) if plain else _record_applied(z, A, False)
 
@@ -91,8 +91,8 @@ def side_by_side(weight: Tensor) -> Tensor:
 def _grad_stacked(z: Tensor, x: Tensor, K: int) -> Tensor:
     """The derivative by Theta: (M, K Q), (M, P) -> (K, P, Q).
 
-    As (z^T x)^T, where the wider one is read along its rows; not for one matrix with a narrow x, as x^T z is already
-    laid out like the parameter.
+    Computed as (z^T x)^T, which reads the wider factor along its rows; x^T z for one matrix with a narrow x, as that
+    already has the layout of the parameter.
     """
     if K == 1 and x.shape[1] <= z.shape[1]:
         return (x.t() @ z).unsqueeze(0)
@@ -105,7 +105,7 @@ def _plain_theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) 
 
 
 def _theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    y = A.combine_rows(x @ side_by_side(weight))  # of its own: at most the projected rows themselves
+    y = A.combine_rows(x @ side_by_side(weight))  # fresh memory, so the bias can be added in place
     return y if bias is None else y.add_(bias)
 
 
@@ -136,7 +136,7 @@ _record_theta_first: Callable[..., Tensor] = super(torch.autograd.Function, _The
 def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     r""":math:`\sum_k (A_k^\top x) \Theta_k + b`: sparse products at width P.
 
-    Differentiable in x, weight and bias, any number of times. What is kept for it are the expansions.
+    Differentiable in x, weight and bias, any number of times; the expansions are saved for the backward pass.
 
     Args:
         x: (M, P).
@@ -155,13 +155,13 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
 
 
 def _products(x: Tensor, A: Rows) -> Tensor:
-    """All products side by side, (N, K P), with a record for gradients where x learns."""
+    """All products side by side, (N, K P), recorded for autograd if x requires a gradient."""
     learns = x.requires_grad and torch.is_grad_enabled()
     return _record_applied(x, A, True) if learns else A.expand_rows(x)
 
 
 def summed(x: Tensor, A: Rows) -> Tensor:
-    r""":math:`\sum_k A_k^\top x`, in memory of its own: (M, P) -> (N, P). Differentiable in x any number of times."""
+    r""":math:`\sum_k A_k^\top x`, in fresh memory: (M, P) -> (N, P). Differentiable in x any number of times."""
     one = A.total
     if one is None:
         u = _products(x, A)
@@ -171,7 +171,7 @@ def summed(x: Tensor, A: Rows) -> Tensor:
 
 
 def theta_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    r""":math:`\sum_k A_k^\top (x \Theta_k) + b`: sparse products at width Q; nothing is kept but x. See `a_first`."""
+    r""":math:`\sum_k A_k^\top (x \Theta_k) + b`: sparse products at width Q; saves only x. See `a_first`."""
     bias = bias if bias is None or bias.dtype == x.dtype else bias.to(x.dtype)
     if torch.is_grad_enabled():
         return _record_theta_first(x, weight, bias, A)

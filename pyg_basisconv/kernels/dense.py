@@ -1,6 +1,7 @@
 """Dense products of many rows with narrow matrices."""
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -10,11 +11,11 @@ from torch.nn import functional as F
 from ..portable import portable
 from .op import autocasting
 
-_SMALL = 1 << 20  # numbers that several maps give, up to which they are one product
+_SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
 
 
 class _Products(torch.autograd.Function):
-    """The sum of several products, each added to those before as it is made."""
+    """The sum of several products, accumulated in place."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, *x: Tensor) -> Tensor:
@@ -29,12 +30,13 @@ class _Products(torch.autograd.Function):
         weight, *x = ctx.saved_tensors
         needed, *each = ctx.needs_input_grad
         grad_x = [grad @ weight_k.t() if need else None for weight_k, need in zip(weight, each, strict=True)]
-        # x^T g as (g^T x)^T: x is read along its rows.
+        # x^T g as (g^T x)^T, which reads x along its rows.
         grad_weight = torch.stack([grad.t() @ x_k for x_k in x]).transpose(1, 2) if needed else None
         return grad_weight, *grad_x
 
 
-def _plain(x: Tensor) -> bool:
+def _needs_plain_matmul(x: Tensor) -> bool:
+    """Whether torch has to see its own operations, to compile, cast or transform them."""
     return torch.compiler.is_compiling() or autocasting(x.device) or portable()
 
 
@@ -44,15 +46,15 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
     >>> matmul(torch.ones(2, 3), torch.ones(3, 1)).flatten()
     tensor([3., 3.])
     """
-    if _plain(x):
+    if _needs_plain_matmul(x):
         return x @ weight
     return _products((x,), weight.unsqueeze(0))
 
 
 def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
-    r""":math:`\sum_k X_k W_k`: K tensors (*, M, P) as they come, (K, P, Q) -> (*, M, Q).
+    r""":math:`\sum_k X_k W_k`: an iterable of K tensors (*, M, P), and (K, P, Q) -> (*, M, Q).
 
-    What comes more than once, as the identity does in several families, is multiplied once where all are kept.
+    A tensor that repeats, as the identity's does in several families, is multiplied once, by the sum of its matrices.
 
     >>> matmuls([torch.ones(2, 3)] * 2, torch.ones(2, 3, 1)).flatten()
     tensor([6., 6.])
@@ -64,37 +66,31 @@ def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
             known = merged.get(id(x_k))
             merged[id(x_k)] = x_k, weight_k if known is None else known[1] + weight_k
         several, matrices = zip(*merged.values(), strict=True)
-        if not _plain(several[0]):
+        if not _needs_plain_matmul(several[0]):
             return _products(several, weight if len(several) == len(weight) else torch.stack(matrices))
         pairs = zip(several, matrices, strict=True)
-    total: Tensor | None = None
-    for x_k, weight_k in pairs:
-        y_k = matmul(x_k, weight_k)
-        total = y_k if total is None else total + y_k
-    assert total is not None
-    return total
+    return reduce(torch.add, (matmul(x_k, weight_k) for x_k, weight_k in pairs))
 
 
 def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
-    """Of K different ones. Where batches lie beside the width, as a sparse product has them, they stay there."""
+    """The sum of K products; keeps the memory layout of sparse products, whose batch is beside the width."""
     like = x[-1]
-    beside = like.dim() > 2 and not like.is_contiguous() and like.movedim(-2, 0).is_contiguous()
-    laid_out = [x_k.movedim(-2, 0) for x_k in x] if beside else x
+    node_major = like.dim() > 2 and not like.is_contiguous() and like.movedim(-2, 0).is_contiguous()
+    laid_out = [x_k.movedim(-2, 0) for x_k in x] if node_major else x
     flat = [x_k.reshape(-1, x_k.shape[-1]) for x_k in laid_out]
-    if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # narrower than what each would be added to
+    if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # a concatenation smaller than the result
         flat, weight = [torch.cat(flat, 1)], weight.flatten(0, 1).unsqueeze(0)
     y: Tensor = _Products.apply(weight, *flat)
     if like.dim() == 2:
         return y
     y = y.view(*laid_out[0].shape[:-1], y.shape[-1])
-    return y.movedim(0, -2) if beside else y
+    return y.movedim(0, -2) if node_major else y
 
 
 class Affine(NamedTuple):
-    r"""The maps :math:`x W_k + b_k` of K members, side by side, times a number.
+    r"""The maps :math:`s (x W_k + b_k)` of K members, side by side.
 
-    weight: W, (K, P, D), or (K, P) where D = 1; bias: b, as many numbers as a row of the result, or None; scale: the
-    number.
+    weight: W, (K, P, D), or (K, P) for D = 1; bias: b, with K D numbers, or None; scale: s.
     """
 
     weight: Tensor
@@ -108,20 +104,20 @@ class Affine(NamedTuple):
         return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
 
 
-def joins(x: Tensor, maps: Sequence[Affine]) -> bool:
-    """Whether `affine` is to be asked for several maps of the same rows."""
-    if x.layout != torch.strided or portable():  # whose sizes may be symbols
+def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
+    """Whether several maps of the same rows may be computed as one product, and are small enough to gain by it."""
+    if x.layout != torch.strided or portable():  # sizes may be symbols there
         return False
     numbers, learns = 0, maps[0].weight.requires_grad
     for weight, bias, _ in maps:
         if weight.requires_grad != learns or not (bias is None or bias.requires_grad == learns):
-            return False  # what is frozen has a result without a record, which the others would give it
+            return False  # the result of a frozen map must not require a gradient because of the others
         numbers += weight.numel()
     return 0 < x.numel() * numbers <= _SMALL * x.shape[-1] ** 2
 
 
 def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
-    """What several maps give, in one product: (*, M, P) -> (*, M, K D) each; where they are to be joined, see `joins`.
+    """Several maps as one product: (*, M, P) -> (*, M, K D) each; see `can_join`.
 
     >>> one, two = affine(torch.ones(2, 3), [Affine(torch.ones(1, 3)), Affine(torch.ones(2, 3, 4), None, 0.5)])
     >>> one.flatten(), two.shape, two[0, 0]
@@ -137,7 +133,7 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
 
 
 def _joined(parts: list[Tensor], *width: int) -> Tensor:
-    """Rows of several tensors, of a given width, above each other; numbers, where no width is given."""
+    """The tensors concatenated as rows of a given width, or flat where none is given."""
     dim = 1 + len(width)
     if len({t.shape[1:] for t in parts}) > 1:
         parts = [t if t.dim() == dim else t.reshape(-1, *width) for t in parts]
@@ -145,9 +141,9 @@ def _joined(parts: list[Tensor], *width: int) -> Tensor:
     return found if found.dim() == dim else found.view(-1, *width)
 
 
-def whole(blocks: Tensor) -> Tensor:
-    """Matrices of their diagonal blocks: (K, g, P / g, Q / g) -> (K, P, Q)."""
+def from_diagonal_blocks(blocks: Tensor) -> Tensor:
+    """Block-diagonal matrices from their blocks: (K, g, P / g, Q / g) -> (K, P, Q)."""
     if blocks.shape[1] == 1:
         return blocks.squeeze(1)
-    apart = torch.diag_embed(blocks.permute(0, 2, 3, 1))  # (K, P / g, Q / g, g, g)
-    return apart.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)
+    blocks_on_diagonal = torch.diag_embed(blocks.permute(0, 2, 3, 1))  # (K, P / g, Q / g, g, g)
+    return blocks_on_diagonal.permute(0, 3, 1, 4, 2).flatten(3).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""Convolutions of regular grids, by torch's own kernels. Images are (B, P, *grid), as torch lays them out."""
+"""Convolutions on regular grids by torch's kernels. Images are (B, P, *grid), as in torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..cache import cached_property
 
-AXES = (1, 2, 3)  # the numbers of axes that torch has kernels for
+AXES = (1, 2, 3)  # the dimensions that torch has kernels for
 _CONVOLVE: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSED: dict[int, Callable[..., Tensor]] = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
@@ -18,61 +18,60 @@ Ints = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Frame:
-    """Where the taps of a regular window meet a grid, one number for each axis.
+    """The geometry of a convolution, one number per axis.
 
-    sources, targets: the shapes of both grids; kernel: how many taps; before: how far the first tap of the first target
-    lies before the grid (for `convolve_transposed`, how far the first source lies behind the first target); step: from
-    one target (or source) to the next; dilation: from one tap to the next; mode: zeros, or a mode of F.pad, beyond the
-    grid.
+    sources, targets: the shapes of both grids; kernel: the number of taps; before: the padding before the grid (for
+    `convolve_transposed`, the cropping before the targets); stride, dilation: as in torch; mode: of the padding,
+    'zeros' or a mode of F.pad.
     """
 
     sources: Ints
     targets: Ints
     kernel: Ints
     before: Ints
-    step: Ints
+    stride: Ints
     dilation: Ints
     mode: str = "zeros"
 
     @cached_property
     def after(self) -> Ints | None:
-        """How far the windows reach behind the grid, or before it ends; None where torch finds that out."""
-        if self.mode == "zeros" and min(self.before) >= 0 and self._reached() == self.targets:
+        """The padding behind the grid, negative to crop; None where torch's own convolution implies it."""
+        if self.mode == "zeros" and min(self.before) >= 0 and self._targets() == self.targets:
             return None
-        axes = zip(self.targets, self.step, self.before, self.kernel, self.dilation, self.sources, strict=True)
+        axes = zip(self.targets, self.stride, self.before, self.kernel, self.dilation, self.sources, strict=True)
         return tuple((n - 1) * s - b + (k - 1) * d - (m - 1) for n, s, b, k, d, m in axes)
 
     @cached_property
     def full(self) -> Ints:
-        """The targets that the sources are spread over, be they kept or not."""
-        axes = zip(self.sources, self.step, self.kernel, self.dilation, strict=True)
+        """The targets of a transposed convolution before cropping."""
+        axes = zip(self.sources, self.stride, self.kernel, self.dilation, strict=True)
         return tuple((m - 1) * s + (k - 1) * d + 1 for m, s, k, d in axes)
 
     @cached_property
-    def more(self) -> Ints | None:
-        """How many more targets there are than the windows give, where torch can add them."""
+    def output_padding(self) -> Ints | None:
+        """The output padding of torch's transposed convolution; None where it cannot give these targets."""
         sizes = zip(self.targets, self.full, self.before, strict=True)
-        more = tuple(n - (size - 2 * b) for n, size, b in sizes)
-        axes = zip(self.before, more, self.step, self.dilation, strict=True)
-        return more if all(b >= 0 and 0 <= o < max(s, d) for b, o, s, d in axes) else None
+        output_padding = tuple(n - (size - 2 * b) for n, size, b in sizes)
+        axes = zip(self.before, output_padding, self.stride, self.dilation, strict=True)
+        return output_padding if all(b >= 0 and 0 <= o < max(s, d) for b, o, s, d in axes) else None
 
     @cached_property
-    def pools(self) -> bool | None:
-        """Whether torch pools by such windows: True where the last may leave the grid, None where it cannot."""
+    def ceil_mode(self) -> bool | None:
+        """The `ceil_mode` with which torch's pooling has these targets; None where it has none."""
         half = all(0 <= 2 * b <= k for b, k in zip(self.before, self.kernel, strict=True))
         if self.mode != "zeros" or max(self.dilation) > 1 or not half:
             return None
-        return next((up for up in (False, True) if self._reached(up) == self.targets), None)
+        return next((ceil for ceil in (False, True) if self._targets(ceil) == self.targets), None)
 
-    def _reached(self, up: bool = False) -> Ints:
-        """The targets of torch's convolution, or pooling, with the same padding on both sides."""
+    def _targets(self, ceil_mode: bool = False) -> Ints:
+        """The targets of torch's convolution or pooling with this padding on both sides."""
         spans = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True)]
-        axes = zip(self.sources, spans, self.step, self.before, strict=True)
-        return tuple(pooling_targets(m, span, s, b, up) for m, span, s, b in axes)
+        axes = zip(self.sources, spans, self.stride, self.before, strict=True)
+        return tuple(pooling_targets(m, span, s, b, ceil_mode) for m, span, s, b in axes)
 
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
-    r""":math:`y[n] = \sum_j W_j \, x[n \cdot step - before + j \cdot dilation] + b`.
+    r""":math:`y[n] = \sum_j W_j \, x[n \cdot stride - before + j \cdot dilation] + b`.
 
     Args:
         x: (B, P, *sources).
@@ -85,15 +84,15 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, group
         (B, Q, *targets).
 
     >>> import torch
-    >>> frame = Frame(sources=(3,), targets=(3,), kernel=(2,), before=(1,), step=(1,), dilation=(1,))
+    >>> frame = Frame(sources=(3,), targets=(3,), kernel=(2,), before=(1,), stride=(1,), dilation=(1,))
     >>> convolve(torch.tensor([[[1., 2., 4.]]]), torch.tensor([[[10., 1.]]]), None, frame)
     tensor([[[ 1., 12., 24.]]])
     """
     evaluate = _CONVOLVE[len(frame.kernel)]
     if frame.after is None:
-        return evaluate(x, weight, bias, frame.step, frame.before, frame.dilation, groups)
-    x = framed(x, frame.before, frame.after, frame.mode)
-    return evaluate(x, weight, bias, frame.step, 0, frame.dilation, groups)
+        return evaluate(x, weight, bias, frame.stride, frame.before, frame.dilation, groups)
+    x = pad_or_crop(x, frame.before, frame.after, frame.mode)
+    return evaluate(x, weight, bias, frame.stride, 0, frame.dilation, groups)
 
 
 def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Callable[[Tensor, Tensor | None], Tensor]:
@@ -102,10 +101,10 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
     Args:
         frame: of the window.
         groups: of channels.
-        kernel: (Q, P / groups, *kernel), as it is when the function is called.
+        kernel: returns the current kernel, (Q, P / groups, *kernel).
     """
-    evaluate, alone = _CONVOLVE[len(frame.kernel)], frame.after is None
-    step, before, dilation = frame.step, frame.before, frame.dilation
+    evaluate, torch_pads = _CONVOLVE[len(frame.kernel)], frame.after is None
+    stride, before, dilation = frame.stride, frame.before, frame.dilation
 
     def call(x: Tensor, bias: Tensor | None) -> Tensor:
         weight = kernel()
@@ -113,15 +112,15 @@ def convolution(frame: Frame, groups: int, kernel: Callable[[], Tensor]) -> Call
             weight = weight.to(x.dtype)
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
-        if alone:
-            return evaluate(x, weight, bias, step, before, dilation, groups)
+        if torch_pads:
+            return evaluate(x, weight, bias, stride, before, dilation, groups)
         return convolve(x, weight, bias, frame, groups)
 
     return call
 
 
 def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: Frame, groups: int = 1) -> Tensor:
-    r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot step - before + j \cdot dilation`.
+    r""":math:`y[n] = \sum_{m,j} W_j \, x[m] + b`, over :math:`n = m \cdot stride - before + j \cdot dilation`.
 
     Args:
         x: (B, P, *sources).
@@ -134,46 +133,46 @@ def convolve_transposed(x: Tensor, weight: Tensor, bias: Tensor | None, frame: F
         (B, Q, *targets).
 
     >>> import torch
-    >>> frame = Frame(sources=(2,), targets=(4,), kernel=(2,), before=(0,), step=(2,), dilation=(1,))
+    >>> frame = Frame(sources=(2,), targets=(4,), kernel=(2,), before=(0,), stride=(2,), dilation=(1,))
     >>> convolve_transposed(torch.tensor([[[1., 2.]]]), torch.tensor([[[10., 1.]]]), None, frame)
     tensor([[[10.,  1., 20.,  2.]]])
     """
     evaluate, before = _TRANSPOSED[len(frame.kernel)], frame.before
-    if frame.more is not None:
-        return evaluate(x, weight, bias, frame.step, before, frame.more, groups, frame.dilation)
-    y = evaluate(x, weight, None, frame.step, 0, 0, groups, frame.dilation)
+    if frame.output_padding is not None:
+        return evaluate(x, weight, bias, frame.stride, before, frame.output_padding, groups, frame.dilation)
+    y = evaluate(x, weight, None, frame.stride, 0, 0, groups, frame.dilation)
     after = [n - (size - b) for n, size, b in zip(frame.targets, frame.full, before, strict=True)]
-    y = framed(y, [-b for b in before], after)
+    y = pad_or_crop(y, [-b for b in before], after)
     return y if bias is None else y + bias.view(-1, *[1] * len(before))
 
 
 def average(x: Tensor, frame: Frame, divisor: int | None, padded: bool) -> Tensor:
-    """The mean over a window, or its sum by a divisor, where `frame.pools`.
+    """Average pooling, for a frame whose `ceil_mode` is not None.
 
     Args:
         x: (B, P, *sources).
         frame: of the window.
-        divisor: of the sum; None for how many places there are.
-        padded: whether places of the padding count, where divisor is None.
+        divisor: of the sum over a window; None for the number of positions in it.
+        padded: whether this number includes the padding.
 
     Returns:
         (B, P, *targets).
 
     >>> import torch
-    >>> frame = Frame(sources=(4,), targets=(2,), kernel=(2,), before=(0,), step=(2,), dilation=(1,))
+    >>> frame = Frame(sources=(4,), targets=(2,), kernel=(2,), before=(0,), stride=(2,), dilation=(1,))
     >>> average(torch.tensor([[[1., 3., 5., 7.]]]), frame, 2, True)
     tensor([[[2., 6.]]])
     """
-    kernel, step, before, up = frame.kernel, frame.step, frame.before, bool(frame.pools)
-    if len(kernel) == 1:  # which has no divisor
-        pooled = F.avg_pool2d(x.unsqueeze(2), (1, *kernel), (1, *step), (0, *before), up, padded, divisor)
+    kernel, stride, before, ceil_mode = frame.kernel, frame.stride, frame.before, bool(frame.ceil_mode)
+    if len(kernel) == 1:  # torch's avg_pool1d takes no divisor
+        pooled = F.avg_pool2d(x.unsqueeze(2), (1, *kernel), (1, *stride), (0, *before), ceil_mode, padded, divisor)
         return pooled.squeeze(2)
     pool = F.avg_pool2d if len(kernel) == 2 else F.avg_pool3d
-    return pool(x, kernel, step, before, up, padded, divisor)
+    return pool(x, kernel, stride, before, ceil_mode, padded, divisor)
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One matrix at each place: (B, P, *grid), (Q, P, 1, ...) -> (B, Q, *grid).
+    """A convolution with one tap: (B, P, *grid), (Q, P, 1, ...) -> (B, Q, *grid).
 
     >>> import torch
     >>> pointwise(torch.tensor([[[1., 2.]]]), torch.tensor([[[3.]]]), torch.tensor([1.]))
@@ -182,27 +181,27 @@ def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return _CONVOLVE[x.dim() - 2](x, weight, bias)
 
 
-def pooling_targets(size: int, kernel: int, step: int, before: int, up: bool) -> int:
-    """How many windows there are along an axis; with `up`, also one that the padded grid cuts off.
+def pooling_targets(size: int, kernel: int, stride: int, before: int, ceil_mode: bool) -> int:
+    """The number of windows along an axis; with `ceil_mode`, including one that reaches beyond the padded grid.
 
     >>> pooling_targets(5, 2, 2, 0, False), pooling_targets(5, 2, 2, 0, True)
     (2, 3)
     """
     room = size + 2 * before - kernel
-    n = (room + step - 1 if up else room) // step + 1
-    if up and (n - 1) * step >= size + before:  # it would begin in the padding behind
+    n = (room + stride - 1 if ceil_mode else room) // stride + 1
+    if ceil_mode and (n - 1) * stride >= size + before:  # it would begin in the padding behind the grid
         n -= 1
     return n
 
 
-def framed(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str = "zeros") -> Tensor:
-    """The grid with more around it, or less where a number is negative."""
+def pad_or_crop(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str = "zeros") -> Tensor:
+    """The grid padded on each side, or cropped where a number is negative."""
     if mode == "zeros":
         sizes = x.shape[-len(before) :]
-        pairs = [_within(*axis) for axis in zip(before, after, sizes, strict=True)]
+        pairs = [_crop_at_most(*axis) for axis in zip(before, after, sizes, strict=True)]
         pads = [n for pair in reversed(pairs) for n in pair]
         return F.pad(x, pads) if any(pads) else x
-    # What is cut off is cut after: the other modes read the whole grid.
+    # Padding first, as the other modes read the whole grid; then cropping.
     added = [
         n for pair in zip(reversed(before), reversed(after), strict=True) for n in (max(0, pair[0]), max(0, pair[1]))
     ]
@@ -211,32 +210,33 @@ def framed(x: Tensor, before: Sequence[int], after: Sequence[int], mode: str = "
     return F.pad(x, cut) if any(cut) else x
 
 
-def _within(before: int, after: int, size: int) -> tuple[int, int]:
-    """The same, where no more is taken away on one side than there is."""
+def _crop_at_most(before: int, after: int, size: int) -> tuple[int, int]:
+    """Padding of one axis that crops no more than its size on one side."""
     left = size + before + after
     if before < -size:
         return -size, left
     return (left, -size) if after < -size else (before, after)
 
 
-def strips(x: Tensor, kernel: Tensor, before: int) -> Tensor:
-    """A depthwise convolution of sequences as dense products: in a strip of targets, the taps are a band of a matrix.
+def banded_convolution(x: Tensor, kernel: Tensor, before: int) -> Tensor:
+    """A depthwise convolution of sequences as dense products with banded matrices, one for each strip of targets.
 
-    Torch's own takes about three times as long on a processor, where channels share their taps.
+    About three times as fast as torch's on a CPU, where channels share their taps.
 
     Args:
         x: (*, M, P).
-        kernel: (W, H), of which tap j meets the entry j - before places away; consecutive channels share a column.
-        before: how many entries are seen before one's own.
+        kernel: (W, H): tap j reads the entry j - before places away; consecutive channels share a column.
+        before: the number of taps before the entry itself.
 
     >>> import torch
-    >>> strips(torch.tensor([[1.], [2.], [4.]]), torch.tensor([[10.], [1.]]), 1).flatten()
+    >>> banded_convolution(torch.tensor([[1.], [2.], [4.]]), torch.tensor([[10.], [1.]]), 1).flatten()
     tensor([ 1., 12., 24.])
     """
     (M, P), (width, H) = x.shape[-2:], kernel.shape
-    L = strip(width)
+    L = strip_length(width)
     n, wide = -(-M // L), L + width - 1
-    # Row i of the band is the taps from column i on: a row and its L zeros, end to end, are one longer than the band.
+    # Row i of the band has the taps from column i on. Rows of taps and L zeros, end to end, are one longer than those
+    # of the band, so each is shifted by one.
     band = F.pad(kernel.t(), (0, L)).unsqueeze(1).expand(H, L, L + width)
     band = band.reshape(H, L * (L + width))[:, : L * wide].view(H, L, wide)
     padded = F.pad(x, (0, 0, before, n * L - M + width - 1 - before))
@@ -247,6 +247,6 @@ def strips(x: Tensor, kernel: Tensor, before: int) -> Tensor:
     return y.reshape(*x.shape[:-2], n * L, P)[..., :M, :]
 
 
-def strip(width: int) -> int:
-    """How many targets are computed together: so many that their windows have most entries in common."""
+def strip_length(width: int) -> int:
+    """The number of targets per strip, so many that their windows have most entries in common."""
     return max(32, width)

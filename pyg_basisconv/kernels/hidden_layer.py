@@ -1,4 +1,4 @@
-"""A hidden layer on the pairs of a pattern, in pieces: nothing of size E x width is ever held."""
+"""Scores of a hidden layer at the entries of a pattern, in chunks: nothing of size E x width is ever stored."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, cast
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from ..portable import portable
-from .multihead import bags, consecutive
+from .multihead import gather_sums, segment_sums
 from .op import derivative
-from .pattern import Pattern, runs
+from .pattern import Pattern, split_groups
 
-_CHUNK = 1 << 20  # numbers held at a time
+_CHUNK = 1 << 20  # numbers per chunk
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -25,14 +25,14 @@ class _Grouped(NamedTuple):
     order: Tensor | None
 
     def chunks(self, width: int) -> Iterator[tuple[slice, slice]]:
-        """Runs of whole groups with their entries, of about as many numbers as may be held."""
+        """Ranges of whole groups and of their entries, in chunks of about `_CHUNK` numbers."""
         entries = self.other.numel()
         if entries * width <= _CHUNK:
             if entries:
                 yield slice(0, self.ptr.numel() - 1), slice(0, entries)
             return
         start = 0
-        for first, last, end in runs(self.ptr, max(1, _CHUNK // max(1, width))):
+        for first, last, end in split_groups(self.ptr, max(1, _CHUNK // max(1, width))):
             if end > start:
                 yield slice(first, last), slice(start, end)
             start = end
@@ -67,10 +67,10 @@ class _Hidden(torch.autograd.Function):
         side = _by_target(pattern)
         like = next(t for t in (source, target, edge) if t is not None)
         last, parts = None if out is None else block_diagonal(out).t(), []
-        for _, e in side.chunks(_width(heads, edge, out)):
-            v = activation(_inner(side, e, target, source, edge, weight))
+        for _, e in side.chunks(_hidden_width(heads, edge, out)):
+            v = activation(_preactivation(side, e, target, source, edge, weight))
             found = _by_rows(v, cast(Tensor, edge)[e], heads) if last is None else (last @ v.t()).t()
-            parts.append(found.to(like.dtype))  # which products under autocast have not
+            parts.append(found.to(like.dtype))  # autocast narrows products
         return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t()
 
     @staticmethod
@@ -79,22 +79,22 @@ class _Hidden(torch.autograd.Function):
         H, pattern, activation = ctx.heads, ctx.pattern, ctx.activation
         if torch.is_grad_enabled() or portable():
             return derivative(_plain, (source, target, edge, weight, out, activation, pattern, H), grad)
-        needs, width = ctx.needs_input_grad, _width(H, edge, out)
+        needs, width = ctx.needs_input_grad, _hidden_width(H, edge, out)
         last = None if out is None else block_diagonal(out)
         d_source, d_target, d_edge, d_weight, d_last = (
             torch.zeros_like(t) if t is not None and needed else None
             for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
         )
-        side, alone = _by_target(pattern), pattern.E * width <= _CHUNK
+        side, in_one_chunk = _by_target(pattern), pattern.E * width <= _CHUNK
         for n, e in side.chunks(width):
-            if not any(d is not None for d in (d_target, d_edge, d_weight, d_last)) and not alone:
+            if not any(d is not None for d in (d_target, d_edge, d_weight, d_last)) and not in_one_chunk:
                 break
-            u, d = _inner(side, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
-            v, du = _step(activation, u, _back(d, last, edge, e))
+            u, d = _preactivation(side, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
+            v, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, e))
             if d_last is not None:
                 d_last += v.t() @ d
             if d_target is not None:
-                d_target[n] = consecutive(du, side.ptr[n.start : n.stop + 1] - e.start)
+                d_target[n] = segment_sums(du, side.ptr[n.start : n.stop + 1] - e.start)
             if d_edge is not None:
                 if weight is not None:
                     d_edge[e] += du @ weight.t()
@@ -102,16 +102,16 @@ class _Hidden(torch.autograd.Function):
                     d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
             if d_weight is not None:
                 d_weight += edge[e].t() @ du
-            if d_source is not None and alone:
+            if d_source is not None and in_one_chunk:
                 _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-                d_source = bags(du, t_back, t_ptr)
-        if d_source is not None and not alone:  # the pairs of a source, again
+                d_source = gather_sums(du, t_back, t_ptr)
+        if d_source is not None and not in_one_chunk:  # a second pass over the entries, grouped by source
             side = _by_source(pattern)
             order = cast(Tensor, side.order)
             for m, e in side.chunks(width):
-                u, d = _inner(side, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
-                _, du = _step(activation, u, _back(d, last, edge, order[e]))
-                d_source[m] = consecutive(du, side.ptr[m.start : m.stop + 1] - e.start)
+                u, d = _preactivation(side, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
+                _, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, order[e]))
+                d_source[m] = segment_sums(du, side.ptr[m.start : m.stop + 1] - e.start)
         if d_last is not None:
             d_last = d_last.view(*out.shape, H).diagonal(dim1=0, dim2=2).t()
         return d_source, d_target, d_edge, d_weight, d_last, None, None, None
@@ -127,7 +127,7 @@ def _plain(
     pattern: Pattern,
     heads: int,
 ) -> Tensor:
-    """By operations that have any derivatives; the hidden values of all pairs are held."""
+    """The same by differentiable torch operations, which store the hidden values of all entries."""
     terms = [
         rows.index_select(0, end) for rows, end in zip((source, target), pattern.ends, strict=True) if rows is not None
     ]
@@ -137,7 +137,7 @@ def _plain(
     return (v * (cast(Tensor, edge).unsqueeze(1) if out is None else out)).sum(-1).t()
 
 
-def _width(heads: int, edge: Tensor | None, out: Tensor | None) -> int:
+def _hidden_width(heads: int, edge: Tensor | None, out: Tensor | None) -> int:
     if out is not None:
         return out.numel()
     assert edge is not None
@@ -149,7 +149,7 @@ def _by_rows(v: Tensor, edge: Tensor, heads: int) -> Tensor:
     return (v.view(v.shape[0], heads, -1) * edge.unsqueeze(1)).sum(-1)
 
 
-def _back(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | Tensor) -> Tensor:
+def _hidden_grad(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | Tensor) -> Tensor:
     """The gradient of the hidden values, (c, H D)."""
     if last is not None:
         return d @ last.t()
@@ -163,10 +163,10 @@ def block_diagonal(out: Tensor) -> Tensor:
     return torch.diag_embed(out.t(), dim1=0, dim2=2).view(H * D, H)
 
 
-def _inner(
+def _preactivation(
     side: _Grouped, e: slice, own: Tensor | None, others: Tensor | None, edge: Tensor | None, weight: Tensor | None
 ) -> Tensor:
-    """What enters the activation for some entries, (c, H D)."""
+    """The input of the activation at some entries, (c, H D)."""
     u: Tensor | None = None
     for rows, index in ((others, side.other), (own, side.group)):
         if rows is not None:
@@ -179,8 +179,8 @@ def _inner(
     return u
 
 
-def _step(activation: Activation, u: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
-    """The hidden values, and the gradient of what entered them."""
+def _activate_with_grad(activation: Activation, u: Tensor, dv: Tensor) -> tuple[Tensor, Tensor]:
+    """The hidden values, and the gradient of the activation's input."""
     with torch.enable_grad():
         u.requires_grad_()
         v = activation(u)
@@ -200,8 +200,8 @@ def hidden(
 ) -> Tensor:
     r"""Scores of a perceptron: :math:`s_{he} = a_h \cdot act(l_{h,source(e)} + r_{h,target(e)} + f_e U_h)`.
 
-    Deterministic, differentiable in all tensors; pairs are visited in pieces, and again in the gradient, whose own
-    derivatives hold them all.
+    Deterministic, and differentiable in all tensors. The backward pass computes the hidden values again, chunk by
+    chunk; second derivatives store them all.
 
     Args:
         source: l, (M, H D), or None.
@@ -210,8 +210,8 @@ def hidden(
         weight: U, (R, H D), or None.
         out: a, (H, D); None for f itself, of width D = R.
         activation: elementwise.
-        pattern: the pairs.
-        heads: H, where `out` is None.
+        pattern: of the entries.
+        heads: H, if `out` is None.
 
     Returns:
         (H, E), by target.

@@ -1,8 +1,7 @@
-"""Several matrices with one pattern, as the heads of attention are: one operation for all of them.
+"""Several matrices with one pattern, such as the heads of attention: one operation for all of them.
 
-Of c heads a tensor is (c, G), with a number for each source, target or entry, or (c, G, W). Its memory is best laid out
-node by node and entry by entry, (G, c W): a gathered row then holds what all heads read there, and nothing is copied
-before. Entries stand by target throughout.
+Tensors of c heads are (c, G), with a number for each source, target or entry, or (c, G, W). The memory layout (G, c W)
+is the fastest: one gathered row then holds the values of all heads, without a copy. Entries are sorted by target.
 """
 
 from collections.abc import Callable, Hashable
@@ -13,47 +12,46 @@ from torch import Tensor
 
 from ..cache import memo, shorten
 from ..portable import faked, portable
-from .op import autocasting, derivative, wide as wide_dtype
+from .op import acc_dtype, autocasting, derivative
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect, exponentials
 
-# Numbers of gathered rows that are held; where there are more, the heads are taken one by one, by a kernel that holds
-# none.
+# Numbers of gathered rows that may be stored; beyond, heads are evaluated one by one by a kernel that stores none.
 HELD = 1 << 20
-_BROAD = 16  # channels of a head from which on its weight is read for all of them at once
-_SMALL = 1 << 14  # numbers in a constant that is kept
-_LASTING = 32  # constants that are kept
+_BROAD = 16  # channels per head from which on its weight is broadcast, and not repeated
+_SMALL = 1 << 14  # numbers in a constant that is cached
+_LASTING = 32  # constants that are cached
 _CONSTANTS: dict[Hashable, Tensor] = {}
 
 
-def rows(t: Tensor) -> Tensor:
-    """(c, G) or (c, G, W) -> (G, c W); a view where the memory is laid out so."""
+def to_rows(t: Tensor) -> Tensor:
+    """(c, G) or (c, G, W) -> (G, c W); a view if the memory has this layout."""
     if t.dim() == 2:
         return t.t()
     c, G, W = t.shape
     return t.transpose(0, 1).reshape(G, c * W)
 
 
-def heads(t: Tensor, c: int) -> Tensor:
+def to_heads(t: Tensor, c: int) -> Tensor:
     """(G, c W) -> (c, G, W), a view."""
     return t.view(t.shape[0], c, t.shape[1] // c).transpose(0, 1)
 
 
-def bags(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
-    """The sum of the rows of a table that each group's indices name, in a fixed order of summation."""
+def gather_sums(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
+    """For each group of indices the sum of these rows of a table, in a fixed order of summation."""
     if table.dtype == torch.float32 and index.numel() and table.shape[1]:
         return torch._embedding_bag_forward_only(table.contiguous(), index, ptr, False, 0, False, None, True, -1)[0]
     return spmm_raw(table, None, None, [ptr, index])
 
 
-def consecutive(table: Tensor, ptr: Tensor) -> Tensor:
-    """The sums of consecutive rows."""
-    return bags(table, _numbers(table.shape[0], ptr), ptr)
+def segment_sums(table: Tensor, ptr: Tensor) -> Tensor:
+    """The sums of consecutive rows, from ptr[g] to ptr[g + 1]."""
+    return gather_sums(table, _arange(table.shape[0], ptr), ptr)
 
 
-def _numbers(count: int, like: Tensor) -> Tensor:
-    """0, 1, 2 and so on; kept, where there are few."""
+def _arange(count: int, like: Tensor) -> Tensor:
+    """0, 1, 2 and so on; cached if there are few."""
 
     def build() -> Tensor:
         return torch.arange(count, dtype=like.dtype, device=like.device)
@@ -62,7 +60,7 @@ def _numbers(count: int, like: Tensor) -> Tensor:
 
 
 def _constant(name: str, size: Hashable, like: Tensor, build: Callable[[], Tensor]) -> Tensor:
-    """A small tensor that depends on a size alone; the last ones are kept, of tensors that have numbers."""
+    """A small constant tensor that depends on a size alone; the most recent ones are cached."""
     if type(like) is not Tensor:
         return build()
     key = name, size, like.dtype, like.device
@@ -73,8 +71,8 @@ def _constant(name: str, size: Hashable, like: Tensor, build: Callable[[], Tenso
     return found
 
 
-def scale(table: Tensor, weight: Tensor) -> Tensor:
-    """The rows, (G, c W), times the numbers of each head, (G, c); in place."""
+def scale_rows(table: Tensor, weight: Tensor) -> Tensor:
+    """Rows (G, c W) times a number per head (G, c); in place."""
     G, c = weight.shape
     W = table.shape[1] // c
     if W == 1:
@@ -82,12 +80,12 @@ def scale(table: Tensor, weight: Tensor) -> Tensor:
     if W >= _BROAD:
         table.view(G, c, W).mul_(weight.unsqueeze(-1))
         return table
-    # Rows of so few channels are multiplied faster where the numbers stand beside each other as often as they are read.
+    # For few channels, repeating the numbers is faster than broadcasting them.
     return table.mul_(weight.index_select(1, _head_of_column(c, W, table)))
 
 
 def _head_of_column(c: int, W: int, like: Tensor) -> Tensor:
-    """(c W,) the head that each column of rows of c heads belongs to."""
+    """(c W,) the head of each column."""
 
     def build() -> Tensor:
         return torch.arange(c * W, device=like.device).div_(W, rounding_mode="floor")
@@ -96,18 +94,18 @@ def _head_of_column(c: int, W: int, like: Tensor) -> Tensor:
 
 
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
-    """The sums of gathered rows, (R, c W), under weights of each head, (E, c): (G, c W)."""
+    """Weighted sums of gathered rows: a table (R, c W), weights (E, c) -> (G, c W)."""
     E, c = weight.shape
     if c == 1:
         return spmm_raw(table, weight.reshape(E), None, [ptr, index])
     if E * table.shape[1] > HELD:
         each = zip(_unbind(table, c), weight.unbind(1), strict=True)
         return torch.cat([spmm_raw(z, w.contiguous(), None, [ptr, index]) for z, w in each], 1)
-    return consecutive(scale(table.index_select(0, index), weight), ptr)
+    return segment_sums(scale_rows(table.index_select(0, index), weight), ptr)
 
 
 def inner_products(left: Tensor, right: Tensor, c: int, pattern: Pattern) -> Tensor:
-    """Of each head's rows of sources, (M, c W), and targets, (N, c W), at the entries: (E, c)."""
+    """Inner products per head of rows of sources (M, c W) and targets (N, c W), at the entries: (E, c)."""
     if c == 1:
         return sddmm_raw(left, right, pattern.one_way).unsqueeze(1)
     source, target = pattern.ends
@@ -127,34 +125,34 @@ def sum_channels(table: Tensor, c: int) -> Tensor:
     G, W = table.shape[0], table.shape[1] // c
     if W == 1:
         return table
-    if autocasting(table.device):  # which would round the product below
+    if autocasting(table.device):  # autocast would round the product below
         return table.view(G, c, W).sum(-1)
     ones = _constant("ones", W, table, lambda: table.new_ones(W))
     return table.view(G * c, W).mv(ones).view(G, c)
 
 
 def block_columns(vectors: Tensor) -> Tensor:
-    """(*, c, D) -> (*, c D, c): the product with it is the inner product of each head's own columns."""
+    """(*, c, D) -> (*, c D, c): the product with it is one inner product per head."""
     *lead, c, D = vectors.shape
     eye = _constant("eye", c, vectors, lambda: torch.eye(c).to(vectors).unsqueeze(1))
     return (vectors.unsqueeze(-1) * eye).view(*lead, c * D, c)
 
 
-def collected(values: Tensor, end: End) -> Tensor:
+def group_sums(values: Tensor, end: End) -> Tensor:
     """(E, c) -> (G, c) the sum of the entries of each group."""
     if values.shape[1] == 1:
         return collect(values.reshape(-1), end).unsqueeze(1)
     _, ptr, *order = end.arrays
-    return bags(values, order[0], ptr) if order else consecutive(values, ptr)
+    return gather_sums(values, order[0], ptr) if order else segment_sums(values, ptr)
 
 
 def needs_gradient(*tensors: Tensor | None) -> bool:
-    """Whether one of them does."""
+    """Whether one of the tensors requires a gradient."""
     return any(t is not None and t.requires_grad for t in tensors)
 
 
-class _Ends(torch.autograd.Function):
-    """The sum of what each entry's source and target have, where they have something."""
+class _AtEntries(torch.autograd.Function):
+    """See `at_entries`."""
 
     @staticmethod
     def forward(ctx: Any, source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
@@ -171,10 +169,10 @@ class _Ends(torch.autograd.Function):
                 _plain_collect(grad, n, pattern.N) if at_target else None,
                 None,
             )
-        table = rows(grad)
+        table = to_rows(grad)
         return (
-            collected(table, pattern.at_source).t() if at_source else None,
-            collected(table, pattern.at_target).t() if at_target else None,
+            group_sums(table, pattern.at_source).t() if at_source else None,
+            group_sums(table, pattern.at_target).t() if at_target else None,
             None,
         )
 
@@ -183,14 +181,14 @@ def _at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) 
     found: Tensor | None = None
     for values, end in zip((source, target), pattern.ends, strict=True):
         if values is not None:
-            here = rows(values).index_select(0, end)
+            here = to_rows(values).index_select(0, end)
             found = here if found is None else found.add_(here)
     assert found is not None
     return found.t()
 
 
 def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
-    """(c, M), (c, N) -> (c, E) the sum of what each entry's source and target have; one of them may be None.
+    """(c, M), (c, N) -> (c, E) at each entry, the value of its source plus that of its target; one may be None.
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> at_entries(torch.tensor([[1., 2., 3.], [4., 5., 6.]]), torch.tensor([[10., 20.], [0., 0.]]), pattern)
@@ -201,7 +199,7 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
         found = [t.index_select(1, end) for t, end in zip((source, target), pattern.ends, strict=True) if t is not None]
         return sum(found[1:], found[0])
     if torch.is_grad_enabled() and needs_gradient(source, target):
-        return _Ends.apply(source, target, pattern)  # type: ignore[no-any-return]
+        return _AtEntries.apply(source, target, pattern)  # type: ignore[no-any-return]
     return _at_entries(source, target, pattern)
 
 
@@ -212,7 +210,7 @@ class _Inner(torch.autograd.Function):
     def forward(ctx: Any, source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
         ctx.save_for_backward(source, target)
         ctx.pattern = pattern
-        return inner_products(rows(source), rows(target), source.shape[0], pattern).t()
+        return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t()
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -221,14 +219,14 @@ class _Inner(torch.autograd.Function):
         if torch.is_grad_enabled() or portable():
             return derivative(plain_inner, (source, target, pattern), grad)
         needs_source, needs_target, _ = ctx.needs_input_grad
-        weight = rows(grad)
-        d_source = heads(transposed_sums(rows(target), weight, pattern), c) if needs_source else None
-        d_target = heads(weighted_sums(rows(source), weight, *pattern.one_way), c) if needs_target else None
+        weight = to_rows(grad)
+        d_source = to_heads(transposed_sums(to_rows(target), weight, pattern), c) if needs_source else None
+        d_target = to_heads(weighted_sums(to_rows(source), weight, *pattern.one_way), c) if needs_target else None
         return d_source, d_target, None
 
 
 def plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
-    """`inner` by operations that have any derivatives."""
+    """`inner` by differentiable torch operations."""
     if not portable() and len(source):
         return torch.stack([sddmm(*sides, pattern) for sides in zip(source, target, strict=True)])
     m, n = pattern.ends
@@ -236,7 +234,7 @@ def plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
 
 
 def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
-    """(c, M, W), (c, N, W) -> (c, E) the inner product of what each entry's source and target have.
+    """(c, M, W), (c, N, W) -> (c, E) at each entry, the inner product of the rows of its source and target.
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> inner(torch.tensor([[[1.], [2.], [3.]]] * 2), torch.tensor([[[10.], [20.]]] * 2), pattern)
@@ -247,7 +245,7 @@ def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
         return plain_inner(source, target, pattern)
     if torch.is_grad_enabled() and needs_gradient(source, target):
         return _Inner.apply(source, target, pattern)  # type: ignore[no-any-return]
-    return inner_products(rows(source), rows(target), source.shape[0], pattern).t()
+    return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t()
 
 
 class _Softmax(torch.autograd.Function):
@@ -255,8 +253,8 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, score: Tensor, end: End) -> Tensor:
-        weight = exponentials(rows(score).contiguous(), end)
-        weight = weight.div_(_divisor(collected(weight, end)).index_select(0, end.arrays[0])).t()
+        weight = exponentials(to_rows(score).contiguous(), end)
+        weight = weight.div_(_divisor(group_sums(weight, end)).index_select(0, end.arrays[0])).t()
         ctx.save_for_backward(score, weight)
         ctx.end = end
         return weight
@@ -266,16 +264,16 @@ class _Softmax(torch.autograd.Function):
         score, weight = ctx.saved_tensors
         if torch.is_grad_enabled() or portable():
             return derivative(_plain_softmax, (score, ctx.end), grad)
-        weight = rows(weight)
-        weighted = weight * rows(grad)
-        mean = collected(weighted, ctx.end).index_select(0, ctx.end.arrays[0])
+        weight = to_rows(weight)
+        weighted = weight * to_rows(grad)
+        mean = group_sums(weighted, ctx.end).index_select(0, ctx.end.arrays[0])
         return weighted.sub_(mean.mul_(weight)).t(), None
 
 
 def softmax(score: Tensor, end: End) -> Tensor:
-    r"""(c, E) -> (c, E) of each head the softmax over the entries of each group,
-    :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`, zero where :math:`s_e` is minus infinity, and all zeros where every
-    score of a group is.
+    r"""(c, E) -> (c, E) the softmax over the entries of each group, :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`.
+
+    Zero where :math:`s_e` is minus infinity; all zeros in a group where every score is.
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> softmax(torch.tensor([[5., 1e4, 1e4]]), pattern.at_target)
@@ -287,7 +285,7 @@ def softmax(score: Tensor, end: End) -> Tensor:
 
 
 def _divisor(total: Tensor) -> Tensor:
-    """What the sums of groups are divided by: one, where there is nothing."""
+    """The sums of groups, with ones for zeros, to divide by; in place."""
     return total.add_(total == 0)
 
 
@@ -306,46 +304,46 @@ def _plain_softmax(score: Tensor, end: End) -> Tensor:
 
 
 def transposed_sums(table: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
-    """The weighted sums of rows of targets, (N, c W), at the sources of the entries: (M, c W)."""
+    """Weighted sums over the transposed pattern: rows of targets (N, c W) -> (M, c W)."""
     _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
     if weight.shape[0] * table.shape[1] <= HELD:
-        return bags(scale(table.index_select(0, pattern.row), weight.to(table.dtype)), t_back, t_ptr)
+        return gather_sums(scale_rows(table.index_select(0, pattern.row), weight.to(table.dtype)), t_back, t_ptr)
     return weighted_sums(table, weight.index_select(0, t_back).to(table.dtype), t_ptr, t_index)
 
 
-def by_node(z: Tensor) -> Tensor:
-    """The rows of z, in the dtype in which they are summed."""
-    return rows(z).to(wide_dtype(z)).contiguous()
+def node_rows(z: Tensor) -> Tensor:
+    """The rows of z, contiguous, in the accumulation dtype."""
+    return to_rows(z).to(acc_dtype(z.dtype)).contiguous()
 
 
 def raw_attention(
-    weight: Tensor, factor: Tensor | None, table: Tensor, normalised: bool, pattern: Pattern, within: bool = False
+    weight: Tensor, factor: Tensor | None, table: Tensor, normalised: bool, pattern: Pattern, inplace: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The sums of rows, (M, c W), under weights or scores and their factors, (E, c), without a gradient.
+    """Weighted sums of rows (M, c W) under weights, or scores of a softmax, and factors, (E, c); without a gradient.
 
-    `within` says whether the scores may be written over.
+    `inplace` says whether the scores may be overwritten.
 
     Returns:
-        The sums, (N, c W); the weights before these are divided, (E, c); and what they are divided by, (N, c).
+        The sums, (N, c W); the weights before division, (E, c); and the divisors of a softmax, (N, c).
     """
     total = None
     if normalised:
-        weight = exponentials(weight.contiguous(), pattern.at_target, within)
+        weight = exponentials(weight.contiguous(), pattern.at_target, inplace)
     weighted = weight if factor is None else weight * factor
     y = weighted_sums(table, weighted.to(table.dtype), *pattern.one_way)
     if normalised:
-        total = _divisor(collected(weight, pattern.at_target))
+        total = _divisor(group_sums(weight, pattern.at_target))
         N, c = total.shape
         y.view(N, c, y.shape[1] // max(1, c)).div_(total.unsqueeze(-1))
     return y, weight, total
 
 
 def plain_attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
-    """`attention` by operations that have any derivatives."""
+    """`attention` by differentiable torch operations."""
     weight = _plain_softmax(values, pattern.at_target) if normalised else values
     weight = weight if factor is None else weight * factor
-    if not portable() and len(z):  # head by head: nothing of the size of all entries' rows is held
+    if not portable() and len(z):  # head by head, without storing the rows of all entries
         return torch.stack([spmm(z_k, w_k.to(z.dtype), pattern) for z_k, w_k in zip(z, weight, strict=True)])
     m, n = pattern.ends
-    found = z.index_select(1, m).to(wide_dtype(z)) * weight.unsqueeze(-1)
+    found = z.index_select(1, m).to(acc_dtype(z.dtype)) * weight.unsqueeze(-1)
     return found.new_zeros(z.shape[0], pattern.N, z.shape[2]).index_add(1, n, found).to(z.dtype)

@@ -1,7 +1,7 @@
-"""Attention on edges by the compiled kernels, `csrc/attend.cpp`: one pass over the entries of each target, and on the
-way back one over those of each source. Nothing of the size of all entries is held.
+"""Attention on edges by the compiled kernels, `csrc/attend.cpp`, which store nothing of the size of all entries.
 
-Heads of one channel that are not normalised are gates, and have kernels of their own: a vector is of one entry there.
+The forward pass visits the entries of each target once, the backward pass those of each source. Heads of one channel
+without normalisation are gates, and have kernels of their own, which vectorise over channels.
 """
 
 import ctypes
@@ -15,40 +15,40 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..errors import reject
-from .activations import Known
+from .activations import ActivationCode
 from .backend import KERNELS
 from .pattern import Pattern, extremes
 
 Kernel = Callable[[bytes], int]
 
-# How scores are made, as `Kind` in the kernels says.
+# How scores are computed, as `Kind` in the kernels.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: what `Attend._run` packs, in the order of its fields
+_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
 _LIMIT = 2**31 - 1
 _PLAIN = (Tensor, Parameter)
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
-_GATES = 4  # as many channels at least, or a vector of one entry is hardly filled
+_GATES = 4  # channels from which on the kernels of gates fill their vectors
 
 
 class Form(NamedTuple):
-    """Scores as the kernels take them.
+    """How the kernels compute scores.
 
     kind: one of the above.
-    inner: how many numbers a head's terms have.
+    inner: the width of a head's terms.
     activation: of the terms.
-    slots: where the tensors that are scored stand among terms of the sources, the targets and the entries, and two
-    vectors of each head.
+    slots: the positions of the given tensors among the kernels' five: terms of sources, of targets, of entries, and two
+    vectors per head.
     """
 
     kind: int
     inner: int
-    activation: Known
+    activation: ActivationCode
     slots: slice
 
-    def spread(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """All five, those that there are."""
+    def in_slots(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """All five tensors, None for those that are not given."""
         found: list[Tensor | None] = [None] * 5
         found[self.slots] = tensors
         return found
@@ -56,25 +56,25 @@ class Form(NamedTuple):
 
 @cache
 def kernel(name: str, dtype: torch.dtype) -> Kernel | None:
-    """One of the kernels, for numbers of a dtype; None where there is none, as where they were not built."""
+    """One of the kernels for a dtype; None if the kernels were not built, or do not take the dtype."""
     if KERNELS is None or dtype not in _DTYPES:
         return None
-    found = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # other threads run meanwhile
+    found = ctypes.CDLL(KERNELS.__file__)[f"basisconv_{name}_{_DTYPES[dtype]}"]  # CDLL releases the GIL
     found.argtypes, found.restype = (ctypes.c_char_p,), ctypes.c_int
     return found
 
 
 def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
-    """Whether the kernels are to take such scores, of which torch's way would hold as many as there are entries."""
+    """Whether the kernels take such scores; torch's operations would store a number per entry and head."""
     return form is not None and KERNELS is not None and device.type == "cpu" and entries <= _LIMIT
 
 
-def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
-    """Whether the kernels take these tensors, factors among them, and this pattern."""
+def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
+    """Whether the kernels take these tensors and this pattern."""
     if form is None or z.dtype not in _DTYPES or not z.is_cpu or kernel("attend_forward", z.dtype) is None:
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return False  # what looks on sees torch's operations only
+        return False  # dispatch modes and compilers have to see torch operations
     if not (c and form.inner and z.numel() and pattern.N):
         return False
     if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
@@ -86,7 +86,7 @@ def takes(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int
 
 
 def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
-    """The address of rows and the step from one to the next."""
+    """The address of rows, and their stride."""
     if t is None:
         return 0, 0
     if t.shape != (rows, width):
@@ -94,23 +94,23 @@ def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
     return t.data_ptr(), t.stride(0)
 
 
-def gates(form: Form, normalised: bool, c: int, width: int) -> bool:
-    """Whether heads are single channels under weights of their own."""
+def is_gate(form: Form, normalised: bool, c: int, width: int) -> bool:
+    """Whether each channel is a head of its own, without normalisation."""
     return form.kind == TERMS and not normalised and width == c >= _GATES
 
 
 class Attend:
-    """One call of the kernels: what it reads, with which these are called.
+    """The arguments of one evaluation by the kernels, forward and backward.
 
     Args:
         form: of the scores.
-        normalised: whether they go through a softmax.
-        c: how many heads there are.
+        normalised: whether weights are the softmax of scores.
+        c: the number of heads.
         pattern: of the entries.
         z: (M, c W), contiguous.
         factor: (E, c), or None.
-        terms: of sources, targets and entries, rows each, and two vectors, (c, D); or None.
-        values: (E, c) what is added to the rows of z at entries, for gates; or None.
+        terms: rows of terms of sources, targets and entries, and two vectors (c, D); None for each that is absent.
+        values: (E, c) values of entries, added to the rows of z by kernels of gates; or None.
     """
 
     def __init__(
@@ -126,10 +126,10 @@ class Attend:
     ) -> None:
         self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
         self.z, self.factor, self.terms, self.values = z, factor, terms, values
-        self.gates = gates(form, normalised, c, z.shape[1])
+        self.is_gate = is_gate(form, normalised, c, z.shape[1])
 
     def _run(
-        self, name: str, across: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
+        self, name: str, transposed: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
     ) -> None:
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         source, target, entry, *vectors = self.terms
@@ -142,24 +142,20 @@ class Attend:
         strides = (0, 0) if factor is None else factor.stride()
         projected = form.kind == PROJECTED
         if W * c != z.shape[1] or (projected and M != N):
-            reject(
-                "z", f"rows of {c} heads" + ", of nodes that are targets too" * projected, tuple(z.shape), "correct c"
-            )
+            reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
         for vector in vectors:
             if vector is not None and vector.shape != (c, W if projected else form.inner):
-                reject(
-                    "tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass those of this parameter"
-                )
+                reject("tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass this parameter's")
         sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
         addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
-            *(*addresses[:2], *across, addresses[2], *sides, *addresses[3:6], *strides),
+            *(*addresses[:2], *transposed, addresses[2], *sides, *addresses[3:6], *strides),
             *_rows(self.values, E, c),
             *addresses[6:],
         )
-        found = kernel(f"gate_{name}" if self.gates else f"attend_{name}", z.dtype)
+        found = kernel(f"gate_{name}" if self.is_gate else f"attend_{name}", z.dtype)
         assert found is not None
         code = found(call)
         if code == _OUT_OF_RANGE:
@@ -168,11 +164,11 @@ class Attend:
             raise MemoryError
 
     def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """The sums, (N, c W), and what is to be kept for the way back, if it is."""
+        """Terms of projected scores, the sums (N, c W), and the statistics for the backward pass, if `keep`."""
         z, c, N = self.z, self.c, self.pattern.N
         terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
         stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
-        if keep and self.gates and self.terms[1] is not None:
+        if keep and self.is_gate and self.terms[1] is not None:
             stats = z.new_empty(N, c)
         made = terms, z.new_empty(N, z.shape[1]), stats
         self._run("forward", (0, 0, 0), made, [None] * 10)
@@ -181,7 +177,7 @@ class Attend:
     def backward(
         self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """The gradients of z, the factors and the values, and of the terms, those that are needed."""
+        """The gradients that are needed: of z, factor and values; and of the terms."""
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
         source, target, entry, vectors, others = needs
@@ -198,15 +194,15 @@ class Attend:
             for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
         ]
         slopes = made[2]
-        if self.gates and target and slopes is not None:
+        if self.is_gate and target and slopes is not None:
             found[1] = grad * slopes
-        known = z.new_empty(N, 3 * c) if self.normalised else None
-        across = (0, 0, 0)
+        scratch = z.new_empty(N, 3 * c) if self.normalised else None
+        transposed = (0, 0, 0)
         if not (self.factor is self.terms[2] is self.values is None):
             _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
-            across = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
+            transposed = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
         elif d_z is not None or source or form.kind == PROJECTED:
             _, _, t_ptr, t_index = pattern.both_ways
-            across = t_ptr.data_ptr(), t_index.data_ptr(), 0
-        self._run("backward", across, made, [grad, known, d_z, *found, d_factor, d_values])
+            transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
+        self._run("backward", transposed, made, [grad, scratch, d_z, *found, d_factor, d_values])
         return [d_z, d_factor, d_values], found

@@ -1,4 +1,4 @@
-"""Declares a primitive once: its computation, its shape and its derivative."""
+"""Registers primitives with torch: computation, shape and derivative; and what kernels share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,15 +16,15 @@ _PLAIN = (Tensor, Parameter)
 def derivative(
     plain: Callable[..., Tensor | Sequence[Tensor]], inputs: Sequence[Any], grad: Tensor | Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """That of a plain form by its inputs, None for those that need none; to be differentiated again, and transformed.
+    """The derivative of a plain form by its inputs, None for those that need none; differentiable again.
 
     Args:
-        plain: of the inputs.
-        inputs: tensors, and whatever else it takes.
-        grad: of its result, or of each of its results.
+        plain: a function of the inputs, made of torch operations.
+        inputs: its arguments, tensors and others.
+        grad: the gradient of its result, or of each of its results.
     """
     with torch.enable_grad():
-        # Views: what one input is made of another is not to be followed.
+        # Views cut the graph, in case one input was computed from another.
         own = [t.view_as(t) if isinstance(t, Tensor) and t.requires_grad else t for t in inputs]
         needed = [isinstance(t, Tensor) and t.requires_grad for t in own]
         wanted = [t for t, need in zip(own, needed, strict=True) if need]
@@ -43,9 +43,9 @@ def primitive(
 ) -> Callable[..., Tensor]:
     """Registers `torch.ops.basisconv.NAME` and returns the function to call.
 
-    Plain tensors in eager mode go through an autograd function, whose rule is the one that the operator has: the
-    dispatcher would cost more than the computation does on a small graph. Traced tensors go through the operator.
-    In the portable path, see `portable`, the plain form is evaluated instead.
+    Plain tensors in eager mode go through an autograd function with the same rule as the operator, as the dispatcher
+    costs more than the computation on a small graph. Traced tensors go through the operator. In the portable path, see
+    `portable`, the plain form is evaluated.
     """
     name = schema.split("(", 1)[0]
     LIBRARY.define(schema)
@@ -53,7 +53,7 @@ def primitive(
     torch.library.register_fake(f"basisconv::{name}", fake, lib=LIBRARY)
 
     def listed(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        # For an argument that is a list of tensors, the last one here, an operator wants a list.
+        # The last argument is a list of tensors, for which an operator wants a list of gradients.
         return (*backward(ctx, grad)[:-1], [None] * len(ctx.arrays))
 
     torch.library.register_autograd(f"basisconv::{name}", listed, setup_context=setup_context, lib=LIBRARY)
@@ -80,20 +80,24 @@ def primitive(
     return call
 
 
-def wide(x: Tensor) -> torch.dtype:
-    """Where sums of many terms are made: float32 at least."""
-    return x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
+def acc_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which sums of such numbers are accumulated: float32 at least.
+
+    >>> acc_dtype(torch.bfloat16), acc_dtype(torch.float64)
+    (torch.float32, torch.float64)
+    """
+    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
 
 
 def autocasting(device: torch.device) -> bool:
-    """Whether products are made in a narrower dtype there; never on a device that torch knows no autocast for."""
+    """Whether autocast is enabled on a device; False for devices without autocast."""
     if not torch._C._is_any_autocast_enabled():
         return False
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
 def autocast(x: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """The tensors in the dtype in which products are made, as torch is told."""
+    """The tensors in the dtype of products under autocast, if it is enabled."""
     if not autocasting(x.device) or x.dtype == torch.float64:
         return x, *others
     dtype = torch.get_autocast_dtype(x.device.type)

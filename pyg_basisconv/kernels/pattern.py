@@ -16,15 +16,15 @@ from .backend import KERNELS
 from .lists import below, coo_tocsr
 
 _INT32_MAX = 2**31 - 1
-_COPIES = 4  # how many numbers of copies of a pattern are kept
+_COPIES = 4  # repeated patterns that are cached
 
 
 class Compressed(NamedTuple):
-    """Entries grouped by one of their two ends (compressed sparse rows).
+    """Entries sorted by one of their two ends (compressed sparse rows).
 
     ptr:   (R + 1,) the entries of group r are ptr[r] .. ptr[r + 1] - 1
     other: (E,) the other end of each entry
-    order: (E,) the position of each entry in the list it came from; None where that list was already grouped
+    order: (E,) the position of each entry in the original list; None if that list was sorted already
     """
 
     ptr: Tensor
@@ -33,11 +33,11 @@ class Compressed(NamedTuple):
 
 
 class End(NamedTuple):
-    """One end of the entries of a pattern, which stand by target.
+    """One end of the entries of a pattern, which are sorted by target.
 
-    arrays: [group, ptr], the source or target of each entry, and where each group's entries begin, which are
-    consecutive; or [group, ptr, order], with the order in which they are; or [group] in the portable path.
-    groups: how many sources or targets there are.
+    arrays: [group, ptr] for targets: the target of each entry, and the first entry of each target; [group, ptr, order]
+    for sources, with the order that sorts the entries by source; [group] alone in the portable path.
+    groups: the number of sources or targets.
     """
 
     arrays: list[Tensor]
@@ -45,12 +45,12 @@ class End(NamedTuple):
 
 
 def index_dtype(*sizes: int) -> torch.dtype:
-    """int32 where every size allows it: half the traffic, and what the vendor kernels take without conversion."""
+    """int32 where every size allows it: half the memory traffic, and no conversion for torch's kernels."""
     return torch.int64 if portable() or max(sizes) > _INT32_MAX else torch.int32
 
 
 def positions(mask: Tensor) -> Tensor:
-    """Where a mask is True; on the CPU by numpy, which waits for no other thread.
+    """Where a mask is True; on the CPU by numpy, which starts no threads.
 
     >>> positions(torch.tensor([True, False, True])).tolist()
     [0, 2]
@@ -73,10 +73,10 @@ def extremes(index: Tensor) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def within(index: Tensor, size: int) -> bool:
-    """Whether all integers are numbers of `size` places.
+def in_range(index: Tensor, size: int) -> bool:
+    """Whether all integers are from 0 to size - 1.
 
-    >>> within(torch.tensor([0, 2]), 3), within(torch.tensor([0, -1]), 3)
+    >>> in_range(torch.tensor([0, 2]), 3), in_range(torch.tensor([0, -1]), 3)
     (True, False)
     """
     if not index.numel():
@@ -87,40 +87,40 @@ def within(index: Tensor, size: int) -> bool:
     return low >= 0 and high < size
 
 
-def runs(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
-    """Runs of whole groups, of about `size` entries each: the first group, the one behind the last, the entries' end.
+def split_groups(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
+    """Ranges of whole groups with about `size` entries: the first group, one past the last, one past the last entry.
 
-    >>> runs(torch.tensor([0, 2, 5, 5, 6]), 3)
+    >>> split_groups(torch.tensor([0, 2, 5, 5, 6]), 3)
     [(0, 2, 5), (2, 4, 6)]
     """
     E, G = int(ptr[-1]), ptr.numel() - 1
-    # A run ends with the group in which its last entry lies.
+    # A range ends with the group of its last entry.
     ends = torch.arange(size, E + size, size, device=ptr.device).clamp_(max=E).to(ptr.dtype)
     last = sorted({*torch.searchsorted(ptr, ends).tolist(), G} - {0})
     return list(zip([0, *last[:-1]], last, ptr[last].tolist(), strict=True))
 
 
 def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
-    """Groups entries by a stable sort; a list that is already grouped keeps its order and is not sorted.
+    """Sorts entries by group, stably; a list that is sorted already stays as it is.
 
-    In the portable path all stay in their order: no more is read there than how many entries each group has.
+    In the portable path nothing is sorted: only the number of entries per group is read there.
     """
     if portable():
         return Compressed(F.pad(tally(group, num_groups).cumsum(0), (1, 0)), other, None)
     small = group.dtype == torch.int32
     if KERNELS is not None and small and group.device.type == "cpu":
-        return _grouped_in_one(group, other.to(group.dtype), num_groups)
-    if _grouped(group):
+        return _compress_compiled(group, other.to(group.dtype), num_groups)
+    if _is_sorted(group):
         return Compressed(_ptr(group, num_groups, small), other.contiguous(), None)
     if group.device.type == "cpu":
-        return _counted(group, other, num_groups)
+        return _compress_by_counting(group, other, num_groups)
     grouped, order = torch.sort(group, stable=True)
     order = order.to(group.dtype)
     return Compressed(_ptr(grouped, num_groups, small), other.index_select(0, order), order)
 
 
-def _grouped_in_one(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
-    """The same by a compiled kernel."""
+def _compress_compiled(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
+    """`compress` by a compiled kernel."""
     ptr, index, order = (np.empty(size, np.int32) for size in (num_groups + 1, group.numel(), group.numel()))
     in_order = KERNELS.grouped(group.contiguous().numpy(), other.contiguous().numpy(), num_groups, ptr, index, order)
     if in_order is None:
@@ -131,12 +131,12 @@ def _grouped_in_one(group: Tensor, other: Tensor, num_groups: int) -> Compressed
 
 
 def tally(group: Tensor, num_groups: int) -> Tensor:
-    """How many entries each group has."""
+    """The number of entries of each group."""
     return group.new_zeros(num_groups).index_add(0, group, torch.ones_like(group))
 
 
-def _grouped(group: Tensor) -> bool:
-    """Whether each group's entries stand together, in the order of the groups."""
+def _is_sorted(group: Tensor) -> bool:
+    """Whether the entries are sorted by group."""
     if group.device.type == "cpu":
         numbers = group.numpy()
         return bool((numbers[1:] >= numbers[:-1]).all())
@@ -144,13 +144,14 @@ def _grouped(group: Tensor) -> bool:
 
 
 def _ptr(grouped: Tensor, num_groups: int, small: bool) -> Tensor:
-    """Where each group starts, of groups in order."""
-    return torch._convert_indices_from_coo_to_csr(grouped.contiguous(), num_groups, out_int32=small)  # reads it as such
+    """The first entry of each group, of sorted entries."""
+    # The conversion assumes contiguous memory.
+    return torch._convert_indices_from_coo_to_csr(grouped.contiguous(), num_groups, out_int32=small)
 
 
-def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
-    """The same on the CPU by counting, which is linear; the entries of a group stay in their order."""
-    if not within(group, num_groups):  # it writes where it is told
+def _compress_by_counting(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
+    """`compress` on the CPU by a counting sort, linear and stable."""
+    if not in_range(group, num_groups):  # the sort does not check bounds
         reject("index", f"integers from 0 to {num_groups - 1}", extremes(group), "correct the edges")
     rows, columns = group.numpy(), other.to(group.dtype).numpy()
     E, dtype = rows.size, rows.dtype
@@ -165,21 +166,21 @@ def _counted(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
 
 
 def _repeat(index: Tensor, count: int, step: int, dtype: torch.dtype) -> Tensor:
-    """An index in so many copies, each `step` further on."""
+    """An index, repeated `count` times, each time `step` higher."""
     return (index.to(dtype) + torch.arange(count, dtype=dtype, device=index.device).unsqueeze(1) * step).flatten()
 
 
 class Pattern:
     """E entries (source, target) of an M x N matrix, in the order in which their weights are given.
 
-    Both compressed forms are made when first asked for, and kept.
+    Both compressed forms are computed on first use and cached.
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> pattern.by_target.ptr.tolist(), pattern.by_target.other.tolist()
     ([0, 1, 3], [2, 0, 1])
     """
 
-    _one: "weakref.ref[Pattern] | None" = None  # what it is several copies of
+    _original: "weakref.ref[Pattern] | None" = None  # the pattern that this one repeats
 
     def __init__(self, source: Tensor, target: Tensor, M: int, N: int) -> None:
         dtype = index_dtype(M, N, source.numel())
@@ -188,7 +189,7 @@ class Pattern:
         self.M, self.N = M, N
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in underived(self).items() if name not in ("_copies", "_one")}
+        return {name: value for name, value in underived(self).items() if name not in ("_copies", "_original")}
 
     @property
     def E(self) -> int:
@@ -203,8 +204,8 @@ class Pattern:
         return compress(self.source, self.target, self.M)
 
     @kept
-    def into(self) -> Tensor:
-        """(N,) how many entries there are into each target."""
+    def in_degree(self) -> Tensor:
+        """(N,) the number of entries of each target."""
         if "by_target" in self.__dict__ or portable() or self.target.is_cuda:
             return self.by_target.ptr.diff()
         return torch.from_numpy(np.bincount(self.target.numpy(), minlength=self.N))
@@ -221,11 +222,11 @@ class Pattern:
 
     @kept
     def both_ways_and_across(self) -> list[Tensor]:
-        """The same, and for each position by target the one by source, and the reverse; (E,) both."""
-        one = None if self._one is None else self._one()
-        if one is not None:
-            back, t_back = (_repeat(t, self.E // max(1, one.E), one.E, t.dtype) for t in one.both_ways_and_across[4:])
-            return [*self.both_ways, back, t_back]
+        """`both_ways`, then for each position by target the position by source, and the reverse; (E,) both."""
+        original = None if self._original is None else self._original()
+        if original is not None:
+            count, E = self.E // max(1, original.E), original.E
+            return [*self.both_ways, *(_repeat(t, count, E, t.dtype) for t in original.both_ways_and_across[4:])]
         order, t_order = self.by_target.order, self.by_source.order
         back, t_back = _translate(order, t_order, self.source), _translate(t_order, order, self.source)
         return [*self.both_ways, back, t_back]
@@ -241,7 +242,7 @@ class Pattern:
 
     @kept
     def at_source(self) -> End:
-        """The sources of the entries, which stand by target."""
+        """The sources of the entries, which are sorted by target."""
         if portable():
             return End([self.by_target.other], self.M)
         arrays = self.both_ways_and_across
@@ -258,15 +259,15 @@ class Pattern:
         return self.by_target.other, self.row
 
     @kept
-    def gathers_ends(self) -> list[Tensor]:
-        """[ptr, index] from the sources, and the targets behind them, to the entries by target: two for each."""
+    def ends_to_entries(self) -> list[Tensor]:
+        """[ptr, index] from the M sources followed by the N targets to the entries, each of which has two indices."""
         source, target = self.ends
         ptr = torch.arange(0, 2 * source.numel() + 1, 2, dtype=source.dtype, device=source.device)
         return [ptr, torch.stack([source, target + self.M], 1).flatten()]
 
     @kept
-    def spreads_ends(self) -> list[Tensor]:
-        """[ptr, index] the other way round."""
+    def entries_to_ends(self) -> list[Tensor]:
+        """[ptr, index] of the transposed matrix of `ends_to_entries`."""
         ptr, index, t_ptr, _, _, t_back = self.both_ways_and_across
         place = torch.arange(index.numel(), dtype=index.dtype, device=index.device)
         return [torch.cat([t_ptr, ptr[1:] + index.numel()]), torch.cat([t_back, place])]
@@ -284,7 +285,7 @@ class Pattern:
         return pattern
 
     def copies(self, count: int) -> "Pattern":
-        """The pattern of so many disjoint copies, (count M) x (count N); nothing is sorted again."""
+        """The block-diagonal pattern of `count` copies, (count M) x (count N), without sorting again."""
         if portable():
             return self if count == 1 else self._copy(count)
         if count == 1:
@@ -310,18 +311,18 @@ class Pattern:
             if name in self.__dict__ or not portable():
                 pattern.__dict__[name] = compressed(getattr(self, name), size)
         if dtype == self.source.dtype and not portable():
-            pattern._one = weakref.ref(self)
+            pattern._original = weakref.ref(self)
         return pattern
 
     @kept
     def as_given(self) -> Tensor | None:
-        """(E,) the position by target of each entry, as the entries were given; None where that is their order."""
+        """(E,) the position by target of each entry, in the given order; None if the given order is by target."""
         order = self.by_target.order
         return None if order is None else _translate(None, order, self.source)
 
     @kept
     def T(self) -> "Pattern":
-        """The pattern of the transposed matrix; it shares everything with this one."""
+        """The pattern of the transposed matrix, which shares the compressed forms."""
         pattern = Pattern(self.target, self.source, self.N, self.M)
         for mine, theirs in (("by_target", "by_source"), ("by_source", "by_target")):
             if mine in self.__dict__:
@@ -333,11 +334,11 @@ class Pattern:
 
 
 def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
-    """Positions in one order, as positions in another."""
+    """(E,) for each position in one order, the position of the same entry in another."""
     if KERNELS is not None and like.dtype == torch.int32 and like.device.type == "cpu" and not portable():
-        into = np.empty(like.numel(), np.int32)
-        KERNELS.translated(*(None if t is None else t.numpy() for t in (order, other_order)), into)
-        return torch.from_numpy(into)
+        translated = np.empty(like.numel(), np.int32)
+        KERNELS.translated(*(None if t is None else t.numpy() for t in (order, other_order)), translated)
+        return torch.from_numpy(translated)
     position = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
     if other_order is not None:
         position = torch.empty_like(position).scatter_(0, other_order.long(), position)

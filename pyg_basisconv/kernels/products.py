@@ -10,23 +10,23 @@ from torch.nn import Parameter
 from ..errors import reject
 from ..portable import portable
 from .backend import KERNELS
-from .op import primitive, wide
+from .op import acc_dtype, primitive
 from .pattern import Pattern, extremes
 
-_NARROW = 8  # the width of rows up to which they are narrow
-_FEW = 1 << 12  # entries up to which what starts a product counts more than what it does
+_NARROW = 8  # columns of x up to which torch's CSR product is the faster one
+_FEW = 1 << 12  # entries up to which the cost of a product is mostly its start
 _PLAIN = (Tensor, Parameter)
-_CHUNK = 1 << 22  # numbers held at a time where no vendor kernel applies
+_CHUNK = 1 << 22  # numbers per chunk where torch has no kernel
 
-# torch announces once per process that its compressed sparse layout may change; users of this library chose neither
-# the layout nor the announcement.
+# torch warns once per process that its compressed sparse layout is in beta. The layout is internal here, so the
+# warning would only puzzle users.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     torch.sparse_csr_tensor([0, 0], [], [], (1, 1))
 
 
-# What the products are told of a pattern, a list of index tensors: [ptr, index] by target; with gradients also
-# [t_ptr, t_index] by source; where the weights learn, also the positions of each form in the other [back, t_back].
+# The index tensors of a pattern: [ptr, index] by target; with gradients also [t_ptr, t_index] by source; if the
+# weights require a gradient, also [back, t_back], the positions of each form in the other.
 Arrays = list[Tensor]
 
 
@@ -40,27 +40,27 @@ def _spmm(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arr
 
 
 def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
-    """`spmm` of a compressed list of entries, without a record for gradients: (M, W) -> (N, W)."""
+    """`spmm` of compressed entries, without autograd: (M, W) -> (N, W)."""
     M, W = x.shape
     E, dtype = index.numel(), x.dtype
     if not E or not W:
         return x.new_zeros(ptr.numel() - 1, W)
     x = x.contiguous()
-    if KERNELS is not None and dtype == torch.float64 and _compiles(x, weight, ptr, index):
+    if KERNELS is not None and dtype == torch.float64 and _can_compile(x, weight, ptr, index):
         return _compiled(x, weight, ptr, index)
-    # On CPU torch's CSR product is the faster one for narrow rows, once there are enough of them.
+    # On the CPU torch's CSR product is faster for many narrow rows.
     csr = dtype == torch.float64 or (E > _FEW and W <= _NARROW and dtype == torch.float32)
-    # Not on CUDA, where it sums in no fixed order, and not under autocast, which takes it for a dense product.
+    # On CUDA it sums in no fixed order, and autocast would treat it as a dense product.
     if csr and not x.is_cuda and not torch.is_autocast_enabled(x.device.type):
         values = x.new_ones(E) if weight is None else weight
         size = (ptr.numel() - 1, M)
         return torch.sparse_csr_tensor(ptr, index, values, size, check_invariants=False) @ x
-    # A weighted sparse-dense product is a weighted sum of embeddings: entries are the words, targets the bags.
+    # A sparse-dense product is a weighted sum of embeddings: the sources are the words, the targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
 
 
-def _compiles(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
-    """Whether the compiled kernel takes these: plain tensors on the CPU, without anything that looks on."""
+def _can_compile(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
+    """Whether the compiled kernel takes these: plain tensors on the CPU, outside of dispatch modes."""
     arrays = (x, ptr, index) if weight is None else (x, ptr, index, weight)
     plain = all(type(t) in _PLAIN and t.is_cpu and t.is_contiguous() for t in arrays)
     alike = ptr.dtype == index.dtype == torch.int32 and (weight is None or weight.dtype == x.dtype)
@@ -68,14 +68,12 @@ def _compiles(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> b
 
 
 def _compiled(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor:
-    """The same by the compiled kernel, whose twins are torch's."""
+    """`spmm_rows` by the compiled kernel."""
     (M, W), N, E = x.shape, ptr.numel() - 1, index.numel()
     y = x.new_empty(N, W)
     weights = 0 if weight is None else weight.data_ptr()
     if not KERNELS.spmm(x.data_ptr(), weights, ptr.data_ptr(), index.data_ptr(), y.data_ptr(), M, W, N, E):
-        reject(
-            "index", f"pointers to {E} entries, with indices from 0 to {M - 1}", extremes(index), "correct the edges"
-        )
+        reject("index", f"pointers to {E} entries, indices from 0 to {M - 1}", extremes(index), "correct the edges")
     return y
 
 
@@ -88,7 +86,7 @@ def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.learns = weight is not None and ctx.needs_input_grad[1]
     if ctx.learns:
         ctx.save_for_backward(x, weight)
-    else:  # x is only needed for the gradient of the weights: where they are fixed it is not kept alive
+    else:  # only the gradient of the weights needs x
         ctx.fixed = weight, t_weight
 
 
@@ -112,16 +110,16 @@ def _rows(ptr: Tensor, index: Tensor) -> Tensor:
 
 
 def plain_spmm(x: Tensor, weight: Tensor | None, source: Tensor, target: Tensor, N: int) -> Tensor:
-    """`spmm` of entries in any order, by operations that have any derivatives; the rows of all entries are held."""
-    rows = x.index_select(0, source).to(wide(x))
+    """`spmm` of entries in any order by differentiable torch operations, which store the rows of all entries."""
+    rows = x.index_select(0, source).to(acc_dtype(x.dtype))
     if weight is not None:
         rows = rows * weight.unsqueeze(1)
     return rows.new_zeros(N, x.shape[1]).index_add(0, target, rows).to(x.dtype)
 
 
 def plain_sddmm(x: Tensor, y: Tensor, source: Tensor, target: Tensor) -> Tensor:
-    """`sddmm` in the same way."""
-    return (x.index_select(0, source).to(wide(x)) * y.index_select(0, target)).sum(-1).to(x.dtype)
+    """`sddmm` by differentiable torch operations; see `plain_spmm`."""
+    return (x.index_select(0, source).to(acc_dtype(x.dtype)) * y.index_select(0, target)).sum(-1).to(x.dtype)
 
 
 spmm_raw = primitive(
@@ -137,13 +135,13 @@ spmm_raw = primitive(
 def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | None = None) -> Tensor:
     r"""Sparse-dense product :math:`y_n = \sum_{e: target(e) = n} weight_e \, x_{source(e)}`.
 
-    Deterministic, differentiable in `x` and `weight` (twice), and nothing of size E x W is made, in either direction.
+    Deterministic, twice differentiable in `x` and `weight`, and without arrays of size E x W, forward and backward.
 
     Args:
         x: (M, W) dense.
         weight: (E,) in the order of `pattern.by_target`, or None for ones.
-        pattern: where the entries are.
-        t_weight: (E,) the same weights in the order of `pattern.by_source`, where they are fixed and at hand.
+        pattern: of the entries.
+        t_weight: (E,) the weights in the order of `pattern.by_source`, if they are constant and known.
 
     Returns:
         (N, W), of the dtype of x.
@@ -167,8 +165,8 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     return spmm_raw(x, weight, t_weight, pattern.both_ways)
 
 
-def samples(x: Tensor, M: int, N: int, E: int) -> bool:
-    """Whether a vendor's kernel takes sampled products of such numbers; torch refuses more entries than places."""
+def has_sampled_kernel(x: Tensor, M: int, N: int, E: int) -> bool:
+    """Whether torch has a kernel for sampled products of x; it refuses more entries than M N."""
     native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
     return native and M * N >= E > 0
 
@@ -178,8 +176,8 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     E, W = index.numel(), x.shape[1]
     if not E or not W:
         return x.new_zeros(E)
-    if samples(x, x.shape[0], y.shape[0], E):
-        # Into its own zeros: torch would copy them, and beta = 0 does not spare it from reading what is there.
+    if has_sampled_kernel(x, x.shape[0], y.shape[0], E):
+        # Written into its own input, which torch would copy otherwise; zeros, as torch reads it even with beta = 0.
         values = x.new_zeros(E)
         sampled = torch.sparse_csr_tensor(ptr, index, values, (y.shape[0], x.shape[0]), check_invariants=False)
         torch.sparse.sampled_addmm(sampled, y.contiguous(), x.contiguous().t(), beta=0.0, out=sampled)
@@ -226,7 +224,7 @@ def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     Args:
         x: (M, W).
         y: (N, W).
-        pattern: where to sample.
+        pattern: of the entries.
 
     Returns:
         (E,), of the dtype of x.

@@ -1,36 +1,36 @@
-"""Sums of rows under weights that are scored on the way: scores, their softmax and the sum in one step.
+"""Attention on the entries of a pattern: scores, their softmax and the weighted sums in one step.
 
-Everything here is node-major: what the c heads have at a node, or at an entry, stands side by side in its row; see
+Everything here is node-major: the values of all c heads at a node, or at an entry, stand side by side in its row; see
 `multihead`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..portable import portable
-from .activations import known
+from .activations import ActivationCode, activation_code
 from .multihead import (
     HELD,
-    bags,
     block_columns,
-    collected,
-    heads,
+    gather_sums,
+    group_sums,
     inner_products,
     needs_gradient,
     plain_attention,
     plain_inner,
     raw_attention,
-    rows,
-    scale,
+    scale_rows,
     sum_channels,
+    to_heads,
+    to_rows,
     transposed_sums,
     weighted_sums,
 )
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, gates, takes
-from .op import derivative, wide
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, supports
+from .op import acc_dtype, derivative
 from .pattern import Pattern
 
 Activation = Callable[[Tensor], Tensor]
@@ -38,34 +38,34 @@ Tensors = Sequence[Tensor | None]
 
 
 class Scoring(Protocol):
-    """How the scores of c heads at the entries of a pattern follow from some tensors, and what their gradients are.
+    """Computes scores of c heads at the entries of a pattern from some tensors, and their gradients.
 
-    It may read the rows that are summed, too: z, (M, c W).
+    Scores may read the rows that are summed, too: z, (M, c W).
     """
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(E, c) the scores, without a record for gradients, and what `back` wants to be kept."""
+        """(E, c) the scores, without autograd, and the tensors to save for `backward`."""
         ...
 
-    def back(self, down: "Down") -> Tensors:
-        """The gradients of those tensors that need one."""
+    def backward(self, given: "ScoreGrad") -> Tensors:
+        """The gradients of the tensors that need one."""
         ...
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
-        """(c, E) the scores, by operations that have any derivatives."""
+        """(c, E) the scores, by differentiable torch operations."""
         ...
 
     def form(self, tensors: Tensors, c: int) -> Form | None:
-        """How the compiled kernels take them; None where they do not."""
+        """How the compiled kernels compute the scores; None if they cannot."""
         ...
 
 
-class Down(NamedTuple):
-    """What a gradient of scores is passed on with.
+class ScoreGrad(NamedTuple):
+    """The arguments of `Scoring.backward`.
 
-    z, tensors: what the scores were made of; kept: what `score` wanted to be kept; grad: (E, c), of the scores, which
-    may be written over; pattern: of the entries; needs: which of the tensors need a gradient; d_z: that of z, to which
-    what comes by the scores is added, None where it is not asked for.
+    z, tensors: the arguments of `score`; kept: the tensors that it saved; grad: (E, c) the gradient of the scores, may
+    be overwritten; pattern: of the entries; needs: which of the tensors need a gradient; d_z: the gradient of z, to
+    which that of the scores is added, or None if it is not needed.
     """
 
     z: Tensor
@@ -78,45 +78,45 @@ class Down(NamedTuple):
 
 
 class TermScores(NamedTuple):
-    r"""Terms of the source, the target and the entry are added, and go through an activation.
+    r"""The sum u of terms of the source, the target and the entry, under an activation.
 
-    The tensors are these terms, (M, c D), (N, c D) and (E, c D) by target, each of them or None; and a, (c, D), where
-    they are a hidden layer, :math:`s_h = a_h \cdot act(u_h)`, or None, where :math:`s_h = act(u_h)`, and D = 1.
+    The tensors are these terms, (M, c D), (N, c D) and (E, c D) by target, each may be None; and the vectors a, (c, D),
+    of a hidden layer, :math:`s_h = a_h \cdot act(u_h)`, or None for :math:`s_h = act(u_h)` with D = 1.
     """
 
     activation: Activation | None = None
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         *terms, out = tensors
-        u = _added(terms, pattern)
-        if out is not None:  # u is as long as the entries' rows, and is made again
-            return sum_channels(_of(self.activation, u) * out.reshape(-1), c), ()
+        u = _sum_of_terms(terms, pattern)
+        if out is not None:  # u is (E, c D), too large to be saved
+            return sum_channels(_activate(self.activation, u) * out.reshape(-1), c), ()
         return (u, ()) if self.activation is None else (self.activation(u), (u,))
 
-    def back(self, down: "Down") -> Tensors:
-        _, (*terms, out), kept, grad, pattern, needs, _ = down
+    def backward(self, given: "ScoreGrad") -> Tensors:
+        _, (*terms, out), kept, grad, pattern, needs, _ = given
         d_out = None
         if out is not None:
-            d, u = grad.unsqueeze(-1), _added(terms, pattern)
-            d_out = (_of(self.activation, u).view(-1, *out.shape) * d).sum(0) if needs[3] else None
-            grad = through(self.activation, u, (d * out).view(u.shape))
+            d, u = grad.unsqueeze(-1), _sum_of_terms(terms, pattern)
+            d_out = (_activate(self.activation, u).view(-1, *out.shape) * d).sum(0) if needs[3] else None
+            grad = activation_grad(self.activation, u, (d * out).view(u.shape))
         elif kept:
-            grad = through(self.activation, kept[0], grad)
+            grad = activation_grad(self.activation, kept[0], grad)
         at_entry = grad if needs[2] else None
         if needs[0] and needs[1] and grad.numel() <= HELD:
             return *_to_ends(grad, pattern).split([pattern.M, pattern.N]), at_entry, d_out
-        at_source = collected(grad, pattern.at_source) if needs[0] else None
-        at_target = collected(grad, pattern.at_target) if needs[1] else None
+        at_source = group_sums(grad, pattern.at_source) if needs[0] else None
+        at_target = group_sums(grad, pattern.at_target) if needs[1] else None
         return at_source, at_target, at_entry, d_out
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         *terms, out = tensors
-        found = [t if end is None else t.index_select(0, end) for t, end in _at(terms, pattern)]
-        v = _of(self.activation, sum(found[1:], found[0]))
+        found = [t if end is None else t.index_select(0, end) for t, end in _present(terms, pattern)]
+        v = _activate(self.activation, sum(found[1:], found[0]))
         return v.t() if out is None else (v.view(v.shape[0], *out.shape) * out).sum(-1).t()
 
     def form(self, tensors: Tensors, c: int) -> Form | None:
-        out, activation = tensors[3], known(self.activation)
+        out, activation = tensors[3], activation_code(self.activation)
         if activation is None:
             return None
         kind, inner = (TERMS, 1) if out is None else (HIDDEN, out.shape[1])
@@ -124,24 +124,22 @@ class TermScores(NamedTuple):
 
 
 class ProjectedScores(NamedTuple):
-    """Terms <a_h, z_h> of the sources and <b_h, z_h> of the targets, which are the same nodes, added, through an
-    activation. The tensors are a and b, (c, D).
+    """The sum of <a_h, z_h> at the source and <b_h, z_h> at the target, under an activation.
+
+    Sources and targets are the same nodes. The tensors are a and b, (c, D).
     """
 
     activation: Activation | None = None
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
-        a, b = tensors
-        assert a is not None
-        assert b is not None
-        columns = block_columns(torch.stack([a, b]))
+        columns = block_columns(torch.stack(cast(tuple[Tensor, Tensor], tensors)))
         u = _from_ends(torch.bmm(z.expand(2, *z.shape), columns).view(-1, c), pattern)
-        return _of(self.activation, u), (columns, u)
+        return _activate(self.activation, u), (columns, u)
 
-    def back(self, down: "Down") -> Tensors:
-        z, _, (columns, u), grad, pattern, needs, d_z = down
+    def backward(self, given: "ScoreGrad") -> Tensors:
+        z, _, (columns, u), grad, pattern, needs, d_z = given
         c = grad.shape[1]
-        at_ends = _to_ends(through(self.activation, u, grad), pattern).view(2, pattern.M, c)
+        at_ends = _to_ends(activation_grad(self.activation, u, grad), pattern).view(2, pattern.M, c)
         if d_z is not None:
             for at, vectors in zip(at_ends.unbind(0), columns.mT.unbind(0), strict=True):
                 d_z.addmm_(at, vectors)
@@ -155,64 +153,56 @@ class ProjectedScores(NamedTuple):
         return TermScores(self.activation).plain(z, (*terms, None, None), c, pattern)
 
     def form(self, tensors: Tensors, c: int) -> Form | None:
-        activation = known(self.activation)
+        activation = activation_code(self.activation)
         return None if activation is None else Form(PROJECTED, 1, activation, slice(3, 5))
 
 
 class ProductScores(NamedTuple):
-    """Inner products of what source and target say; the tensors are (M, c D) and (N, c D)."""
+    """Inner products of keys of sources, (M, c D), and queries of targets, (N, c D)."""
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
-        key, query = tensors
-        assert key is not None
-        assert query is not None
+        key, query = cast(tuple[Tensor, Tensor], tensors)
         return inner_products(key, query, c, pattern), ()
 
-    def back(self, down: "Down") -> Tensors:
-        _, (key, query), _, grad, pattern, needs, _ = down
-        assert key is not None
-        assert query is not None
+    def backward(self, given: "ScoreGrad") -> Tensors:
+        grad, pattern, needs = given.grad, given.pattern, given.needs
+        key, query = cast(tuple[Tensor, Tensor], given.tensors)
         at_source = transposed_sums(query, grad, pattern) if needs[0] else None
         return at_source, weighted_sums(key, grad, *pattern.one_way) if needs[1] else None
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
-        key, query = tensors
-        assert key is not None
-        assert query is not None
-        return plain_inner(heads(key, c), heads(query, c), pattern)
+        key, query = cast(tuple[Tensor, Tensor], tensors)
+        return plain_inner(to_heads(key, c), to_heads(query, c), pattern)
 
     def form(self, tensors: Tensors, c: int) -> Form | None:
-        key, activation = tensors[0], known(None)
-        assert key is not None
-        assert activation is not None
-        return Form(PRODUCTS, key.shape[1] // c, activation, slice(0, 2))
+        return Form(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
 
 
 def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:
-    """The sum of what the source and the target of each entry have: (M + N, W) -> (E, W)."""
-    ptr, index = pattern.gathers_ends
-    return bags(table, index, ptr)
+    """At each entry, the row of its source plus that of its target: (M + N, W) -> (E, W)."""
+    ptr, index = pattern.ends_to_entries
+    return gather_sums(table, index, ptr)
 
 
 def _to_ends(table: Tensor, pattern: Pattern) -> Tensor:
-    """What the entries at each source and at each target have, summed: (E, W) -> (M + N, W)."""
-    ptr, index = pattern.spreads_ends
-    return bags(table, index, ptr)
+    """The sums over the entries of each source and of each target: (E, W) -> (M + N, W)."""
+    ptr, index = pattern.entries_to_ends
+    return gather_sums(table, index, ptr)
 
 
-def _at(terms: Tensors, pattern: Pattern) -> list[tuple[Tensor, Tensor | None]]:
-    """The terms that are there, and where each entry reads them; None where they are the entries' own."""
+def _present(terms: Tensors, pattern: Pattern) -> list[tuple[Tensor, Tensor | None]]:
+    """The terms that are not None, with the index by which entries read them; None for terms of entries."""
     return [(t, end) for t, end in zip(terms, (*pattern.ends, None), strict=True) if t is not None]
 
 
-def _added(terms: Tensors, pattern: Pattern) -> Tensor:
+def _sum_of_terms(terms: Tensors, pattern: Pattern) -> Tensor:
     """The sum of the terms at each entry."""
     source, target, entry = terms
     if source is not None and target is not None and pattern.E * source.shape[1] <= HELD:
         found = _from_ends(torch.cat([source, target]), pattern)
         return found if entry is None else found.add_(entry)
     total: Tensor | None = None
-    for t, end in _at(terms, pattern):
+    for t, end in _present(terms, pattern):
         here = t if end is None else t.index_select(0, end)
         total = here if total is None else total.add_(here)
     assert total is not None
@@ -220,19 +210,19 @@ def _added(terms: Tensors, pattern: Pattern) -> Tensor:
 
 
 def _table(z: Tensor) -> Tensor:
-    """Rows in the dtype in which they are summed."""
-    return z.to(wide(z)).contiguous()
+    """Contiguous rows in the accumulation dtype."""
+    return z.to(acc_dtype(z.dtype)).contiguous()
 
 
-def _of(activation: Activation | None, u: Tensor) -> Tensor:
+def _activate(activation: Activation | None, u: Tensor) -> Tensor:
     return u if activation is None else activation(u)
 
 
-def through(activation: Activation | None, u: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of u from that of its activation."""
+def activation_grad(activation: Activation | None, u: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of u, given that of activation(u)."""
     if activation is None:
         return grad
-    if type(activation) is nn.LeakyReLU:  # in most graph attention: a record of it would take longer than it does
+    if type(activation) is nn.LeakyReLU:  # most graph attention: recording it for autograd takes longer than it does
         return torch.ops.aten.leaky_relu_backward(grad, u, activation.negative_slope, False)  # type: ignore[no-any-return]
     if activation is torch.sigmoid:
         return torch.ops.aten.sigmoid_backward(grad, u.sigmoid())  # type: ignore[no-any-return]
@@ -245,9 +235,9 @@ def through(activation: Activation | None, u: Tensor, grad: Tensor) -> Tensor:
 class _Attention(torch.autograd.Function):
     """See `scored_attention`.
 
-    A softmax divides the sums of each target, not the weights of its entries. With w the weights before that, f their
-    factors, g the gradient of y, and what is at a target divided by its sum, the gradient of the score of an entry is
-    w (f <z, g> - <y, g>), and that of its factor is w <z, g>.
+    A softmax divides the sums of each target, and not the weights of its entries. With w the weights before division,
+    f their factors and g the gradient of y divided by the sum of its target, the gradient of a score is
+    w (f <z, g> - <y, g>), and that of a factor is w <z, g>.
     """
 
     @staticmethod
@@ -279,19 +269,21 @@ class _Attention(torch.autograd.Function):
             return *every[:6], *every[7:]
         *_, needs_z, needs_factor = ctx.needs_input_grad[:6]
         few = weight.shape[0] * table.shape[1] <= HELD
-        down = grad.to(table.dtype)
+        scaled_grad = grad.to(table.dtype)
         if total is not None:
-            down = (down.reshape(down.shape[0], c, z.shape[1] // c) / total.unsqueeze(-1)).view(down.shape)
+            scaled_grad = (scaled_grad.reshape(scaled_grad.shape[0], c, z.shape[1] // c) / total.unsqueeze(-1)).view(
+                scaled_grad.shape
+            )
         weighted = weight if factor is None else weight * factor
-        right = down.index_select(0, pattern.row) if few else None
+        right = scaled_grad.index_select(0, pattern.row) if few else None
         if right is not None:
             found = sum_channels(table.index_select(0, pattern.ends[0]).mul_(right), c)
         else:
-            found = inner_products(table, down, c, pattern)
+            found = inner_products(table, scaled_grad, c, pattern)
         d_factor = (found * weight).to(factor.dtype) if needs_factor else None
         if total is not None:
             found = found.mul_(weighted)
-            mean = collected(found, pattern.at_target).div_(total).index_select(0, pattern.row)
+            mean = group_sums(found, pattern.at_target).div_(total).index_select(0, pattern.row)
             found.sub_(mean.mul_(weight))
         elif factor is not None:
             found = found.mul_(factor)
@@ -299,10 +291,10 @@ class _Attention(torch.autograd.Function):
             d_z = None
         elif right is not None:
             _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-            d_z = bags(scale(right, weighted), t_back, t_ptr)
+            d_z = gather_sums(scale_rows(right, weighted), t_back, t_ptr)
         else:
-            d_z = transposed_sums(down, weighted, pattern)
-        d_tensors = scoring.back(Down(table, tensors, kept, found, pattern, needs, d_z))
+            d_z = transposed_sums(scaled_grad, weighted, pattern)
+        d_tensors = scoring.backward(ScoreGrad(table, tensors, kept, found, pattern, needs, d_z))
         return None, None, None, None, None if d_z is None else d_z.to(z.dtype), d_factor, *d_tensors
 
 
@@ -316,18 +308,18 @@ def _plain(
     values: Tensor | None,
     *tensors: Tensor | None,
 ) -> Tensor:
-    """By operations that have any derivatives."""
+    """The same by differentiable torch operations."""
     score = scoring.plain(z, tensors, c, pattern)
     factor = None if factor is None else factor.t()
-    y = plain_attention(score, factor, heads(z, c), normalised, pattern)
+    y = plain_attention(score, factor, to_heads(z, c), normalised, pattern)
     if values is not None:  # as if each entry had a source of its own
         own = Pattern(torch.arange(pattern.E, device=z.device), pattern.row, pattern.E, pattern.N)
-        y = y + plain_attention(score, factor, heads(values, c), normalised, own)
-    return rows(y)
+        y = y + plain_attention(score, factor, to_heads(values, c), normalised, own)
+    return to_rows(y)
 
 
 class _OnePass(torch.autograd.Function):
-    """The same by the compiled kernels, which make the weights again on the way back."""
+    """The same by the compiled kernels, which recompute the weights in the backward pass."""
 
     @staticmethod
     def forward(
@@ -343,7 +335,7 @@ class _OnePass(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> Tensor:
         terms, y, stats = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
-        # The derivative of a softmax reads the sums, and the caller may write to what it gets.
+        # The derivative of a softmax reads the sums, and the caller may write to the result: saved as a copy.
         held = y.clone() if normalised else None
         ctx.save_for_backward(z, factor, values, terms, held, stats, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
@@ -358,7 +350,7 @@ class _OnePass(torch.autograd.Function):
             return None, *derivative(_plain, (scoring, normalised, pattern, c, z, factor, values, *tensors), grad)
         needs = ctx.needs_input_grad[5:]
         call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
-        needed = [bool(need) for need in form.spread(needs[3:])]
+        needed = [bool(need) for need in form.in_slots(needs[3:])]
         of_rows, found = call.backward(made, grad.resolve_neg().contiguous(), needs[:3], needed)
         return None, None, None, None, None, *of_rows, *found[form.slots]
 
@@ -373,13 +365,13 @@ def _one_pass(
     values: Tensor | None,
     tensors: Tensors,
 ) -> Attend:
-    source, target, entry, *vectors = form.spread(tensors)
+    source, target, entry, *vectors = form.in_slots(tensors)
     terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
     terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
     return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
 
 
-# What `Function.apply` does besides is for transforms of `torch.func`, under which these are not called.
+# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which these are not called.
 _record: Callable[..., Tensor] = super(torch.autograd.Function, _Attention).apply  # type: ignore[misc]
 _record_one_pass: Callable[..., Tensor] = super(torch.autograd.Function, _OnePass).apply  # type: ignore[misc]
 
@@ -411,18 +403,18 @@ def scored_attention(
     factor: Tensor | None = None,
     values: Tensor | None = None,
 ) -> Tensor:
-    r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e f_e z_{source(e)}` of c heads, under weights that are scored.
+    r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e f_e z_{source(e)}` of c heads, with weights w from scores.
 
     Args:
-        scoring: what makes scores of the tensors.
-        tensors: what it reads.
+        scoring: computes the scores from the tensors.
+        tensors: its arguments.
         z: (M, c W).
-        c: how many heads there are.
-        normalised: whether w is the softmax of the scores, over the entries of each target, or these themselves.
+        c: the number of heads.
+        normalised: whether w is the softmax of the scores over the entries of each target, or the scores themselves.
         pattern: of the entries.
         factor: (E, c) f, by target, or None for ones.
-        values: (E, c W) what is added to the rows of z at each entry, by target, or None. Only kernels of
-            gates add it on the way.
+        values: (E, c W) values of the entries, by target, added to the rows of z; or None. Only the kernels of gates
+            add them without storing the sum.
 
     Returns:
         (N, c W).
@@ -437,13 +429,13 @@ def scored_attention(
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     form, table = scoring.form(tensors, c), z
     recorded = torch.is_grad_enabled() and needs_gradient(z, factor, values, *tensors)
-    if z.dtype != wide(z):
-        table = z.to(wide(z))
+    if z.dtype != acc_dtype(z.dtype):
+        table = z.to(acc_dtype(z.dtype))
     given = factor, values, *tensors
     if (
         form is not None
-        and takes(form, given, table, c, pattern)
-        and (values is None or gates(form, normalised, c, z.shape[1]))
+        and supports(form, given, table, c, pattern)
+        and (values is None or is_gate(form, normalised, c, z.shape[1]))
     ):
         y = one_pass(form, scoring, tensors, table, c, normalised, pattern, factor, values)
         return y if y.dtype == z.dtype else y.to(z.dtype)
@@ -457,17 +449,17 @@ def scored_attention(
 
 
 def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
-    r"""The same under weights or scores that are at hand, heads first.
+    r"""`scored_attention` with given weights or scores, heads first.
 
     Args:
-        values: (c, E) w, or scores that w is the softmax of, over the entries of each target.
+        values: (c, E) the weights w; or their scores.
         factor: (c, E) f, or None for ones.
         z: (c, M, W).
-        normalised: whether it is the softmax.
+        normalised: whether w is the softmax of the values over the entries of each target.
         pattern: of the entries.
 
     Returns:
-        (c, N, W), node by node.
+        (c, N, W), in memory of order (N, c, W).
 
     >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
     >>> z = torch.tensor([[[2.], [4.], [8.]]] * 2)
@@ -480,4 +472,4 @@ def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool
         return plain_attention(values, factor, z, normalised, pattern)
     given = None, None, values.t(), None
     factor = None if factor is None else factor.t()
-    return heads(scored_attention(TermScores(), given, rows(z), c, normalised, pattern, factor), c)
+    return to_heads(scored_attention(TermScores(), given, to_rows(z), c, normalised, pattern, factor), c)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cache import kept
 from ..portable import portable
-from .op import autocast, wide
+from .op import acc_dtype, autocast
 from .pattern import compress, index_dtype
 from .products import _sddmm, _spmm, plain_sddmm, plain_spmm
 
@@ -230,7 +230,7 @@ class _Product(torch.autograd.Function):
         ctx.about, ctx.turned = (pairs, batch), turned
         call, (_, M, N) = _Call(pairs, edge, batch), pairs.sizes
         read, write = (call.read, call.scatter) if turned else (call.reach, call.leave)
-        total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=wide(x))
+        total = x.new_zeros((M if turned else N, batch * weight.shape[1] * weight.shape[3]), dtype=acc_dtype(x.dtype))
         for piece in call.pieces(weight):
             write(_multiply(read(x, piece), weight, piece, batch), piece, total)
         return total.to(x.dtype)
@@ -261,7 +261,7 @@ class _Outer(torch.autograd.Function):
         ctx.save_for_backward(x, z, edge)
         ctx.about = pairs, batch
         call = _Call(pairs, edge, batch)
-        total = x.new_zeros(shape, dtype=wide(x))
+        total = x.new_zeros(shape, dtype=acc_dtype(x.dtype))
         for piece in call.pieces(total):
             _outer(call.reach(x, piece), call.read(z, piece), piece, batch, total)
         return total.to(x.dtype)

@@ -1,4 +1,4 @@
-"""A mechanism, described, and the score that it gives for a content."""
+"""Mechanisms, and the scores that they compute from content."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,8 +18,8 @@ Tensors = Sequence[Tensor]
 
 
 class Sizes(NamedTuple):
-    """What parameters are made for: K heads, P and P' the widths of sources and targets (-1: not known), D that of a
-    projected member.
+    """The sizes of parameters: K heads, the widths P of sources and P' of targets (-1 if unknown), and D of a projected
+    member.
 
     >>> from pyg_basisconv.mechanisms import Dot
     >>> dot = Dot(4)
@@ -35,7 +35,7 @@ class Sizes(NamedTuple):
 
 
 class Dots(NamedTuple):
-    """A score as inner products and tables: the form that a vendor's kernel takes.
+    """A score as inner products and biases, the form of torch's attention.
 
     keys: (K, *, M, d) each; queries: (K, *, N, d) each; biases: (K, *, M, N) each.
     """
@@ -46,16 +46,16 @@ class Dots(NamedTuple):
 
 
 class Score:
-    """Scores of K heads for each graph of a batch, *, ready to be evaluated: on C = K x * copies of one graph.
+    """Scores of K heads for each graph of a batch, *, evaluated on C = K x * copies of one graph.
 
     Args:
-        tensors: what they are computed from, (K, *, ...) each.
-        sides: what the second axis of each is, see `kernels.attend`.
-        on: of the tensors of c copies, (c, ...) each, or of a run of targets, the scores of the entries, (c, E), by
-            target.
-        dots: of all tensors, the same as inner products, where it is that.
-        fresh: whether what comes out of `on` is nobody else's.
-        ends: the terms of sources and targets, (K, *, M) and (K, *, N), where the scores are their sum.
+        tensors: the tensors that they are computed from, (K, *, ...) each.
+        sides: the second axis of each tensor, see `kernels.attend`.
+        evaluate: from the tensors of c copies, (c, ...) each, or of a range of targets, to the scores at the entries,
+            (c, E), by target.
+        dots: from all tensors to the same scores as `Dots`, if they have this form.
+        fresh: whether `evaluate` returns a new tensor, which may be overwritten.
+        ends: the terms of sources and targets, (K, *, M) and (K, *, N), if the scores are their sum.
 
     >>> from pyg_basisconv.mechanisms.base import node_score
     >>> score = node_score(torch.zeros(2, 3), torch.ones(2, 4))  # a term of each source, and one of each target
@@ -63,23 +63,30 @@ class Score:
     (('source', 'target'), ('source', 'target'), ('source', 'target', 'source', 'target'))
     """
 
-    scoring: Scoring | None = None  # what makes the scores of `rows`, where they stand so; see `RowScore`
+    scoring: Scoring | None = None  # computes the scores from node-major `rows`; see `RowScore`
     rows: tuple[Tensor | None, ...] = ()
 
     def __init__(
         self,
         tensors: tuple[Tensor, ...],
         sides: tuple[Side, ...],
-        on: Callable[[Tensors, Entries], Tensor],
+        evaluate: Callable[[Tensors, Entries], Tensor],
         dots: Callable[[Tensors, Entries], Dots] | None = None,
         fresh: bool = True,
         ends: tuple[Tensor | None, Tensor | None] | None = None,
     ) -> None:
-        self.tensors, self.sides, self.on, self.dots, self.fresh, self.ends = tensors, sides, on, dots, fresh, ends
+        self.tensors, self.sides, self.evaluate, self.dots, self.fresh, self.ends = (
+            tensors,
+            sides,
+            evaluate,
+            dots,
+            fresh,
+            ends,
+        )
 
     def __add__(self, other: "Score") -> "Score":
-        if self.ends is not None and other.ends is not None:  # added where they are fewer
-            return node_score(*(added(a, b) for a, b in zip(self.ends, other.ends, strict=True)))
+        if self.ends is not None and other.ends is not None:  # there are fewer nodes than entries
+            return node_score(*(add_optional(a, b) for a, b in zip(self.ends, other.ends, strict=True)))
         mine, theirs = self.dots, other.dots
         if mine is None or theirs is None:
             return self.join(other, torch.add)
@@ -99,27 +106,29 @@ class Score:
         operation: Callable[[Tensor, Tensor], Tensor],
         dots: Callable[[Tensors, Entries], Dots] | None = None,
     ) -> "Score":
-        """The scores of both, entry by entry, under an operation."""
+        """The scores of both, combined entry by entry by an operation."""
         split, tensors, sides = len(self.tensors), self.tensors + other.tensors, self.sides + other.sides
-        return Score(tensors, sides, lambda t, e: operation(self.on(t[:split], e), other.on(t[split:], e)), dots)
+        return Score(
+            tensors, sides, lambda t, e: operation(self.evaluate(t[:split], e), other.evaluate(t[split:], e)), dots
+        )
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Score":
-        """The scores under a function; in their own place where no gradient is asked for, if it knows how."""
-        inner, within = self.on, self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace")
+        """The scores under a function; in place if it has an `inplace` option and gradients are disabled."""
+        inner, inplace = self.evaluate, self.fresh and isinstance(function, nn.Module) and hasattr(function, "inplace")
 
-        def on(t: Tensors, entries: Entries) -> Tensor:
+        def evaluate(t: Tensors, entries: Entries) -> Tensor:
             score = inner(t, entries)
-            return _within(function)(score) if within and not torch.is_grad_enabled() else function(score)
+            return _inplace_copy(function)(score) if inplace and not torch.is_grad_enabled() else function(score)
 
-        return Score(self.tensors, self.sides, on)
+        return Score(self.tensors, self.sides, evaluate)
 
-    def owned(self) -> "Score":
-        """The same, to be read when parameters have changed."""
+    def snapshot(self) -> "Score":
+        """The same scores, independent of later changes of parameters."""
         return self
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient passes through them."""
+        """Whether a gradient passes through the scores."""
         return any(t is not None and t.requires_grad for t in self.rows or self.tensors)
 
     def times(self, factor: float) -> "Score":
@@ -131,25 +140,27 @@ class Score:
             keys, queries, biases = inner(t, entries)
             return Dots([factor * key for key in keys], queries, [factor * bias for bias in biases])
 
-        return Score(self.tensors, self.sides, lambda t, e: factor * self.on(t, e), None if inner is None else dots)
+        return Score(
+            self.tensors, self.sides, lambda t, e: factor * self.evaluate(t, e), None if inner is None else dots
+        )
 
 
-def _within(function: Any) -> Any:
-    """The same function, as it is now, that writes into its input."""
+def _inplace_copy(function: Any) -> Any:
+    """A copy of the activation module that overwrites its input."""
     own = object.__new__(type(function))
     own.__dict__.update(function.__dict__, inplace=True)
     return own
 
 
-def added(a: Any, b: Any) -> Any:
-    """The sum of two terms, of which one may not be there."""
+def add_optional(a: Any, b: Any) -> Any:
+    """The sum of two terms that may be None."""
     return a if b is None else b if a is None else a + b
 
 
 class Mechanism(nn.Module):
-    """Says how pairs (m, n) are scored by their content. Mechanisms add, multiply, scale, and pass through activations.
+    """Scores pairs (m, n) by their content. Mechanisms can be added, multiplied, scaled, and passed to activations.
 
-    A kind gives `make(sizes)`, which registers its parameters, and `score(content, entries)`.
+    A subclass defines `make(sizes)`, which registers its parameters, and `score(content, entries)`.
 
     >>> from pyg_basisconv.mechanisms import Additive, Dot
     >>> 0.5 * Dot(8) + Additive().then(nn.Tanh())
@@ -158,8 +169,8 @@ class Mechanism(nn.Module):
 
     sizes: Sizes | None = None
     edge_dim = 0  # the width of the features of edges that it reads, 0 for none
-    depth = 1  # how many are within each other, see `check_depth`
-    changes = 0  # how often an attribute of it was set
+    depth = 1  # the nesting depth, see `check_depth`
+    changes = 0  # the number of times that an attribute was set
     weight: nn.Parameter
     source: nn.Parameter
     target: nn.Parameter
@@ -178,7 +189,7 @@ class Mechanism(nn.Module):
             self.__dict__["changes"] = self.changes + 1
 
     def build(self, sizes: Sizes) -> None:
-        """Makes the parameters, once."""
+        """Creates the parameters, once."""
         if self.sizes is not None:
             if self.sizes != sizes:
                 reject("mechanism", f"one made for {sizes}", self.sizes, "give each layer its own")
@@ -236,12 +247,12 @@ class Mechanism(nn.Module):
 
 
 def check_width(name: str, value: Any, least: int = 1) -> None:
-    """Rejects what is not a width from `least` on."""
+    """Rejects an argument that is not a width from `least` on."""
     check_count(name, value, least, most=1 << 20)
 
 
 def draw(parameter: Tensor) -> None:
-    """Draws weights (H, P, D) or (H, D); what is a bias, (H,), is zero."""
+    """Initialises weights (H, P, D) or (H, D), and biases (H,) with zeros."""
     if parameter.dim() < 2:
         nn.init.zeros_(parameter)
     else:
@@ -249,7 +260,7 @@ def draw(parameter: Tensor) -> None:
 
 
 class Combination(Mechanism):
-    """A mechanism made of others."""
+    """A mechanism that is made of others."""
 
     def __init__(self, *parts: Mechanism) -> None:
         super().__init__()
@@ -324,7 +335,7 @@ class Then(Combination):
 
 
 def elementwise(activation: Any) -> Callable[[Tensor], Tensor]:
-    """An activation, checked."""
+    """Checks an activation."""
     if not callable(activation) or isinstance(activation, Mechanism):
         reject("activation", "an elementwise function", repr(activation), "such as torch.nn.LeakyReLU(0.2)")
     if getattr(activation, "inplace", False):
@@ -334,25 +345,25 @@ def elementwise(activation: Any) -> Callable[[Tensor], Tensor]:
     return activation  # type: ignore[no-any-return]
 
 
-def wide(t: Tensor) -> Tensor:
-    """In float32 at least, in which scores are computed."""
+def upcast(t: Tensor) -> Tensor:
+    """The tensor in float32 at least, the dtype of scores."""
     return t if t.dtype in (torch.float32, torch.float64) else t.float()
 
 
 def copies(t: Tensor, content: Content, heads: int) -> Tensor:
-    """(H, *, ...), with 1 for what is to be repeated: (K, *, ...)."""
+    """(H, *, ...) with axes of size 1 expanded to the heads and the batch of a content."""
     lead = (heads, *content.batch)
     return t.expand(*lead, *t.shape[len(lead) :])
 
 
 def per_copy(parameter: Tensor, content: Content) -> Tensor:
-    """(K, ...) -> (K, *, ...): the same for every graph of a batch."""
+    """(K, ...) -> (K, *, ...), the same for every graph of a batch."""
     lead = len(content.batch)
     return copies(parameter[(slice(None), *[None] * lead)], content, parameter.shape[0])
 
 
 def node_score(source: Tensor | None, target: Tensor | None) -> Score:
-    """s_m + t_n of (K, *, M) and (K, *, N), where they are there."""
+    """The score s_m + t_n of terms (K, *, M) and (K, *, N), one of which may be None."""
     tensors: tuple[Tensor, ...]
     sides: tuple[Side, ...]
     if source is None or target is None:
@@ -365,7 +376,7 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
     def ends(t: Tensors) -> tuple[Tensor | None, Tensor | None]:
         return None if source is None else t[0], None if target is None else t[-1]
 
-    def on(t: Tensors, entries: Entries) -> Tensor:
+    def evaluate(t: Tensors, entries: Entries) -> Tensor:
         return at_entries(*ends(t), entries.pattern)
 
     def dots(t: Tensors, entries: Entries) -> Dots:
@@ -379,28 +390,28 @@ def node_score(source: Tensor | None, target: Tensor | None) -> Score:
         key = torch.stack([s, one.expand_as(s)], -1)
         return Dots([key], [torch.stack([one.expand_as(r), r], -1)], [])
 
-    return Score(tensors, sides, on, dots, ends=(source, target))
+    return Score(tensors, sides, evaluate, dots, ends=(source, target))
 
 
 def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Callable[[Entries], Tensor]) -> Score:
-    """Each entry reads a place of its copy's table, (K, *, S).
+    """The score that each entry reads from the table of its copy, (K, *, S).
 
     Args:
         table: the numbers.
-        pattern: from the places of the table to the entries.
-        places: (M, N) the place of each pair.
+        pattern: from the table to the entries.
+        places: (M, N) the index of each pair in the table.
     """
 
-    def on(t: Tensors, entries: Entries) -> Tensor:
+    def evaluate(t: Tensors, entries: Entries) -> Tensor:
         return at_entries(t[0], None, pattern(entries))
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         place = places(entries)
         return Dots([], [], [t[0].index_select(-1, place.flatten()).unflatten(-1, place.shape)])
 
-    return Score((table,), ("copy",), on, dots)
+    return Score((table,), ("copy",), evaluate, dots)
 
 
 def entry_score(values: Tensor) -> Score:
-    """Scores that are at hand, (K, *, E) by target."""
+    """Given scores, (K, *, E) by target."""
     return Score((values,), ("entry",), lambda t, entries: t[0], fresh=False)

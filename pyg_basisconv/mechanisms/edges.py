@@ -6,16 +6,16 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import reject
 from ..printing import arguments
-from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, wide
+from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, upcast
 from .rows import EdgeTerms, TermRows
 
 
 def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
-    """(E, R) the features at the entries, by target."""
-    edge_attr = content.of_edges
+    """(E, R) the edges' features at the entries, by target, checked."""
+    edge_attr = content.edge_features
     if edge_attr.shape[-1] != dim:
         reject("edge_attr", f"{dim} features (edge_dim) on the last axis", edge_attr.shape[-1], "correct one of them")
-    return wide(content.edges_at(entries))
+    return upcast(content.edge_rows_at(entries))
 
 
 class Edge(Mechanism):
@@ -23,7 +23,7 @@ class Edge(Mechanism):
 
     Args:
         dim: R, the width of z.
-        inner: D, where w is the product of a matrix R x D and a vector, as in `GATConv`; None for a free w.
+        inner: D, for w as the product of a matrix R x D and a vector, as in `GATConv`; None for a free w.
 
     >>> import torch
     >>> from pyg_basisconv import BasisConv, bases
@@ -48,7 +48,7 @@ class Edge(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         weight = self.weight if self.inner is None else (self.weight @ self.out.unsqueeze(-1)).squeeze(-1)  # (H, R)
-        found = EdgeTerms(edge_rows(content, entries, self.edge_dim), wide(weight))
+        found = EdgeTerms(edge_rows(content, entries, self.edge_dim), upcast(weight))
         return TermRows(entry=found, batch=content.batch)
 
     def extra_repr(self) -> str:
@@ -56,7 +56,7 @@ class Edge(Mechanism):
 
 
 class Feature(Mechanism):
-    """One feature of the edge as it is."""
+    """One feature of the edge, unchanged."""
 
     def __init__(self, dim: int, index: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Mechanisms that are inner products of what source and target say."""
+"""Mechanisms that are inner products of vectors of source and target."""
 
 import math
 from typing import Literal, cast
@@ -12,23 +12,23 @@ from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProductScores, hidden, inner
 from ..portable import portable
-from ..theta.base import own, project
+from ..theta.base import param, project
 from ..theta.heads import split_heads
-from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, wide
+from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, upcast
 from .edges import edge_rows
 from .rows import RowScore
 
 
 def inner_score(key: Tensor, query: Tensor) -> Score:
-    """<key_m, query_n> of (K, *, M, d) and (K, *, N, d)."""
+    """The score <key_m, query_n> of keys (K, *, M, d) and queries (K, *, N, d)."""
 
-    def on(t: Tensors, entries: Entries) -> Tensor:
-        return inner(wide(t[0]), wide(t[1]), entries.pattern)
+    def evaluate(t: Tensors, entries: Entries) -> Tensor:
+        return inner(upcast(t[0]), upcast(t[1]), entries.pattern)
 
     def dots(t: Tensors, entries: Entries) -> Dots:
         return Dots([t[0]], [t[1]], [])
 
-    return Score((key, query), ("source", "target"), on, dots)
+    return Score((key, query), ("source", "target"), evaluate, dots)
 
 
 class ProductRows(RowScore):
@@ -37,7 +37,7 @@ class ProductRows(RowScore):
     def __init__(self, key: Tensor, query: Tensor, heads: int) -> None:
         self.scoring, self.rows, self.heads = ProductScores(), (key, query), heads
 
-    def turn(self) -> Score:
+    def heads_first_score(self) -> Score:
         return inner_score(*(split_heads(cast(Tensor, t), self.heads) for t in self.rows))
 
 
@@ -53,7 +53,7 @@ class Bilinear(Mechanism):
         self.parameter("weight", sizes.heads, sizes.source, sizes.target)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        query = content.of_target
+        query = content.target_features
         query = query if query.layout == torch.strided else query.to_dense()
         H = self.weight.shape[0]
         return inner_score(copies(project(content.x, self.weight), content, H), copies(query[None], content, H))
@@ -75,7 +75,7 @@ class Cosine(Mechanism):
     def score(self, content: Content, entries: Entries) -> Score:
         assert self.sizes is not None
         sides = []
-        for side in (content.x, content.of_target):
+        for side in (content.x, content.target_features):
             side = side if side.layout == torch.strided else side.to_dense()
             sides.append(copies(F.normalize(side, dim=-1)[None], content, self.sizes.heads))
         return inner_score(*sides)
@@ -85,15 +85,15 @@ class Dot(Mechanism):
     r"""The inner product of a key and a query, :math:`s \, (x_m K_k + \kappa_k) \cdot (y_n Q_k + \rho_k)`.
 
     Scaled by :math:`s = 1 / \sqrt{dim}` this is the attention of the Transformer (Vaswani et al., arXiv:1706.03762).
-    Features of the edges, z, may enter it: the key is then :math:`k + z U` ('key'), and the query
-    :math:`q + z V` as well ('both'); or the product of z with itself is left out,
-    :math:`k \cdot q + k \cdot z V + q \cdot z U` ('cross': Henderson et al., arXiv:2305.10147).
+    With features z of edges the key is :math:`k + z U` ('key'), and for 'both' the query is :math:`q + z V` as well;
+    'cross' leaves out the product of z with itself, :math:`k \cdot q + k \cdot z V + q \cdot z U` (Henderson et al.,
+    arXiv:2305.10147).
 
     Args:
-        dim: the width of keys and queries; None where they are projected.
+        dim: the width of keys and queries; None if they are projected.
         scale: s; by default :math:`1 / \sqrt{dim}`.
         bias: whether keys and queries have a bias.
-        projected: keys and queries are :math:`x \Theta_k` and :math:`y \Theta_k`.
+        projected: whether keys and queries are :math:`x \Theta_k` and :math:`y \Theta_k`.
         edge_dim: the width of z, `edge_attr`; 0 for none.
         mix: 'key', 'both' or 'cross'.
 
@@ -115,8 +115,8 @@ class Dot(Mechanism):
         super().__init__()
         check_flags(bias=bias, projected=projected)
         if (dim is None) != projected:
-            fix = "give one of them"
-            reject("dim", "the width of keys and queries, and None where they are projected", repr(dim), fix)
+            fix = "give dim or projected=True"
+            reject("dim", "the width of keys and queries, or None if projected", repr(dim), fix)
         if dim is not None:
             check_width("dim", dim)
         check_width("edge_dim", edge_dim, 0)
@@ -149,15 +149,15 @@ class Dot(Mechanism):
             nn.init.zeros_(self.query_bias)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        # Scaled while it is small: a matrix, and not the queries that it gives.
+        # The scale goes to the map of queries, which applies it where that is cheapest.
         scale = self.key_width**-0.5 if self.scale is None else self.scale
         assert self.sizes is not None
         H = self.sizes.heads
         if self.projected:
             key, query = content.projected_rows, content.projected_target_rows * scale
         else:
-            bias = (own(self, "key_bias"), own(self, "query_bias")) if self.has_bias else (None, None)
-            maps = Affine(own(self, "key"), bias[0]), Affine(own(self, "query"), bias[1], scale)
+            bias = (param(self, "key_bias"), param(self, "query_bias")) if self.has_bias else (None, None)
+            maps = Affine(param(self, "key"), bias[0]), Affine(param(self, "query"), bias[1], scale)
             key, query = content.affine(maps[:1], maps[1:])
         if not self.edge_dim and not portable() and key.shape[:-2] == query.shape[:-2] == content.batch:
             return ProductRows(key, query, H)
@@ -169,24 +169,24 @@ class Dot(Mechanism):
 
     @property
     def key_width(self) -> int:
-        """Of a key: of what Theta projects, where that is it."""
+        """The width of a key."""
         return cast(Sizes, self.sizes).inner if self.dim is None else self.dim
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
-        """The terms with features of edges, as <z, b_n + a_m + z G>: all of width R."""
+        """The terms with features z of edges, as <z, b_n + a_m + z G>, all of width R."""
         H, R = self.key_edge.shape[:2]
         count = math.prod(content.batch)
 
         def against(side: Tensor, weight: Tensor) -> Tensor:
             weight = weight.transpose(1, 2).view(H, *[1] * (side.dim() - 3), self.dim or 0, R)
-            return wide(side @ weight).movedim(0, -2).flatten(-2).flatten(0, -2)  # (B M, H R)
+            return upcast(side @ weight).movedim(0, -2).flatten(-2).flatten(0, -2)  # (B M, H R)
 
         source = square = None
         if self.mix != "key":
             source = against(key * scale, self.query_edge)
         if self.mix == "both":
             square = (
-                wide(self.key_edge @ self.query_edge.transpose(1, 2) * scale).transpose(0, 1).flatten(1)
+                upcast(self.key_edge @ self.query_edge.transpose(1, 2) * scale).transpose(0, 1).flatten(1)
             )  # (R, H R)
         z = edge_rows(content, entries, R).repeat(count, 1)
         score = hidden(

@@ -1,6 +1,7 @@
-"""Mechanisms that add what source and target say: additive scores, and hidden layers over them."""
+"""Additive mechanisms: sums of terms of source and target, and hidden layers over them."""
 
 from collections.abc import Callable
+from functools import reduce
 from math import prod
 from typing import Any, Literal
 
@@ -13,10 +14,10 @@ from ..errors import check_choice, check_flags, reject
 from ..kernels import Affine, ProjectedScores, TermScores, hidden
 from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
-from ..kernels.multihead import HELD, block_columns, rows
+from ..kernels.multihead import HELD, block_columns, to_rows
 from ..kernels.onepass import one_pass_fits
 from ..portable import portable
-from ..theta.base import own
+from ..theta.base import param
 from ..theta.heads import all_heads, split_heads
 from .base import (
     Combination,
@@ -28,7 +29,7 @@ from .base import (
     elementwise,
     entry_score,
     per_copy,
-    wide,
+    upcast,
 )
 from .edges import Feature, edge_rows
 from .inner import Bilinear
@@ -50,10 +51,10 @@ class Additive(Mechanism):
     `Additive(projected=True).then(nn.LeakyReLU(0.2))`.
 
     Args:
-        projected: score what Theta projects.
-        target: where it is so, how the targets' features are projected: by Theta too, 'shared', or by a matrix of this
-            mechanism, 'own'; None leaves the term of the target out. By default as the sources'.
-        bias: whether :math:`\xi` is there.
+        projected: whether to score :math:`x \Theta_k`, and not x.
+        target: if projected, how the targets' features are projected: 'shared' for Theta, 'own' for a matrix of this
+            mechanism; None for no term of the target. By default as the sources.
+        bias: whether to add :math:`\xi`.
 
     >>> from pyg_basisconv import BasisConv, bases, theta
     >>> score = Additive(projected=True).then(nn.LeakyReLU(0.2))  # GAT
@@ -87,16 +88,16 @@ class Additive(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         if not self.projected:
-            of_source = Affine(own(self, "source"), own(self, "bias") if self.has_bias else None)
-            of_target = Affine(own(self, "target")) if self.target_kind is not None else None
+            of_source = Affine(param(self, "source"), param(self, "bias") if self.has_bias else None)
+            of_target = Affine(param(self, "target")) if self.target_kind is not None else None
             return MappedRows(content, of_source, of_target)
         if self.target_kind == "shared" and content.target is content.x and not self.has_bias:
-            return ProjectedRows(content.projected_rows, own(self, "source"), own(self, "target"), content.batch)
+            return ProjectedRows(content.projected_rows, param(self, "source"), param(self, "target"), content.batch)
         source, target = content.projected_rows @ block_diagonal(self.source), None
         if self.target_kind == "shared":
             target = content.projected_target_rows @ block_diagonal(self.target)
         elif self.target_kind == "own":
-            target = all_heads(content.of_target, self.weight) @ block_diagonal(self.target)
+            target = all_heads(content.target_features, self.weight) @ block_diagonal(self.target)
         return TermRows(source + self.bias if self.has_bias else source, target, batch=content.batch)
 
     def extra_repr(self) -> str:
@@ -107,7 +108,7 @@ class Additive(Mechanism):
 
 
 class ProjectedRows(RowScore):
-    """Terms of the same rows as sources and as targets, (*, M, H D), under an activation; see `ProjectedScores`."""
+    """Terms of one set of rows, (*, M, H D), both as sources and as targets; see `kernels.ProjectedScores`."""
 
     def __init__(
         self,
@@ -131,8 +132,8 @@ class ProjectedRows(RowScore):
         of_source, of_target = both.split(len(source), -1)  # type: ignore[no-untyped-call]
         return TermRows(of_source, of_target, activation=self.activation, batch=batch)
 
-    def turn(self) -> Score:
-        return self._terms.turn()
+    def heads_first_score(self) -> Score:
+        return self._terms.heads_first_score()
 
     def __add__(self, other: Score) -> Score:
         return self._terms + other
@@ -151,8 +152,8 @@ def Biaffine() -> Mechanism:
     return Bilinear() + Additive(bias=True)
 
 
-class HiddenRows(RowScore):
-    """A hidden layer over terms of sources, (M, K D), and targets, (N, K D), of few entries; see `TermScores`."""
+class HiddenLayerRows(RowScore):
+    """A hidden layer over terms of sources, (M, K D), and targets, (N, K D); see `kernels.TermScores`."""
 
     def __init__(
         self, source: Tensor, target: Tensor | None, out: Tensor, activation: Callable[[Tensor], Tensor]
@@ -160,20 +161,20 @@ class HiddenRows(RowScore):
         self.source, self.target, self.out, self.activation = source, target, out, activation
         self.scoring, self.rows = TermScores(activation), (source, target, None, out)
 
-    def owned(self) -> Score:
-        return HiddenRows(self.source, self.target, self.out.clone(), self.activation)
+    def snapshot(self) -> Score:
+        return HiddenLayerRows(self.source, self.target, self.out.clone(), self.activation)
 
-    def turn(self) -> Score:
+    def heads_first_score(self) -> Score:
         given: list[tuple[Tensor | None, Side]] = [(self.source, "source"), (self.target, "target")]
-        sides = [(split_heads(wide(t), len(self.out)), side) for t, side in given if t is not None]
-        tensors, names = zip(*sides, (wide(self.out), "copy"), strict=True)
+        sides = [(split_heads(upcast(t), len(self.out)), side) for t, side in given if t is not None]
+        tensors, names = zip(*sides, (upcast(self.out), "copy"), strict=True)
 
-        def on(t: Tensors, entries: Entries) -> Tensor:
+        def evaluate(t: Tensors, entries: Entries) -> Tensor:
             source, *target, out = t
-            of_target = rows(target[0]) if target else None
-            return hidden(rows(source), of_target, None, None, out, self.activation, entries.pattern)
+            of_target = to_rows(target[0]) if target else None
+            return hidden(to_rows(source), of_target, None, None, out, self.activation, entries.pattern)
 
-        return Score(tensors, names, on)
+        return Score(tensors, names, evaluate)
 
 
 class MLP(Mechanism):
@@ -184,12 +185,12 @@ class MLP(Mechanism):
     :math:`a_k \cdot (act(x_m W_k) \odot \sigma(x_m G_k))`.
 
     Args:
-        dim: the width of the hidden layer; that of a value where it is projected.
+        dim: the width of the hidden layer; None if it is projected, for the width of a value.
         activation: elementwise.
-        projected: W is Theta.
-        target: V is a matrix of this mechanism, 'own', or Theta too, 'shared'; or there is no such term, None.
-        gated: multiply by a gate; where there is no target.
-        bias: whether b is there.
+        projected: whether W is Theta.
+        target: 'own' if V is a matrix of this mechanism, 'shared' if it is Theta, None for no such term.
+        gated: whether to multiply by a gate; only without a target.
+        bias: whether to add b.
         edge_dim: the width of z, `edge_attr`; 0 for none.
 
     >>> from pyg_basisconv import BasisConv, bases, theta
@@ -214,7 +215,7 @@ class MLP(Mechanism):
         _check_target(target, projected)
         if (dim is None) != projected:
             reject(
-                "dim", "the width of the hidden layer, and None where it is projected", repr(dim), "give one of them"
+                "dim", "the width of the hidden layer, or None if projected", repr(dim), "give dim or projected=True"
             )
         if dim is not None:
             check_width("dim", dim)
@@ -245,13 +246,13 @@ class MLP(Mechanism):
             nn.init.zeros_(self.bias)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        out = own(self, "out")
-        (H, D), bias = out.shape, own(self, "bias") if self.has_bias else None
+        out = param(self, "out")
+        (H, D), bias = out.shape, param(self, "bias") if self.has_bias else None
         of_source, of_target = [], []
         if self.target_kind == "own":
-            of_target, bias = [Affine(own(self, "target"), bias)], None
+            of_target, bias = [Affine(param(self, "target"), bias)], None
         if not self.projected:
-            of_source = [Affine(own(self, "source"), bias)]
+            of_source = [Affine(param(self, "source"), bias)]
         terms = content.affine(of_source, of_target)
         if self.projected:
             source = content.projected_rows if bias is None else content.projected_rows + bias.flatten()
@@ -269,7 +270,7 @@ class MLP(Mechanism):
         elif self.target_kind == "own":
             target = terms[-1]
         if not (content.batch or self.edge_dim or portable()):
-            in_rows = HiddenRows(source, target, out, self.activation)
+            in_rows = HiddenLayerRows(source, target, out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
             if entries.E * H * D <= HELD or one_pass_fits(form, source.device, entries.E):
                 return in_rows
@@ -277,13 +278,13 @@ class MLP(Mechanism):
         count = prod(batch)
         if self.edge_dim:
             edge = edge_rows(content, entries, self.edge_dim).repeat(count, 1)
-            weight = wide(self.edge.transpose(0, 1).flatten(1))  # (R, H D)
+            weight = upcast(self.edge.transpose(0, 1).flatten(1))  # (R, H D)
         score = hidden(
-            wide(source.flatten(0, -2)),
-            None if target is None else wide(target.flatten(0, -2)),
+            upcast(source.flatten(0, -2)),
+            None if target is None else upcast(target.flatten(0, -2)),
             edge,
             weight,
-            wide(out),
+            upcast(out),
             self.activation,
             entries.pattern.copies(count),
         )  # (H, B E)
@@ -304,7 +305,7 @@ class Perceptron(Combination):
 
     Args:
         dim: the width of the hidden layer.
-        *mechanisms: whose scores :math:`s_i` enter.
+        *mechanisms: of the scores :math:`s_i`.
         edge_dim: the width of z, `edge_attr`; 0 for none.
         activation: elementwise.
 
@@ -343,28 +344,25 @@ class Perceptron(Combination):
         parts = self.scores(content, entries)
         tensors = (
             *(t for part in parts for t in part.tensors),
-            # Of their own: what is computed now is not to change with the parameters.
+            # Clones, as scores must not change when parameters are updated in place.
             *(per_copy(t.clone(), content) for t in (self.weight, self.out)),
         )
 
-        def on(t: Tensors, entries: Entries) -> Tensor:
+        def evaluate(t: Tensors, entries: Entries) -> Tensor:
             *given, weight, out = t
             scores = []
             for part in parts:
-                scores.append(part.on(given[: len(part.tensors)], entries))
+                scores.append(part.evaluate(given[: len(part.tensors)], entries))
                 given = given[len(part.tensors) :]
-            total: Tensor | None = None
-            for d in range(self.dim):
-                u = scores[0] * weight[:, 0, d, None]
-                for i, score in enumerate(scores[1:], 1):
-                    u = u + score * weight[:, i, d, None]
-                v = self.activation(u) * out[:, d, None]
-                total = v if total is None else total + v
-            assert total is not None
-            return total
+
+            def hidden_unit(d: int) -> Tensor:
+                u = reduce(torch.add, (score * weight[:, i, d, None] for i, score in enumerate(scores)))
+                return self.activation(u) * out[:, d, None]
+
+            return reduce(torch.add, map(hidden_unit, range(self.dim)))
 
         sides: list[Side] = [side for part in parts for side in part.sides]
-        return Score(tuple(map(wide, tensors)), (*sides, "copy", "copy"), on)
+        return Score(tuple(map(upcast, tensors)), (*sides, "copy", "copy"), evaluate)
 
     def extra_repr(self) -> str:
         inputs = [repr(part) for part in self.parts if not isinstance(part, Feature)]

@@ -1,4 +1,4 @@
-"""Mechanisms that know the places of a sequence."""
+"""Mechanisms that depend on positions in a sequence."""
 
 from collections.abc import Iterable
 
@@ -10,8 +10,8 @@ from ..content import Content
 from ..entries import Entries
 from ..errors import check_count, reject
 from ..portable import portable
-from ..theta.base import own, project
-from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, wide
+from ..theta.base import param, project
+from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, upcast
 from .rows import TermRows
 
 
@@ -19,8 +19,8 @@ class Relative(Mechanism):
     r"""A learnt term for each relative position, :math:`w_{k, m - n}` (Cinar et al., arXiv:1703.10089).
 
     Args:
-        window: (lo, hi): positions lo <= m - n <= hi have a term each, others none; or None.
-        period: p: positions have the term of (m - n) mod p; or None. One of the two.
+        window: (lo, hi): one term for each lo <= m - n <= hi, and none for others; or None.
+        period: p: one term for each (m - n) mod p; or None. Give either window or period.
 
     >>> from pyg_basisconv import BasisConv, bases
     >>> from pyg_basisconv.mechanisms import Dot
@@ -32,7 +32,10 @@ class Relative(Mechanism):
         super().__init__()
         if (window is None) == (period is None):
             reject(
-                "window", "a window or a period", "neither" if period is None else "both", "add two mechanisms for both"
+                "window",
+                "a window or a period",
+                "neither" if period is None else "both",
+                "for both, add two mechanisms",
             )
         if window is not None:
             low, high = window if isinstance(window, tuple | list) and len(window) == 2 else (1, 0)
@@ -50,18 +53,18 @@ class Relative(Mechanism):
         if self.period is not None:
             return (m - n) % self.period
         place = m - n - self.low
-        return torch.where((place >= 0) & (place < self.size), place, self.size)  # the last one holds a zero
+        return torch.where((place >= 0) & (place < self.size), place, self.size)  # the last index holds a zero
 
     def score(self, content: Content, entries: Entries) -> Score:
-        if self.period == 1:  # a term of all pairs, and so of all targets
-            everywhere = wide(own(self, "weight")).view(-1)
-            return TermRows(everywhere=everywhere, targets=entries.N, batch=content.batch)
+        if self.period == 1:  # the same term for all pairs
+            constant = upcast(param(self, "weight")).view(-1)
+            return TermRows(constant=constant, targets=entries.N, batch=content.batch)
         weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))
         size, name = weight.shape[1], ("relative", self.window, self.period)
         return table_score(
-            per_copy(wide(weight), content),
+            per_copy(upcast(weight), content),
             lambda e: e.lookup(name, size, self._place),
-            lambda e: e.places(self._place),
+            lambda e: e.table(self._place),
         )
 
     def extra_repr(self) -> str:
@@ -69,11 +72,11 @@ class Relative(Mechanism):
 
 
 class Tap(Mechanism):
-    r"""A term of the target alone for each offset, :math:`y_n W_{k,o}` at :math:`o = n - m`: the taps of a dynamic
+    r"""A term of the target for each offset, :math:`y_n W_{k,o}` at :math:`o = n - m`: the taps of a dynamic
     convolution (Wu et al., arXiv:1901.10430), with `mask=bases.Shifts(None, offsets)`.
 
     Args:
-        offsets: o, integers, each once.
+        offsets: o, distinct integers.
 
     >>> from pyg_basisconv import BasisConv, bases, theta
     >>> offsets = range(-1, 2)
@@ -94,13 +97,13 @@ class Tap(Mechanism):
         self.parameter("weight", sizes.heads, sizes.target, len(self.offsets))
 
     def score(self, content: Content, entries: Entries) -> Score:
-        taps = project(content.of_target, self.weight)  # (H, *, N, O)
-        if portable():  # pairs may be there that are none, and are not to be looked at
+        taps = project(content.target_features, self.weight)  # (H, *, N, O)
+        if portable():  # masks have all pairs there; those at other offsets get -inf
             taps = F.pad(taps, (0, 1), value=-torch.inf)
         N, count = taps.shape[-2:]
         low = min(self.offsets)
-        number = {offset: i for i, offset in enumerate(self.offsets)}
-        listed = [number.get(offset, -1) for offset in range(low, max(self.offsets) + 2)]
+        index = {offset: i for i, offset in enumerate(self.offsets)}
+        listed = [index.get(offset, -1) for offset in range(low, max(self.offsets) + 2)]
         table = torch.tensor(listed, device=taps.device)
 
         def place(m: Tensor, n: Tensor) -> Tensor:
@@ -113,11 +116,11 @@ class Tap(Mechanism):
             return n * count + offset
 
         score = table_score(
-            copies(wide(taps).flatten(-2), content, self.weight.shape[0]),
+            copies(upcast(taps).flatten(-2), content, self.weight.shape[0]),
             lambda e: e.lookup(("tap", self.offsets, count), N * count, place),
-            lambda e: e.places(place),
+            lambda e: e.table(place),
         )
-        return Score(score.tensors, score.sides, score.on)
+        return Score(score.tensors, score.sides, score.evaluate)
 
     def extra_repr(self) -> str:
         return str(list(self.offsets))

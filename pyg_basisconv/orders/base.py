@@ -1,4 +1,4 @@
-"""What an order of contraction is: a name, a cost in plain integers or a reason against it, and how it is done."""
+"""An order of contraction: a name, a cost in plain integers or a reason against it, and an evaluation."""
 
 import math
 from collections.abc import Callable
@@ -12,15 +12,13 @@ from ..theta import Theta
 
 OnImage = Callable[[Tensor, Tensor | None], Tensor]  # from an image and the bias to an image
 
-
 MESSAGES = "hooks, decomposed_layers or fuse=False ask for messages"  # a reason for which most orders are refused
 
 
 class Contracted(NamedTuple):
-    """What an order gives.
+    """The result of an order.
 
-    y: the result; kept: arrays that are kept for later calls, and that y may share its memory with; biased: whether the
-    bias is in it.
+    y: the output; kept: arrays cached for later calls, with which y may share memory; biased: whether y has the bias.
     """
 
     y: Tensor
@@ -31,52 +29,53 @@ class Contracted(NamedTuple):
 class Order:
     """One way of contracting A, x and Theta.
 
-    All that is particular to an order stands in its class: the layer and the plan go by what is declared here. What it
-    asks of a family is a method of `BoundBasis` with a default, which a family overrides in its own file.
+    Everything particular to an order is in its class; the layer and the plan rely on the attributes below. What it
+    needs of a family is a method of `BoundBasis` with a default, which families override in their own files.
     """
 
     name: str
     measures = False  # True if it reads more of a family than its sizes, see `measure`
-    always = False  # True if no graph makes it impossible where it is possible for one
-    reads_numbers = False  # True if it looks at numbers, which torch.export and torch.func have none of
-    mixes_nodes = False  # True if a dense product brings what is not finite to nodes that are not linked, by its zeros
-    keeps_format = False  # True if an image comes out in the memory format that it came in
+    always = False  # True if whether it is possible does not depend on the graph
+    reads_numbers = False  # True if it looks at values of tensors, which torch.export and torch.func do not allow
+    mixes_nodes = False  # True if a dense product may spread NaN and infinities to nodes that are not linked
+    keeps_format = False  # True if an image keeps its memory format
 
-    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Any:
-        """What it alone reads of a family, a hashable value of plain integers; None where the family has nothing.
+    def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Any:
+        """What it needs to know of a family beyond its sizes, a hashable value of plain integers; None if it cannot
+        evaluate the family.
 
         Args:
             family: a `BoundBasis`.
             inputs: the features and the parameter.
             messages: whether PyG's message passing is to be used.
-            asked: whether the user asks for this order, so that it is measured even where it cannot pay.
+            forced: whether the user asks for this order, so that it is measured even if it cannot pay.
         """
         return None
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
-        """What it costs, or why it is not possible, for some sizes and what `measure` found."""
+        """What it costs, or why it is not possible, for some sizes and the result of `measure`."""
         raise NotImplementedError
 
     def grounds(self, p: Problem, offer: Any) -> str:
-        """Why it is fast where it is the fastest."""
+        """The reason why it is the fastest, if it is, as `Plan.why` prints it."""
         raise NotImplementedError
 
     def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
-        """The result.
+        """Evaluates the layer.
 
         Args:
             family: a `BoundBasis`.
             inputs: the features and the parameter.
-            bias: b, which need not be added.
+            bias: b; adding it is optional, see `Contracted`.
             form: that of the estimate.
-            cached: whether what follows from x alone is kept.
+            cached: whether results that depend on x alone are cached.
         """
         raise NotImplementedError
 
     def on_images(self, family: Any, theta: Theta, width: int) -> OnImage | None:
-        """The same from images (B, P, *grid) to images (B, Q, *grid), where it takes them."""
+        """The evaluation from images (B, P, *grid) to images (B, Q, *grid), if it takes them."""
         return None
 
     def refuse(self, reason: str) -> Estimate:
-        """The estimate where it is not possible."""
+        """The estimate of an order that is not possible."""
         return Estimate(self.name, 0, 0, 0, math.inf, reason)

@@ -1,4 +1,4 @@
-"""Only the rows of each member where there is something: for typed edges, walks and sparse grids."""
+"""The order that multiplies only the nonzero rows of each member: for typed edges, walks and sparse grids."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -9,56 +9,57 @@ from torch import Tensor
 from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally, Work
 from ..kernels import gather_matmul, matmul
-from ..kernels.dense import whole
+from ..kernels.dense import from_diagonal_blocks
 from ..portable import portable
 from .base import MESSAGES, Contracted, Order
 
-_FEW_ROWS = 1 << 15  # so few do not pay: to look for those where there is something takes longer
+_FEW_ROWS = 1 << 15  # rows up to which the search for nonzero ones costs more than it saves
 
 End = Literal["source", "target"]
 
 
 class Compaction(NamedTuple):
-    """What an evaluation costs that multiplies only the rows of each member at which there is something.
+    """The cost of an evaluation that multiplies only the nonzero rows of each member.
 
-    side: of the ends whose rows these are, 'target' (of the A_k^T x) or 'source' (of x). enter: what makes the rows,
-    per unit of width; rows: how many are multiplied; leave: what sums the products, per unit of width; products: how
-    many dense ones; tiled: whether the rows of all members lie side by side in one product, gathered in an order that
-    keeps them in the cache, one entry of the batch after the other.
+    side: whose rows are multiplied, 'target' (of the A_k^T x) or 'source' (of x); gather, scatter: the work before and
+    after the products, per unit of width; rows: how many are multiplied; products: how many dense products; tiled:
+    whether one product multiplies the rows of all members side by side, tile by tile and batch entry by batch entry.
     """
 
     side: End
-    enter: Work
+    gather: Work
     rows: int
-    leave: Work
+    scatter: Work
     products: int
     tiled: bool = False
 
 
 class Compact(NamedTuple):
-    """Such an evaluation, from x (*, M, P) and the diagonal blocks of Theta, (K, g, P / g, Q / g), to (*, N, Q)."""
+    """Such an evaluation: a function of x, (*, M, P), and the diagonal blocks of Theta, (K, g, P / g, Q / g), to
+    (*, N, Q); and its cost.
+    """
 
     run: Callable[[Tensor, Tensor], Tensor]
     sizes: Compaction
 
 
 class Offer(NamedTuple):
-    """What is read of a family: its evaluations, and H where the matrices of Theta are mixtures of H."""
+    """What `measure` returns: the possible evaluations, and H if the matrices of Theta are mixtures of H."""
 
     sizes: tuple[Compaction, ...]
     mixtures: int | None
 
 
 class Compacted(Order):
-    """A_k^T x Theta_k on the rows of each member where there is something, of its sources or of its targets.
+    """A_k^T x Theta_k on the nonzero rows of each member, of its sources or of its targets.
 
-    What is gathered is gathered again for the gradient.
+    The backward pass gathers the rows again instead of storing them.
     """
 
     name, measures, reads_numbers = "compacted", True, True
 
-    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Offer | None:
-        if messages or portable() or not (asked or family.K * max(family.M, family.N) > _FEW_ROWS):
+    def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Offer | None:
+        if messages or portable() or not (forced or family.K * max(family.M, family.N) > _FEW_ROWS):
             return None
         if inputs.theta.reference is None or not inputs.theta.sums or inputs.x.layout != torch.strided:
             return None
@@ -75,19 +76,17 @@ class Compacted(Order):
         if not p.learns:
             return self.refuse("there is no parameter to multiply with")
         if offer is None or not offer.sizes:
-            return self.refuse(
-                "this is for typed edges, walks and sparse grids, whose members are several and are summed"
-            )
-        return min((self._of(p, one, offer.mixtures) for one in offer.sizes), key=lambda e: e.seconds)
+            return self.refuse("this is for several members that are summed, of typed edges, walks or sparse grids")
+        return min((self._estimate_one(p, one, offer.mixtures) for one in offer.sizes), key=lambda e: e.seconds)
 
-    def _of(self, p: Problem, c: Compaction, mixtures: int | None) -> Estimate:
+    def _estimate_one(self, p: Problem, c: Compaction, mixtures: int | None) -> Estimate:
         t = Tally(MACHINES[p.device], p.itemsize)
         each = -(-c.rows // max(1, c.products))
-        beside = 1 if c.tiled else p.B  # batches lie beside the width, or come one by one
+        beside = 1 if c.tiled else p.B  # batch entries are evaluated one by one, or side by side
 
         def gather(work: Work, width: int, table: int) -> None:
             if c.tiled:
-                t.near(work.entries, width)
+                t.gather_cached(work.entries, width)
             else:
                 t.sparse(work, width * beside, table)
 
@@ -95,21 +94,21 @@ class Compacted(Order):
             t.product(each * beside, width * (p.K if c.tiled else 1), other, c.products)
             t.seconds += 2 * t.machine.dense * c.products + (0 if c.tiled else 2 * t.machine.small)
 
-        gather(c.enter, p.P, p.M)
+        gather(c.gather, p.P, p.M)
         product(p.P, p.Q)
-        gather(c.leave, p.Q, p.N)
+        gather(c.scatter, p.Q, p.N)
         if p.grad_x or p.grad_basis:
-            gather(c.enter if c.tiled else c.leave, p.Q, p.N)
+            gather(c.gather if c.tiled else c.scatter, p.Q, p.N)
             product(p.Q, p.P)
-            gather(c.leave if c.tiled else c.enter, p.P, p.M)
+            gather(c.scatter if c.tiled else c.gather, p.P, p.M)
         if p.grad_theta:
             if not (c.tiled and p.grad_x):
-                gather(c.enter, p.P, p.M)
+                gather(c.gather, p.P, p.M)
             product(p.P, p.Q)
-            gather(c.leave, p.Q, p.N)
+            gather(c.scatter, p.Q, p.N)
         t = t.times(p.B if c.tiled else 1)
         held = 0 if c.tiled else min(each * beside * (p.P + p.Q), 3 << 20)
-        if mixtures is not None:  # all K matrices are written out
+        if mixtures is not None:  # all K matrices of Theta are computed
             t.product(p.K, mixtures, p.P * p.Q, 3 if p.grad_theta else 1)
             held += p.K * p.P * p.Q * (2 if p.grad_theta else 1)
         return t.estimate(self.name, held + (p.B * p.M * p.P if p.grad_x else 0) + p.B * p.N * p.Q, form=c.side)
@@ -119,32 +118,32 @@ class Compacted(Order):
 
     def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
         compact: Compact | None = family.compact(form)
-        assert compact is not None  # the plan refuses it otherwise
+        assert compact is not None  # `estimate` refuses otherwise
         x = inputs.theta.lift(inputs.x)
         return Contracted(compact.run(x, inputs.theta.diagonal(x.shape[-1]).to(x)))
 
 
 def tiled(family: Any, side: End) -> Compact | None:
-    """The evaluation of a family in which each source and each target has one partner at most; see `meetings`."""
-    met = None if portable() else family.meetings
-    if met is None or not met.many or side == "source":
+    """The tiled evaluation, for members with at most one entry per row and column; see `BoundBasis.matchings`."""
+    pairs = None if portable() else family.matchings
+    if pairs is None or not pairs.is_dense or side == "source":
         return None
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
-        return gather_matmul(x[..., : met.M, :], whole(weight), met)
+        return gather_matmul(x[..., : pairs.M, :], from_diagonal_blocks(weight), pairs)
 
-    return Compact(run, Compaction(side, Work(met.N * family.K), met.N, Work(), 1, tiled=True))
+    return Compact(run, Compaction(side, Work(pairs.N * family.K), pairs.N, Work(), 1, tiled=True))
 
 
 def on_all_rows(family: Any, side: End) -> Compact:
-    """The evaluation of a family that is one of several, and does not know where there is something."""
+    """The evaluation of a part of a sum that has no `compact` of its own: all its rows are multiplied."""
     if side == "target":
         sizes = Compaction(side, family.work("expand"), family.K * family.N, Work(), family.K)
     else:
         sizes = Compaction(side, Work(), family.K * family.M, family.work("combine"), family.K)
 
     def run(x: Tensor, weight: Tensor) -> Tensor:
-        matrices = whole(weight).unbind(0)
+        matrices = from_diagonal_blocks(weight).unbind(0)
         if side == "source":
             combined: Tensor = family.combine([matmul(x, matrix) for matrix in matrices])
             return combined

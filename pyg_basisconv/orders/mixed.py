@@ -1,4 +1,4 @@
-"""The members of A are mixed before they are applied: for typed edges with theta.Separable."""
+"""The order that mixes the members of A before it applies them: for typed edges with theta.Separable."""
 
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ _THEN: dict[str, Order] = {order.name: order for order in (AFirst(), ThetaFirst(
 
 
 class Mixing(NamedTuple):
-    """H, and what one mixture of the A_k costs."""
+    """H, and the cost of one mixture of the A_k."""
 
     mixtures: int
     work: Work
@@ -22,12 +22,12 @@ class Mixing(NamedTuple):
 class Mixed(Order):
     """(sum_k c_hk A_k)^T x W_h: the members are mixed, and then H matrices are applied.
 
-    The coefficients of Theta then learn as weights of edges do.
+    The gradient reaches the coefficients of Theta through weights of edges.
     """
 
     name, measures = "mixed", True
 
-    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> Mixing | None:
+    def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Mixing | None:
         H = inputs.theta.mixtures
         work = None if messages or H is None else family.mixing
         return None if work is None or H is None else Mixing(H, work)
@@ -36,9 +36,7 @@ class Mixed(Order):
         if p.messages:
             return self.refuse(MESSAGES)
         if offer is None:
-            return self.refuse(
-                "this is for typed edges of several types with theta.Separable, whose matrices are mixtures"
-            )
+            return self.refuse("this is for edges of several types with theta.Separable, whose matrices are mixtures")
         H, work = offer
         rest = p._replace(
             K=H,

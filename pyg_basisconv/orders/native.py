@@ -1,4 +1,4 @@
-"""Evaluations by a kernel of a family's own: torch's for convolutions of grids, and for attention over all pairs."""
+"""The order that uses a vendor's kernel: torch's convolutions on grids, and torch's attention over all pairs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from .base import MESSAGES, Contracted, OnImage, Order
 
 
 class Native(NamedTuple):
-    """An evaluation by a vendor's kernel, and what it costs for one entry of the batch.
+    """An evaluation by a vendor's kernel, and its cost for one entry of the batch.
 
-    run: from the features, with the parameter, and the bias to the output; operations, numbers: of the kernel, numbers
-    read and written; kernels: how many are launched; projects: whether x Theta is computed before, and is what the
-    kernel reads; of_image: the same from images (B, P, *grid) to images (B, Q, *grid), where it takes them.
+    run: from the inputs and the bias to the output; operations, numbers: arithmetic, and numbers read and written;
+    kernels: how many are launched; projects: whether the kernel reads x Theta, and not x; of_image: the same from
+    images (B, P, *grid) to images (B, Q, *grid), if it takes them.
     """
 
     run: Callable[[Inputs, Tensor | None], Tensor]
@@ -27,12 +27,12 @@ class Native(NamedTuple):
     of_image: OnImage | None = None
 
 
-class Natively(Order):
-    """A vendor's kernel, on what is projected, or on x itself."""
+class NativeKernel(Order):
+    """A vendor's kernel, applied to x Theta or to x."""
 
     name, measures, keeps_format = "native", True, True
 
-    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> tuple[int, int, int, bool] | None:
+    def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> tuple[int, int, int, bool] | None:
         native: Native | None = family.native(inputs.theta, inputs.x.size(-1))
         return None if native is None else native[1:5]
 
@@ -50,14 +50,14 @@ class Natively(Order):
         if learns:
             t.product(p.B * p.M, p.P, p.K * p.inner)
         share, start = (0.5, t.machine.small) if projects else (1.0, t.machine.small / 4 + p.B * t.machine.image)
-        for _ in range(3 if back else 1):  # the gradient takes about twice as long
-            t.kernel(operations * p.B, numbers * p.B, share)  # attention, or a convolution
+        for _ in range(3 if back else 1):  # the backward pass takes about twice as long
+            t.kernel(operations * p.B, numbers * p.B, share)
             t.seconds += kernels * start
         if p.grad_theta and learns:
             t.product(p.P, p.B * p.M, p.K * p.inner)
         if p.grad_x and learns:
             t.product(p.B * p.M, p.K * p.inner, p.P)
-        if p.grad_basis:  # of what keys and queries are made of
+        if p.grad_basis:  # keys and queries
             t.product(p.B * p.M, p.K * p.inner, p.P)
             t.product(p.B * p.N, p.K * p.inner, p.P)
         memory = (2 * p.K * p.B * p.M * p.inner if projects else p.B * p.M * p.P) + 2 * p.B * p.N * p.Q
@@ -68,7 +68,7 @@ class Natively(Order):
 
     def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
         native: Native | None = family.native(inputs.theta, inputs.x.size(-1))
-        assert native is not None  # the plan refuses it otherwise
+        assert native is not None  # `estimate` refuses otherwise
         return Contracted(native.run(inputs, bias), biased=True)
 
     def on_images(self, family: Any, theta: Theta, width: int) -> OnImage | None:
@@ -77,10 +77,10 @@ class Natively(Order):
 
 
 def after_theta(fast: Any, theta: Theta, width: int) -> Native:
-    """Theta first, and then a family that a kernel evaluates.
+    """Theta first, then a family that a kernel evaluates at the cost `native_cost`.
 
     Args:
-        fast: the family, with what its kernel costs in `native_cost`.
+        fast: the family.
         theta: the parameter.
         width: P.
     """

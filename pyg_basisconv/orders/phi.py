@@ -6,10 +6,10 @@ from typing import Any
 from torch import Tensor
 
 from ..content import Inputs
-from ..costs import MACHINES, Estimate, Problem, Tally, amount
+from ..costs import MACHINES, Estimate, Problem, Tally, format_amount
 from .base import MESSAGES, Contracted, Order
 
-PHI_LIMIT = 1 << 30  # bytes: an operator (M, P, N, Q) beyond this is not built
+PHI_LIMIT = 1 << 30  # the most bytes of the operator (M, P, N, Q)
 
 
 class Phi(Order):
@@ -17,8 +17,8 @@ class Phi(Order):
 
     name, measures, mixes_nodes = "phi", True, True
 
-    def measure(self, family: Any, inputs: Inputs, messages: bool, asked: bool) -> bool | None:
-        return True if family.batch else None  # each graph of the batch has matrices of its own
+    def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> bool | None:
+        return True if family.batch else None  # of a batch whose graphs have matrices of their own
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
         if p.sparse_x:
@@ -29,9 +29,9 @@ class Phi(Order):
             return self.refuse("each graph of the batch has matrices of its own")
         size = p.M * p.P * p.N * p.Q
         if size * p.itemsize > PHI_LIMIT:
-            return self.refuse(f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {amount(PHI_LIMIT)}B")
+            return self.refuse(f"the operator ({p.M} x {p.P}, {p.N} x {p.Q}) takes over {format_amount(PHI_LIMIT)}B")
         t = Tally(MACHINES[p.device], p.itemsize)
-        if p.gather.numbers:  # matrices that are computed have to be written out before
+        if p.gather.numbers:  # computed matrices are written out first
             for _ in range(3 if p.grad_basis else 1):
                 t.sparse(p.gather, 1, p.M)
                 t.copy(p.K * p.M * p.N)

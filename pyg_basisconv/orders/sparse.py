@@ -11,7 +11,7 @@ from .base import Contracted, Order
 
 
 class AFirst(Order):
-    """(A_k^T x) Theta_k: sparse products at width P; the expansions are kept for the gradient of Theta."""
+    """(A_k^T x) Theta_k: sparse products at width P; the expansions are saved for the gradient of Theta."""
 
     name, always = "a_first", True
 
@@ -24,7 +24,7 @@ class AFirst(Order):
 
         def expand(table: int) -> None:
             t.sparse(p.expand, wide, table)
-            if p.B > 1:  # the batch is laid beside the width, where the products stay
+            if p.B > 1:  # the batch is moved beside the width, where the results stay
                 t.copy(p.B * p.M * p.P)
 
         if not p.cached:
@@ -44,7 +44,7 @@ class AFirst(Order):
         return t.estimate(self.name, memory, 0 if p.cached else p.K * rows * p.P)
 
     def grounds(self, p: Problem, offer: Any) -> str:
-        return "the A_k^T x are at hand" if p.cached else _narrower(p.P, p.inner)
+        return "the A_k^T x are known" if p.cached else _narrower(p.P, p.inner)
 
     def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
         if cached:
@@ -54,7 +54,7 @@ class AFirst(Order):
 
 
 class ThetaFirst(Order):
-    """A_k^T (x Theta_k): x is read once, sparse products at width Q; nothing is kept but x, which may be sparse."""
+    """A_k^T (x Theta_k): x is read once, sparse products at width Q; saves only x, which may be sparse."""
 
     name, always = "theta_first", True
 
@@ -71,7 +71,7 @@ class ThetaFirst(Order):
 
         def gather(table: int) -> None:
             t.sparse(p.gather, wide, table)
-            if p.K > 1 or p.B > 1:  # members and batches are brought to where the product reads them
+            if p.K > 1 or p.B > 1:  # members and batch are moved beside the width
                 t.copy(p.K * rows * p.inner)
 
         features(rows, p.P, p.K * p.inner)
@@ -97,7 +97,7 @@ class ThetaFirst(Order):
 
 
 def sparsest(x: Tensor, cached: bool) -> Tensor:
-    """x, or the sparse copy of it that is kept for one that does not change and is mostly zeros."""
+    """x, or its cached sparse copy if it is mostly zeros."""
     copy = condensed(x) if cached and x.dim() == 2 else None
     return x if copy is None else copy
 

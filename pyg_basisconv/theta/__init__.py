@@ -1,4 +1,4 @@
-"""The kinds of parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
+"""The kinds of parameter: K matrices Theta_k, P x Q."""
 
 from .base import Blocks, Theta, project
 from .blocks import Grouped, Separable
@@ -22,4 +22,4 @@ __all__ = [
     "project",
 ]
 
-default = Full  # of a layer that is given none
+default = Full  # the parameter of a layer without theta=

@@ -1,4 +1,4 @@
-"""A parameter: K matrices Theta_k, P x Q, and what they do to an input and to an output."""
+"""A parameter: K matrices Theta_k, P x Q, their products from both sides, and their storage."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
 
 
 class Family(Protocol):
-    """The matrices, as parameters see them; see `BoundBasis`."""
+    """What parameters need of a family of matrices; see `BoundBasis`."""
 
     def combine(self, z: Members) -> Tensor:
         """The sum of all products, of K members (*, M, Q)."""
@@ -32,7 +32,7 @@ Step = Callable[["Theta", Tensor, Tensor | None, Rows], Tensor]
 
 
 class Blocks(NamedTuple):
-    """Block-diagonal matrices, as the vendors' convolutions take them, and one that all of them are followed by.
+    """Block-diagonal matrices, the form of grouped convolutions, followed by one matrix that all share.
 
     weight: (K, g, P / g, D / g); then: (D, Q), or None for the identity.
 
@@ -46,9 +46,9 @@ class Blocks(NamedTuple):
 
 
 class Theta(nn.Module):
-    """A parameter of a convolution. It says its form when it is made, and gets its sizes from the layer.
+    """A parameter of a convolution. The constructor chooses its form; the layer gives it its sizes by `build`.
 
-    A kind gives `reset_parameters`, `project`, `contract`, `dense`, and `shape(K, P, Q)` of its weight.
+    A subclass defines `reset_parameters`, `project`, `contract`, `dense`, and `shape(K, P, Q)` of its weight.
 
     >>> from pyg_basisconv import theta
     >>> full = theta.Full().build(2, 3, 4)  # what a layer does
@@ -58,15 +58,15 @@ class Theta(nn.Module):
 
     weight: nn.Parameter | UninitializedParameter
     variance_gain: float = 1  # see `Basis`
-    makes_results = False  # True where nobody else holds what `contract` and `gather` return
-    of_types = False  # True where its matrices may be those of types of edges, see `HeteroBasisConv`
-    constant_values: Tensor | None = None  # (J, Q) what the constants of a `bases.Composition` are multiplied by
+    makes_results = False  # True if `contract` and `gather` return new tensors, to which a bias can be added in place
+    of_types = False  # True if its matrices may belong to edge types, see `HeteroBasisConv`
+    constant_values: Tensor | None = None  # (J, Q) the values of constants, see `bases.Composition`
     K: int
     P: int
     Q: int
 
     def build(self, K: int, P: int, Q: int) -> "Theta":
-        """Makes the parameters for K matrices P x Q; P = -1 leaves them open until `complete`."""
+        """Creates the parameters for K matrices P x Q; P = -1 leaves them uninitialised until `complete`."""
         if self.built(K, P, Q):
             return self
         if Q < 1:
@@ -80,7 +80,7 @@ class Theta(nn.Module):
         return self
 
     def built(self, K: int, P: int, Q: int) -> bool:
-        """Whether it has these sizes; False where it has none, and others are refused."""
+        """Whether it was built; rejects sizes other than those that it was built for."""
         if "weight" not in self._parameters:
             return False
         if (self.K, self.P, self.Q) != (K, P, Q):
@@ -88,7 +88,7 @@ class Theta(nn.Module):
         return True
 
     def complete(self, P: int) -> None:
-        """Gives parameters that were left open their size."""
+        """Initialises lazy parameters, now that P is known."""
         assert isinstance(self.weight, UninitializedParameter)
         shape = self.shape(self.K, P, self.Q)
         self.P = P
@@ -111,11 +111,11 @@ class Theta(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def width(self, weight: Tensor) -> int:
-        """P, of a weight."""
+        """P, inferred from a weight."""
         return weight.shape[1]
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
-        """(K, P, ...) the shape of the weight."""
+        """The shape of the weight, (K, P, ...)."""
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
@@ -124,13 +124,13 @@ class Theta(nn.Module):
 
     @property
     def reference(self) -> Tensor | None:
-        """A parameter to read dtype, device and requires_grad from; None if there is none."""
+        """A parameter from which to read dtype, device and requires_grad; None if there is none."""
         weight = self._parameters.get("weight")
         return self.weight if weight is None else weight
 
     @property
     def has_constants(self) -> bool:
-        """Whether it has what constants are multiplied by, `constant_values`."""
+        """Whether it has `constant_values`, without computing them."""
         return self.constant_values is not None
 
     @property
@@ -139,29 +139,29 @@ class Theta(nn.Module):
         return False
 
     def lift(self, x: Tensor) -> Tensor:
-        """The x that `contract` and `dense` are for; with a column of ones where the values have a bias."""
+        """The input of `contract` and `dense`: x, with a column of ones if the values have a bias."""
         return x
 
     def project(self, x: Tensor) -> Members:
-        r""":math:`x \Theta_k`: (*, M, P) -> K times (*, M, D); D is Q where the members are summed."""
+        r""":math:`x \Theta_k`: (*, M, P) -> K times (*, M, D); D is Q if the members are summed."""
         raise NotImplementedError
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        r""":math:`\sum_k u_k \Theta_k` of K tensors (*, N, P), as they come -> (*, N, Q)."""
+        r""":math:`\sum_k u_k \Theta_k`: an iterable of K tensors (*, N, P) -> (*, N, Q)."""
         raise NotImplementedError
 
     def gather(self, family: Family, z: Members) -> Tensor:
-        """What a family makes of projected inputs: their sum, or all of them side by side; (*, N, Q)."""
+        """Applies a family to projected inputs, and sums the members or puts them side by side: (*, N, Q)."""
         return family.combine(z) if self.sums else self.join(side_by_side(family.each(stacked(z))))
 
     @property
     def by_rows(self) -> bool:
-        """Whether its members stand side by side: `rows` is what `project` gives, and `join` what `gather` makes."""
+        """Whether it has the node-major forms of `project` and `gather`, `rows` and `join`."""
         return False
 
     @property
     def affine(self) -> Affine | None:
-        """What `rows` is, where that is a map that others of the same features may be joined with."""
+        """`rows` as an affine map, which may be computed in one product with others; None if it is not one."""
         return None
 
     def rows(self, x: Tensor) -> Tensor:
@@ -169,24 +169,22 @@ class Theta(nn.Module):
         raise NotImplementedError
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
-        """What `gather` makes of a family's products that stand side by side, and the bias of the layer, (Q,):
-        (*, N, K D) -> (*, N, Q).
-        """
+        """The output from the family's products side by side, (*, N, K D) -> (*, N, Q), plus the bias, (Q,)."""
         return y if bias is None else y + bias.to(y.dtype)
 
     def step(self, order: str) -> "Step | None":
-        """An order as one step, from x, (M, P), with this parameter, the bias of the layer, or None, and a family that
-        takes rows, to y, (N, Q); None where there is none.
+        """An order as one function of this parameter, x (M, P), the bias or None, and a family with `takes_rows`, to
+        y (N, Q); None if it has no such form.
         """
         return None
 
     def prepare(self) -> None:
-        """Runs what is to be run before each use of the parameter: pruning and weight norms are hooks."""
+        """Runs the forward pre-hooks, by which pruning and weight norms compute the weight."""
         for hook in self._forward_pre_hooks.values():
             hook(self, ())
 
     def dense(self, width: int = -1) -> Tensor:
-        """(K, P, Q) the matrices written out; `width` is P, where any is taken."""
+        """(K, P, Q) the matrices written out; `width` is P, for parameters that take any."""
         raise NotImplementedError
 
     def outputs(self, P: int) -> int:
@@ -194,47 +192,45 @@ class Theta(nn.Module):
         return self.Q
 
     def blocks(self, width: int) -> Blocks | None:
-        """The matrices as blocks on their diagonals, for x of some width, where they are few numbers."""
+        """The matrices as blocks on their diagonals, for inputs of some width; None if most blocks would be zeros."""
         return None
 
     def kernel(self, width: int) -> Tensor:
-        """(Q, P / g, K) the blocks as the vendors' convolutions take them, with the members last; where there are
-        `blocks`, and nothing follows them.
-        """
+        """(Q, P / g, K) the blocks as weights of torch's convolutions; for `blocks` without a `then`."""
         blocks = cast(Blocks, self.blocks(width)).weight
         return blocks.permute(1, 3, 2, 0).flatten(0, 1)
 
     def diagonal(self, width: int) -> Tensor:
-        """(K, g, P / g, Q / g) the same for products on a processor: blocks that are not too small for that."""
+        """(K, g, P / g, Q / g) blocks that are large enough for dense products."""
         return self.dense(width).unsqueeze(1)
 
     @property
-    def tapped(self) -> int | None:
-        """H, where the matrices are diagonal, and H groups of channels have one number each."""
+    def tap_groups(self) -> int | None:
+        """H, if the matrices are diagonal with one number for each of H groups of channels."""
         return None
 
     def taps(self) -> Tensor:
-        """(K, H) these numbers."""
+        """(K, H) the numbers of `tap_groups`."""
         raise NotImplementedError
 
     @property
-    def uniform(self) -> float | None:
-        """The one number that the sum of the members is multiplied by, where that is all; see `Pass`."""
+    def common_scale(self) -> float | None:
+        """The number s if all matrices are s times the identity; None otherwise."""
         return None
 
     @property
     def mixtures(self) -> int | None:
-        """H, where the K matrices are mixtures of H."""
+        """H, if the K matrices are mixtures of H."""
         return None
 
     @property
     def unmixed(self) -> "tuple[Tensor, Theta]":
-        """The coefficients (H, K) and the H matrices, where they are."""
+        """The coefficients (H, K) and the H matrices of `mixtures`."""
         raise NotImplementedError
 
     @property
     def sums(self) -> bool:
-        """True where `gather` is `combine`; otherwise it needs `each`."""
+        """True if `gather` uses `combine`, False if it uses `each`."""
         return True
 
     @property
@@ -250,7 +246,7 @@ class Theta(nn.Module):
 
 
 def stacked(z: Members) -> Tensor:
-    """(K, *, M, D); a view, where all members are the same."""
+    """(K, *, M, D); a view if all members are the same tensor."""
     if isinstance(z, Tensor):
         return z
     return z[0].expand(len(z), *z[0].shape) if all(z_k is z[0] for z_k in z) else torch.stack([*z])
@@ -261,14 +257,14 @@ def side_by_side(z: Tensor) -> Tensor:
     return (z.transpose(0, 1) if z.dim() == 3 else z.movedim(0, -2)).flatten(-2)
 
 
-def own(module: nn.Module, name: str) -> Any:
-    """A parameter, without the detour by `nn.Module.__getattr__`; or what stands under its name, parametrized."""
+def param(module: nn.Module, name: str) -> Any:
+    """A parameter by name, without the slow `nn.Module.__getattr__` unless it is parametrized."""
     parameters = module._parameters
     return parameters[name] if name in parameters else getattr(module, name)
 
 
 def glorot(weight: Tensor, P: int, Q: int, variance_gain: float = 1) -> None:
-    """Draws from the uniform distribution of Glorot and Bengio, for sums of `variance_gain` products."""
+    """Initialises uniformly as Glorot and Bengio, for sums of `variance_gain` products."""
     bound = math.sqrt(6 / (max(1, P + Q) * variance_gain))
     with torch.no_grad():
         weight.uniform_(-bound, bound)

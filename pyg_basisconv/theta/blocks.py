@@ -1,4 +1,4 @@
-"""Matrices with a structure: blocks on the diagonal, and mixtures of a few."""
+"""Structured parameters: block-diagonal matrices, and mixtures of few matrices."""
 
 import math
 from collections.abc import Iterable
@@ -10,19 +10,20 @@ from torch.nn.parameter import UninitializedParameter
 from ..cache import IdentityCache
 from ..errors import check_count, check_flags, reject
 from ..kernels import matmul
-from ..kernels.dense import whole
+from ..kernels.dense import from_diagonal_blocks
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Members, Theta, glorot, project
 from .full import Full
 
-_APART = IdentityCache()
-_WORTH = 64  # the width of a block from which on it is multiplied by itself
+_SPLIT = IdentityCache()
+_MIN_WIDTH = 64  # of blocks that are multiplied separately; narrower ones are merged
 
 
 class Grouped(Theta):
-    r"""Block-diagonal matrices: g groups of channels that do not meet, as in `torch.nn.Conv2d(groups=g)`. Group j takes
-    the input channels from j P/g on, and gives the output channels from j Q/g on. K P Q / g numbers.
+    r"""Block-diagonal matrices: g separate groups of channels, as in `torch.nn.Conv2d(groups=g)`.
+
+    Group j maps the input channels from j P/g on to the output channels from j Q/g on. K P Q / g numbers.
 
     Args:
         groups: g, which divides P and Q.
@@ -70,27 +71,27 @@ class Grouped(Theta):
         if x.layout == torch.strided:
             z = (x.flatten(0, -2).unflatten(-1, (self.groups, -1)).transpose(0, 1) @ weight).transpose(0, 1)
         else:
-            z = sparse_matmul(_rows_apart(x, self.groups), weight.flatten(0, 1)).unflatten(0, (*rows, self.groups))
+            z = sparse_matmul(_split_columns(x, self.groups), weight.flatten(0, 1)).unflatten(0, (*rows, self.groups))
         return z.unflatten(-1, (K, -1)).movedim(2, 0).reshape(K, *rows, self.Q)  # of (rows, g, K Q/g)
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        # The members of a group side by side: one product of width K P/g, and not K of width P/g, which are slow.
-        beside = torch.cat([u_k.unflatten(-1, (self.groups, -1)) for u_k in u], -1)  # (*, g, K P/g)
+        # The members of a group side by side: one product of width K P/g is faster than K of width P/g.
+        side_by_side = torch.cat([u_k.unflatten(-1, (self.groups, -1)) for u_k in u], -1)  # (*, g, K P/g)
         weight = self.weight.transpose(0, 1).flatten(1, 2)  # (g, K P/g, Q/g)
-        y = beside.flatten(0, -3).transpose(0, 1) @ weight
-        return y.transpose(0, 1).reshape(*beside.shape[:-2], self.Q)
+        y = side_by_side.flatten(0, -3).transpose(0, 1) @ weight
+        return y.transpose(0, 1).reshape(*side_by_side.shape[:-2], self.Q)
 
     def dense(self, width: int = -1) -> Tensor:
-        return whole(self.weight)
+        return from_diagonal_blocks(self.weight)
 
     def blocks(self, width: int) -> Blocks | None:
         return Blocks(self.weight)
 
     def diagonal(self, width: int) -> Tensor:
-        # Neighbours are taken together, zeros and all, up to a width at which a product is worth its start.
+        # Neighbouring blocks are merged, with zeros, up to `_MIN_WIDTH`.
         K, g, P, Q = self.weight.shape
-        together = max(n for n in range(1, g + 1) if g % n == 0 and (n == 1 or n * max(P, Q) <= _WORTH))
-        return whole(self.weight.view(K * (g // together), together, P, Q)).view(
+        together = max(n for n in range(1, g + 1) if g % n == 0 and (n == 1 or n * max(P, Q) <= _MIN_WIDTH))
+        return from_diagonal_blocks(self.weight.view(K * (g // together), together, P, Q)).view(
             K, g // together, together * P, together * Q
         )
 
@@ -99,16 +100,16 @@ class Grouped(Theta):
 
 
 class Separable(Theta):
-    r"""Mixtures of H matrices: :math:`\Theta_k = \sum_h c_{hk} W_h`, or, where each input channel is mixed by itself,
+    r"""Mixtures of H matrices: :math:`\Theta_k = \sum_h c_{hk} W_h`; if depthwise,
     :math:`\Theta_k = \sum_h \mathrm{diag}(c_{hk}) W_h`.
 
-    H (K + P Q) numbers, or H P (K + Q). The members are mixed first, so that there are H products with a matrix and not
-    K. With H = 1, `depthwise=True` and the shifts of a grid for A this is the depthwise separable convolution of
-    Chollet (arXiv:1610.02357).
+    H (K + P Q) numbers, or H P (K + Q). The members are mixed first, for H products with a matrix instead of K. With
+    H = 1, `depthwise=True` and the shifts of a grid for A this is the depthwise separable convolution of Chollet
+    (arXiv:1610.02357).
 
     Args:
-        H: how many matrices.
-        depthwise: whether each input channel has coefficients of its own.
+        H: the number of matrices.
+        depthwise: whether each input channel has its own coefficients.
 
     Attributes:
         weight: W, (H, P, Q).
@@ -146,15 +147,15 @@ class Separable(Theta):
         return self.H, P, Q
 
     def reset_parameters(self) -> None:
-        # A sum over H of products of independent numbers has H times the product of their variances: with 1/H for the
-        # coefficients, 3/H being the square of their bound, each Theta_k has the variance of the W_h.
+        # A sum over H of products of independent numbers has H times the product of their variances. Uniform numbers
+        # up to sqrt(3 / H) have the variance 1 / H, so that each Theta_k has the variance of the W_h.
         glorot(self.weight, self.P, self.Q, self.variance_gain)
         bound = math.sqrt(3 / self.H)
         with torch.no_grad():
             self.mix.uniform_(-bound, bound)
 
     def project(self, x: Tensor) -> Members:
-        # Per row and output channel: H products of width P, mixed into K; or K products.
+        # Multiply-adds per row and output channel: H products of width P, mixed into K members; or K products.
         if self.depthwise or self.H * (self.P + self.K) >= self.K * self.P:
             return project(x, self.dense())
         z = project(x, self.weight)  # (H, *, M, Q)
@@ -183,7 +184,7 @@ class Separable(Theta):
         return self.mix, matrices
 
     def blocks(self, width: int) -> Blocks | None:
-        # Per target: taps of H outputs for each channel, and one product with all W_h; or taps of P x Q.
+        # Multiply-adds per target and input channel: K taps of H outputs, then all W_h; or K taps of Q outputs.
         if self.H * (self.K + self.Q) >= self.K * self.Q:
             return Blocks(self.dense().unsqueeze(1))
         mix = self.mix if self.depthwise else self.mix.unsqueeze(-1).expand(-1, -1, self.P)  # (H, K, P)
@@ -193,16 +194,16 @@ class Separable(Theta):
         return arguments(self, H=1, depthwise=False)
 
 
-def _rows_apart(x: Tensor, groups: int) -> Tensor:
-    """A sparse (M, P) matrix, with a row for each group of columns: (M g, P). It has as many entries as before."""
+def _split_columns(x: Tensor, groups: int) -> Tensor:
+    """A sparse (M, P) matrix as (M g, P), with a row for each group of columns; cached."""
 
     def build() -> Tensor:
         coo = x.to_sparse_coo()
-        coo = coo.coalesce() if x.requires_grad else coo  # only then do the values pass the gradient on
+        coo = coo.coalesce() if x.requires_grad else coo  # gradients pass through coalesced values only
         (row, column), values = coo._indices(), coo.values() if x.requires_grad else coo._values().clone()
         M, P = x.shape
         places = torch.stack([row * groups + column // (P // groups), column])
         return torch.sparse_coo_tensor(places, values, (M * groups, P), is_coalesced=coo.is_coalesced())
 
-    apart: Tensor = _APART.get((x,), groups, build)
-    return apart
+    split: Tensor = _SPLIT.get((x,), groups, build)
+    return split

@@ -1,4 +1,4 @@
-"""The parameter of two layers, one after the other."""
+"""The parameter of two layers in sequence."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,10 +17,10 @@ from .full import Full
 
 class Chain(Full):
     r"""All products :math:`\Theta'_k \Theta''_l`, at k K'' + l, of the parameters of two layers, which it shares; or
-    fixed mixtures of them, where the basis of the composed layer has fewer matrices than there are pairs.
+    fixed mixtures of them, if the basis of the composed layer has fewer matrices than there are pairs.
 
-    Nothing of its own is learnt: gradients go to both parameters. The products are made in each call; `fold` writes
-    them down. (J.-M. Andreoli, arXiv:1905.01289, Prop. 3.)
+    It has no parameters of its own: gradients go to those of both layers. Each call computes the products; `fold`
+    stores them. (J.-M. Andreoli, arXiv:1905.01289, Prop. 3.)
 
     Args:
         first: :math:`\Theta'`, (K', P, R).
@@ -54,7 +54,7 @@ class Chain(Full):
         P, between = first.P, second.P
         if between < 0:
             between = shift.numel() if shift is not None else first.outputs(P) if P >= 0 else -1
-        if P < 0 <= between:  # of a parameter that takes any width
+        if P < 0 <= between:  # the first takes any width
             P = between if first.outputs(1) == 1 else between // first.K
         if min(P, between) < 0:
             reject("first", "layers of which one has in_channels", "-1 in both", "give the width")
@@ -64,7 +64,7 @@ class Chain(Full):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> "Chain":
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.mixing is not None:  # these are constants: what a narrower dtype, or meta, took of them is written anew
+        if self.mixing is not None:  # restores constants that a narrower dtype has rounded, or meta has dropped
             self.mixing = torch.tensor(self._rows, dtype=torch.float64, device=self.mixing.device)
         return self
 
@@ -87,12 +87,12 @@ class Chain(Full):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """(K, P, Q) the products, or their mixtures."""
-        with _precisely(self.reference):
+        with _without_autocast(self.reference):
             found = _products(self._matrices(self.first, self.P), self._matrices(self.second, self.between))
             return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
 
     def step(self, order: str) -> Step | None:
-        return None  # its matrices are products that each order makes for itself
+        return None  # steps read a parameter named weight; here it is computed
 
     def project(self, x: Tensor) -> Members:
         return project(x, self._weight_for(x))
@@ -103,7 +103,7 @@ class Chain(Full):
         return matmuls(chain([first], members), self._weight_for(first))
 
     def _weight_for(self, x: Tensor) -> Tensor:
-        """The products; of parameters without numbers, in the dtype of x, and where it is."""
+        """The products; in dtype and on the device of x, if there are no parameters."""
         return self.weight if self.reference is not None else self.weight.to(x)
 
     @property
@@ -112,26 +112,26 @@ class Chain(Full):
 
     @property
     def constant_values(self) -> Tensor | None:  # type: ignore[override]
-        """(J, Q) what the constants of `bases.Composition` are multiplied by, or None where there are none."""
+        """(J, Q) the values of the constants of `bases.Composition`, or None if there are none."""
         if not self.has_constants:
             return None
-        with _precisely(self.reference):
-            own = self._within(self.second, self.between)
+        with _without_autocast(self.reference):
+            own = self._own_constants(self.second, self.between)
             before = [] if self.shift is None else [self.shift.unsqueeze(0)]
-            before += self._within(self.first, self.P)
+            before += self._own_constants(self.first, self.P)
             if before:
                 matrices = self._matrices(self.second, self.between)
-                levels = torch.cat([b.to(matrices) for b in before]).unsqueeze(1)  # (J, 1, R)
-                own.append(_products(levels, matrices).squeeze(1))
+                constants = torch.cat([b.to(matrices) for b in before]).unsqueeze(1)  # (J, 1, R)
+                own.append(_products(constants, matrices).squeeze(1))
             return torch.cat(own)
 
     def _matrices(self, theta: Theta, width: int) -> Tensor:
-        """(K, P, Q) of one of both, in the dtype that is learnt."""
+        """(K, P, Q) of one of both, in the dtype of the parameters."""
         return self._dense(theta, width)[:, :width]
 
-    def _within(self, theta: Theta, width: int) -> list[Tensor]:
-        """What one of both has for constants: what it carries, (J, Q), and the biases of its values, (K, Q)."""
-        constants = theta.constant_values  # computed, maybe
+    def _own_constants(self, theta: Theta, width: int) -> list[Tensor]:
+        """The constants of one of both: its own, (J, Q), and the biases of its values, (K, Q)."""
+        constants = theta.constant_values
         rows = [] if constants is None else [constants]
         return rows + [self._dense(theta, width)[:, width]] if theta.lifts else rows
 
@@ -152,7 +152,7 @@ def _products(first: Tensor, second: Tensor) -> Tensor:
     return flat.view(K, P, L, Q).transpose(1, 2).reshape(K * L, P, Q)
 
 
-def _precisely(like: Tensor | None) -> AbstractContextManager[object]:
-    """Products of parameters are not narrowed, as those of features are: they would be twice."""
+def _without_autocast(like: Tensor | None) -> AbstractContextManager[object]:
+    """Disables autocast, which would round both the product of parameters and that with features."""
     device = torch.device("cpu") if like is None else like.device
     return torch.autocast(device.type, enabled=False) if autocasting(device) else nullcontext()

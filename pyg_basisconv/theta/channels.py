@@ -1,4 +1,4 @@
-"""Parameters that leave channels apart: each output channel is made of one input channel."""
+"""Channelwise parameters: each output channel depends on one input channel."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -19,7 +19,7 @@ class Depthwise(Theta):
     et al. (arXiv:1901.10430), whose taps are a softmax over k. K H numbers; P = Q.
 
     Args:
-        shared: H, the number of groups of channels, each with weights of its own; one for each channel where None.
+        shared: H, the number of groups of channels that share weights; None for one group per channel.
         normalize: 'softmax' over the K members, or None.
         dropout: on the (normalised) weights, in training.
 
@@ -53,7 +53,7 @@ class Depthwise(Theta):
             self.weight.uniform_(-(self.K**-0.5), self.K**-0.5)
 
     @property
-    def tapped(self) -> int | None:
+    def tap_groups(self) -> int | None:
         return self.shared
 
     def taps(self) -> Tensor:

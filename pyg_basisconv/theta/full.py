@@ -1,4 +1,4 @@
-"""Free matrices, and none at all."""
+"""Free matrices, and the parameter without any."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ class Full(Theta):
 
     def step(self, order: str) -> Step | None:
         plain = type(self).project is Full.project and type(self).contract is Full.contract
-        return _STEPS.get(order) if plain else None  # a subclass may make something else of its weight
+        return _STEPS.get(order) if plain else None  # a subclass may use its weight in another way
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
@@ -52,7 +52,7 @@ class Full(Theta):
 
 
 def _weight(theta: Theta) -> Tensor:
-    """The same as `own(theta, "weight")`, in this file: a warm call is to be found in few of them."""
+    """`param(theta, "weight")`, here so that a reader finds a warm call in few files."""
     weight = theta._parameters.get("weight")
     return theta.weight if weight is None else weight
 
@@ -69,10 +69,10 @@ _STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
 
 
 class Pass(Theta):
-    r"""No parameter: every :math:`\Theta_k` is the identity, or a fixed number times the identity, so that the layer is
-    the sum of the A_k^T x, or a mean of them (P = Q); or they stand side by side (Q = K P).
+    r"""No parameter: every :math:`\Theta_k` is a fixed number times the identity, so that the layer is a sum or mean of
+    the A_k^T x (P = Q), or their concatenation (Q = K P).
 
-    With in_channels = out_channels = -1 any width is taken.
+    With in_channels = out_channels = -1 it takes any width.
 
     Args:
         scale: :math:`s` or :math:`s_k`, one number or K, in :math:`\Theta_k = s_k I`.
@@ -108,7 +108,7 @@ class Pass(Theta):
 
     @property
     def concatenates(self) -> bool:
-        """Whether the members stand side by side."""
+        """Whether the members are concatenated."""
         return self.combine == "concat"
 
     def reset_parameters(self) -> None:
@@ -120,14 +120,14 @@ class Pass(Theta):
         return self.scale if isinstance(self.scale, tuple) else (self.scale,) * self.K
 
     @property
-    def uniform(self) -> float | None:
+    def common_scale(self) -> float | None:
         scale = self.scale
-        if type(self) is not Pass or self.combine == "concat":  # what derives from it does more
+        if type(self) is not Pass or self.combine == "concat":  # subclasses do more
             return None
         return scale if isinstance(scale, float) else scale[0] if len(set(scale)) == 1 else None
 
     def step(self, order: str) -> Step | None:
-        return _summed if order in _STEPS and self.uniform is not None else None
+        return _summed if order in _STEPS and self.common_scale is not None else None
 
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
@@ -145,7 +145,7 @@ class Pass(Theta):
         return total
 
     def dense(self, width: int = -1) -> Tensor:
-        P, scales = self._at(width), torch.tensor(self.scales, dtype=torch.float64)  # Python's numbers, unrounded
+        P, scales = self._input_width(width), torch.tensor(self.scales, dtype=torch.float64)  # as exact as in Python
         eye = torch.eye(P, dtype=torch.float64)
         if self.concatenates:
             return torch.kron(scales.diag(), eye).unflatten(0, (self.K, P))
@@ -155,10 +155,10 @@ class Pass(Theta):
         if self.concatenates:
             return None
         return Blocks(
-            torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._at(width), 1, 1)
+            torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._input_width(width), 1, 1)
         )
 
-    def _at(self, width: int) -> int:
+    def _input_width(self, width: int) -> int:
         if self.P < 0 and width < 0:
             reject("width", "the width of an input", width, "this parameter takes any")
         return width if self.P < 0 else self.P
@@ -179,8 +179,8 @@ class Pass(Theta):
 
 
 def _summed(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    scale = theta.uniform
-    if scale is None:  # it has changed
+    scale = theta.common_scale
+    if scale is None:  # it has changed since the step was chosen
         y = theta.contract([*A.expand(x)])
     else:
         y = _times(summed(x, A), scale)

@@ -1,4 +1,4 @@
-"""Parameters of heads: members with values of their own, side by side, averaged, or projected again."""
+"""Parameters of heads: values of each member, concatenated, averaged, or projected again."""
 
 import math
 from collections.abc import Iterable
@@ -12,17 +12,17 @@ from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Family, Members, Theta, glorot, own
+from .base import Blocks, Family, Members, Theta, glorot, param
 
-# Products of fewer numbers take less time than an association that is faster in their gradient.
+# Inputs of up to so many numbers go to F.linear, which is the fastest forward; `matmul` is for larger ones.
 _SMALL = 1 << 16
 
 
 class Values(Theta):
-    r"""Values :math:`x V_k + \beta_k`, of K members; what becomes of them is a subclass's.
+    r"""Values :math:`x V_k + \beta_k` of K members, which subclasses combine.
 
     Args:
-        bias: whether the values have a bias :math:`\beta`. It goes through the sum: :math:`A_k^\top (x V_k + \beta_k)`.
+        bias: whether the values have a bias :math:`\beta`, which A is applied to: :math:`A_k^\top (x V_k + \beta_k)`.
     """
 
     def __init__(self, bias: bool = False) -> None:
@@ -57,14 +57,14 @@ class Values(Theta):
 
     @property
     def by_rows(self) -> bool:
-        return type(self) in (Heads, LowRank)  # a subclass may make something else of its members
+        return type(self) in (Heads, LowRank)  # subclasses may use their members in another way
 
     @property
     def affine(self) -> Affine | None:
-        return Affine(own(self, "weight"), own(self, "value_bias")) if self.by_rows else None
+        return Affine(param(self, "weight"), param(self, "value_bias")) if self.by_rows else None
 
     def rows(self, x: Tensor) -> Tensor:
-        return all_heads(x, own(self, "weight"), own(self, "value_bias"))
+        return all_heads(x, param(self, "weight"), param(self, "value_bias"))
 
     def project(self, x: Tensor) -> Members:
         return split_heads(self.rows(x), self.K)
@@ -88,12 +88,7 @@ class Heads(Values):
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         if self.combine == "concat" and Q % K:
-            reject(
-                "out_channels",
-                f"a multiple of the {K} members that are concatenated",
-                Q,
-                "or use combine='mean'",
-            )
+            reject("out_channels", f"a multiple of the {K} members that are concatenated", Q, "or use combine='mean'")
         return K, P, Q // K if self.combine == "concat" else Q
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
@@ -172,7 +167,7 @@ class LowRank(Values):
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
         bias = bias if bias is None or bias.dtype == y.dtype else bias.to(y.dtype)
-        return product(y, own(self, "output").flatten(0, 1).t(), bias)
+        return product(y, param(self, "output").flatten(0, 1).t(), bias)
 
     def dense(self, width: int = -1) -> Tensor:
         return self.lifted @ self.output
@@ -190,16 +185,16 @@ class LowRank(Values):
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """S (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
+    """Returns s (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
     numbers = x.numel() if x.layout == torch.strided else math.inf
-    if not isinstance(numbers, int | float) or numbers <= _SMALL:  # a symbol's is not to be looked at
+    if not isinstance(numbers, int | float) or numbers <= _SMALL:  # comparing a symbolic size would add a guard
         if scale != 1 and bias is not None:
             flat = x if x.dim() == 2 else x.reshape(x.numel() // max(1, x.shape[-1]), x.shape[-1])
             z = torch.addmm(bias, flat, weight.t(), beta=scale, alpha=scale)
             return z if x.dim() == 2 else z.view(*x.shape[:-1], weight.shape[0])
         z = F.linear(x, weight, bias)
         return z if scale == 1 else z * scale
-    weight = weight.t() if scale == 1 else weight.t() * scale  # scaled where it is small
+    weight = weight.t() if scale == 1 else weight.t() * scale  # the weight is smaller than the result
     z = matmul(x, weight) if x.layout == torch.strided else sparse_matmul(x, weight)
     return z if bias is None else z + (bias if scale == 1 else bias * scale)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..bases import Walks
-from ..bases.walked import BoundWalks
+from ..bases.bound_walks import BoundWalks
 from ..cache import cached_property
 from .grammar import Sort
 from .vocabulary import Vocabulary

@@ -7,7 +7,7 @@ from torch_geometric.nn import GATConv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, explain_head, theta
 from pyg_basisconv.algebra import heads
-from pyg_basisconv.bases import attended
+from pyg_basisconv.bases import bound_attention
 from pyg_basisconv.basis import BoundBasis
 from pyg_basisconv.mechanisms import Additive, Dot, Relative
 
@@ -117,8 +117,8 @@ def test_coefficients_and_shares_are_those_of_dense_least_squares(name):
 def test_pieces_make_no_difference(monkeypatch, block):
     layer, x = sequence(bases.Causal()), torch.randn(4, 9, 6, dtype=torch.float64)
     whole = explain_head(layer, x, STEPS)
-    monkeypatch.setattr(attended, "BLOCK", block)
-    monkeypatch.setattr(attended, "RUN", (block, block))
+    monkeypatch.setattr(bound_attention, "BLOCK", block)
+    monkeypatch.setattr(bound_attention, "TARGETS_BLOCK", (block, block))
     assert len(layer(x, return_attention=True)[1].pieces) > 3
     parts = explain_head(layer, x, STEPS)
     for name in ("each", "r2", "r2_std", "r2_fixed"):

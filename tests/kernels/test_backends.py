@@ -26,7 +26,7 @@ def test_what_is_in_use_is_said() -> None:
 
 def test_torch_alone_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "_WANTED", "torch")
-    assert backend._found() == (None, "not used: BASISCONV_KERNELS is 'torch'")
+    assert backend._load() == (None, "not used: BASISCONV_KERNELS is 'torch'")
 
 
 @pytest.mark.skipif(backend.KERNELS is None, reason=pyg_basisconv.backends()["compiled"])
@@ -41,9 +41,9 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "import_module", missing)
     monkeypatch.setattr(backend, "_WANTED", "compiled")
     with pytest.raises(ValueError, match=r"^BASISCONV_KERNELS: expected compiled kernels .* install a C\+\+ compiler"):
-        backend._found()
+        backend._load()
     monkeypatch.setattr(backend, "_WANTED", "")
-    assert backend._found() == (None, "not there: No module named 'pyg_basisconv._kernels'")
+    assert backend._load() == (None, "not built: No module named 'pyg_basisconv._kernels'")
 
 
 def test_another_word_is_refused() -> None:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
 from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, onepass, scored, scored_attention
-from pyg_basisconv.kernels.activations import known, seen, seen_tanh
+from pyg_basisconv.kernels.activations import activation_code, tanh_zero_hidden, zero_hidden
 from pyg_basisconv.kernels.backend import KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built")
 
-ACTIVATIONS: list[Any] = [None, nn.LeakyReLU(0.2), torch.relu, nn.Sigmoid(), torch.tanh, seen, seen_tanh]
+ACTIVATIONS: list[Any] = [None, nn.LeakyReLU(0.2), torch.relu, nn.Sigmoid(), torch.tanh, zero_hidden, tanh_zero_hidden]
 KINDS = ["source", "target", "entry", "all", "hidden", "hidden, entries", "projected", "products"]
 
 
@@ -78,13 +78,13 @@ class Case:
 
 def in_torch(case: Case) -> tuple[Tensor, ...]:
     with pytest.MonkeyPatch.context() as m:
-        m.setattr(scored, "takes", lambda *_: False)
+        m.setattr(scored, "supports", lambda *_: False)
         return case.both()
 
 
 def check(case: Case, **tolerance: float) -> None:
     form = case.scoring.form(case.all[2:], case.c)
-    assert onepass.takes(form, case.all[1:], case.all[0], case.c, case.pattern)  # else nothing is compared here
+    assert onepass.supports(form, case.all[1:], case.all[0], case.c, case.pattern)  # else nothing is compared here
     for found, expected in zip(case.both(), in_torch(case), strict=True):
         torch.testing.assert_close(found, expected, **tolerance)
 
@@ -250,14 +250,14 @@ def test_rows_may_stand_anywhere() -> None:
 def test_what_kernels_do_not_take_goes_another_way() -> None:
     case = Case("source")
     form, z = case.scoring.form(case.all[2:], 2), case.all[0]
-    assert known(torch.sin) is None
+    assert activation_code(torch.sin) is None
     assert TermScores(torch.sin).form(case.all[2:], 2) is None
     assert z is not None
-    assert not onepass.takes(form, [torch.zeros(7, 2)], z, 2, case.pattern)  # of another dtype
-    assert not onepass.takes(form, [], z.to("meta"), 2, case.pattern)
+    assert not onepass.supports(form, [torch.zeros(7, 2)], z, 2, case.pattern)  # of another dtype
+    assert not onepass.supports(form, [], z.to("meta"), 2, case.pattern)
     activation = nn.LeakyReLU(0.2)
     activation.register_forward_hook(lambda *_: None)
-    assert known(activation) is None
+    assert activation_code(activation) is None
 
 
 def test_indices_out_of_range_reach_no_memory() -> None:
@@ -289,7 +289,7 @@ def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(self: Any, *rest: Any) -> None:
         kept = dict(self.__dict__)
         if wrong == "activation":
-            self.form = self.form._replace(activation=known(nn.LeakyReLU(0.3)))
+            self.form = self.form._replace(activation=activation_code(nn.LeakyReLU(0.3)))
         elif wrong == "factors":
             self.factor = self.factor.flip(0)
         elif wrong == "targets":
@@ -314,7 +314,7 @@ def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """GAT, GATv2 and products go in one step on graphs that torch's way takes head by head."""
     torch.manual_seed(0)
-    monkeypatch.setattr("pyg_basisconv.bases.attended.BLOCK", 10)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 10)
     monkeypatch.setattr("pyg_basisconv.mechanisms.outer.HELD", 10)
     calls, real = [], onepass.Attend.forward
     monkeypatch.setattr(onepass.Attend, "forward", lambda self, keep: (calls.append(keep), real(self, keep))[1])
@@ -329,7 +329,7 @@ def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytes
         y = conv(x, edges)
         assert calls, score
         with monkeypatch.context() as m:
-            m.setattr("pyg_basisconv.bases.attended.one_pass_fits", lambda *_: False)
+            m.setattr("pyg_basisconv.bases.bound_attention.one_pass_fits", lambda *_: False)
             m.setattr("pyg_basisconv.mechanisms.outer.one_pass_fits", lambda *_: False)
             calls.clear()
             again = BasisConv(8, 6, bases.Attention(2, score, bases.Adjacency()), theta.Heads()).double()

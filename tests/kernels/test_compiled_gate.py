@@ -10,13 +10,13 @@ from torch_geometric.nn import ResGatedGraphConv
 
 from pyg_basisconv import convert
 from pyg_basisconv.kernels import Pattern, TermScores, onepass, scored_attention
-from pyg_basisconv.kernels.activations import seen, seen_tanh
+from pyg_basisconv.kernels.activations import tanh_zero_hidden, zero_hidden
 from pyg_basisconv.kernels.scored import _plain
 from tests.kernels.test_compiled_attention import check_threads
 
 pytestmark = pytest.mark.skipif(onepass.KERNELS is None, reason="the kernels are not built")
 
-ACTIVATIONS = [None, nn.LeakyReLU(0.2), torch.relu, torch.sigmoid, torch.tanh, seen, seen_tanh]
+ACTIVATIONS = [None, nn.LeakyReLU(0.2), torch.relu, torch.sigmoid, torch.tanh, zero_hidden, tanh_zero_hidden]
 NAMES = ["z", "factor", "values", "source", "target", "entry"]
 
 
@@ -61,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the calls of kernels were of gates."""
     found: list[bool] = []
     real = onepass.Attend.forward
-    monkeypatch.setattr(onepass.Attend, "forward", lambda self, keep: (found.append(self.gates), real(self, keep))[1])
+    monkeypatch.setattr(onepass.Attend, "forward", lambda self, keep: (found.append(self.is_gate), real(self, keep))[1])
     return found
 
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pyg_basisconv import BasisConv, bases
-from pyg_basisconv.kernels import Affine, Meetings, Pattern, affine, gather_matmul, sddmm, spmm, tiled
+from pyg_basisconv.kernels import Affine, Matchings, Pattern, affine, gather_matmul, sddmm, spmm, tiled
 from tests.contract import DOUBLE, close, draw
 
 SHAPES = {
@@ -208,21 +208,21 @@ def test_chunks_of_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_close(pieces, whole, rtol=0, atol=0)
 
 
-def meetings(few: bool) -> Meetings:
+def matchings(few: bool) -> Matchings:
     """Five sources and four targets in three members; `few` leaves most places out, and a member without any."""
     pairs = [[(0, 1)], [], [(4, 0)]] if few else [[(0, 1), (1, 0), (4, 3)], [(2, 2), (0, 0)], [(1, 1), (3, 3), (2, 0)]]
-    runs = [torch.tensor(member, dtype=torch.long).reshape(-1, 2).t().unbind(0) for member in pairs]
-    return Meetings(runs, 5, 4)
+    pairs = [torch.tensor(member, dtype=torch.long).reshape(-1, 2).t().unbind(0) for member in pairs]
+    return Matchings(pairs, 5, 4)
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["few", "many"])
 def test_products_by_their_definition(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tiled, "_ROOM", {"cpu": 1})
-    met = meetings(few)
-    assert met.many is not few
+    monkeypatch.setattr(tiled, "_TILE", {"cpu": 1})
+    met = matchings(few)
+    assert met.is_dense is not few
     x, weight = draw(2, 5, 3).requires_grad_(), draw(3, 3, 2, seed=1).requires_grad_()
     A = torch.zeros(3, 5, 4, dtype=torch.float64)
-    for k, (source, target) in enumerate(met.runs):
+    for k, (source, target) in enumerate(met.pairs):
         for m, n in zip(source.tolist(), target.tolist(), strict=True):
             A[k, m, n] = 1
     expected = torch.einsum("kmn,bmp,kpq->bnq", A, x, weight)
@@ -240,8 +240,8 @@ def test_products_by_their_definition(few: bool, monkeypatch: pytest.MonkeyPatch
 def test_typed_edges_that_meet_once_are_gathered() -> None:
     edge_index, edge_type = torch.tensor([[0, 1, 2, 1, 0], [1, 2, 0, 1, 2]]), torch.tensor([0, 0, 0, 1, 1])
     bound = bases.Edges(2).bind(edge_index, edge_type=edge_type, dtype=torch.float64)
-    assert bound.meetings is not None
-    assert (bound.meetings.entries, bound.meetings.many) == (5, True)
+    assert bound.matchings is not None
+    assert (bound.matchings.entries, bound.matchings.is_dense) == (5, True)
     conv, x = BasisConv(3, 2, bases.Edges(2)).double(), draw(3, 3)
     results = {}
     for order in ("compacted", "a_first"):
@@ -254,7 +254,7 @@ def test_typed_edges_that_meet_once_are_gathered() -> None:
         (torch.tensor([[0, 0, 2], [0, 1, 2]]), torch.tensor([0, 0, 1]), None),  # two targets of one source
         (edge_index, edge_type, torch.rand(5, dtype=torch.float64)),
     ):
-        assert bases.Edges(2).bind(edges, weight, types, dtype=torch.float64).meetings is None
+        assert bases.Edges(2).bind(edges, weight, types, dtype=torch.float64).matchings is None
 
 
 @pytest.mark.parametrize(

@@ -702,8 +702,8 @@ PIECES = [(1, 1), (1, 5), (1, 1000), (40, 1000)]
 )
 def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few copies, and targets of one, are evaluated together, attention is the same, as are its gradients."""
-    monkeypatch.setattr("pyg_basisconv.bases.attended.BLOCK", block)
-    monkeypatch.setattr("pyg_basisconv.bases.attended.RUN", (run, run))
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", block)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.TARGETS_BLOCK", (run, run))
     c = CASES[case]
     made = inputs(c)
     _, A = call(layer(c)[0], made, return_attention=True)
@@ -716,7 +716,7 @@ def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("case", ["gat", "dot-dense", "band"])
 def test_dropout_in_blocks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that are computed again drop what they have dropped; no two of them drop alike."""
-    monkeypatch.setattr("pyg_basisconv.bases.attended.BLOCK", 1)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 1)
     check_dropout(DROPPED[case].but(M=3, E=4))
     test_dropout_drops_weights(case)
 
@@ -1057,7 +1057,7 @@ def test_any_attention(data: st.DataObject) -> None:
     right = grad(y, leaves, down, allow_unused=True, materialize_grads=True)
     path = choose(*PATHS, label="path")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyg_basisconv.bases.attended.BLOCK", block)
+        patch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", block)
         mine = attempt(conv, made, path)
         if mine is None:
             return

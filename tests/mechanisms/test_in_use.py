@@ -126,8 +126,8 @@ def test_composed_bases_read_edges(compose) -> None:
 
 
 def test_relational_attention_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyg_basisconv.bases.attended.BLOCK", 8)
-    monkeypatch.setattr("pyg_basisconv.bases.attended.RUN", (7, 7))
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 8)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.TARGETS_BLOCK", (7, 7))
     reference = RGATConv(4, 3, 3, heads=2, edge_dim=2).double()
     x, edges, types = torch.randn(9, 4).double(), torch.randint(0, 9, (2, 30)), torch.randint(0, 3, (30,))
     attr = torch.randn(30, 2).double()

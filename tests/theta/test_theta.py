@@ -375,9 +375,9 @@ def test_pass_costs_nothing() -> None:
 
 
 def test_one_number_or_several() -> None:
-    assert theta.Pass(0.5).build(3, 2, 2).uniform == theta.Pass([0.5] * 3).build(3, 2, 2).uniform == 0.5
-    assert theta.Pass([0.5, 0.5, 1]).build(3, 2, 2).uniform is None
-    assert theta.Pass(0.5, "concat").build(3, 2, 6).uniform is None
+    assert theta.Pass(0.5).build(3, 2, 2).common_scale == theta.Pass([0.5] * 3).build(3, 2, 2).common_scale == 0.5
+    assert theta.Pass([0.5, 0.5, 1]).build(3, 2, 2).common_scale is None
+    assert theta.Pass(0.5, "concat").build(3, 2, 6).common_scale is None
 
 
 @pytest.mark.parametrize("scale", [1.0, -0.5, 1 / 3, 0, [1.0, 0.0, -1 / 3]], ids=str)

@@ -584,7 +584,7 @@ def test_what_leads_nowhere_costs_nothing() -> None:
     """Relations whose ends do not meet: the sorts stay, as zeros, forward and backward."""
     g = Graph(6, 6, [(0, 1), (1, 2), (4, 5)], None, type=[0, 1, 2])
     bound = bind(bases.Walks(["a.c.b", "a.b", "c.c"], ["a", "b", "c"]), g)
-    assert bound.forward.leaves == bound.backward.leaves == 1
+    assert bound.forward.num_ends == bound.backward.num_ends == 1
     A = torch.zeros(3, 6, 6, dtype=DOUBLE)
     A[1, 0, 2] = 1
     close(bound.to_dense(), A)

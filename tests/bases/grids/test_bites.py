@@ -419,14 +419,14 @@ def evaluate_by(monkeypatch: pytest.MonkeyPatch, apply: Callable[..., Tensor]) -
 
         return call
 
-    monkeypatch.setattr(bound_grid, "apply", apply)
+    monkeypatch.setattr(bound_grid, "convolve_window", apply)
     monkeypatch.setattr(bound_grid, "convolution", convolution)
 
 
 def test_what_spoils_kernels_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyg_basisconv.bases import bound_grid
 
-    evaluate_by(monkeypatch, bound_grid.apply)
+    evaluate_by(monkeypatch, bound_grid.convolve_window)
     for c in (SAMPLES["conv2d-groups"], SQUARE):
         check_against_torch(c, paths=("native",))
 
@@ -437,7 +437,7 @@ def test_wrong_kernels_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     c = SAMPLES["conv2d-groups"] if name == "groups" else SQUARE
     check_against_torch(c, paths=("native",))
-    evaluate_by(monkeypatch, KERNELS[name](bound_grid.apply))
+    evaluate_by(monkeypatch, KERNELS[name](bound_grid.convolve_window))
     with pytest.raises(AssertionError):
         check_against_torch(c, paths=("native",))
 
@@ -446,7 +446,7 @@ def test_wrong_kernels_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_wrong_frames_fail(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyg_basisconv.bases import bound_grid
 
-    apply = bound_grid.apply
+    apply = bound_grid.convolve_window
 
     def wrong(image: Tensor, weight: Tensor, bias: Tensor | None, window: Any) -> Tensor:
         before, dilation = window.frame.before, window.frame.dilation

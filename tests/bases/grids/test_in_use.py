@@ -36,9 +36,9 @@ def test_groups_with_one_table_and_other_actions() -> None:
 def test_sites_that_change_are_looked_at_again() -> None:
     sites = torch.tensor([[0, 0], [0, 3], [2, 2]])
     window = bases.Window((4, 4), 3, padding=1, sites=sites)
-    assert window.bind().meetings.entries == 3
+    assert window.bind().matchings.entries == 3
     window.sites[1] = torch.tensor([0, 1])
-    assert window.bind().meetings.entries == 5
+    assert window.bind().matchings.entries == 5
     window.sites[0] = torch.tensor([-1, 4])
     with pytest.raises(ValueError, match="sites: expected positions within the grid"):
         window.bind()
@@ -48,8 +48,8 @@ def test_sites_that_change_are_looked_at_again() -> None:
 def test_neighbours_are_searched_once(batch: torch.Tensor | None, monkeypatch: pytest.MonkeyPatch) -> None:
     from pyg_basisconv.bases import window as module
 
-    calls, find = [], module.find
-    monkeypatch.setattr(module, "find", lambda *args: calls.append(args) or find(*args))
+    calls, find_sites = [], module.find_sites
+    monkeypatch.setattr(module, "find_sites", lambda *args: calls.append(args) or find_sites(*args))
     conv = BasisConv(2, 2, bases.Window((4, 4), 3, padding=1, sites=torch.tensor([[0, 0], [0, 1], [2, 2]])))
     for _ in range(2):
         conv(torch.randn(3, 2), batch=batch)

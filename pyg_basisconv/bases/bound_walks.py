@@ -1,4 +1,4 @@
-"""Walks on a graph: sums of products of the matrices of their steps."""
+"""Walks, bound: sums of products of the matrices of their steps."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from copy import copy
@@ -17,21 +17,21 @@ from ..graph import Graph, gather
 from ..kernels import matmul
 from ..portable import refuse
 from ..walks import Step
-from .adjacency import reciprocal, root
+from .adjacency import inverse_sqrt, reciprocal
 from .edges import count_types
 from .relations import Norm, normalised
-from .trie import Factor, Key, Leaf, Path, Trie
+from .trie import ChainEnd, Factor, Key, Path, Trie
 
-_ENTRY = 24  # bytes of an entry of a sparse matrix that is written out
-_MOST = 1e15  # walks: with more, or fewer than one in so many, float32 has no room for the numbers and their inverses
+_ENTRY = 24  # bytes per entry of a sparse matrix
+_MOST = 1e15  # walks from or to a node up to which float32 can represent their number and its inverse
 
 
 class Steps:
-    """What the steps of walks stand for on a graph: the edges of some relations, in their directions.
+    """The matrices of steps on a graph: edges of the relations of a step, in its direction.
 
     Args:
         graph: the graph.
-        relations: how many it has, None where any may be there.
+        relations: the number of relations, None for any.
         norm: of each step.
     """
 
@@ -40,7 +40,7 @@ class Steps:
         if s.type is None and relations != 1:
             reject("edge_type", "a relation for each edge", None, "pass edge_type")
         self.source, self.target, self.M = s.source, s.target, s.M
-        self.device, self.dtype, self.wide = graph.device, graph.dtype, graph.wide
+        self.device, self.dtype, self.acc_dtype = graph.device, graph.dtype, graph.acc_dtype
         self.weight = None if graph.weight is None else graph.weights
         self.mask, self.norm = graph.mask, norm
         self.merge = not self.learns  # products of weights that learn are not written out
@@ -52,16 +52,16 @@ class Steps:
         """Whether a gradient passes through the weights."""
         return any(t is not None and t.requires_grad for t in (self.weight, self.mask))
 
-    def but(self, **changes: Any) -> "Steps":
-        """The same with some of its attributes changed."""
+    def replace(self, **changes: Any) -> "Steps":
+        """The same with some attributes changed."""
         steps = copy(self)
         steps.__dict__.update(changes)
         return steps
 
     @property
-    def counting(self) -> "Steps":
-        """The same, as they are: without weights."""
-        return self.but(weight=None, norm=None, mask=None)
+    def unweighted(self) -> "Steps":
+        """The same without weights, normalisation and mask."""
+        return self.replace(weight=None, norm=None, mask=None)
 
     @property
     def kinds(self) -> Tensor:
@@ -75,17 +75,17 @@ class Steps:
         """The same on another device."""
         weight = None if self.weight is None else self.weight.to(device)
         source, target, order = (t.to(device) for t in (self.source, self.target, self.order))
-        return self.but(source=source, target=target, order=order, weight=weight, device=device)
+        return self.replace(source=source, target=target, order=order, weight=weight, device=device)
 
     def union(self, *others: "Steps") -> "Steps":
-        """The same on the disjoint union of their graphs, of one device and dtype."""
+        """The steps on the disjoint union of several graphs, of one device and dtype."""
         several = self, *others
         steps, sizes = copy(self), [one.M for one in several]
         steps.M = sum(sizes)
         steps.source = disjoint([one.source for one in several], sizes)
         steps.target = disjoint([one.target for one in several], sizes)
         if any(one.weight is not None for one in several):
-            ones = [torch.ones(one.source.numel(), dtype=one.wide, device=one.device) for one in several]
+            ones = [torch.ones(one.source.numel(), dtype=one.acc_dtype, device=one.device) for one in several]
             steps.weight = torch.cat([w if s.weight is None else s.weight for s, w in zip(several, ones, strict=True)])
         steps.merge = not steps.learns
         kind, most = torch.cat([one.kinds for one in several]), max(len(one.ends) for one in several) - 1
@@ -111,7 +111,7 @@ class Steps:
         source, target, place = torch.cat(sources), torch.cat(targets), torch.cat(places)
         weight = None if self.weight is None else gather(self.weight, place)
         edges = EdgeSet(1, self.M, self.M, None, source, target)
-        weight = normalised(edges, weight, self.norm, self.wide)
+        weight = normalised(edges, weight, self.norm, self.acc_dtype)
         if self.mask is not None:
             mask = gather(self.mask, place)
             weight = mask if weight is None else weight * mask
@@ -119,7 +119,7 @@ class Steps:
 
 
 def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple[Tensor, list[int]]:
-    """(E,) the edges type by type, and where each type begins, and the end."""
+    """(E,) the edges sorted by type, and the first of each type followed by E."""
     if kind is None:
         return torch.arange(E, device=device), [0, E]
     kinds, order = torch.sort(kind.long(), stable=True)
@@ -127,26 +127,26 @@ def _by_type(kind: Tensor | None, E: int, K: int, device: torch.device) -> tuple
 
 
 class _Chains(NamedTuple):
-    """The products of each member by the keys of their factors; what keys stand for that are no steps; and the dtype in
-    which all is computed.
+    """The products of each member, as keys of their factors; the factors that are not steps, by key; and the dtype of
+    the computation.
     """
 
     chains: Sequence[Sequence[Path]]
     others: Mapping[Hashable, Factor]
-    wide: torch.dtype
+    dtype: torch.dtype
 
 
 class BoundWalks(BoundBasis):
-    """For each member a sum of products of sparse matrices. What is computed is in float32 at least.
+    """Each member is a sum of products of sparse matrices, computed in float32 at least.
 
     Args:
-        sorts: the products of each member, by the keys of their factors: steps.
-        steps: what these stand for.
-        texts: what the members are called in errors.
-        limit: bytes that a product may take that has to be built.
+        sorts: the products of each member, as steps, the keys of their factors.
+        steps: the matrices of steps.
+        texts: the names of members in errors.
+        limit: the most bytes of a product that has to be built.
         norm: of the walks.
-        binary: whether there is one walk at most between two nodes.
-        turned: whether all are transposed.
+        binary: whether several walks between two nodes count as one.
+        turned: whether all members are transposed.
 
     >>> from pyg_basisconv import bases
     >>> walks = bases.Walks(["0.0"], 1).bind(torch.tensor([[0, 0, 1, 2], [1, 2, 3, 3]]), size=4)
@@ -165,12 +165,12 @@ class BoundWalks(BoundBasis):
         turned: bool = False,
     ) -> None:
         self.sorts, self.texts, self.limit = sorts, texts, limit
-        self.steps = steps.but(weight=None, norm=None) if binary else steps
+        self.steps = steps.replace(weight=None, norm=None) if binary else steps
         self.norm, self.binary, self.turned = norm, binary, turned
         self.K, self.M, self.N = len(sorts), steps.M, steps.M
         self.dtype, self.device = steps.dtype, steps.device
 
-    def _but(self, **changes: Any) -> "BoundWalks":
+    def _replace(self, **changes: Any) -> "BoundWalks":
         about = {name: getattr(self, name) for name in ("sorts", "steps", "texts", "limit", "norm", "binary", "turned")}
         return BoundWalks(**(about | changes))
 
@@ -181,16 +181,16 @@ class BoundWalks(BoundBasis):
 
     @property
     def forward(self) -> Trie:
-        """The chains from their beginnings."""
+        """The trie of chains from their beginnings."""
         return self.keep("forward", lambda: self._trie(self.turned))  # type: ignore[no-any-return]
 
     @property
     def backward(self) -> Trie:
-        """The chains from their ends, all turned round."""
+        """The trie of chains from their ends, with all factors transposed."""
         return self.keep("backward", lambda: self._trie(not self.turned))  # type: ignore[no-any-return]
 
     def _trie(self, turned: bool) -> Trie:
-        chains, others, wide = self._made
+        chains, others, dtype = self._chains
 
         def factor(key: Key) -> Factor:
             what, back = key
@@ -198,30 +198,30 @@ class BoundWalks(BoundBasis):
                 return self.steps(key)
             return others[what].T if back else others[what]
 
-        chains = _turned(chains) if turned else chains
+        chains = _reversed(chains) if turned else chains
         most = self.limit / _ENTRY if self.steps.merge else 0
-        return Trie(chains, factor, self.M, wide, self.device, most)
+        return Trie(chains, factor, self.M, dtype, self.device, most)
 
     @property
-    def _made(self) -> _Chains:
-        """The chains: sorts; or products that are built, for ones; with diagonal factors where they are normalised."""
-        return self.keep("chains", self._make)  # type: ignore[no-any-return]
+    def _chains(self) -> _Chains:
+        """The chains: the sorts, or for `binary` products that are built; with diagonal factors for the norm."""
+        return self.keep("chains", self._build_chains)  # type: ignore[no-any-return]
 
-    def _make(self) -> _Chains:
+    def _build_chains(self) -> _Chains:
         if self.norm is not None:
             return self._normalised(self.norm)
         if not self.binary:
-            return _Chains(self.sorts, {}, self.steps.wide)
+            return _Chains(self.sorts, {}, self.steps.acc_dtype)
         others: dict[Hashable, Factor] = {}
         for k, several in enumerate(self.sorts):
-            one = self._but(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
-            others["binary", k] = one._share
-        return _Chains([[((what, False),)] for what in others], others, self.steps.wide)
+            one = self._replace(sorts=[several], texts=[self.texts[k]], binary=False, turned=False)
+            others["binary", k] = one._binary_factor
+        return _Chains([[((what, False),)] for what in others], others, self.steps.acc_dtype)
 
     @property
-    def _share(self) -> Factor:
-        """Where walks of a single sort go; with a mask, how much of them it leaves."""
-        count = torch.sparse.sum(self.counted.to_coo(), 0)
+    def _binary_factor(self) -> Factor:
+        """The matrix of ones of a single sort; with a mask, the share of walks that it leaves."""
+        count = torch.sparse.sum(self.unweighted.to_coo(), 0)
         source, target = count.indices()
         if self.steps.mask is None:
             return Factor(source, target)
@@ -230,14 +230,14 @@ class BoundWalks(BoundBasis):
         return Factor(source, target, torch.zeros_like(count.values()).index_add(0, place, left) / count.values())
 
     def _normalised(self, norm: str) -> _Chains:
-        masked = self._but(norm=None, turned=False)
-        plain = masked if self.steps.mask is None else masked._but(steps=self.steps.but(mask=None))
+        masked = self._replace(norm=None, turned=False)
+        plain = masked if self.steps.mask is None else masked._replace(steps=self.steps.replace(mask=None))
         before, after = norm in ("row", "sym"), norm in ("mean", "sym")
         sums: dict[Hashable, Tensor] = {}
         if before:
             sums |= {("before", k): total for k, total in enumerate(plain.T.column_sums)}
         if after:
-            counted = plain if norm == "sym" else plain._but(steps=self.steps.counting)
+            counted = plain if norm == "sym" else plain._replace(steps=self.steps.unweighted)
             sums |= {("after", k): total for k, total in enumerate(counted.column_sums)}
         totals = [total.detach() for total in sums.values() if total.numel()]
         weight = self.steps.weight
@@ -246,20 +246,20 @@ class BoundWalks(BoundBasis):
             fix = "shorten the sort, or use per='step'"
             reject("sorts", "walks that a float64 can count, to be normalised", "more from or to one node", fix)
         sizes = torch.cat([total[total.isfinite() & (total != 0)].abs() for total in totals] or [torch.ones(1)])
-        chains, others, wide = masked._made
+        chains, others, dtype = masked._chains
         if sizes.numel() and (float(sizes.max()) > _MOST or float(sizes.min()) < 1 / _MOST):
-            wide = torch.float64
-        scale = root if norm == "sym" else reciprocal
-        others = {**others, **{what: _diagonal(total, scale, wide) for what, total in sums.items()}}
+            dtype = torch.float64
+        scale = inverse_sqrt if norm == "sym" else reciprocal
+        others = {**others, **{what: _diagonal(total, scale, dtype) for what, total in sums.items()}}
         chains = [
             [((("before", k), False),) * before + chain + ((("after", k), False),) * after for chain in several]
             for k, several in enumerate(chains)
         ]
-        return _Chains(chains, others, wide)
+        return _Chains(chains, others, dtype)
 
     @property
     def T(self) -> "BoundWalks":
-        turned = self._but(turned=not self.turned)
+        turned = self._replace(turned=not self.turned)
         for mine, theirs in (("forward", "backward"), ("backward", "forward"), ("chains", "chains")):
             if mine in self._held:
                 turned._held[theirs] = self._held[mine]
@@ -277,7 +277,7 @@ class BoundWalks(BoundBasis):
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         z, trie = members(z, self.K), self.backward
 
-        def value(leaf: Leaf) -> Tensor | None:
+        def value(leaf: ChainEnd) -> Tensor | None:
             z_k = z[leaf.member]
             return None if z_k is None else trie.widen(_rows(z_k, leaf))
 
@@ -286,17 +286,17 @@ class BoundWalks(BoundBasis):
             reject("z", "at least one member that is not None", z, "there is nothing to combine")
         total = trie.adjoint(value)
         if total is None:
-            return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) + _none_of(like)
+            return like.new_zeros(*like.shape[:-2], self.N, like.shape[-1]) + _zero_of(like)
         return total.to(like.dtype)
 
     def each(self, z: Tensor) -> Tensor:
         trie = self.forward
-        return torch.stack(self._sums(trie.along(lambda member: trie.widen(z[member])), z[0]))
+        return torch.stack(self._sums(trie.each_path(lambda member: trie.widen(z[member])), z[0]))
 
-    def _sums(self, leaves: Iterator[tuple[Leaf, Tensor]], x: Tensor) -> list[Tensor]:
-        """The members, each the sum of its chains, zeros where it has none."""
+    def _sums(self, num_ends: Iterator[tuple[ChainEnd, Tensor]], x: Tensor) -> list[Tensor]:
+        """The members, each the sum of its chains; zeros for a member without."""
         totals: dict[int, Tensor] = {}
-        for (member, rows), value in leaves:
+        for (member, rows), value in num_ends:
             total = totals.get(member)
             if rows is None:
                 total = value if total is None else total + value
@@ -306,54 +306,54 @@ class BoundWalks(BoundBasis):
             else:
                 total = total.index_add(-2, rows, value)
             totals[member] = total
-        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1]) + _none_of(x)
+        nothing = x.new_zeros(*x.shape[:-2], self.N, x.shape[-1]) + _zero_of(x)
         return [totals[member].to(x.dtype) if member in totals else nothing for member in range(self.K)]
 
     @property
     def _sized(self) -> "BoundWalks":
-        """The same for what it costs, which does not depend on weights that learn."""
-        return self.counted if self.steps.learns else self
+        """The same walks for estimates of cost, which do not depend on weights that learn."""
+        return self.unweighted if self.steps.learns else self
 
     @cached_property
-    def counted(self) -> "BoundWalks":
-        """The walks as they are, whatever they weigh."""
-        return self._but(steps=self.steps.counting, norm=None, binary=False)
+    def unweighted(self) -> "BoundWalks":
+        """The walks without weights and norm."""
+        return self._replace(steps=self.steps.unweighted, norm=None, binary=False)
 
     def compact(self, side: End) -> Compact:
         sized = self._sized
         trie = sized.forward if side == "target" else sized.backward
-        rows = Work(trie.reached, trie.reached, trie.leaves)
-        enter, leave = (trie.work, rows) if side == "target" else (rows, trie.work_back)
+        rows = Work(trie.reached, trie.reached, trie.num_ends)
+        gather_work, scatter_work = (trie.work, rows) if side == "target" else (rows, trie.work_back)
         run = self._from_targets if side == "target" else self._from_sources
-        return Compact(run, Compaction(side, enter, trie.reached, leave, trie.leaves))
+        return Compact(run, Compaction(side, gather_work, trie.reached, scatter_work, trie.num_ends))
 
     def _from_targets(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.forward, weight.unbind(0)
-        wide = trie.widen(x)
-        total = wide.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
+        widened = trie.widen(x)
+        total = widened.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3])
         dtype = x.dtype
-        for leaf, value in trie.forward(wide):
-            product = _times(value.to(x.dtype), matrices[leaf.member])
-            dtype, product = product.dtype, product.to(total.dtype)  # under autocast it is another
+        for leaf, value in trie.forward(widened):
+            product = _times_blocks(value.to(x.dtype), matrices[leaf.member])
+            dtype, product = product.dtype, product.to(total.dtype)  # autocast narrows products
             if leaf.rows is None:
                 total += product
             else:
                 total.index_add_(-2, leaf.rows, product)
-        return total.to(dtype) if trie.leaves else total.to(dtype) + _none_of(x, weight)
+        return total.to(dtype) if trie.num_ends else total.to(dtype) + _zero_of(x, weight)
 
     def _from_sources(self, x: Tensor, weight: Tensor) -> Tensor:
         trie, matrices = self.backward, weight.unbind(0)
         dtype = x.dtype
 
-        def value(leaf: Leaf) -> Tensor:
+        def value(leaf: ChainEnd) -> Tensor:
             nonlocal dtype
-            product = _times(_rows(x, leaf), matrices[leaf.member])
-            dtype = product.dtype  # under autocast it is another
+            product = _times_blocks(_rows(x, leaf), matrices[leaf.member])
+            dtype = product.dtype  # autocast narrows products
             return trie.widen(product)
 
         total = trie.adjoint(value)
         if total is None:
-            total = x.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3]) + _none_of(x, weight)
+            total = x.new_zeros(*x.shape[:-2], self.N, weight.shape[1] * weight.shape[3]) + _zero_of(x, weight)
         return total.to(dtype)
 
     def edges(self) -> EdgeList:
@@ -368,7 +368,7 @@ class BoundWalks(BoundBasis):
         return EdgeList(torch.cat(kinds), source, target, torch.cat(weights))
 
     def _check(self, member: int, entries: float) -> None:
-        """Whether a product of so many entries may be built."""
+        """Rejects a product of too many entries to be built."""
         if entries * _ENTRY > self.limit:
             got = f"up to {entries:.3g} entries, {entries * _ENTRY:.3g} bytes, for {self.texts[member]}"
             fix = "raise memory_limit, or apply the walks without writing them out"
@@ -376,17 +376,17 @@ class BoundWalks(BoundBasis):
 
     @property
     def column_sums(self) -> list[Tensor]:
-        """Per member (N,) the sums over the sources, in float64."""
+        """For each member (N,) the sums over the sources, in float64."""
         ones = torch.ones(self.M, 1, dtype=torch.float64, device=self.device)
         return [total.squeeze(-1) for total in self.iterate(ones)]
 
     def ends_of(self, k: int) -> tuple[Tensor, Tensor]:
-        """How many walks of member k begin, (M,), and end, (N,), at each node: in float64, and without weights."""
-        one = self.counted._but(sorts=[self.sorts[k]], texts=[self.texts[k]])
+        """The numbers of walks of member k that begin, (M,), and end, (N,), at each node; in float64, unweighted."""
+        one = self.unweighted._replace(sorts=[self.sorts[k]], texts=[self.texts[k]])
         return one.T.column_sums[0], one.column_sums[0]
 
     def count(self, k: int) -> float:
-        """How many walks of member k there are."""
+        """The number of walks of member k."""
         return float(self.ends_of(k)[1].sum())
 
     def work(self, direction: Direction) -> Work:
@@ -395,30 +395,30 @@ class BoundWalks(BoundBasis):
             return sized.forward.work.plus(Work(0, self.K * self.N, self.K))
         if direction == "combine":
             return sized.backward.work_back.plus(Work(sized.backward.reached, 0, self.K))
-        return sized.forward.work_apart.plus(Work(0, self.K * self.N, self.K))
+        return sized.forward.work_each.plus(Work(0, self.K * self.N, self.K))
 
     def map(self, change: Change) -> "BoundWalks":
         return self._moved(change, self.device)
 
     def moved(self, device: torch.device) -> "BoundWalks":
-        moved = self._moved(lambda part: part.move(device), device)
+        moved = self._moved(lambda part: part.moved(device), device)
         moved.steps = self.steps.to(device)
         return moved
 
     @property
     def likeness(self) -> Hashable:
-        """What walks on several graphs have in common, to be walks on all of them."""
+        """What walks on several graphs must have in common for `union`."""
         sorts = tuple(map(tuple, self.sorts))
         return sorts, self.norm, self.binary, self.turned, self.steps.norm
 
     def union(self, *others: "BoundWalks") -> "BoundWalks":
         """The same walks on the disjoint union of their graphs."""
         steps = self.steps.union(*(other.steps for other in others))
-        return self._but(steps=steps, limit=self.limit + sum(other.limit for other in others))
+        return self._replace(steps=steps, limit=self.limit + sum(other.limit for other in others))
 
     def _moved(self, change: Change, device: torch.device) -> "BoundWalks":
-        """The same with other matrices, for as long as weights that learn stay as they are."""
-        moved = self._but()
+        """The same with other matrices; valid while weights that learn do not change."""
+        moved = self._replace()
         moved.device = device
         moved._held["forward"] = self.forward.map(change, device)
         moved._held["backward"] = self.backward.map(change, device)
@@ -430,22 +430,22 @@ def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dty
     return Factor(nodes, nodes, gather(scale(total), nodes).to(dtype))
 
 
-def _turned(chains: Sequence[Sequence[Path]]) -> list[list[Path]]:
-    """The chains from their ends, with their factors turned round."""
+def _reversed(chains: Sequence[Sequence[Path]]) -> list[list[Path]]:
+    """The chains from their ends, with transposed factors."""
     return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
 
 
-def _none_of(*tensors: Tensor) -> Tensor:
-    """Zero, through which gradients pass that are zero as well."""
+def _zero_of(*tensors: Tensor) -> Tensor:
+    """A zero that depends on these tensors for autograd."""
     return torch.stack([t.flatten()[:0].sum() for t in tensors]).sum()
 
 
-def _rows(x: Tensor, leaf: Leaf) -> Tensor:
+def _rows(x: Tensor, leaf: ChainEnd) -> Tensor:
     return x if leaf.rows is None else x.index_select(-2, leaf.rows)
 
 
-def _times(x: Tensor, blocks: Tensor) -> Tensor:
-    """X and the matrix of some blocks on its diagonal: (*, n, P), (g, P / g, Q / g) -> (*, n, Q)."""
+def _times_blocks(x: Tensor, blocks: Tensor) -> Tensor:
+    """The product with a block-diagonal matrix: (*, n, P), (g, P / g, Q / g) -> (*, n, Q)."""
     if len(blocks) == 1:
         return matmul(x, blocks[0])
     return torch.einsum("...gp,gpq->...gq", x.unflatten(-1, (len(blocks), -1)), blocks).flatten(-2)

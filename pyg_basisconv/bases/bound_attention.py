@@ -15,42 +15,42 @@ from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
-from ..kernels.activations import seen, seen_tanh
-from ..kernels.all_pairs import by_heads, later_hidden, pair_attention, pair_product, pair_rows, pair_weights
+from ..kernels.activations import tanh_zero_hidden, zero_hidden
+from ..kernels.all_pairs import add_causal_mask, by_heads, pair_attention, pair_product, pair_rows, pair_weights
 from ..kernels.attend import Side, Weights
-from ..kernels.onepass import gates, one_pass_fits
+from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import Scoring
 from ..mechanisms import Score
-from ..mechanisms.base import wide
+from ..mechanisms.base import upcast
 from ..portable import portable, refuse
 from ..theta import Theta
 from .replay import Replays
 
-# Entries of all copies that are evaluated together; more are taken in turns, and computed again for the gradient.
+# Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
 BLOCK = 1 << 20
-# Weights of all pairs that are held where they are asked for; beyond, those of a mask are evaluated in turns.
+# Pairs up to which the weights of all pairs may be stored for the caller.
 PAIRS = 1 << 26
-# Entries of one copy that are evaluated together, on the CPU and on CUDA; it bounds the memory, and is otherwise
-# indifferent from 1 << 20 on.
-RUN = (1 << 23, 1 << 26)
+# Entries of one copy that are evaluated together, on the CPU and on CUDA. It bounds the memory; from 1 << 20 on, the
+# time does not depend on it.
+TARGETS_BLOCK = (1 << 23, 1 << 26)
 
 Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
-_BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations that look at no more than the entries of a target
+_BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations within the entries of each target
 
 
 ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
-    "tanh": seen_tanh,
-    None: seen,
+    "tanh": tanh_zero_hidden,
+    None: zero_hidden,
 }
 
 
 class Weighing(NamedTuple):
-    """How weights are made of scores.
+    """How weights are computed from scores.
 
-    score: the scores; normalize: see `Attention`; dropout: the probability that a weight is dropped, and the seed that
-    decides; weighted: whether they are multiplied with the weights of the mask.
+    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed; weighted: whether to multiply
+    by the weights of the mask.
     """
 
     score: Score
@@ -60,8 +60,8 @@ class Weighing(NamedTuple):
 
     @property
     def in_rows(self) -> tuple[Scoring, tuple[Tensor | None, ...]] | None:
-        """What makes the scores, or the weights where no sum of theirs is to be one, of rows, and these rows; None
-        where they are made otherwise.
+        """The node-major scoring with its tensors, an elementwise normalisation included; None if the scores have
+        another form.
         """
         if self.normalize not in _BY_ROWS:
             return None
@@ -70,7 +70,7 @@ class Weighing(NamedTuple):
 
 
 class MemberByMember(BoundBasis):
-    """Families whose `each` says it all: every member is evaluated for itself."""
+    """Families that define `each`, from which `expand` and `combine` follow."""
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
         y = self.each(dense(z))
@@ -84,17 +84,17 @@ class MemberByMember(BoundBasis):
 
 
 class BoundAttention(MemberByMember):
-    """K matrices of weights at the entries of a mask, for each graph of a batch; computed where they are needed.
+    """K matrices of weights at the entries of a mask, for each graph of a batch; weights are computed on use.
 
     Args:
-        K: how many.
-        weighing: how they are made, of the scores of K x batch copies of the graph.
+        K: the number of matrices.
+        weighing: how weights are computed from the scores of K x batch copies of the graph.
         entries: of the mask.
         batch: the batch dimensions of the content.
         dtype: of the matrices.
-        observed: whether the weights have to be those that are applied.
+        observed: whether the caller gets the weights, which then have to be those that are applied.
         has_edge_attr: whether the entries are edges that have features.
-        left: (E,) what the weights are multiplied with in the end, by target; None for ones.
+        mask_share: (E,) factors of the weights by target, from the mask of an explainer; None for ones.
 
     >>> from pyg_basisconv import BasisConv, bases, mechanisms
     >>> conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(3), bases.Causal()))
@@ -112,13 +112,13 @@ class BoundAttention(MemberByMember):
         dtype: torch.dtype,
         observed: bool = False,
         has_edge_attr: bool = False,
-        left: Tensor | None = None,
+        mask_share: Tensor | None = None,
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
         self.weighing, self.entries, self.batch = weighing, entries, batch
         self.score, self.normalize, self.dropout, self.weighted = weighing
         self.dtype, self.device, self.observed = dtype, entries.device, observed
-        self.has_edge_attr, self.left = has_edge_attr, left
+        self.has_edge_attr, self.mask_share = has_edge_attr, mask_share
 
     _pair_weights: Tensor | None = None
 
@@ -129,13 +129,13 @@ class BoundAttention(MemberByMember):
 
     @cached_property
     def pieces(self) -> list[tuple[Piece, Entries]]:
-        """What is evaluated at a time: some copies, or a run of the targets of one."""
+        """The blocks of the evaluation: some copies, or a range of targets of one copy."""
         e, C = self.entries, self.copies
         E, all_targets = e.E, slice(0, self.N)
         if portable() or C * E <= BLOCK:
             return [(Piece(slice(0, C), all_targets, slice(0, E), e.pattern), e)]
-        size = RUN[self.device.type == "cuda"]
-        whole = self.normalize in ("heads", "target")  # which compare what other pieces have
+        size = TARGETS_BLOCK[self.device.type == "cuda"]
+        whole = self.normalize in ("heads", "target")  # which compare entries of different targets
         step = max(1, C if self.normalize == "heads" else min(C, BLOCK // max(1, E)))
         blocks = [slice(start, min(C, start + step)) for start in range(0, C, step)]
         if len(blocks) == 1 or step > 1 or whole or size >= E:
@@ -151,44 +151,42 @@ class BoundAttention(MemberByMember):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What the weights are computed from, (C, ...) each."""
+        """The tensors that the weights are computed from, (C, ...) each."""
         factor, scored = self.entries.weight if self.weighted else None, self.score.tensors
-        if self.left is not None:
-            factor = self.left if factor is None else factor * self.left
+        if self.mask_share is not None:
+            factor = self.mask_share if factor is None else factor * self.mask_share
         if self.batch:
             scored = tuple(t.flatten(0, len(self.batch)) for t in scored)
         return scored if factor is None else (*scored, factor.expand(self.copies, -1))
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """What the second axis of each is."""
+        """The second axis of each tensor, see `kernels.attend`."""
         return (*self.score.sides, "entry") if self.has_factors else self.score.sides
 
     @property
     def undropped(self) -> "BoundAttention":
-        """The same family, none of whose weights are dropped."""
+        """The same family without dropout."""
         weighing = self.weighing._replace(dropout=(0.0, 0))
-        about = weighing, self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr, self.left
+        about = weighing, self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr, self.mask_share
         return BoundAttention(self.K, *about)
 
     @property
     def has_factors(self) -> bool:
-        """Whether the weights are multiplied with those of the mask, or with what an explainer leaves of them."""
-        return self.left is not None or (self.weighted and self.entries.has_weight)
+        """Whether the weights are multiplied by those of the mask, or by an explainer's."""
+        return self.mask_share is not None or (self.weighted and self.entries.has_weight)
 
     def _weigh_piece(self, piece: Piece, tensors: Sequence[Tensor]) -> Weights:
         return self._weigh(self._entries_of[piece.targets.start], tensors, piece.copies.start)
 
     def _weigh(self, entries: Entries, tensors: Sequence[Tensor], first: int = 0) -> Weights:
-        """Of some copies, from the first one on, at entries, (c, E) by target: the weights, or the scores of which they
-        are the softmax into each target.
-        """
+        """(c, E) by target: the weights of copies from `first` on, or the scores of their softmax over sources."""
         split = len(self.score.tensors)
-        value = self.score.on(tensors[:split], entries)
+        value = self.score.evaluate(tensors[:split], entries)
         if self.normalize == "target":
             value = softmax(value, entries.pattern.at_source)
         elif self.normalize == "heads":
-            # Where no head may look, the weights are zero, and so is the gradient.
+            # A pair that is hidden from all heads gets zeros, and no gradient.
             score = value.unflatten(0, (self.K, value.shape[0] // self.K))
             hidden = score == -torch.inf
             score = torch.where(hidden.all(0), 0, score)
@@ -198,7 +196,7 @@ class BoundAttention(MemberByMember):
         factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
         if p:
-            kept = _kept(value, p, seed + first * self.N + entries.first)
+            kept = _dropout_factors(value, p, seed + first * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
 
@@ -207,7 +205,7 @@ class BoundAttention(MemberByMember):
         return {piece.targets.start: entries for piece, entries in self.pieces}
 
     def weights_of(self, piece: Piece) -> Tensor:
-        """(c, E) the weights at the entries of a piece, of c heads of graphs, by target."""
+        """(c, E) the weights at the entries of a piece, by target."""
         cuts = [piece.cut(t[piece.copies], side) for t, side in zip(self.tensors, self.sides, strict=True)]
         return self._weigh_piece(piece, cuts).normalised(self.normalize == "source", piece.pattern)
 
@@ -219,26 +217,26 @@ class BoundAttention(MemberByMember):
     @property
     def alpha(self) -> Tensor | None:
         e = self.entries
-        if e.edge is None or self.batch:
+        if e.edge_ids is None or self.batch:
             return None
-        weight, there = self.weights().t(), e.edge >= 0  # (E, K)
-        own = weight.new_zeros(e.edges, self.K).index_put((e.edge[there],), weight[there])
+        weight, there = self.weights().t(), e.edge_ids >= 0  # (E, K)
+        own = weight.new_zeros(e.num_edges, self.K).index_put((e.edge_ids[there],), weight[there])
         return torch.cat([own, weight[~there]])
 
     def each(self, z: Tensor) -> Tensor:
         extra = torch.Size()
         if self.batch or z.dim() > 3:
-            z, extra = self._rows(z)
+            z, extra = self._to_copies(z)
         normalised, pattern, tensors = self.normalize == "source", self.entries.pattern, self.tensors
         if len(self.pieces) == 1:
             y = attention(*self._weigh(self.entries, tensors), z, normalised, pattern)  # (C, N, W)
         else:
             pieces = [piece for piece, _ in self.pieces]
             y = attend(self._weigh_piece, normalised, pieces, pattern, z, tensors, self.sides)
-        return self._unrows(y, extra)
+        return self._from_copies(y, extra)
 
-    def _rows(self, z: Tensor) -> tuple[Tensor, torch.Size]:
-        """(K, +, *, M, D) -> (C, M, + D), and the batch dimensions that the content does not have, +."""
+    def _to_copies(self, z: Tensor) -> tuple[Tensor, torch.Size]:
+        """(K, +, *, M, D) -> (C, M, + D), and +, the batch dimensions of z that the content does not have."""
         lead = z.shape[1:-2]
         more = len(lead) - len(self.batch)
         if more < 0 or tuple(lead[more:]) != self.batch:
@@ -246,11 +244,11 @@ class BoundAttention(MemberByMember):
         extra = lead[:more]
         if extra:
             z = z.flatten(1, more).movedim(1, -2).flatten(-2)  # (K, *, M, + D)
-        if self.batch:  # side by side at each source
+        if self.batch:  # node-major
             z = z.movedim(-2, 0).reshape(self.M, self.copies, z.shape[-1]).transpose(0, 1)
         return z, extra
 
-    def _unrows(self, y: Tensor, extra: torch.Size) -> Tensor:
+    def _from_copies(self, y: Tensor, extra: torch.Size) -> Tensor:
         y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
         return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
@@ -262,7 +260,7 @@ class BoundAttention(MemberByMember):
             count = prod(self.batch)
             weight = self.weights().flatten(1)  # (K, B E)
             pattern = self.entries.pattern.copies(count)
-            written = _in_given_order(pattern, weight, self.dtype)
+            written = _as_shared_edges(pattern, weight, self.dtype)
             if not self.requires_grad and not portable():
                 self._held["explicit"] = written
         return written
@@ -281,25 +279,25 @@ class BoundAttention(MemberByMember):
         weight = self.weights()
         for i in one:
             weight = weight.select(1, i)
-        return _in_given_order(self.entries.pattern, weight, self.dtype)
+        return _as_shared_edges(self.entries.pattern, weight, self.dtype)
 
     def __reduce__(self) -> tuple[Callable[[BoundBasis], BoundBasis], tuple[BoundBasis]]:
-        return _itself, (self.map(lambda part: part),)  # a copy is written out: scores are functions
+        return _identity, (self.map(lambda part: part),)  # written out, as scores hold functions
 
     @property
     def incidence(self) -> BoundBasis:
-        """The same weights from the edges to their targets: K matrices E x N, for values that edges have.
+        """The same weights as K matrices E x N from edges to their targets, to sum values of edges.
 
-        The edges are those of the graph where `edge_attr` was given, all pairs m N + n where there is no mask, and else
+        The edges are those of the graph if `edge_attr` was given, all pairs m N + n if there is no mask, and otherwise
         the entries of the mask, in its order.
         """
-        refuse("basis", "attention whose weights are not parted by edges", self)
+        refuse("basis", "attention whose weights are not asked for by edges", self)
         if self.batch:
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
         size = e.E
-        if self.has_edge_attr and e.edge is not None:
-            edge, size = e.edge, e.edges
+        if self.has_edge_attr and e.edge_ids is not None:
+            edge, size = e.edge_ids, e.num_edges
         elif e.complete:
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
         else:
@@ -315,27 +313,27 @@ class BoundAttention(MemberByMember):
 
     @property
     def T(self) -> BoundBasis:
-        return Union(self.explicit, self.batch, self.M, self.N).T if self.batch else self.explicit.T
+        return DisjointUnion(self.explicit, self.batch, self.M, self.N).T if self.batch else self.explicit.T
 
     def map(self, change: Change) -> BoundBasis:
         changed = change(self.explicit)
-        return Union(changed, self.batch, self.M, self.N) if self.batch else changed
+        return DisjointUnion(changed, self.batch, self.M, self.N) if self.batch else changed
 
     def to_coo(self) -> Tensor:
-        self.edges()  # of a batch, refused
+        self.edges()  # rejects a batch
         return super().to_coo()
 
     @cached_property
     def is_by_rows(self) -> bool:
-        """Whether members may stand side by side from beginning to end; see `content_step`."""
-        if portable() or self.batch or self.left is not None:
+        """Whether the evaluation may be node-major throughout; see `content_step`."""
+        if portable() or self.batch or self.mask_share is not None:
             return False
         found, E = self.weighing.in_rows, self.entries.E
         if found is None:
             return False
         if self.K * E <= BLOCK:
             return True
-        # What is dropped is drawn for all entries.
+        # Dropout draws a number for each entry.
         return not self.dropout[0] and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
 
     @property
@@ -344,21 +342,21 @@ class BoundAttention(MemberByMember):
         return cast(tuple[Any, Any], self.origin)[0].mask
 
     def _native_step(self, theta: Theta) -> ContentStep | None:
-        """All pairs in one step by the vendor's kernel, of batches of sequences from which no mask hides anything."""
-        e, plain = self.entries, self.entries.bias is None and self._of_products
-        if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.few_pairs):
+        """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
+        e, plain = self.entries, self.entries.bias is None and self._is_row_product
+        if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.may_hold_pairs):
             return None
         K, dtype, has_edge_attr, mask = self.K, self.dtype, self.has_edge_attr, self._mask
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            y, self._pair_weights = _natively(self.weighing, e, inputs, bias, self.observed)
+            y, self._pair_weights = _native_rows(self.weighing, e, inputs, bias, self.observed)
             return y
 
         def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.mask is not mask or (basis.weighted and e.has_weight):
                 return None
             weighing = basis.weighing(content, e)
-            y, held = _natively(weighing, e, content.inputs, bias, content.observed)
+            y, held = _native_rows(weighing, e, content.inputs, bias, content.observed)
             if y is None or not content.observed:
                 return y
             family = BoundAttention(K, weighing, e, content.batch, dtype, True, has_edge_attr)
@@ -388,35 +386,35 @@ class BoundAttention(MemberByMember):
         return ContentStep(run, again, replays)
 
     def sums(self, inputs: Inputs, bias: Tensor | None, values: Tensor) -> Tensor | None:
-        """The result of a layer that adds values of the entries' own, (E, K D) by target, to those of the sources; None
-        where no kernel adds them on the way.
+        """The result of a layer that adds values of entries, (E, K D) by target, to those of the sources; None unless a
+        kernel adds them without storing the sum.
         """
         z = inputs.rows
-        found = self.weighing.in_rows if self.is_by_rows and z.dtype == wide(z).dtype else None
+        found = self.weighing.in_rows if self.is_by_rows and z.dtype == upcast(z).dtype else None
         if found is None or not inputs.theta.by_rows:
             return None
         form = found[0].form(found[1], self.K)
         if form is None or not one_pass_fits(form, self.device, self.entries.E):
             return None
-        if not gates(form, self.normalize == "source", self.K, z.shape[1]):
+        if not is_gate(form, self.normalize == "source", self.K, z.shape[1]):
             return None
         return _in_rows(self.weighing, self.entries, inputs, bias, values)
 
     @property
     def requires_grad(self) -> bool:
         factor = self.entries.weight if self.weighted else None
-        return self.score.requires_grad or any(t is not None and t.requires_grad for t in (factor, self.left))
+        return self.score.requires_grad or any(t is not None and t.requires_grad for t in (factor, self.mask_share))
 
     def work(self, direction: Direction) -> Work:
         E = self.K * self.entries.E
-        # What scoring and normalising reads and writes, whatever the width. The inputs are copied for each head.
+        # `numbers`: reads and writes of scoring and normalising. `expand` copies its input for each head.
         products = 3 if direction == "expand" else 1 if self.is_by_rows else 2
         return Work(E, self.K * self.N, products, 12 * E)
 
     @property
     def native_family(self) -> "BoundBasis | None":
         """The same family, evaluated by the vendor's attention."""
-        return Fused(self) if self.is_native else None
+        return NativeAttention(self) if self.is_native else None
 
     @cached_property
     def is_native(self) -> bool:
@@ -425,14 +423,14 @@ class BoundAttention(MemberByMember):
             return False
         if not isinstance(self.score.scoring, ProductScores) and self.score.dots is None:
             return False
-        # A vendor's kernel draws what it drops by itself.
+        # The vendor's kernel does not return the weights that it drops.
         if self.observed and self.dropout[0]:
             return False
-        # It has no forward-mode derivative; and is of all pairs, where those of a mask are not looked at.
+        # It has no forward-mode derivative, and in the portable path no mask but a causal one.
         exported = torch.compiler.is_exporting() and (self.entries.complete or self.entries.causal)
         return exported or not portable()
 
-    def heads_inside(self, t: Tensor) -> Tensor:
+    def batch_first(self, t: Tensor) -> Tensor:
         """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
         if not self.batch:
             return t.unsqueeze(0)
@@ -446,8 +444,8 @@ class BoundAttention(MemberByMember):
         return t if len(self.batch) == 1 else t.unflatten(1, self.batch)
 
     def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries (B, K, N, d), keys (B, K, M, d), and what is added to their products, (B, K, N, M) or (N, M)."""
-        if self._of_products and self.entries.bias is None:
+        """Queries (B, K, N, d), keys (B, K, M, d), and the bias of their products, (B, K, N, M), (N, M) or None."""
+        if self._is_row_product and self.entries.bias is None:
             key, query = (by_heads(cast(Tensor, t), self.K).to(dtype) for t in self.score.rows)
             return query, key, None
         e, dots = self.entries, self.score.dots
@@ -456,42 +454,42 @@ class BoundAttention(MemberByMember):
         if not keys:
             shapes = ((self.K, *self.batch, size, 1) for size in (self.M, self.N))
             keys, queries = ([torch.zeros(shape, dtype=self.dtype, device=self.device)] for shape in shapes)
-        key, query = (self.heads_inside(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
+        key, query = (self.batch_first(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
         if e.bias is not None:
             biases = [*biases, e.bias]
         query, key = query.to(dtype), key.to(dtype)
         if not biases:
             return query, key, None
-        bias = sum(biases[1:], biases[0]).transpose(-1, -2).to(dtype)  # (K, *, N, M), or (N, M) for all of them
-        return query, key, bias if bias.dim() == 2 else self.heads_inside(bias)
+        bias = sum(biases[1:], biases[0]).transpose(-1, -2).to(dtype)  # (K, *, N, M), or (N, M)
+        return query, key, bias if bias.dim() == 2 else self.batch_first(bias)
 
     @property
-    def _of_products(self) -> bool:
-        """Whether scores are inner products that stand by rows, and nothing else, of a batch of sequences."""
+    def _is_row_product(self) -> bool:
+        """Whether scores are node-major inner products alone, for one batch dimension."""
         return len(self.batch) == 1 and isinstance(self.score.scoring, ProductScores)
 
     @property
-    def few_pairs(self) -> bool:
-        """Whether the weights of all pairs may be held, and are made in a dtype wide enough."""
+    def may_hold_pairs(self) -> bool:
+        """Whether the weights of all pairs may be stored, and are not narrowed by autocast."""
         return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= PAIRS
 
     def pair_weights(self) -> Tensor:
-        """(B, K, N, M) the weights of all pairs; made once, so that a layer and who looks at it have the same."""
+        """(B, K, N, M) the weights of all pairs; cached, so that the layer applies the weights that it returns."""
         grad, held = torch.is_grad_enabled(), self._pair_weights
         if held is None or held.is_inference() or (grad and self.requires_grad and not held.requires_grad):
             query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
-            bias = later_hidden(bias, query, key) if self.entries.causal else bias
+            bias = add_causal_mask(bias, query, key) if self.entries.causal else bias
             held = self._pair_weights = pair_weights(query, key, bias)
         return held if grad else held.detach()
 
     @property
     def holds_pairs(self) -> bool:
-        """Whether the weights of all pairs are what is written out."""
-        return self._pair_weights is not None or (self.is_native and self.few_pairs and not self.dropout[0])
+        """Whether `to_dense` may use the weights of all pairs."""
+        return self._pair_weights is not None or (self.is_native and self.may_hold_pairs and not self.dropout[0])
 
     def to_dense(self) -> Tensor:
         """The whole family written out, (K, *, M, N)."""
-        if self.holds_pairs:  # a copy: the caller's own
+        if self.holds_pairs:  # a copy, to which the caller may write
             return self.heads_first(self.pair_weights().to(self.dtype, copy=True)).transpose(-1, -2)
         return super().to_dense()
 
@@ -503,8 +501,8 @@ class BoundAttention(MemberByMember):
         return self.to_dense().mean(0)
 
 
-def _kept(value: Tensor, p: float, seed: int) -> Tensor:
-    """What each weight is multiplied with where some are dropped."""
+def _dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
+    """The factors of dropout: 0, or 1 / (1 - p)."""
     if portable():
         drawn = torch.rand_like(value)
     else:
@@ -516,27 +514,29 @@ def _kept(value: Tensor, p: float, seed: int) -> Tensor:
 def _in_rows(
     weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
 ) -> Tensor | None:
-    """Theta first, members side by side from beginning to end; None where scores do not stand so."""
+    """Theta first, node-major throughout; None if the scores are not node-major."""
     theta, (p, seed), found = inputs.theta, weighing.dropout, weighing.in_rows
     if found is None:
         return None
     K, factor = theta.K, entries.weight if weighing.weighted else None
-    scoring, tensors = found[0], [None if t is None else wide(t) for t in found[1]]
-    z = inputs.rows  # which what is scored may have been made with
+    scoring, tensors = found[0], [None if t is None else upcast(t) for t in found[1]]
+    z = inputs.rows  # after the scores, whose projections may have computed it in the same product
     factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:
-        kept = _kept(z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed).t()
+        kept = _dropout_factors(
+            z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed
+        ).t()
         factor = kept if factor is None else factor * kept
     y = scored_attention(scoring, tensors, z, K, weighing.normalize == "source", entries.pattern, factor, values)
     return theta.join(y, bias)
 
 
-def _natively(
+def _native_rows(
     weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, observed: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """All pairs by the vendor's kernel, members side by side before and after, and the weights where these are wanted.
+    """All pairs by the vendor's kernel, node-major, and the weights if they are observed.
 
-    None where scores do not stand so, or where weights are wanted of which some are dropped.
+    None if the scores are not node-major, or if observed weights have dropout.
     """
     score, normalize, (p, _), _ = weighing
     if normalize != "source" or not isinstance(score.scoring, ProductScores) or (observed and p):
@@ -544,24 +544,24 @@ def _natively(
     key, query = cast(tuple[Tensor, Tensor], score.rows)
     y, held = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, observed, p)
     y = inputs.theta.join(y, bias)
-    # A view that was made without gradients may not be written to with them.
+    # A view that was made under no_grad may not be written to with gradients.
     return y if y._base is None or torch.is_grad_enabled() else y.detach(), held
 
 
-def _itself(bound: BoundBasis) -> BoundBasis:
+def _identity(bound: BoundBasis) -> BoundBasis:
     return bound
 
 
-def _in_given_order(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> SharedEdges:
-    """Weights (K, E) by target, as a family on the pattern's entries in the order in which they were given."""
+def _as_shared_edges(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> SharedEdges:
+    """Weights (K, E) by target, as a family on the pattern's entries in their given order."""
     if pattern.as_given is not None:
         weight = weight.index_select(1, pattern.as_given)
     edge_set = EdgeSet(1, pattern.M, pattern.N, None, pattern.source, pattern.target, pattern)
     return SharedEdges(edge_set, weight.t(), dtype)
 
 
-class Union(MemberByMember):
-    """A family for each graph of a batch, written out on their disjoint union."""
+class DisjointUnion(MemberByMember):
+    """Families of the graphs of a batch, written out as one on their disjoint union."""
 
     def __init__(self, whole: BoundBasis, batch: tuple[int, ...], M: int, N: int) -> None:
         self.whole, self.batch = whole, batch
@@ -576,21 +576,21 @@ class Union(MemberByMember):
 
     @property
     def T(self) -> BoundBasis:
-        return Union(self.whole.T, self.batch, self.N, self.M)
+        return DisjointUnion(self.whole.T, self.batch, self.N, self.M)
 
     def work(self, direction: Direction) -> Work:
         return self.whole.work(direction)
 
     def map(self, change: Change) -> BoundBasis:
-        return Union(self.whole.map(change), self.batch, self.M, self.N)
+        return DisjointUnion(self.whole.map(change), self.batch, self.M, self.N)
 
     @property
     def requires_grad(self) -> bool:
         return self.whole.requires_grad
 
 
-class Fused(MemberByMember):
-    """Attention by `F.scaled_dot_product_attention`: all pairs, those of the mask among them."""
+class NativeAttention(MemberByMember):
+    """Attention by `F.scaled_dot_product_attention`, on all pairs, with the mask as a bias."""
 
     def __init__(self, attention: BoundAttention) -> None:
         a = self.attention = attention
@@ -601,8 +601,8 @@ class Fused(MemberByMember):
         a, lead = self.attention, z.shape[1:-2]
         if tuple(lead) != self.batch:
             reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
-        value = a.heads_inside(z)
-        if a.observed and a.few_pairs:
+        value = a.batch_first(z)
+        if a.observed and a.may_hold_pairs:
             y = pair_product(a.pair_weights().to(z.dtype), value)
         else:
             y = pair_attention(*a.pairwise(z.dtype), value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
@@ -610,8 +610,8 @@ class Fused(MemberByMember):
 
     @property
     def native_cost(self) -> tuple[int, int, int]:
-        # Both products, of which the one with the keys is taken to be as wide as that with the values.
+        # Both products, assuming that keys are as wide as values.
         e = self.entries
         pairs = self.K * self.M * self.N // (2 if e.causal else 1)
-        # A mask is written out and added to the scores; the gradient then takes much longer.
+        # Another mask is written out as a bias, with which the gradient takes much longer.
         return 4 * pairs, self.K * (2 * self.M + 2 * self.N), 1 if e.complete or e.causal else 3
