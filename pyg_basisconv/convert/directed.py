@@ -9,12 +9,10 @@ from torch_geometric.nn import DirGNNConv, GATConv, GCNConv, GraphConv, SAGEConv
 
 from ..bases import Identity
 from ..cache import IdentityCache
-from ..conv import BasisConv
-from ..theta import Full
-from .attention import fill, matrix
-from .build import agree, basis_conv, mean, plain
-from .layers import Parts, Signature, pair, reset
+from .build import adjacency, basis_conv, matrix, takes_mean
+from .layers import Composite, Signature, pair
 from .registry import REVERSED, Left, over, rebuild, rule
+from .sums import with_root
 
 _TURNED = IdentityCache()
 
@@ -26,57 +24,44 @@ _TURNED = IdentityCache()
 )
 def signed(layer: Any) -> nn.Module:
     """Friends and foes, each with a mean of their own, and the node itself."""
-    return Signed(layer) if layer.first_aggr else Balanced(layer)
+    call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", takes_mean(layer))
+    return FirstSigned(layer, call) if layer.first_aggr else DeepSigned(layer, call)
 
 
-class Signed(nn.Module):
+class FirstSigned(Composite):
     """What positive edges give beside what negative edges give, from features that know no sign yet."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, call: Signature) -> None:
         super().__init__()
-        self.call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
-        self.pos, self.neg = (
-            self._side(layer, *linears)
-            for linears in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))
-        )
-
-    def _side(self, layer: Any, neighbour: Any, root: Any) -> nn.Module:
-        A, bias = plain(layer), root.bias
-        if agree(neighbour, root):
-            return basis_conv(layer, [neighbour, root], A + Identity(), bias, call=self.call)
-        return Parts(self.call, basis_conv(layer, [neighbour], A), basis_conv(layer, [root], Identity(), bias))
+        self.pos = with_root(layer, call, adjacency(layer), layer.lin_pos_l, layer.lin_pos_r)
+        self.neg = with_root(layer, call, adjacency(layer), layer.lin_neg_l, layer.lin_neg_r)
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
         return torch.cat([self.pos(x, pos_edge_index), self.neg(x, neg_edge_index)], -1)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
 
-
-class Balanced(nn.Module):
+class DeepSigned(Composite):
     """The friends of friends and the foes of foes are friends: from features of both signs, side by side.
 
     Of each half of the result, `like` reads the half of x that has its sign, from positive edges and from the node
     itself, and `unlike` the other one, from negative edges.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, call: Signature) -> None:
         super().__init__()
-        self.call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
-        F, A = layer.in_channels, plain(layer)
+        self.call = call
+        F, A = layer.in_channels, adjacency(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for neighbour, root in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r)):
-            whole, own, bias = matrix(neighbour), matrix(root), root.bias
-            like, unlike = whole[:, :F], whole[:, F:]
-            if whole.requires_grad == own.requires_grad:
-                weight = torch.stack([like.t(), own.t()])
-                self.like.append(free_conv(layer, A + Identity(), weight, whole, bias))
+            both, own = matrix(neighbour).t(), matrix(root).t()
+            like, unlike = both[:F], both[F:]
+            if neighbour.weight.requires_grad == root.weight.requires_grad:
+                self.like.append(basis_conv(layer, torch.stack([like, own]), A + Identity(), root.bias))
             else:
-                self.like.append(free_conv(layer, A, like.t().unsqueeze(0), whole))
-                self.root.append(free_conv(layer, Identity(), own.t().unsqueeze(0), own, bias))
-            self.unlike.append(free_conv(layer, A, unlike.t().unsqueeze(0), whole))
+                self.like.append(basis_conv(layer, like.unsqueeze(0), A))
+                self.root.append(basis_conv(layer, own.unsqueeze(0), Identity(), root.bias))
+            self.unlike.append(basis_conv(layer, unlike.unsqueeze(0), A))
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
@@ -93,10 +78,6 @@ class Balanced(nn.Module):
             outcome.append(y + self.root[i](targets[i]) if self.root else y)
         return torch.cat(outcome, -1)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
-
 
 @rule(
     DirGNNConv,
@@ -111,10 +92,10 @@ class Balanced(nn.Module):
 )
 def directed(layer: Any) -> nn.Module:
     """One layer for the edges as they are, one for the edges turned round, and the node itself."""
-    return Directed(layer)
+    return ConvertedDirGNN(layer)
 
 
-class Directed(nn.Module):
+class ConvertedDirGNN(Composite):
     r""":math:`\alpha \, f(x, E^\top) + (1 - \alpha) \, g(x, E) + x W + b`, of two converted layers f and g.
 
     The edges turned round are made once for a graph.
@@ -128,8 +109,7 @@ class Directed(nn.Module):
         if layer.root_weight:
             if type(layer.lin) is not nn.Linear:
                 raise Left(f"one of its matrices is in a {type(layer.lin).__name__}")
-            weight = layer.lin.weight
-            self.lin = free_conv(None, Identity(), weight.t().unsqueeze(0), weight, layer.lin.bias)
+            self.lin = basis_conv(layer, layer.lin.weight.t().unsqueeze(0), Identity(), layer.lin.bias)
 
     @staticmethod
     def _part(layer: Any) -> nn.Module:
@@ -140,41 +120,16 @@ class Directed(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = self.alpha * self.conv_out(x, back(edge_index)) + (1 - self.alpha) * self.conv_in(x, edge_index)
+        y: Tensor = self.alpha * self.conv_out(x, turned_round(edge_index)) + (1 - self.alpha) * self.conv_in(
+            x, edge_index
+        )
         return y if self.lin is None else y + self.lin(x)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
 
-
-def back(edge_index: Tensor) -> Tensor:
+def turned_round(edge_index: Tensor) -> Tensor:
     """The edges turned round; the same tensor for the same edges."""
     plain, size = edge_index, None
     if isinstance(edge_index, EdgeIndex):
         plain, size = edge_index.as_tensor(), edge_index.sparse_size()
     turned: Tensor = _TURNED.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
     return turned
-
-
-def free_conv(
-    layer: Any, basis: Any, weight: Tensor, like: Tensor, bias: nn.Parameter | None = None, **kwargs: Any
-) -> BasisConv:
-    """A BasisConv with free matrices.
-
-    Args:
-        layer: whose flow and decomposition are kept, or None.
-        basis: of K matrices.
-        weight: (K, P, Q).
-        like: the parameter that the matrices come from.
-        bias: b.
-        **kwargs: of BasisConv.
-    """
-    _, P, Q = weight.shape
-    if layer is not None:
-        kwargs.update(flow=layer.flow, decomposed_layers=layer.decomposed_layers)
-    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-        conv = BasisConv(P, Q, basis, Full(), bias=bias is not None, **kwargs)
-    fill(conv.theta, weight=(weight, like))
-    fill(conv, bias=bias)
-    return conv

@@ -16,7 +16,7 @@ from ..grid import GridConv, last_format
 from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
-from .attention import own
+from .build import META, parameter
 from .layers import spelled
 from .registry import Left, Options, check, over, rule
 
@@ -46,7 +46,7 @@ class ConvertedGrid(GridConv):
         return y
 
 
-class Transposed(ConvertedGrid):
+class ConvertedTransposed(ConvertedGrid):
     """A `GridConv` that takes the call of a `torch.nn.ConvTranspose2d`, or one with another number of axes."""
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # type: ignore[override]
@@ -77,7 +77,7 @@ class Transposed(ConvertedGrid):
         return _transposed_window(window.kernel_size, window.stride, window.padding, window.dilation, more)
 
 
-class Unfolded(ConvertedGrid):
+class ConvertedUnfold(ConvertedGrid):
     """A `GridConv` that takes the call of a `torch.nn.Unfold`, and gives what that gives: the grid in one axis."""
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
@@ -109,7 +109,7 @@ def transposed(layer: Any) -> nn.Module:
     options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
     window = _transposed_window(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
     P, Q = kernel.shape[0], kernel.shape[1] * g
-    return filled(Transposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
+    return filled(ConvertedTransposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
 
 _AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
@@ -145,7 +145,7 @@ def patches(layer: Any) -> nn.Module:
     kernel, stride, padding, dilation = (
         axes(value, 2) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )
-    return without_parameters(Unfolded, Window(None, kernel, stride, padding, dilation), Pass(combine="concat"))
+    return without_parameters(ConvertedUnfold, Window(None, kernel, stride, padding, dilation), Pass(combine="concat"))
 
 
 @lru_cache(maxsize=256)
@@ -171,7 +171,7 @@ def weight_of(layer: Any) -> nn.Parameter:
 
 def taps_of(kernel: Tensor, groups: int) -> Tensor:
     """A kernel's numbers, (g, its first / g, its second, K), in the memory format that it has."""
-    return kernel.detach().clone().flatten(2).unflatten(0, (groups, -1))
+    return kernel.flatten(2).unflatten(0, (groups, -1))
 
 
 def filled(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
@@ -179,12 +179,12 @@ def filled(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Te
     g = blocks.shape[1]
     theta: Theta = Full() if g == 1 else Depthwise() if g == P == Q else Grouped(g)
     weight = blocks.squeeze(1) if g == 1 else blocks[:, :, 0, 0] if g == P == Q else blocks
-    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+    with META:
         new = kind(P, Q, window, theta, bias=False)
     assert new.theta.weight.shape == weight.shape, (new.theta.weight.shape, weight.shape)
-    new.theta.weight = nn.Parameter(weight, layer.weight.requires_grad)
+    new.theta.weight = parameter(weight)
     new.memory_format = last_format(layer.weight)
-    new.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+    new.bias = parameter(layer.bias)
     return new
 
 

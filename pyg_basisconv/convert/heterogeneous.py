@@ -13,9 +13,10 @@ from ..cache import IdentityCache
 from ..errors import reject
 from ..mechanisms import Additive, Dot
 from ..theta import Split
-from .attention import attention_conv, fill, own, weigh
-from .ends import read_ends
-from .layers import reset
+from .attention import attention_conv, weigh
+from .build import fill, parameter
+from .edges import read_edges
+from .layers import Composite
 from .registry import Left, over, rule
 
 Features = dict[str, Tensor]
@@ -23,7 +24,7 @@ Edges = dict[tuple[str, str, str], Any]
 _JOINT = IdentityCache()
 
 
-def _forward_only(layer: Any) -> None:
+def _check_flow(layer: Any) -> None:
     if layer.flow != "source_to_target":
         raise Left("flow='target_to_source' between nodes of several types, which PyG mixes up")
 
@@ -31,11 +32,11 @@ def _forward_only(layer: Any) -> None:
 @rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
 def han(layer: Any) -> nn.Module:
     """GAT for each type of edges, and attention over these types."""
-    _forward_only(layer)
-    return Metapaths(layer)
+    _check_flow(layer)
+    return ConvertedHAN(layer)
 
 
-class Metapaths(nn.Module):
+class ConvertedHAN(Composite):
     r"""For each type of edges :math:`relu(A_k^\top h_k)` of projected features h, with the softmax of
     :math:`LeakyReLU(s_k \cdot h_{mk} + t_k \cdot h_{nk})` for A: a BasisConv. Their mixture, whose coefficients are a
     softmax over the types of edges into a node type, is not linear.
@@ -44,14 +45,13 @@ class Metapaths(nn.Module):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         H, Q = layer.heads, layer.out_channels
-        self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), own(layer.q, layer.q)
+        self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), parameter(layer.q)
         self.convs = nn.ModuleDict()
         for name in layer.lin_src:
             additive = Additive(projected=True)
             score = additive.then(nn.LeakyReLU(layer.negative_slope))
             self.convs[name] = attention_conv(layer, H, score, Split(), Q, Q, dropout=layer.dropout)
-            source, target = layer.lin_src[name], layer.lin_dst[name]
-            fill(additive, source=(source[0], source), target=(target[0], target))
+            fill(additive, source=layer.lin_src[name], target=layer.lin_dst[name])
 
     def forward(self, x_dict: Features, edge_index_dict: Edges, return_semantic_attention_weights: bool = False) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
@@ -68,18 +68,18 @@ class Metapaths(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
-        reset(self.children())
+        super().reset_parameters()
         nn.init.xavier_uniform_(self.q)
 
 
 @rule(HGTConv, "HGT", over(heads=(1, 2, 4)), node_dim=0)
 def hgt(layer: Any) -> nn.Module:
     """One attention over the edges of all types, whose keys and values each type makes its own way."""
-    _forward_only(layer)
-    return Heterogeneous(layer)
+    _check_flow(layer)
+    return ConvertedHGT(layer)
 
 
-class Heterogeneous(nn.Module):
+class ConvertedHGT(Composite):
     r"""Scaled dot products between queries of a target and keys of its neighbours, along edges of all types: a
     BasisConv whose sources are the pairs of a type of edges and a node at their start.
 
@@ -133,7 +133,7 @@ class Heterogeneous(nn.Module):
     @staticmethod
     def _joint_edges(edge_index_dict: Edges, starts: tuple[tuple[int, int], ...]) -> Tensor:
         """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
-        edges = tuple(read_ends(edge_index, False, 0).edges for edge_index in edge_index_dict.values())
+        edges = tuple(read_edges(edge_index, False, 0).edge_index for edge_index in edge_index_dict.values())
 
         def build() -> Tensor:
             return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
@@ -154,6 +154,6 @@ class Heterogeneous(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
-        reset(self.children())
-        for parameter in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
-            nn.init.ones_(parameter)
+        super().reset_parameters()
+        for scale in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
+            nn.init.ones_(scale)

@@ -20,11 +20,11 @@ from ..plan import Plan
 from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads
-from .attention import attention_conv, fill, heads_of, own, started
-from .build import basis_conv, only_sum
-from .layers import reset, spelled
+from .attention import attention_conv
+from .build import basis_conv, check_initialized, check_sum, fill, heads_of, parameter
+from .layers import spelled
+from .operator_module import OperatorModule, promoted
 from .registry import over, rule
-from .whole import Whole, check_forms, joined
 
 _READ = IdentityCache()
 
@@ -43,10 +43,10 @@ _READ = IdentityCache()
 )
 def hypergraph(layer: Any) -> nn.Module:
     """Means over hyperedges, averaged at each node; with attention, weighted."""
-    only_sum(layer)
+    check_sum(layer)
     if layer.use_attention:
-        return AttendedHypergraph(layer)
-    return basis_conv(layer, [layer.lin], Hyperedges(), layer.bias, kind=Hypergraph)
+        return ConvertedHypergraphAttention(layer)
+    return basis_conv(layer, [layer.lin], Hyperedges(), layer.bias, kind=ConvertedHypergraph)
 
 
 class Hyperedges(Basis):
@@ -84,7 +84,7 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     return power(count, -1.0), power(degree, -1.0)
 
 
-class Hypergraph(BasisConv):
+class ConvertedHypergraph(BasisConv):
     """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
@@ -120,7 +120,7 @@ class Hypergraph(BasisConv):
         return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # of other tensors than were seen
 
 
-class AttendedHypergraph(Whole):
+class ConvertedHypergraphAttention(OperatorModule):
     r"""Nodes weighted by attention between them and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
 
     The same :math:`\alpha`, dropout and all, leads from nodes to hyperedges and back.
@@ -128,23 +128,16 @@ class AttendedHypergraph(Whole):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        started(layer)
-        H, C, att = layer.heads, layer.out_channels, layer.att
-        additive, theta = Additive(projected=True), Heads()
-        self.conv = attention_conv(
-            layer,
-            H,
-            additive.then(nn.LeakyReLU(layer.negative_slope)),
-            theta,
-            layer.in_channels,
-            H * C,
-            normalize="source" if layer.attention_mode == "node" else "target",
-            dropout=layer.dropout,
-        )
-        fill(theta, weight=heads_of(layer.lin, H))
-        fill(additive, source=(att[0, :, :C], att), target=(att[0, :, C:], att))
-        self.heads, self.concat = H, layer.concat
-        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+        check_initialized(layer)
+        H, P, additive = layer.heads, layer.in_channels, Additive(projected=True)
+        score = additive.then(nn.LeakyReLU(layer.negative_slope))
+        normalize = "source" if layer.attention_mode == "node" else "target"
+        about: Any = {"normalize": normalize, "dropout": layer.dropout}
+        self.conv = attention_conv(layer, H, score, Heads(), P, H * layer.out_channels, **about)
+        fill(self.conv.theta, weight=heads_of(layer.lin, H))
+        source, target = layer.att.chunk(2, -1)
+        fill(additive, source=source, target=target)
+        self.heads, self.concat, self.bias = H, layer.concat, parameter(layer.bias)
 
     def forward(
         self,
@@ -157,15 +150,16 @@ class AttendedHypergraph(Whole):
         """Applies the layer; takes what the PyG layer takes."""
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
-        call = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
-        call["hyperedge_attr"] = hyperedge_attr
-        check_forms(call)
-        if self.operates(call):
-            return self.operator(call)[0]
-        size = (x.shape[-2], hyperedge_attr.shape[-2])
-        u, A = self.conv((x, hyperedge_attr), hyperedge_index, size=size, return_attention=True)
-        weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
-        B, D = inverses(read_graph(hyperedge_index, weight, size=size, dtype=x.dtype, device=x.device))
+        given = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
+        y: Tensor = self.run(given | {"hyperedge_attr": hyperedge_attr})
+        return y
+
+    def compute(self, given: dict[str, Any]) -> Tensor:
+        x, incidence, features = given["x"], given["hyperedge_index"], given["hyperedge_attr"]
+        size = (x.shape[-2], features.shape[-2])
+        u, A = self.conv((x, features), incidence, size=size, return_attention=True)
+        weight = of_incidences(incidence, given.get("hyperedge_weight"), x.dtype)
+        B, D = inverses(read_graph(incidence, weight, size=size, dtype=x.dtype, device=x.device))
         u = u * B.to(u.dtype).unsqueeze(-1)
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
         y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)
@@ -177,13 +171,7 @@ class AttendedHypergraph(Whole):
         return [x.new_empty(*x.shape[:-1], width)]
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
-        return [joined(narrow, self.bias)]
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        return [promoted(narrow, self.bias)]
 
 
 def hyperedges(hyperedge_index: Tensor) -> int:

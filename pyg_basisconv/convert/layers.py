@@ -1,4 +1,4 @@
-"""What converted layers are made of: BasisConvs that take the call of the layer they replace."""
+"""The base classes of converted layers, which take the call of the layer that they replace."""
 
 import inspect
 from collections.abc import Iterable
@@ -30,9 +30,9 @@ class Signature:
         layer: its name.
         names: of its arguments, in order.
         flow: its direction.
-        values: what it does with the values of a `SparseTensor`: 'keep', 'drop', or 'reject' where PyG reads them in
-            one place and not in the other.
-        merge: whether edges that repeat in a sparse COO tensor count once, as PyG counts them for a mean.
+        values: what it does with the values of a `SparseTensor`: 'keep', 'drop', or 'reject' where PyG reads them only
+            in some places.
+        merge: whether repeated edges of a sparse COO tensor count once, as they do in a mean of PyG's.
     """
 
     layer: str
@@ -93,7 +93,7 @@ class Signature:
 
 
 def one(x: Any) -> Any:
-    """The features of a layer whose messages flow from target to source: not a pair, whose parts PyG then mixes up."""
+    """The features of a layer with flow='target_to_source', which takes no pair, since PyG confuses its parts."""
     if not isinstance(x, tuple | list):
         return x
     if x[0] is not x[1]:
@@ -121,9 +121,9 @@ class Converted(BasisConv):
     Args:
         call: that call.
         *args: of BasisConv.
-        others: the bases for graphs that PyG reads in another way: 'sparse', in a `torch.sparse` layout;
-            'sparse_tensor', as a `torch_sparse.SparseTensor`; 'bare', in any other without weights.
-        messages: the order in which PyG's layer computes, so that hooks see its messages where messages are passed.
+        others: the bases for graphs that PyG reads differently: 'sparse' for `torch.sparse` layouts, 'sparse_tensor'
+            for a `torch_sparse.SparseTensor`, 'bare' for others without weights.
+        messages: PyG's order of evaluation, so that hooks on messages see the same messages as in PyG.
         **kwargs: of BasisConv.
     """
 
@@ -156,7 +156,7 @@ class Converted(BasisConv):
 
 
 def spelled(layer: BasisConv, kind: type[BasisConv]) -> str:
-    """The text of a layer as one could have typed it: it differs from that kind in its call alone."""
+    """The repr of a layer under the name of its base class, so that it can be typed."""
     return BasisConv.__repr__(layer).replace(type(layer).__name__, kind.__name__, 1)
 
 
@@ -169,8 +169,19 @@ def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:
     return "bare" if edge_weight is None and isinstance(edge_index, Tensor) else ""
 
 
-class Parts(nn.Module):
-    r"""The sum of a part that the neighbours give and one that the target itself gives.
+class Composite(nn.Module):
+    """A layer made of converted parts, and perhaps a bias."""
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters of its parts anew, and sets its bias to zero."""
+        reset(self.children())
+        bias = self._parameters.get("bias")
+        if bias is not None:
+            nn.init.zeros_(bias)
+
+
+class WithRoot(Composite):
+    r"""The sum of what the neighbours give and what the target itself gives.
 
     Args:
         call: of the layer.
@@ -200,10 +211,6 @@ class Parts(nn.Module):
         if self.root is not None and target is not None:
             y = y + self.root(target)
         return y if self.after is None else self.after(y, target)
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
 
 
 class Normalize(nn.Module):

@@ -17,10 +17,8 @@ from ..layouts import layout
 from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
-from .attention import fill, own
-from .build import mean
-from .directed import free_conv
-from .ends import read_ends
+from .build import META, basis_conv, fill, parameter, takes_mean
+from .edges import read_edges
 from .layers import Converted, Signature, pair, reset
 from .registry import REVERSED, Options, rule
 
@@ -37,10 +35,10 @@ _CHECKED += [{"is_sorted": True}, REVERSED]
 @rule(FastRGCNConv, "R-GCN, fast", _CHECKED, node_dim=0)
 def rgcn(layer: Any) -> nn.Module:
     """PyG's loop over the relations, and its matrix for each edge: both are one operator."""
-    return Related(layer)
+    return ConvertedRGCN(layer)
 
 
-class Related(Converted):
+class ConvertedRGCN(Converted):
     r"""A `BasisConv` over `bases.Relations`, with the call of RGCNConv.
 
     The node itself is the last of the matrices; or `root`, a BasisConv of its own, where it cannot be: for another
@@ -54,26 +52,23 @@ class Related(Converted):
     def __init__(self, layer: Any) -> None:
         weight, root, R = layer.weight, layer.root, layer.num_relations
         theta: Theta = Full()
-        weights = {"weight": (weight, weight)}
         if layer.num_bases is not None:
             theta = Separable(layer.num_bases)
-            weights["mix"] = layer.comp.t(), layer.comp
         elif layer.num_blocks is not None:
             theta = Grouped(layer.num_blocks)
         free = root is not None and type(theta) is Full and weight.requires_grad == root.requires_grad
         within = free and weight.shape[1] == root.shape[0]
-        if within:
-            weights["weight"] = torch.cat([weight, root.unsqueeze(0)]), weight
-        basis = Relations(R, "mean" if mean(layer) else None, self_loop=within)
-        kept = {"flow": layer.flow, "decomposed_layers": layer.decomposed_layers}
-        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-            super().__init__(
-                Signature.of(layer), layer.in_channels_l, layer.out_channels, basis, theta, bias=False, **kept
-            )
-        fill(self.theta, **weights)
+        basis = Relations(R, "mean" if takes_mean(layer) else None, self_loop=within)
+        call, P, Q = Signature.of(layer), layer.in_channels_l, layer.out_channels
+        about = {"flow": layer.flow, "decomposed_layers": layer.decomposed_layers}
+        with META:
+            super().__init__(call, P, Q, basis, theta, bias=False, **about)
+        fill(self.theta, weight=torch.cat([weight, root.unsqueeze(0)]) if within else weight)
+        if layer.num_bases is not None:
+            fill(self.theta, mix=layer.comp.t())
         apart = root is not None and not within
-        self.root = free_conv(layer, Identity(), root.unsqueeze(0), root) if apart else None
-        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+        self.root = basis_conv(layer, root.unsqueeze(0), Identity()) if apart else None
+        self.bias = parameter(layer.bias)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Applies the layer; takes what the PyG layer takes."""
@@ -164,7 +159,7 @@ class Related(Converted):
                 edge_type = None
             edge_index = _READ.get((row, col), "edges", lambda: torch.stack([col, row]))
         elif isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
-            edge_index, values, _ = read_ends(edge_index, False, 0, self.flow)
+            edge_index, values, _ = read_edges(edge_index, False, 0, self.flow)
         else:
             values = None
         return edge_index, values if edge_type is None else edge_type
