@@ -243,7 +243,7 @@ def dimensions(kind: str) -> int:
 
 
 def _on_grids(kind: str, options: Options) -> Iterator[Case]:
-    """A batch and one image, by the planned order and by torch's kernels; also with an output size, if calls take one."""
+    """A batch and one image, by the planned order and by torch's kernels, and with an output size."""
     reference = made(kind, options)
     ours, grid = convert(reference), GRIDS[dimensions(kind)]
     natively: Any = copy.deepcopy(ours)
