@@ -25,7 +25,7 @@ from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
-from .edges import CallEdges, by_edge, count_targets, read_edges, returned
+from .edges import CallEdges, as_returned, count_targets, read_edges, weights_by_edge
 from .layers import Signature, pair
 from .operator_module import OperatorModule
 
@@ -151,11 +151,11 @@ class AttentionLayer(OperatorModule):
 
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The graph and the weights of its edges, (E, K), as PyG returns them."""
-        alpha = by_edge(A, edges.edge_index.shape[1])
+        alpha = weights_by_edge(A, edges.edge_index.shape[1])
         if self.average:  # PyG takes the mean of the messages, and so scales the weights
             n = edges.edge_index[1 if self.conv.flow == "source_to_target" else 0]
             alpha = alpha * torch.bincount(n)[n].unsqueeze(-1)
-        return returned(edges, call["edge_index"], alpha)
+        return as_returned(edges, call["edge_index"], alpha)
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         """What is done with the sum over the edges."""

@@ -1,4 +1,4 @@
-"""Layers that tell apart two kinds of edges, or the two directions of one."""
+"""Layers with two kinds of edges, or with both directions of the edges."""
 
 from typing import Any
 
@@ -11,25 +11,29 @@ from ..bases import Identity
 from ..cache import IdentityCache
 from .build import adjacency, basis_conv, matrix, takes_mean
 from .layers import Composite, Signature, pair
-from .registry import REVERSED, Left, over, rebuild, rule
+from .registry import REVERSED, Left, combinations, rebuild, rule
 from .sums import with_root
 
-_TURNED = IdentityCache()
+_EDGES = IdentityCache()
 
 
 @rule(
     SignedConv,
     "signed",
-    [one | more for more in ({}, {"bias": False}, {"aggr": "add"}, REVERSED) for one in over(first_aggr=(True, False))],
+    [
+        one | more
+        for more in ({}, {"bias": False}, {"aggr": "add"}, REVERSED)
+        for one in combinations(first_aggr=(True, False))
+    ],
 )
 def signed(layer: Any) -> nn.Module:
-    """Friends and foes, each with a mean of their own, and the node itself."""
+    """Positive and negative edges, each with a mean of its own, and the root."""
     call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", takes_mean(layer))
     return FirstSigned(layer, call) if layer.first_aggr else DeepSigned(layer, call)
 
 
 class FirstSigned(Composite):
-    """What positive edges give beside what negative edges give, from features that know no sign yet."""
+    """The first layer: the results of positive and negative edges, concatenated."""
 
     def __init__(self, layer: Any, call: Signature) -> None:
         super().__init__()
@@ -37,15 +41,14 @@ class FirstSigned(Composite):
         self.neg = with_root(layer, call, adjacency(layer), layer.lin_neg_l, layer.lin_neg_r)
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         return torch.cat([self.pos(x, pos_edge_index), self.neg(x, neg_edge_index)], -1)
 
 
 class DeepSigned(Composite):
-    """The friends of friends and the foes of foes are friends: from features of both signs, side by side.
+    """A later layer, on features of both signs: friends of friends and foes of foes are friends.
 
-    Of each half of the result, `like` reads the half of x that has its sign, from positive edges and from the node
-    itself, and `unlike` the other one, from negative edges.
+    For each half of the result, `like` reads the half of x with the same sign, along positive edges and at the node
+    itself, and `unlike` reads the other half, along negative edges.
     """
 
     def __init__(self, layer: Any, call: Signature) -> None:
@@ -64,7 +67,6 @@ class DeepSigned(Composite):
             self.unlike.append(basis_conv(layer, unlike.unsqueeze(0), A))
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         positive, negative = (
             self.call.read((x, edges), {})["edge_index"] for edges in (pos_edge_index, neg_edge_index)
         )
@@ -91,14 +93,14 @@ class DeepSigned(Composite):
     ],
 )
 def directed(layer: Any) -> nn.Module:
-    """One layer for the edges as they are, one for the edges turned round, and the node itself."""
+    """One layer on the edges, one on the reversed edges, and the root."""
     return ConvertedDirGNN(layer)
 
 
 class ConvertedDirGNN(Composite):
     r""":math:`\alpha \, f(x, E^\top) + (1 - \alpha) \, g(x, E) + x W + b`, of two converted layers f and g.
 
-    The edges turned round are made once for a graph.
+    The edges of a graph are reversed once.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -119,17 +121,14 @@ class ConvertedDirGNN(Composite):
             raise Left(f"its {type(layer).__name__} is left: {reason}") from reason
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = self.alpha * self.conv_out(x, turned_round(edge_index)) + (1 - self.alpha) * self.conv_in(
-            x, edge_index
-        )
+        y: Tensor = self.alpha * self.conv_out(x, reverse(edge_index)) + (1 - self.alpha) * self.conv_in(x, edge_index)
         return y if self.lin is None else y + self.lin(x)
 
 
-def turned_round(edge_index: Tensor) -> Tensor:
-    """The edges turned round; the same tensor for the same edges."""
+def reverse(edge_index: Tensor) -> Tensor:
+    """The reversed edges; the same tensor for the same edges."""
     plain, size = edge_index, None
     if isinstance(edge_index, EdgeIndex):
         plain, size = edge_index.as_tensor(), edge_index.sparse_size()
-    turned: Tensor = _TURNED.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
+    turned: Tensor = _EDGES.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
     return turned

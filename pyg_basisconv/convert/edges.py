@@ -29,7 +29,7 @@ class CallEdges(NamedTuple):
     looped: Any = None
 
 
-def by_edge(A: Any, edges: int) -> Tensor:
+def weights_by_edge(A: Any, edges: int) -> Tensor:
     """(E, K) the weight of each edge in each matrix, in the order of the edges."""
     kind, edge, _, weight = A.incidence.edges()
     place = edge.long() * A.K + kind.long()
@@ -85,7 +85,7 @@ def count_targets(edge_index: Any, source: Tensor) -> int:
     return int(edge_index.shape[0] if sparse else source.shape[-2])
 
 
-def returned(edges: CallEdges, given: Any, alpha: Tensor) -> Any:
+def as_returned(edges: CallEdges, given: Any, alpha: Tensor) -> Any:
     """The graph and the weights of its edges, as PyG returns them; cached tensors are copied."""
     held = given if edges.looped is None else edges.looped.clone()
     if isinstance(given, SparseTensor):

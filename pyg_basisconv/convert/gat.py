@@ -9,7 +9,7 @@ from torch_geometric.nn import GATConv, GATv2Conv
 from ..mechanisms import MLP, Additive, Edge, Mechanism
 from .attention import AttentionLayer, multihead_conv
 from .build import fill, heads_of
-from .registry import REVERSED, over, rule
+from .registry import REVERSED, combinations, rule
 
 
 @rule(
@@ -22,7 +22,7 @@ from .registry import REVERSED, over, rule
         {"heads": 2, "add_self_loops": False, "bias": False},
         {"heads": 2, "residual": True},
         {"heads": 2, "concat": False, "residual": True, "bias": False},
-        *over({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7, "max")),
+        *combinations({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7, "max")),
         {"heads": 2, "edge_dim": 3, "add_self_loops": False},
         {"edge_dim": 1},
         {"heads": 2, "aggr": "mean"},
@@ -54,9 +54,9 @@ def gat(layer: Any) -> nn.Module:
         {},
         {"heads": 3},
         {"heads": 3, "concat": False, "negative_slope": 0.4},
-        *over({"heads": 2, "share_weights": True}, bias=(True, False)),
+        *combinations({"heads": 2, "share_weights": True}, bias=(True, False)),
         {"heads": 2, "add_self_loops": False, "bias": False, "residual": True},
-        *over({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7)),
+        *combinations({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7)),
         {"heads": 2, "edge_dim": 3, "add_self_loops": False},
         {"heads": 2} | REVERSED,
     ],

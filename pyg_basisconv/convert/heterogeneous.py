@@ -1,4 +1,4 @@
-"""Attention between nodes of several types, with dicts of features and of edges."""
+"""HAN and HGT: attention between nodes of several types, with dicts of features and edges."""
 
 from copy import deepcopy
 from typing import Any
@@ -17,7 +17,7 @@ from .attention import attention_conv, weigh
 from .build import fill, parameter
 from .edges import read_edges
 from .layers import Composite
-from .registry import Left, over, rule
+from .registry import Left, combinations, rule
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
@@ -31,7 +31,7 @@ def _check_flow(layer: Any) -> None:
 
 @rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
 def han(layer: Any) -> nn.Module:
-    """GAT for each type of edges, and attention over these types."""
+    """Attention along each type of edges, and over these types."""
     _check_flow(layer)
     return ConvertedHAN(layer)
 
@@ -54,7 +54,6 @@ class ConvertedHAN(Composite):
             fill(additive, source=layer.lin_src[name], target=layer.lin_dst[name])
 
     def forward(self, x_dict: Features, edge_index_dict: Edges, return_semantic_attention_weights: bool = False) -> Any:
-        """Applies the layer; takes what the PyG layer takes."""
         h = {kind: self.proj[kind](x) for kind, x in x_dict.items()}
         found: dict[str, list[Tensor]] = {kind: [] for kind in x_dict}
         for relation, edge_index in edge_index_dict.items():
@@ -72,18 +71,16 @@ class ConvertedHAN(Composite):
         nn.init.xavier_uniform_(self.q)
 
 
-@rule(HGTConv, "HGT", over(heads=(1, 2, 4)), node_dim=0)
+@rule(HGTConv, "HGT", combinations(heads=(1, 2, 4)), node_dim=0)
 def hgt(layer: Any) -> nn.Module:
-    """One attention over the edges of all types, whose keys and values each type makes its own way."""
+    """One attention over the edges of all types, with keys and values that depend on the type."""
     _check_flow(layer)
     return ConvertedHGT(layer)
 
 
 class ConvertedHGT(Composite):
-    r"""Scaled dot products between queries of a target and keys of its neighbours, along edges of all types: a
-    BasisConv whose sources are the pairs of a type of edges and a node at their start.
-
-    Its keys and values are those of the node, times a matrix for each head and type of edges.
+    r"""Attention by scaled dot products along the edges of all types: a BasisConv whose sources are the pairs of a type
+    of edges and a source node, with keys and values that are the node's, times a matrix for each head and type.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -96,7 +93,6 @@ class ConvertedHGT(Composite):
         self.conv = attention_conv(layer, H, Dot(projected=True), Split(), Q, Q)
 
     def forward(self, x_dict: Features, edge_index_dict: Edges) -> dict[str, Tensor]:
-        """Applies the layer; takes what the PyG layer takes."""
         self._check_order(edge_index_dict)
         parts: Any = {kind: y.chunk(3, 1) for kind, y in self.kqv_lin(x_dict).items()}  # type: ignore[operator]
         first, rows = {}, 0
@@ -119,14 +115,14 @@ class ConvertedHGT(Composite):
         )
 
     def _check_order(self, edge_index_dict: Edges) -> None:
-        """Rejects types of edges in another order than that of the metadata, whose matrices PyG mixes up."""
+        """Rejects types of edges in another order than the metadata's, for which PyG confuses the matrices."""
         places = [self.place[relation] for relation in edge_index_dict]
         if places != sorted(places):
             fix = "sort it: HGTConv takes the matrices of other types of edges then"
             reject("edge_index_dict", f"the order of the metadata, {list(self.place)}", list(edge_index_dict), fix)
 
     def _of_relation(self, x: Tensor, linear: Any, relation: tuple[str, str, str], scale: Any = 1.0) -> Tensor:
-        """(N, Q) features of nodes, each head times its matrix."""
+        """(N, Q) features of nodes, with each head multiplied by its matrix."""
         weight = linear.weight[self.place[relation] :: len(self.place)] * scale  # (H, D, D)
         return torch.einsum("nhd,hde->nhe", x.unflatten(1, (self.heads, -1)), weight).flatten(1)
 
@@ -142,7 +138,7 @@ class ConvertedHGT(Composite):
         return joint
 
     def _finish(self, found: Features, x_dict: Features) -> Features:
-        """What is made of the sums, for those types of nodes that edges may lead to."""
+        """The output layers and skips, for types of nodes that edges may reach."""
         reached = {kind: F.gelu(y) for kind, y in found.items() if kind in self.kinds}
         outcome: Features = self.out_lin(reached)  # type: ignore[operator]
         outcome = {kind: outcome[kind] for kind in reached}

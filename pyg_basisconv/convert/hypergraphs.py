@@ -1,4 +1,4 @@
-"""Hyperedges: a product of two incidence matrices, of nodes and hyperedges."""
+"""Hypergraph convolution: a product of two incidence matrices of nodes and hyperedges."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +22,9 @@ from ..reading import read_graph
 from ..theta import Heads
 from .attention import attention_conv
 from .build import basis_conv, check_initialized, check_sum, fill, heads_of, parameter
-from .layers import spelled
+from .layers import repr_as
 from .operator_module import OperatorModule, promoted
-from .registry import over, rule
+from .registry import combinations, rule
 
 _READ = IdentityCache()
 
@@ -35,7 +35,7 @@ _READ = IdentityCache()
     [
         {},
         {"bias": False},
-        *over({"use_attention": True, "heads": 3}, attention_mode=("node", "edge")),
+        *combinations({"use_attention": True, "heads": 3}, attention_mode=("node", "edge")),
         {"use_attention": True, "heads": 2, "concat": False, "negative_slope": 0.4},
         {"use_attention": True, "bias": False},
     ],
@@ -75,8 +75,8 @@ class Hyperedges(Basis):
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
-    """(N,) the inverse of the nodes' number in each hyperedge, (M,) that of the weights of the hyperedges of each node;
-    zeros where there are none.
+    """(N,) one over the number of nodes in each hyperedge, and (M,) one over the weight of the hyperedges of each node;
+    zero where there are none.
     """
     back = graph.structure.T
     count = graph.structure.pattern.by_target.ptr.diff().to(graph.wide)
@@ -88,22 +88,21 @@ class ConvertedHypergraph(BasisConv):
     """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = self._run(self._incident(*args, **kwargs), False)
+        y: Tensor = self._run(self._arguments(*args, **kwargs), False)
         return y
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
         """The plan of a call; takes what the PyG layer takes."""
-        return super().plan(*self._incident(*args, **kwargs))
+        return super().plan(*self._arguments(*args, **kwargs))
 
     def __repr__(self) -> str:
-        return spelled(self, BasisConv)
+        return repr_as(self, BasisConv)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         return super().likeness({"x": given["x"]}, unknown)  # the targets are the nodes again
 
     @staticmethod
-    def _incident(
+    def _arguments(
         x: Tensor,
         hyperedge_index: Tensor,
         hyperedge_weight: Tensor | None = None,
@@ -113,17 +112,17 @@ class ConvertedHypergraph(BasisConv):
         return Call(x, hyperedge_index, hyperedge_weight, size=None if num_edges is None else (None, num_edges))
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
-        """Counts the hyperedges where their number is not given, and gives each incidence its hyperedge's weight."""
+        """Counts hyperedges if their number is not given, and gives each incidence the weight of its hyperedge."""
         incidence, N = call.edge_index, sizes(call.size)[1]
-        weight = of_incidences(incidence, call.edge_weight, call.x.dtype)
-        size = (call.x.shape[-2], hyperedges(incidence) if N is None else N)
-        return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # of other tensors than were seen
+        weight = incidence_weights(incidence, call.edge_weight, call.x.dtype)
+        size = (call.x.shape[-2], count_hyperedges(incidence) if N is None else N)
+        return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # `seen` witnesses other tensors
 
 
 class ConvertedHypergraphAttention(OperatorModule):
-    r"""Nodes weighted by attention between them and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
+    r"""With attention between nodes and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
 
-    The same :math:`\alpha`, dropout and all, leads from nodes to hyperedges and back.
+    The same :math:`\alpha`, after dropout, leads from nodes to hyperedges and back.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -147,7 +146,6 @@ class ConvertedHypergraphAttention(OperatorModule):
         hyperedge_attr: Tensor | None = None,
         num_edges: int | None = None,
     ) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
         given = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
@@ -158,7 +156,7 @@ class ConvertedHypergraphAttention(OperatorModule):
         x, incidence, features = given["x"], given["hyperedge_index"], given["hyperedge_attr"]
         size = (x.shape[-2], features.shape[-2])
         u, A = self.conv((x, features), incidence, size=size, return_attention=True)
-        weight = of_incidences(incidence, given.get("hyperedge_weight"), x.dtype)
+        weight = incidence_weights(incidence, given.get("hyperedge_weight"), x.dtype)
         B, D = inverses(read_graph(incidence, weight, size=size, dtype=x.dtype, device=x.device))
         u = u * B.to(u.dtype).unsqueeze(-1)
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
@@ -174,21 +172,21 @@ class ConvertedHypergraphAttention(OperatorModule):
         return [promoted(narrow, self.bias)]
 
 
-def hyperedges(hyperedge_index: Tensor) -> int:
-    """How many there are, going by the last that has a node."""
+def count_hyperedges(hyperedge_index: Tensor) -> int:
+    """The number of hyperedges up to the last one with a node."""
 
     def count() -> int:
         found = int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
         if torch.compiler.is_compiling():
-            torch._check(found >= 0)  # what is made of it is found out without a look at it
+            torch._check(found >= 0)  # tells the compiler that it is a size
         return found
 
     counted: int = _READ.get((hyperedge_index,), "count", count)
     return counted
 
 
-def of_incidences(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """(E,) the weight of the hyperedge of each incidence."""
+def incidence_weights(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(E,) the weight of each incidence, which is that of its hyperedge."""
     if weight is None:
         return None
     found: Tensor = _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])

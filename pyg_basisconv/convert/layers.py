@@ -75,7 +75,7 @@ class Signature:
             name = "edge_index" if "x" in call else "x"
             raise TypeError(f"{self.layer} needs argument {name!r}, takes {self.names}")
         if self.flow != "source_to_target":
-            call["x"] = one(call["x"])
+            call["x"] = unpaired(call["x"])
         edges = call["edge_index"]
         if type(edges) is not Tensor or edges.layout != torch.strided:
             call["edge_index"] = self._graph(edges)
@@ -92,7 +92,7 @@ class Signature:
         return edge_index
 
 
-def one(x: Any) -> Any:
+def unpaired(x: Any) -> Any:
     """The features of a layer with flow='target_to_source', which takes no pair, since PyG confuses its parts."""
     if not isinstance(x, tuple | list):
         return x
@@ -135,7 +135,6 @@ class Converted(BasisConv):
         self.others = others or {}  # they hold no tensors, and need no registration
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         y: Tensor = self._run(self.call.arguments(args, kwargs), False)
         return y
 
@@ -144,7 +143,7 @@ class Converted(BasisConv):
         return super().plan(*self.call.arguments(args, kwargs))
 
     def __repr__(self) -> str:
-        return spelled(self, BasisConv)
+        return repr_as(self, BasisConv)
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
@@ -152,15 +151,15 @@ class Converted(BasisConv):
 
     def _basis_for(self, call: Call) -> Basis:
         own = super()._basis_for(call)
-        return self.others.get(_reading(call.edge_index, call.edge_weight), own) if self.others else own
+        return self.others.get(_graph_form(call.edge_index, call.edge_weight), own) if self.others else own
 
 
-def spelled(layer: BasisConv, kind: type[BasisConv]) -> str:
+def repr_as(layer: BasisConv, kind: type[BasisConv]) -> str:
     """The repr of a layer under the name of its base class, so that it can be typed."""
     return BasisConv.__repr__(layer).replace(type(layer).__name__, kind.__name__, 1)
 
 
-def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:
+def _graph_form(edge_index: Any, edge_weight: Tensor | None) -> str:
     """How PyG reads a graph, see `Converted`."""
     if isinstance(edge_index, SparseTensor):
         return "sparse_tensor"
@@ -220,7 +219,7 @@ class Normalize(nn.Module):
         return F.normalize(y, p=2.0, dim=-1)
 
 
-class Beside(nn.Module):
+class ConcatRoot(nn.Module):
     """The target's own features, and the result beside them."""
 
     def forward(self, y: Tensor, target: Tensor | None) -> Tensor:

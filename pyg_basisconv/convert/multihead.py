@@ -1,4 +1,4 @@
-"""Scaled dot products between the places of sequences: torch's own attention."""
+"""Torch's own attention, between all pairs of positions in sequences."""
 
 from collections.abc import Callable
 from typing import Any
@@ -42,14 +42,14 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     r""":math:`\sum_k A_k^\top (x V_k + \beta_k) O_k + b` with the softmax of scaled dot products for A, called as
     `torch.nn.MultiheadAttention`.
 
-    It is one for the modules around that ask, but has nothing of it. A target all of whose sources are masked gets the
-    bias alone.
+    It is an `nn.MultiheadAttention` only for `isinstance`, without its parameters. A target whose sources are all
+    masked gets the bias alone.
 
-    A key and a value that the layer adds to all others are a source of their own: one more row of x, told from the
-    rest by channels of ones, which then hold the biases too.
+    `add_bias_kv` and `add_zero_attn` add sources, which are further rows of x. Channels of ones tell these from the
+    others; the biases are then rows of the matrices.
     """
 
-    # What the layers of torch around it look at before they take a path of their own, past this one.
+    # Torch's Transformer layers read these before they take a fast path, which would bypass this layer.
     in_proj_weight = None  # type: ignore[assignment]
     in_proj_bias = None  # type: ignore[assignment]
     _qkv_same_embed_dim = False
@@ -61,7 +61,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         self.embed_dim, self.num_heads, self.head_dim = E, H, D
         self.kdim, self.vdim, self.batch_first, self.dropout = layer.kdim, layer.vdim, layer.batch_first, layer.dropout
         self.own_row, self.zero_row = layer.bias_k is not None, bool(layer.add_zero_attn)
-        self.rows = self.own_row + self.zero_row  # how many sources the layer adds
+        self.rows = self.own_row + self.zero_row  # the number of added sources
         matrices = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
         if layer.in_proj_weight is not None:
             matrices = layer.in_proj_weight.chunk(3)
@@ -102,7 +102,6 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Applies the layer; takes what `torch.nn.MultiheadAttention` takes, and gives what it gives."""
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
         given: dict[str, Any] = {"query": query, "key": key, "value": value}
@@ -155,7 +154,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if self.lifted else x
 
     def _with_rows(self, x: Tensor) -> Tensor:
-        """Sources, and those that the layer adds, with the channels that tell them apart."""
+        """The sources, then the added ones, with the channels that tell them apart."""
         x = self._with_ones(x)
         if self.own_row:
             x = torch.cat([x, x.new_zeros(*x.shape[:-1], 1)], -1)
@@ -167,7 +166,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     def _masks(
         self, attn: Tensor | None, padding: Tensor | None, sides: list[Tensor]
     ) -> tuple[Tensor | None, Tensor | None]:
-        """What may look where, and what is there, as BasisConv takes them."""
+        """The masks, as `mask` and `valid` of a BasisConv."""
         query, key = sides[:2]
         batch, L, S = query.shape[:-2], query.shape[-2], key.shape[-2]
         for name, mask in (("attn_mask", attn), ("key_padding_mask", padding)):

@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..theta import Heads
 from .build import adjacency, basis_conv, check_sum, parameter, takes_mean
 from .layers import Composite, Signature
-from .registry import REVERSED, over, rule
+from .registry import REVERSED, combinations, rule
 
 
 def polynomial(
@@ -82,7 +82,7 @@ def lg(layer: Any) -> BasisConv:
 @rule(
     TAGConv,
     "TAG, powers",
-    [{}, {"K": 0}, {"bias": False}, REVERSED, *over({"K": 2, "normalize": False}, aggr=("add", "mean"))],
+    [{}, {"K": 0}, {"bias": False}, REVERSED, *combinations({"K": 2, "normalize": False}, aggr=("add", "mean"))],
 )
 def tag(layer: Any) -> BasisConv:
     """The powers from 0 to K."""
@@ -93,7 +93,7 @@ def tag(layer: Any) -> BasisConv:
     SGConv,
     "SGC, one power",
     [
-        *over(K=(1, 0, 3)),
+        *combinations(K=(1, 0, 3)),
         *({"K": 2} | more for more in ({"add_self_loops": False}, {"cached": True, "bias": False}, REVERSED)),
     ],
 )
@@ -122,9 +122,9 @@ def ssg(layer: Any) -> BasisConv:
     ChebConv,
     "ChebNet",
     [
-        *over(K=(1, 2, 4), normalization=("sym", "rw", None)),
+        *combinations(K=(1, 2, 4), normalization=("sym", "rw", None)),
         {"K": 3, "bias": False},
-        *over({"K": 3} | REVERSED, normalization=("sym", "rw")),
+        *combinations({"K": 3} | REVERSED, normalization=("sym", "rw")),
     ],
 )
 def cheb(layer: Any) -> BasisConv:
@@ -142,7 +142,7 @@ def cheb(layer: Any) -> BasisConv:
     "MixHop, powers as heads",
     [
         {},
-        *over(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])),
+        *combinations(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])),
         {"powers": [1, 1], "bias": False},
         {"add_self_loops": False},
         {"bias": False},

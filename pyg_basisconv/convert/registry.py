@@ -60,15 +60,15 @@ def rule(
     return register
 
 
-def check(layer: type, system: str, options: Sequence[Options]) -> None:
+def add_checks(layer: type, system: str, options: Sequence[Options]) -> None:
     """Adds options that the rule of a layer is checked under, which make another system of it."""
     _RULES[layer].checked[system] = options
 
 
-def over(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
+def combinations(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
     """Options with each combination of these values, each with some more.
 
-    >>> over({"heads": 2}, concat=(True, False))
+    >>> combinations({"heads": 2}, concat=(True, False))
     [{'heads': 2, 'concat': True}, {'heads': 2, 'concat': False}]
     """
     return [(more or {}) | dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
@@ -101,7 +101,7 @@ def example(kind: type, given: Options, options: Options | None = None) -> Any:
     return kind(**{name: given[name] for name in needed if name not in options} | options)
 
 
-def recipe(layer: Any, kind: type) -> nn.Module:
+def apply_rule(layer: Any, kind: type) -> nn.Module:
     """What the rule of a type makes of a layer.
 
     Raises:
@@ -146,7 +146,7 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         raise Left("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
         raise Left("it shares a parameter with another layer")
-    new = recipe(layer, type(layer))
+    new = apply_rule(layer, type(layer))
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))

@@ -1,4 +1,4 @@
-"""Attention between nodes that each relation projects in its own way."""
+"""RGAT: attention between nodes that each relation projects by its own matrix."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ from ..mechanisms.base import copies, table_score, wide
 from ..theta import Pass, Split
 from .attention import weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix, parameter
-from .edges import by_edge, read_edges, returned
+from .edges import as_returned, read_edges, weights_by_edge
 from .layers import Signature
 from .operator_module import OperatorModule, promoted
-from .registry import REVERSED, over, rule
+from .registry import REVERSED, combinations, rule
 
 _JOINT = IdentityCache()
 _MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
@@ -42,14 +42,14 @@ _MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
         _MULTIPLIED | {"dim": 3},
         _MULTIPLIED | {"dim": 2, "concat": False, "mod": "additive"},
         {"heads": 2, "attention_mechanism": "within-relation", "edge_dim": 3},
-        *over({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
-        *over({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
+        *combinations({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
+        *combinations({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
         {"heads": 2, "edge_dim": 3} | REVERSED,
     ],
     node_dim=0,
 )
 def rgat(layer: Any) -> nn.Module:
-    """One source for each node and relation."""
+    """Attention with a source for each pair of a relation and a node."""
     check_initialized(layer)
     check_sum(layer)
     check_dropout(layer.dropout)
@@ -57,12 +57,12 @@ def rgat(layer: Any) -> nn.Module:
 
 
 class OfRelation(Mechanism):
-    """A term of the target, of the features that the relation of the source gives it.
+    """A term of the target's features, as the relation of the source projects them.
 
-    Sources stand relation by relation, and targets have as many groups of features as there are relations.
+    Sources are ordered by relation, and targets have a group of features for each relation.
 
     Args:
-        relations: how many.
+        relations: their number.
     """
 
     def __init__(self, relations: int) -> None:
@@ -95,8 +95,8 @@ class ConvertedRGAT(OperatorModule):
     r""":math:`\sum_{r, m} a_{rmn} \, x_m W_r` with the softmax of :math:`LeakyReLU(k \cdot x_m W_r + q \cdot x_n W_r)`
     for a, or of the product of the two: a BasisConv whose sources are the pairs of a relation and a node.
 
-    A value is sent along an edge as many times as its head has weights. Within relations targets are pairs, too, and
-    what they get is summed afterwards.
+    A head may have several weights for an edge (`dim`); its values are then repeated. With a softmax within relations,
+    targets are pairs as well, and their results are summed.
     """
 
     bias: Tensor | None
@@ -166,7 +166,7 @@ class ConvertedRGAT(OperatorModule):
         y = y if self.bias is None else y + self.bias
         if not isinstance(call.get("return_attention_weights"), bool):
             return y
-        return y, returned(read, call["edge_index"], by_edge(A, kind.numel()))
+        return y, as_returned(read, call["edge_index"], weights_by_edge(A, kind.numel()))
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x, edges = given["x"], given["edge_index"]
@@ -180,7 +180,7 @@ class ConvertedRGAT(OperatorModule):
         return [promoted(narrow, self.bias, learnt), *[narrow] * (len(found) - 1)]
 
     def _modified(self, y: Tensor, values: Tensor, edges: Tensor) -> Tensor:
-        """The result where the weights of the edges, all positive, are changed after the softmax."""
+        """Applies `mod`, which changes the weights of edges after the softmax."""
         if self.mod is None:
             return y
         N = y.shape[0]
@@ -195,7 +195,7 @@ class ConvertedRGAT(OperatorModule):
         return y * self._per_head(hidden @ self.l2 + self.b2)
 
     def _per_head(self, t: Any) -> Tensor:
-        """(*, C) -> (*, K C) the same for every member."""
+        """(*, C) -> (*, K C), repeated for each of the K weights."""
         return torch.cat([t] * (self.heads * self.dim), -1)
 
     def reset_parameters(self) -> None:
@@ -220,7 +220,7 @@ class ConvertedRGAT(OperatorModule):
         return weight
 
     def _joint_edges(self, edges: Tensor, kind: Tensor, N: int) -> Tensor:
-        """The edges between pairs of a relation and a node, that is r N + m."""
+        """The edges between pairs of a relation r and a node m, which have the number r N + m."""
 
         def build() -> Tensor:
             source, target = edges if self.flow == "source_to_target" else edges.flip(0)

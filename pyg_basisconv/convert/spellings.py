@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from ..conv import BasisConv
-from .registry import example, known_layers, recipe
+from .registry import apply_rule, example, known_layers
 
 # The arguments that constructors of layers require, by name; all others keep their defaults.
 _GIVEN: dict[str, Any] = {
@@ -65,7 +65,7 @@ def spellings() -> list[Spelling]:
 def _made(kind: type[nn.Module]) -> nn.Module:
     """The conversion of a layer with default options."""
     with torch.random.fork_rng(devices=[]):
-        return recipe(example(kind, _GIVEN | {"conv": GCNConv(8, 8)}), kind)
+        return apply_rule(example(kind, _GIVEN | {"conv": GCNConv(8, 8)}), kind)
 
 
 def as_text() -> str:

@@ -1,4 +1,4 @@
-"""The layers that add the neighbours' features and the node's own."""
+"""Layers that add the features of the neighbours and the node's own."""
 
 from copy import deepcopy
 from typing import Any
@@ -13,8 +13,8 @@ from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
-from .layers import Beside, Composite, Normalize, Signature, WithRoot, one, pair
-from .registry import REVERSED, Left, over, rule
+from .layers import Composite, ConcatRoot, Normalize, Signature, WithRoot, pair, unpaired
+from .registry import REVERSED, Left, combinations, rule
 
 
 def with_root(
@@ -52,7 +52,7 @@ def graph(layer: Any) -> nn.Module:
     [
         {},
         {"aggr": "sum"},
-        *over(normalize=(True,), root_weight=(True, False)),
+        *combinations(normalize=(True,), root_weight=(True, False)),
         {"root_weight": False},
         {"project": True},
         {"project": True, "normalize": True, "root_weight": False},
@@ -75,7 +75,7 @@ def sage(layer: Any) -> nn.Module:
     "Cluster-GCN",
     [
         {},
-        *over({"diag_lambda": 0.7}, add_self_loops=(True, False)),
+        *combinations({"diag_lambda": 0.7}, add_self_loops=(True, False)),
         {"bias": False},
         {"diag_lambda": 0.7} | REVERSED,
     ],
@@ -91,7 +91,7 @@ def cluster(layer: Any) -> BasisConv:
 class EnhancedMean(Basis):
     r""":math:`A + \lambda \, diag(A)` for the unweighted mean A, `Adjacency('mean', loops, 'replace', diagonal)`.
 
-    Whatever the dtype of x, PyG computes it in torch's default dtype, and to the bit so does this.
+    As in PyG, it is computed in torch's default dtype, whatever the dtype of x.
 
     Args:
         diagonal: lambda.
@@ -119,7 +119,7 @@ class EnhancedMean(Basis):
         return EdgeList(torch.zeros_like(source), source, target, weight)
 
     def extra_repr(self) -> str:
-        # What is bound is kept under this name, which has to tell the dtypes apart.
+        # The repr is the cache key of what is bound, so it has to tell dtypes apart.
         shown = f"diagonal={self.diagonal}" + ("" if self.self_loops else ", self_loops=False")
         return shown + (", outgoing=True" if self.outgoing else "") + f", dtype={torch.get_default_dtype()}"
 
@@ -127,13 +127,13 @@ class EnhancedMean(Basis):
 @rule(
     SimpleConv,
     "sum and mean",
-    [*over(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")), {"aggr": "add"} | REVERSED],
+    [*combinations(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")), {"aggr": "add"} | REVERSED],
 )
 def simple(layer: Any) -> nn.Module:
-    """Sum or mean without a parameter, alone, or added to the node itself, or beside it."""
+    """A sum or mean without parameters; with the node's features added or concatenated, or with self loops."""
     call, A = Signature.of(layer, merge=takes_mean(layer)), adjacency(layer)
     if layer.combine_root == "cat":
-        return WithRoot(call, basis_conv(layer, [], A), after=Beside())
+        return WithRoot(call, basis_conv(layer, [], A), after=ConcatRoot())
     if layer.combine_root == "sum":
         return basis_conv(layer, [], A + Identity(), call=call)
     if layer.combine_root is None:
@@ -165,7 +165,7 @@ class LoopedMean(Basis):
 
 @rule(LEConv, "local extremum", [{}, {"bias": False}, REVERSED])
 def le(layer: Any) -> nn.Module:
-    """A local extremum."""
+    """The local extremum operator."""
     check_sum(layer)
     return ConvertedLE(layer)
 
@@ -173,8 +173,8 @@ def le(layer: Any) -> nn.Module:
 class ConvertedLE(Composite):
     r""":math:`y = A^\top x \Theta_1 - D x \Theta_2 + x \Theta_3 + b_3 + A^\top 1 b_1`, as LEConv.
 
-    The bias of what is sent along the edges, :math:`b_1`, arrives once for each of them: it is a convolution of the
-    constant 1. Where sources and targets differ in width they have a BasisConv each.
+    The bias of the messages, :math:`b_1`, is added for each edge, which is a convolution of the constant 1. Sources and
+    targets of different widths have a BasisConv each.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -192,7 +192,7 @@ class ConvertedLE(Composite):
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         if self.conv.flow != "source_to_target":
-            x = one(x)
+            x = unpaired(x)
         source, target = pair(x)
         y: Tensor = self.conv((source, target), edge_index, edge_weight)
         if self.root is not None:

@@ -13,7 +13,7 @@ from ..theta import Heads
 from .attention import AttentionLayer, multihead_conv
 from .build import META, fill, heads_of
 from .edges import CallEdges
-from .registry import REVERSED, over, rule
+from .registry import REVERSED, combinations, rule
 
 
 @rule(
@@ -21,10 +21,10 @@ from .registry import REVERSED, over, rule
     "Transformer on a graph",
     [
         {},
-        *over({"heads": 3}, concat=(True, False)),
+        *combinations({"heads": 3}, concat=(True, False)),
         {"heads": 2, "beta": True},
         {"heads": 2, "beta": True, "concat": False, "edge_dim": 3},
-        *over({"heads": 2, "edge_dim": 3}, bias=(True, False)),
+        *combinations({"heads": 2, "edge_dim": 3}, bias=(True, False)),
         {"heads": 2, "root_weight": False},
         {"heads": 2, "edge_dim": 3} | REVERSED,
     ],

@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from ..convert.registry import Left, recipe
+from ..convert.registry import Left, apply_rule
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -112,7 +112,7 @@ class Evaluator:
     def __init__(self, layer: nn.Module, kind: type[nn.Module]) -> None:
         twin, reading = _twin(layer, kind), _Reading()
         with reading:
-            self.module = recipe(twin, kind)
+            self.module = apply_rule(twin, kind)
         wholes: dict[int, Given | Joined] = {
             _storage(p): Given(tuple(name.split(".")[:-1]), name.split(".")[-1], Place.of(p))
             for name, p in twin.named_parameters(remove_duplicate=False)
