@@ -42,18 +42,19 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
         layout(edge_index, flow)  # which rejects sparse matrices
     if isinstance(edge_index, SparseTensor):
         row, col, values = edge_index.coo()
-        if loops and values is not None and values.dim() > 1:
+        if not loops:
+            index: Tensor = _EDGES.get((row, col), "sparse_tensor", lambda: torch.stack([col, row]))
+            return CallEdges(index, values)
+        if values is not None and values.dim() > 1:
             fix = "drop them with .set_value(None)"
             reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
 
         def read() -> CallEdges:
-            looped = torch_sparse.set_diag(edge_index) if loops else None
-            i, j, w = (edge_index if looped is None else looped).coo()
+            looped = torch_sparse.set_diag(edge_index)
+            i, j, w = looped.coo()
             return CallEdges(torch.stack([j, i]), w, looped)
 
-        if values is not None:
-            return read()
-        found: CallEdges = _EDGES.get((row, col), (*edge_index.sizes(), loops), read)
+        found: CallEdges = read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
         return found
     plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
     sparse = is_torch_sparse_tensor(plain)

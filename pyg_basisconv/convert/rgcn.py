@@ -13,7 +13,6 @@ from ..bases import Identity, Relations
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
-from ..layouts import layout
 from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
@@ -151,16 +150,11 @@ class ConvertedRGCN(Converted):
 
     def _edges(self, edge_index: Any, edge_type: Tensor | None) -> tuple[Any, Tensor | None]:
         """The edges and their types, which may be the values of a sparse matrix."""
-        if isinstance(edge_index, SparseTensor):
-            layout(edge_index, self.flow)  # which rejects one against the flow
-            row, col, values = edge_index.coo()
-            if self.call.layer == "RGCNConv":  # which does not look at edge_type then
-                edge_type = None
-            edge_index = _READ.get((row, col), "edges", lambda: torch.stack([col, row]))
-        elif isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
+        sparse, values = isinstance(edge_index, SparseTensor), None
+        if sparse or is_torch_sparse_tensor(edge_index):
             edge_index, values, _ = read_edges(edge_index, False, 0, self.flow)
-        else:
-            values = None
+        if sparse and self.call.layer == "RGCNConv":  # which then ignores edge_type
+            edge_type = None
         return edge_index, values if edge_type is None else edge_type
 
     def _count(self, numbers: Tensor | None) -> int:

@@ -423,3 +423,31 @@ def test_which_parameter_is_frozen() -> None:
     assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["conv.theta.weight"]
     same = copy.deepcopy(ours)
     assert [p.requires_grad for p in same.parameters()] == [p.requires_grad for p in ours.parameters()]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", ["GATConv", "GraphConv", "RGCNConv", "TransformerConv"])
+def test_what_learns_does_not_depend_on_the_mode(kind: str, mode: Any) -> None:
+    reference = made(kind)
+    next(reference.parameters()).requires_grad_(False)
+    expected = convert(reference)
+    with mode():
+        ours = convert(reference)
+    assert [p.requires_grad for p in ours.parameters()] == [p.requires_grad for p in expected.parameters()]
+    assert not any(p.is_inference() for p in ours.parameters())
+
+
+def test_a_layer_of_inference_mode_learns() -> None:
+    with torch.inference_mode():
+        reference = pyg.GATConv(P, Q)
+    assert all(p.requires_grad for p in convert(reference).parameters())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("width", [P, 3])
+def test_a_root_with_a_bias(width: int, bias: bool) -> None:
+    reference, edge_index = pyg.GraphConv((P, width), Q, bias=bias), graph()[0]
+    reference.lin_root = pyg.Linear(width, Q)
+    pair = [features(N, P), features(N, width)]
+    drawn(reference)
+    agree(Case(convert(reference), reference, pair, lambda f, x, y: f((x, y), edge_index)))
