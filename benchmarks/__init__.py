@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler, read when torch is loaded: it announces itself
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler; it is read when torch is loaded

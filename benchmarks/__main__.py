@@ -1,4 +1,4 @@
-"""The command line: prints the table, and whether the targets were met."""
+"""The command line: measures rows, and prints the table and whether the targets were met."""
 
 import argparse
 import json
@@ -17,9 +17,9 @@ from .table import NOTES
 def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     p.add_argument("--only", action="append", metavar="TEXT", help="rows with TEXT in them (may be given again)")
-    p.add_argument("--quick", action="store_true", help="small sizes and few rounds, to see that it runs")
+    p.add_argument("--quick", action="store_true", help="small sizes and few rounds, as a smoke test")
     p.add_argument("--orders", action="store_true", help="the orders of the planner instead, see benchmarks.orders")
-    p.add_argument("--json", type=Path, metavar="FILE", help="where to write everything that was measured")
+    p.add_argument("--json", type=Path, metavar="FILE", help="a file for all measurements")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     p.add_argument("--threads", type=int, help="of torch on the CPU")
     return p
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peers' layouts are in beta
+        warnings.simplefilter("ignore")  # about sparse layouts, which are in beta
         found = (
             orders.table(args.only, args.quick, args.device)
             if args.orders

@@ -12,17 +12,17 @@ from pyg_basisconv.algebra.decompose import decompose
 from .contest import measure
 from .result import Bench, Result, Target
 
-PRECISION = 1e-8  # of the kernel, in float64
+PRECISION = 1e-8  # of the recovered kernel, in float64
 WITHIN = Target(seconds=2, peak=200_000_000)
 
 
 def as_layer(conv: nn.Conv2d, side: int) -> tuple[Any, int | None]:
-    """As `decompose` knows it."""
+    """The layer itself, which `decompose` converts."""
     return conv, None
 
 
 def as_function(conv: nn.Conv2d, side: int) -> tuple[Any, int | None]:
-    """From nodes to nodes; all that can be done with it is to call it."""
+    """A function from nodes to nodes, which can only be called."""
 
     def function(x: Tensor) -> Tensor:
         image = x.transpose(1, 2).unflatten(2, (side, side))
@@ -32,7 +32,7 @@ def as_function(conv: nn.Conv2d, side: int) -> tuple[Any, int | None]:
 
 
 def as_entries(conv: nn.Conv2d, side: int) -> tuple[Any, int | None]:
-    """As a sparse tensor (M, N, P, Q), of blocks P x Q."""
+    """A sparse tensor (M, N, P, Q) of blocks P x Q."""
     window = bases.Window((side, side), 3, padding=1).bind(dtype=conv.weight.dtype).to(conv.weight.device)
     kind, source, target, weight = window.edges()
     blocks = conv.weight.detach().flatten(2).permute(2, 1, 0)[kind] * weight.view(-1, 1, 1)
@@ -77,7 +77,7 @@ class DecomposeRow(NamedTuple):
 
 
 def decompose_rows() -> list[DecomposeRow]:
-    """All that an operator may come as, but for a dense tensor: that would have 4 billion numbers."""
+    """All forms of an operator but the dense tensor, which would have 4 billion numbers."""
     return [
         DecomposeRow("a layer", as_layer),
         DecomposeRow("a function", as_function),

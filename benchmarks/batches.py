@@ -1,4 +1,4 @@
-"""Rows of training on batches of small graphs: a model of PyG's layers against what `convert` makes of it."""
+"""Rows of training on batches of small graphs: a model of PyG's layers against its conversion."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,7 +17,7 @@ FEATURES, HEADS, GRAPHS, TOGETHER = 16, 8, 512, 32
 
 
 class Pooled(nn.Module):
-    """Three layers, the mean over each graph, and a linear map. layer: makes one of the widths in and out."""
+    """Three layers, the mean over each graph, and a linear map. layer: makes a layer for given widths."""
 
     def __init__(self, layer: Callable[[int, int], nn.Module], P: int, width: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Pooled(nn.Module):
 
 
 def molecule(nodes: int) -> Data:
-    """A random tree, of which no bond reaches far, closed to a ring: as many bonds as atoms, each an edge both ways."""
+    """A random tree of short bonds, closed to a ring: as many bonds as atoms, each with an edge in both directions."""
     later = torch.arange(1, nodes)
     earlier = (later - 1 - torch.randint(3, (nodes - 1,))).clamp(min=0)
     bonds = torch.cat([torch.stack([earlier, later]), torch.tensor([[0], [nodes - 1]])], 1)
@@ -59,7 +59,7 @@ LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
 
 
 def batch_rows() -> list[Row]:
-    """A step on batches that are there, their edges new in each step; and an epoch with the loader's work."""
+    """Steps on batches in memory, with new edges in each step; and epochs with a loader."""
     rows: list[Row] = []
     for name, layer in LAYERS.items():
         training = Training(

@@ -1,4 +1,4 @@
-"""Equality of two layers, values and all gradients, asserted before anything is timed."""
+"""Asserts that two layers have equal values and gradients, before anything is timed."""
 
 from collections.abc import Callable, Sequence
 
@@ -19,7 +19,7 @@ def largest(x: Tensor) -> float:
 
 
 def assert_close(ours: Tensor, peers: Tensor, what: str, scale: float = 0.0) -> None:
-    """Compares with the largest value of the peer's in view, or a given one: a float32 sum has no better zero."""
+    """Compares relative to the peer's largest value, or a given one, since rounding of float32 sums scales with it."""
     atol = TOLERANCE * max(scale, largest(peers))
     torch.testing.assert_close(ours, peers, rtol=TOLERANCE, atol=atol, msg=lambda text: f"{what} differs: {text}")
 
@@ -31,11 +31,11 @@ def assert_same_gradients(
     ours: Sequence[Tensor],
     what: str,
 ) -> None:
-    """Compares the gradients of all parameters, through a twin of the peer that is there to be changed.
+    """Compares the gradients of all parameters.
 
-    The conversion transposes and stacks the peer's parameters, and so it does to their gradients when they stand in the
-    parameters' place. A gradient that is zero but for rounding (that of a bias that softmax cancels) has no size of its
-    own: it is compared on a thousandth of the scale of the others.
+    The peer's gradients are written into the parameters of a twin, so that its conversion transposes and stacks them as
+    it does the parameters. A gradient that is zero but for rounding (of a bias that softmax cancels) is compared on a
+    thousandth of the scale of the others.
     """
     scale = 1e-3 * max(map(largest, peers), default=0.0)
     with torch.no_grad():

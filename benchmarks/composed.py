@@ -1,4 +1,4 @@
-"""Two layers against one that does the same, over families, sizes and widths: where the plan says that it pays."""
+"""Two layers against their composition, over families, sizes and widths, where the plan says that it pays."""
 
 import argparse
 import json
@@ -45,12 +45,12 @@ ON_GRAPHS = [
 ON_IMAGES = [("3x3", "1x1"), ("1x1", "3x3"), ("3x3", "3x3"), ("3x3 padded", "1x1"), ("3x3 padded", "3x3 padded")]
 GRAPHS = ((2_708, 10_556), (20_000, 300_000))
 WIDTHS = ((64, 256, 16), (16, 64, 64), (128, 128, 128), (64, 16, 64), (16, 256, 16))
-IMAGES = ((16, 32),)  # so many, of so many pixels along each side
+IMAGES = ((16, 32),)  # their number, and the pixels along each side
 CHANNELS = ((16, 64, 16), (32, 32, 32), (64, 16, 64), (3, 32, 8))
 
 
 class Point(NamedTuple):
-    """Families one after the other; nodes and edges, or images and their size; widths; and whether all is learnt."""
+    """Two families; nodes and edges, or images and their size; widths; and whether parameters are trained."""
 
     first: str
     second: str
@@ -153,7 +153,7 @@ def cells(r: dict[str, Any]) -> list[str]:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> list[str]:
-    """What is gained where the plan says that it pays, and what was left."""
+    """The gains where the plan says that it pays, and elsewhere."""
     chosen = sorted((r for r in found if r["pays"]), key=lambda r: r["gain"])
     left = [r for r in found if not r["pays"]]
     if not chosen:
@@ -171,8 +171,8 @@ def summary(found: Sequence[dict[str, Any]]) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     p = argparse.ArgumentParser("python -m benchmarks.composed", description=__doc__)
     p.add_argument("--only", action="append", metavar="TEXT", help="points with TEXT in them (may be given again)")
-    p.add_argument("--quick", action="store_true", help="small sizes and few rounds, to see that it runs")
-    p.add_argument("--json", type=Path, metavar="FILE", help="where to write everything that was measured")
+    p.add_argument("--quick", action="store_true", help="small sizes and few rounds, as a smoke test")
+    p.add_argument("--json", type=Path, metavar="FILE", help="a file for all measurements")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     args = p.parse_args(arguments)
     found = table(args.only, args.quick, args.device)

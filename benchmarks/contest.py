@@ -1,4 +1,4 @@
-"""A work that a peer does, in the best of its ways, and ours: found equal, then measured."""
+"""A comparison of a peer, in its fastest way, with ours: first for equality, then in time and memory."""
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -19,12 +19,16 @@ Arguments = tuple[Any, ...]
 
 @dataclass(kw_only=True)
 class Contest:
-    """A module and ours, which is made of it.
+    """A peer's module and ours, its conversion.
 
-    ways: those open to the peer, none where it cannot run; reference: the one that ours is made of, and compared with.
-    peer: the module for a way, with the same parameters each time; arguments: what it is called with.
-    convert: makes ours of the peer, in any of its ways; ours: what it is called with.
-    inputs: tensors beside the parameters whose gradients are taken; backward: False for the value alone.
+    ways: in which the peer can run; empty if it cannot.
+    reference: the way from which ours is converted.
+    peer: makes the module for a way, always with the same parameters.
+    arguments: of the peer's call, for a way.
+    convert: converts the peer, in any of its ways.
+    ours: the arguments of our call.
+    inputs: tensors besides the parameters that get gradients.
+    backward: whether to run the backward pass, too.
     """
 
     name: str
@@ -38,7 +42,7 @@ class Contest:
     backward: bool = True
 
     def run(self, bench: Bench, **fields: Any) -> Result:
-        """Asserts equality, chooses the peer's best way, and measures."""
+        """Asserts equality, chooses the peer's fastest way, and measures."""
         ours = checked(self.convert(self.peer(self.reference)))
         with torch.no_grad():
             gradient = torch.randn_like(ours(*self.ours))
@@ -59,7 +63,7 @@ class Contest:
 
         theirs = None
         if self.ways:
-            build(self.reference)  # here a difference is an error; in another way it rules that way out
+            build(self.reference)  # a difference is an error here; other ways are skipped if they differ
             way, theirs, skipped = best(self.ways, build, bench.device)
             fields |= {"way": way, "skipped": skipped}
         gradients = ["Theta"] * any(True for _ in ours.parameters()) + ["x"] * bool(self.inputs)
@@ -88,7 +92,7 @@ def value(module: nn.Module, arguments: Arguments) -> tuple[Tensor, ...]:
 
 
 def measure(peers: Work | None, ours: Work, bench: Bench, *, ceiling: float | None = None, **fields: Any) -> Result:
-    """Interleaved timings, then the peak memory of one call of each; without a peer, of ours."""
+    """Interleaved timings, then the peak memory of one call of each; without a peer, of ours alone."""
     works = [ours] if peers is None else [ours, peers]
     times = interleave(works, bench.effort, bench.device)
     memories = [memory(work, bench.device) for work in works]
@@ -110,10 +114,10 @@ def measure(peers: Work | None, ours: Work, bench: Bench, *, ceiling: float | No
 
 
 def best(ways: Iterable[str], build: Callable[[str], Work], device: str) -> tuple[str, Work, dict[str, str]]:
-    """The peer in the fastest of its ways, by the best of a few calls (one, if that takes over a second).
+    """The peer in its fastest way, by the best of a few calls (one, if that takes over a second).
 
-    `build` calls it once, and raises what it raises. The third part says why a way is out: not every layer takes every
-    layout of a graph, and each refuses in its own words.
+    `build` calls it once; a way that raises is skipped, since not every layer takes every layout of a graph. The third
+    part has the errors of skipped ways.
     """
     found: dict[str, tuple[float, Work]] = {}
     skipped: dict[str, str] = {}
@@ -126,24 +130,24 @@ def best(ways: Iterable[str], build: Callable[[str], Work], device: str) -> tupl
         seconds = clock(work, 1, device)
         found[way] = min(seconds, clock(work, 2, device)) if seconds < 1 else seconds, work
     if not found:
-        raise RuntimeError(f"the peer goes none of its ways: {skipped}")
+        raise RuntimeError(f"the peer failed in all ways: {skipped}")
     way = min(found, key=lambda way: found[way][0])
     return way, found[way][1], skipped
 
 
 def checked(ours: nn.Module) -> nn.Module:
-    """Ours, if there is anything of ours in it."""
+    """Ours; an error if nothing was converted."""
     if not any(isinstance(m, BasisConv) for m in ours.modules()):
-        raise RuntimeError("nothing was converted, so that there is nothing to compare")
+        raise RuntimeError("nothing was converted, so there is nothing to compare")
     return ours
 
 
 def planned(module: nn.Module, call: Work) -> list[Any]:
-    """The estimates of the orders that every BasisConv inside takes in a call."""
+    """The estimates of the chosen orders of all BasisConvs in a call."""
     calls: list[tuple[Any, Arguments, dict[str, Any]]] = []
 
     def note(conv: nn.Module, args: Arguments, kwargs: dict[str, Any]) -> None:
-        kwargs = {name: value for name, value in kwargs.items() if name != "return_attention"}  # of which no plan knows
+        kwargs = {name: value for name, value in kwargs.items() if name != "return_attention"}  # not one of plan's
         calls.append((conv, args, kwargs))
 
     convs = [m for m in module.modules() if isinstance(m, BasisConv)]

@@ -1,4 +1,4 @@
-"""The graphs: Cora where BASISCONV_DATA has it, and random ones of given sizes."""
+"""The graphs: Cora, if BASISCONV_DATA has it, and random ones of given sizes."""
 
 import os
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from examples.data import planetoid
 
 
 class Missing(LookupError):
-    """A data set that is not there, and for which nothing stands in."""
+    """A data set is missing, and has no substitute."""
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ def random_graph(
 
 
 def cora() -> Graph | None:
-    """Cora from the folder that BASISCONV_DATA names, which is read and never written; None where it is not there."""
+    """Cora from the folder BASISCONV_DATA, which is never written; None if it is missing."""
     root = os.environ.get("BASISCONV_DATA")
     if not root or not Path(root, "Cora", "raw").is_dir():
         return None
@@ -87,7 +87,7 @@ def cora() -> Graph | None:
 
 
 class Size(NamedTuple):
-    """What a graph is made of. first: x is data, as in a first layer, and needs no gradient."""
+    """The sizes of a graph. first: whether x is data, as in a first layer, and needs no gradient."""
 
     nodes: int
     edges: int
@@ -108,7 +108,7 @@ SIZES = {
 
 
 def graph(name: str, quick: bool = False) -> Graph:
-    """One of SIZES, on the CPU; a tenth of it, and less, where quick."""
+    """One of SIZES, on the CPU; if quick, at most a tenth of it."""
     N, E, P, _, density, undirected, _ = SIZES[name]
     if quick:
         shrink = 100 if E >= 1_000_000 else 10

@@ -1,4 +1,4 @@
-"""Rows of attention between all pairs: `F.scaled_dot_product_attention` with projections around it against ours."""
+"""Rows of attention between all pairs: `F.scaled_dot_product_attention` with projections, against ours."""
 
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ DENSE = Target(ratio=0.95, group="attention between all pairs")
 
 
 class Projected(nn.Module):
-    """Self-attention with H heads. packed: queries, keys and values in one product, or in three."""
+    """Self-attention with H heads. packed: whether one product makes queries, keys and values."""
 
     def __init__(self, d: int, H: int, causal: bool, packed: bool) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Projected(nn.Module):
 
     @torch.no_grad()
     def take(self, other: "Projected") -> "Projected":
-        """The parameters of another, which may be packed otherwise."""
+        """Copies the parameters of another, packed or not."""
         sizes = [linear.weight.shape[0] for linear in self.inward]
         for linear, weight, bias in zip(self.inward, other.weight.split(sizes), other.bias.split(sizes), strict=True):
             linear.weight.copy_(weight)
@@ -54,7 +54,7 @@ class Projected(nn.Module):
 
 
 def ours(peer: Any) -> BasisConv:
-    """The same function."""
+    """The same function as a BasisConv."""
     d, H = peer.outward.in_features, peer.H
     D = d // H
     mask = bases.Causal() if peer.causal else None
@@ -78,7 +78,7 @@ def ours(peer: Any) -> BasisConv:
 
 
 class DenseRow(NamedTuple):
-    """B sequences of T places and d channels, H heads."""
+    """B sequences of T positions and d channels, with H heads."""
 
     B: int
     T: int

@@ -37,7 +37,7 @@ class GCN(nn.Module):
 
 
 def drop(x: Tensor, training: bool) -> Tensor:
-    """Dropout with probability 1/2; of the numbers that are there where x is sparse."""
+    """Dropout with probability 1/2; for a sparse x, of its entries."""
     if x.layout == torch.strided:
         return F.dropout(x, 0.5, training)
     values = F.dropout(x.values(), 0.5, training)
@@ -108,5 +108,5 @@ class EpochRow:
         way, peers, skipped = best(ways, build, device)
         mine = epoch(ours, graph.sparse_x, edges, graph)
         fields = {"work": self.name, "graph": graph.name, "E": graph.E, "P": P, "Q": HIDDEN, "gradients": "Theta"}
-        # No ceiling: much of an epoch is dropout, the loss and the optimizer.
+        # No ceiling: dropout, the loss and the optimizer take much of an epoch.
         return measure(peers, mine, bench, way=way, skipped=skipped, target=self.target, **fields)

@@ -27,7 +27,7 @@ def given(arguments: str) -> argparse.Namespace:
 
 
 def filled(text: str, quick: bool = False) -> str:
-    """The text with its sections measured."""
+    """The text with its sections measured anew."""
 
     def replaced(match: re.Match[str]) -> str:
         asked = given(match[2])
@@ -39,10 +39,10 @@ def filled(text: str, quick: bool = False) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     p = argparse.ArgumentParser("python -m benchmarks.fill", description=__doc__)
     p.add_argument("file", type=Path, nargs="?", default=RESULTS)
-    p.add_argument("--quick", action="store_true", help="small sizes and few rounds, to see that it runs")
+    p.add_argument("--quick", action="store_true", help="small sizes and few rounds, as a smoke test")
     args = p.parse_args(arguments)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the peers' layouts are in beta
+        warnings.simplefilter("ignore")  # about sparse layouts, which are in beta
         args.file.write_text(filled(args.file.read_text(), args.quick))
 
 

@@ -32,7 +32,7 @@ def gin(P: int, Q: int) -> GINConv:
 
 
 def with_gin(model: nn.Module) -> nn.Module:
-    """What `convert` makes of a layer or model, and of every GINConv that it leaves as it was, the same as above."""
+    """The conversion of a layer or model, in which each GINConv, which `convert` leaves, becomes a `SumThenMLP`."""
     return replaced(convert(copy.deepcopy(model), left={}))
 
 

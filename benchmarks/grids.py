@@ -1,4 +1,4 @@
-"""Rows of convolutions on grids: layers of torch against what `convert` makes of them, and a grid written as edges."""
+"""Rows of convolutions on grids: layers of torch against their conversions, and a grid as typed edges."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ class GridRow(NamedTuple):
 
 
 def layer_rows() -> list[GridRow]:
-    """What networks on images, sequences and volumes are made of."""
+    """The layers of networks on images, sequences and volumes."""
     image = (64, 64, 32, 32)
 
     def plane(kernel: int, **kwargs: Any) -> Callable[[int], nn.Module]:
@@ -88,7 +88,7 @@ def layer_rows() -> list[GridRow]:
 
 
 class Block(nn.Module):
-    """Two convolutions beside a way through (He et al., arXiv:1512.03385)."""
+    """Two convolutions with a residual (He et al., arXiv:1512.03385)."""
 
     def __init__(self, P: int, Q: int, stride: int) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class TrainingRow(NamedTuple):
         assert_close(found[0], expected[0], f"{self.name}: the value")
         assert_same_gradients(make(), convert, expected[1:], found[1:], self.name)
         works = [training(model, x, labels) for model in (peer, ours)]
-        # No ceiling: normalisation and the optimizer are no part of a plan.
+        # No ceiling: plans do not include normalisation and the optimizer.
         fields = {"work": self.name, "P": 3, "Q": 10, "gradients": "Theta", "way": "torch"}
         return measure(*works, bench.closely, target=self.target, **fields)
 
@@ -233,7 +233,7 @@ class TypedRow(NamedTuple):
 
 
 class WrittenRow:
-    """The edges of a window, written out."""
+    """Builds the edges of a window."""
 
     name = "edges of a 3 x 3 window, 1024 x 1024"
     target = Target(seconds=2)

@@ -1,4 +1,4 @@
-"""Rows of what a process holds after many graphs, and after many sizes of one graph, which must stay bounded."""
+"""Rows of the memory of a process over many graphs, and many sizes of one graph, which must stay bounded."""
 
 import argparse
 import json
@@ -18,12 +18,12 @@ from .result import Bench, Result, Target
 WIDTH = 16
 GRAPHS, NODES, EDGES = 5_000, 640, 1_280
 SIZES, MANY_NODES, MANY_EDGES = 300, 20_000, 200_000
-WARM = 0.1  # of the calls come before anything is judged: what is kept on purpose is kept by then
+WARM = 0.1  # of the calls come before the measurement, so that caches are full by then
 
 
 @dataclass(frozen=True)
 class GrowthRow:
-    """Runs in a process of its own; what is judged is by how much that grows."""
+    """Runs in a process of its own, and measures its growth."""
 
     kind: str
     name: str
@@ -42,25 +42,25 @@ Call = Callable[[int], object]  # the i-th
 
 
 def passing(conv: BasisConv, count: int) -> Call:
-    """On graphs that are gone when they were used, as batches are."""
+    """On graphs that are freed after use, as batches are."""
     x = torch.randn(NODES, WIDTH)
     return lambda i: step(conv, x, torch.randint(NODES, (2, EDGES)))
 
 
 def staying(conv: BasisConv, count: int) -> Call:
-    """On graphs that somebody keeps, as a data set does."""
+    """On graphs that stay in memory, as in a data set."""
     x, graphs = torch.randn(NODES, WIDTH), [torch.randint(NODES, (2, EDGES)) for _ in range(count)]
     return lambda i: step(conv, x, graphs[i])
 
 
 def growing(conv: BasisConv, count: int) -> Call:
-    """On one graph, with another number of nodes each time."""
+    """On one graph, with another number of nodes in each call."""
     x, edge_index = torch.randn(MANY_NODES + count, WIDTH), torch.randint(MANY_NODES, (2, MANY_EDGES))
     return lambda i: step(conv, x[: MANY_NODES + i], edge_index, size=(MANY_NODES + i, MANY_NODES + i))
 
 
 def step(conv: BasisConv, x: Tensor, edge_index: Tensor, **kwargs: Any) -> None:
-    """Forward and backward, so that what only gradients need is bound as well."""
+    """Forward and backward, to include what only gradients need."""
     torch.autograd.grad(conv(x, edge_index, **kwargs).sum(), list(conv.parameters()))
 
 
@@ -68,7 +68,7 @@ KINDS: dict[str, Callable[[BasisConv, int], Call]] = {"passing": passing, "stayi
 
 
 def measured(kind: str, count: int) -> dict[str, Any]:
-    """By how much the process grows, and seconds per call, from the first tenth of the calls on."""
+    """The growth of the process and the seconds per call, after the first tenth of the calls."""
     torch.manual_seed(0)
     call = KINDS[kind](BasisConv(WIDTH, WIDTH, bases.Adjacency("sym", self_loops=True)), count)
     first = max(1, round(WARM * count))

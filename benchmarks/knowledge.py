@@ -1,4 +1,4 @@
-"""A knowledge graph: FB15k-237 where BASISCONV_DATA has it, and walks of a sort in it that are counted by hand."""
+"""A knowledge graph, FB15k-237 if BASISCONV_DATA has it, and reference counts of its walks."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from torch import Tensor
 from .data import Missing
 from .result import Bench
 
-# What the walks go along; the names of the files are long.
+# The relations of the walks; the names in the files are long.
 SHORT = {
     "company": "/film/film/production_companies",
     "country": "/film/film/country",
@@ -48,7 +48,7 @@ class Facts:
         return self.edge_type.numel()
 
     def edges(self, step: str) -> tuple[Tensor, Tensor]:
-        """Where a step of a walk, a relation or ^ and a relation, starts and ends."""
+        """The edges of a step of a walk, which is a relation, or ^ and a relation."""
         found = self._by_type[self.relations.index(step.removeprefix("^"))]
         source, target = found.flip(0) if step.startswith("^") else found
         return source, target
@@ -60,7 +60,7 @@ class Facts:
         return self.edge_index[:, order].split(counts.tolist(), 1)
 
     def walk(self, sort: str, x: Tensor) -> Tensor:
-        """(N, P) -> (N, P) in float64: what arrives by all walks of a sort."""
+        """(N, P) -> (N, P) in float64: the sums over all walks of a sort."""
         x = x.double()
         for step in sort.split("."):
             source, target = self.edges(step)
@@ -72,7 +72,7 @@ class Facts:
         return float(self.walk(sort, torch.ones(self.N, 1)).sum())
 
     def with_inverses(self) -> tuple[Tensor, Tensor]:
-        """(2, 2 E) and (2 E,): every edge turned round too, with a type of its own."""
+        """(2, 2 E) and (2 E,): all edges and their inverses, which have types of their own."""
         edge_index = torch.cat([self.edge_index, self.edge_index.flip(0)], 1)
         return edge_index, torch.cat([self.edge_type, self.edge_type + len(self.relations)])
 
@@ -82,7 +82,7 @@ class Facts:
 
 
 def fb15k() -> Facts:
-    """FB15k-237: the edges of its training set, the nodes of all its sets, numbered as they come."""
+    """FB15k-237: the edges of its training set and the nodes of all sets, in the order of the files."""
     raw = Path(os.environ.get("BASISCONV_DATA", ""), "FB15k-237", "raw")
     files = [raw / f"{part}.txt" for part in ("train", "valid", "test")]
     if not all(file.is_file() for file in files):
@@ -102,7 +102,7 @@ def fb15k() -> Facts:
 
 
 def random_facts(N: int, R: int, per_relation: int, seed: int = 0) -> Facts:
-    """As many edges of each relation, between any two nodes; the first relations have the names above."""
+    """Random edges, equally many of each relation; the first relations have the names above."""
     generator = torch.Generator().manual_seed(seed)
     E = R * per_relation
     names = [*SHORT, *(f"relation {r}" for r in range(len(SHORT), R))][:R]
@@ -112,6 +112,6 @@ def random_facts(N: int, R: int, per_relation: int, seed: int = 0) -> Facts:
 
 
 def facts(bench: Bench) -> Facts:
-    """The knowledge graph that rows share; a small random one where quick."""
+    """The knowledge graph of all rows; a small random one if quick."""
     found: Facts = bench.keep("knowledge", lambda: random_facts(300, 20, 90) if bench.quick else fb15k())
     return found

@@ -1,4 +1,4 @@
-"""The layers that are compared, and the layouts in which PyG takes their graph."""
+"""The layers that are compared, and the layouts of graphs that PyG takes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,17 +12,17 @@ from torch_geometric.utils import add_remaining_self_loops, to_torch_csr_tensor
 
 from .data import Graph
 
-Edges = tuple[Any, ...]  # what a layer gets beside x: edge_index, in a layout, and maybe edge_weight
+Edges = tuple[Any, ...]  # edge_index in a layout, and maybe edge_weight
 
 LAYOUTS = ["edge_index", "CSR", "EdgeIndex"] + (["SparseTensor"] if WITH_TORCH_SPARSE else [])
 
 
 def lay_out(edge_index: Tensor, N: int, layout: str, weight: Tensor | None = None, undirected: bool = False) -> Edges:
-    """The same graph in a layout; the weights beside it, or inside."""
+    """A graph in a layout, which may hold the weights."""
     if layout == "edge_index":
         return (edge_index,) if weight is None else (edge_index, weight)
     if layout == "CSR":
-        return (to_torch_csr_tensor(edge_index.flip(0), weight, size=(N, N)),)  # transposed, as PyG has it
+        return (to_torch_csr_tensor(edge_index.flip(0), weight, size=(N, N)),)  # PyG takes the transposed matrix
     if layout == "EdgeIndex":
         assert weight is None
         sides = EdgeIndex(edge_index, sparse_size=(N, N), is_undirected=undirected)
@@ -42,7 +42,8 @@ def with_loops(graph: Graph, layout: str) -> Edges:
 
 
 class Before(NamedTuple):
-    """What may be done to the graph before a layer of PyG is called: what that is, to which layouts, and how."""
+    """A preparation of the graph before calls of a layer of PyG: its name, the layouts it applies to, and a
+    function."""
 
     name: str
     layouts: Sequence[str]
@@ -58,8 +59,8 @@ Make = Callable[[int, int], nn.Module]  # of the widths in and out
 class Layer(NamedTuple):
     """A layer of PyG.
 
-    cached: one that may keep what it makes of x, where x is constant; prepared: the same function of a graph to which
-    something was done before.
+    cached: a variant that may cache a function of x, for a constant x.
+    prepared: a variant that is the same function of a prepared graph.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Layer(NamedTuple):
     prepared: tuple[Before, Make] | None = None
 
     def layouts(self) -> list[str]:
-        """The ways to call it; not every layer takes every one."""
+        """The ways to call it; not every layer takes all."""
         if self.prepared is None:
             return LAYOUTS
         before, _ = self.prepared
@@ -85,7 +86,7 @@ class Layer(NamedTuple):
         return module.to(next(iter(parameters.values())).device if parameters else torch.device("cpu"))
 
     def edges(self, graph: Graph, layout: str) -> Edges:
-        """What it gets beside x."""
+        """Its arguments after x."""
         if layout in LAYOUTS:
             return lay_out(graph.edge_index, graph.N, layout, undirected=graph.undirected)
         assert self.prepared is not None
@@ -131,7 +132,7 @@ ATTENTION = [  # eight heads, Q channels together
     ),
     Layer("TransformerConv 8 heads", lambda P, Q: pyg.TransformerConv(P, Q // 8, heads=8)),
     Layer(
-        "SuperGATConv 8 heads",  # in evaluation: training draws pairs that are no edges
+        "SuperGATConv 8 heads",  # in evaluation mode: training samples negative edges
         lambda P, Q: pyg.SuperGATConv(P, Q // 8, heads=8).eval(),
         prepared=(WITH_LOOPS, lambda P, Q: pyg.SuperGATConv(P, Q // 8, heads=8, add_self_loops=False).eval()),
     ),

@@ -1,4 +1,4 @@
-"""The rows that are asked for, measured, and what is said of them."""
+"""Measures rows, and reports the results."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from .verdicts import refusals, verdicts
 
 @dataclass(frozen=True)
 class Report:
-    """bench: what the rows had in common; about: the machine; missing: a line for each row whose data is not there."""
+    """bench: what the rows share; about: the machine; missing: a line for each row whose data is missing."""
 
     bench: Bench
     about: dict[str, Any]
@@ -24,7 +24,7 @@ class Report:
 
     @property
     def head(self) -> str:
-        """The machine, and what it can do."""
+        """The machine and its ceilings."""
         limits = self.bench.ceilings
         about = ", ".join(f"{name} {value}" for name, value in self.about.items())
         return (
@@ -38,13 +38,13 @@ class Report:
 
     @property
     def table(self) -> str:
-        """What was lost comes first."""
+        """Rows that are slower than the peer come first."""
         ordered = sorted(self.results, key=lambda r: not r.lost)
         return markdown(HEAD, [cells(r) for r in ordered], left=3)
 
     @property
     def targets(self) -> list[str]:
-        """Those that were missed come first."""
+        """Missed targets come first."""
         if self.bench.quick:
             return ["- targets are not judged with --quick"]
         return sorted(verdicts(self.results), key=lambda line: line.startswith("- met"))
@@ -67,7 +67,7 @@ class Report:
 
 
 def measured(only: Sequence[str] | None, quick: bool, device: str) -> Report:
-    """Runs the rows that have one of the texts in their names, all without a text, and tells which is running."""
+    """Runs the rows whose names contain one of the texts, or all rows, and shows which one is running."""
     report = Report(Bench(quick, device), machine(device), [], [])
     for row in rows():
         wanted = not only or any(text.lower() in row.name.lower() for text in only)

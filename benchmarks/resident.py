@@ -1,6 +1,6 @@
-"""A row of one large graph that a whole process has to keep within a limit: GATConv with 25 million edges.
+"""A row with a limit on the memory of a whole process: GATConv on 25 million edges.
 
-PyG's layer takes over 24 GB for it, and is not run; the values are compared on the edges into some of the nodes.
+PyG's layer needs over 24 GB, and is not run; values are compared on the edges into some of the nodes.
 """
 
 import argparse
@@ -39,7 +39,7 @@ class ResidentRow:
 
 
 def in_a_process(module: str, *arguments: object) -> dict[str, Any]:
-    """What a module prints on its last line, run in a process of its own."""
+    """The last line that a module prints when it runs in a process of its own."""
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True)
     if done.returncode:
@@ -49,12 +49,12 @@ def in_a_process(module: str, *arguments: object) -> dict[str, Any]:
 
 
 def peak() -> int:
-    """Bytes of this process in memory, at most so far; what it was before it ran this program is not counted."""
+    """The peak memory of this process in bytes, without that of the program that started it."""
     return _status("VmHWM")
 
 
 def held() -> int:
-    """Bytes of this process in memory now, or at most so far where the system does not tell."""
+    """The memory of this process in bytes; its peak where the system does not tell."""
     return _status("VmRSS")
 
 
@@ -68,7 +68,7 @@ def _status(field: str) -> int:
 
 
 def measured(N: int, E: int) -> dict[str, Any]:
-    """Forward and backward, the first call included in the peak; then the comparison, which is not."""
+    """Time and peak memory of forward and backward, with the first call; then the comparison of values."""
     torch.manual_seed(0)
     reference = GATConv(WIDTH, WIDTH // HEADS, heads=HEADS)
     edge_index = torch.randint(N, (2, E))

@@ -1,4 +1,4 @@
-"""What a row is, what it asks for, and what was measured."""
+"""Rows, their targets and their results."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ CLOSE = Effort(rounds=15, seconds=3.0, burst=0.02)
 
 
 class Bench:
-    """What all rows of a run share: the device, the effort, the machine's ceilings, and the graphs made so far."""
+    """What all rows of a run share: the device, the effort, the machine's ceilings, and a cache of graphs."""
 
     def __init__(self, quick: bool = False, device: str = "cpu") -> None:
         self.quick, self.device = quick, device
@@ -27,14 +27,14 @@ class Bench:
         return self.keep(size, lambda: graph(size, self.quick).to(self.device))
 
     def keep(self, name: str, make: Callable[[], Any]) -> Any:
-        """What was made under this name, or is now; it says what it is in the report."""
+        """The cached graph of this name, made if need be; the report prints it."""
         if name not in self.graphs:
             self.graphs[name] = make()
         return self.graphs[name]
 
     @property
     def closely(self) -> "Bench":
-        """The same with more rounds, for works that should take about the same time."""
+        """The same with more rounds, for pairs that should take about the same time."""
         return self.at(CLOSE)
 
     def at(self, effort: Effort) -> "Bench":
@@ -74,15 +74,15 @@ class Target:
 
 @dataclass(kw_only=True)
 class Result:
-    """What was measured. Seconds, bytes; None where it is not known, or where there is no peer."""
+    """A measurement, in seconds and bytes; None for unknown values, and without a peer."""
 
     work: str
     graph: str = ""
     E: int = 0
-    P: int = 0  # where nothing is multiplied
+    P: int = 0  # stays 0 where nothing is multiplied
     Q: int = 0
     gradients: str
-    way: str = ""  # the peer's best
+    way: str = ""  # the peer's fastest
     target: Target
     peer_seconds: float | None = None
     ours_seconds: float
@@ -96,11 +96,11 @@ class Result:
     order: str = ""
     series: str = ""
     length: int = 0
-    skipped: dict[str, str] = field(default_factory=dict)  # ways that the peer does not go, and why
+    skipped: dict[str, str] = field(default_factory=dict)  # ways in which the peer failed, and the errors
 
     @property
     def judged(self) -> list[tuple[bool, str]]:
-        """Every target of its own: whether it was met, and the figures."""
+        """For each target of its own, whether it was met, and the figures."""
         t, found = self.target, []
         if t.ratio is not None and self.ratio is not None:
             found.append((self.ratio >= t.ratio, f"{self.ratio:.3g} times, target >= {t.ratio:g}"))
@@ -124,12 +124,12 @@ class Result:
 
     @property
     def lost(self) -> bool:
-        """Behind its target, or behind the peer."""
+        """Whether it misses its target, or is slower than the peer."""
         return not self.met or (self.ratio is not None and self.ratio < 1)
 
 
 class Row(Protocol):
-    """A work, what it is measured against, and what is asked of it."""
+    """A comparison with its name, target and devices."""
 
     @property
     def name(self) -> str: ...
@@ -142,7 +142,7 @@ class Row(Protocol):
 
 @dataclass(frozen=True)
 class Within:
-    """A row that is run within something, which its name says."""
+    """A row that runs within a context, which its name tells."""
 
     row: Row
     note: str
@@ -162,12 +162,12 @@ class Within:
 
 
 def one_thread(row: Row) -> Within:
-    """A row in one thread of torch, whatever the other rows have."""
+    """A row in one thread of torch."""
     return Within(row, "one thread", lambda: threads(1))
 
 
 def in_double(row: Row) -> Within:
-    """A row in double precision: what it draws and makes has that dtype."""
+    """A row in double precision, as the default dtype."""
     return Within(row, "float64", _double)
 
 

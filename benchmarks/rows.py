@@ -20,7 +20,7 @@ from .walks import walks_rows
 
 
 def rows() -> list[Row]:
-    """Those with a target of their own first, then those that are judged together."""
+    """Rows with a target of their own come first, then rows that share one."""
     own: list[Row] = [*convolution_rows(), EpochRow(), *attention_rows(), ResidentRow()]
     knowledge = [*relations_rows(), *walks_rows()]
     grids = [*sequence_rows(), *grid_rows(), *sites_rows(), *recurrent_rows(), *algebra_rows()]

@@ -20,7 +20,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192)
 
 
 def band(taps: Tensor, fill: float) -> Tensor:
-    """(H, T, O) taps of each place, O odd -> (H, T, T) with tap O // 2 on the diagonal, later ones above it."""
+    """(H, T, O) taps of each position, O odd -> (H, T, T) with tap O // 2 on the diagonal, later ones above it."""
     H, T, O = taps.shape  # noqa: E741
     wide = taps.new_full((H, T, T + O - 1), fill)
     wide.as_strided((H, T, O), (T * (T + O - 1), T + O, 1)).copy_(taps)
@@ -34,7 +34,7 @@ def by_heads(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 class Lightweight(nn.Module):
-    """The taps of a head are a softmax of parameters, the same at each place."""
+    """The taps of a head are a softmax of parameters, the same at each position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class Lightweight(nn.Module):
         kind = theta.Depthwise(shared=HEADS, normalize="softmax")
         conv = BasisConv(CHANNELS, CHANNELS, bases.Shifts(None, OFFSETS), kind, bias=False)
         with torch.no_grad():
-            conv.weight.copy_(self.weight.flip(1).t())  # the first tap is of what is 15 places before: offset 15
+            conv.weight.copy_(self.weight.flip(1).t())  # the first tap is offset 15: it reads 15 positions before
         return conv
 
 
 class Dynamic(nn.Module):
-    """The taps of a place are a softmax of a linear function of it, over those places that there are."""
+    """The taps of a position are a softmax of a linear function of its features, over positions in the sequence."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ KINDS: dict[str, Any] = {"LightweightConv": Lightweight, "DynamicConv": Dynamic}
 
 
 class SequenceRow(NamedTuple):
-    """A sequence of T places; matrices: whether the peer's are small enough."""
+    """A sequence of T positions; matrices: whether the peer's are small enough."""
 
     kind: str
     T: int

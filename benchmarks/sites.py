@@ -25,7 +25,7 @@ CELL, RADIUS = 16, 5
 
 @dataclass(eq=False)
 class Cloud:
-    """Sites (N, 3) in lexicographic order, as voxels come out of a cloud of points."""
+    """Sites (N, 3) in lexicographic order, as in voxels of a point cloud."""
 
     side: int
     sites: Tensor
@@ -36,7 +36,7 @@ class Cloud:
 
     @cached_property
     def E(self) -> int:
-        """The pairs of sites that see each other through a window of 3 x 3 x 3, each site itself included."""
+        """The pairs of sites within a window of 3 x 3 x 3, with each site itself."""
         wide = self.side + 2
         code = _code(self.sites + 1, wide)
         total = 0
@@ -60,7 +60,7 @@ def _code(sites: Tensor, side: int) -> Tensor:
 
 
 def cloud(count: int, side: int, seed: int = 0) -> Cloud:
-    """Spherical shells of voxels at random places of a grid, apart from each other: the same around each site."""
+    """Disjoint spherical shells of voxels at random positions of a grid, for equal neighbourhoods at all sizes."""
     generator = torch.Generator().manual_seed(seed)
     span = torch.arange(-RADIUS, RADIUS + 1)
     ball = torch.cartesian_prod(span, span, span)
@@ -75,7 +75,7 @@ def cloud(count: int, side: int, seed: int = 0) -> Cloud:
 
 
 class OnGrid(nn.Module):
-    """The same convolution of the dense grid, with zeros where no site is, read at the sites."""
+    """The same convolution on the dense grid, with zeros elsewhere, read at the sites."""
 
     def __init__(self, side: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class SitesRow(NamedTuple):
 
 
 class SetUpRow(NamedTuple):
-    """What is paid once for N sites: who sees whom."""
+    """The set-up for N sites: finding their neighbours."""
 
     N: int
     target: Target
@@ -160,7 +160,7 @@ class SetUpRow(NamedTuple):
 
 
 def some(bench: Bench, count: int, side: int) -> Cloud:
-    """The cloud that rows of the same number of sites share."""
+    """The cloud that rows with the same number of sites share."""
     count = count // 100 if bench.quick else count
     return bench.keep(f"{count} of {side}", lambda: cloud(count, side).to(bench.device))
 

@@ -1,4 +1,4 @@
-"""Rows of small calls: a layer on one small graph that it has seen before, so that the kernels are the least of it.
+"""Rows of small calls: a layer on one small graph that it has seen before, where overhead outweighs the kernels.
 
 PyG's layer is called as users call it, with an `edge_index`; in further rows it has a CSR matrix, made beforehand.
 """
@@ -29,7 +29,7 @@ def features() -> Tensor:
 
 
 def edges() -> Tensor:
-    """Without loops and repeated edges, of which PyG makes something else in a CSR matrix."""
+    """Without loops and repeated edges, which a CSR matrix would change."""
     return random_graph("small", NODES, EDGES, WIDTH).edge_index
 
 
@@ -70,7 +70,7 @@ class Attended(nn.Module):
 
 
 def assert_same_weights(peer: Any, ours: Any, x: Tensor) -> None:
-    """What attention returns beside the value."""
+    """Compares the weights that attention returns."""
     (_, expected), (_, found) = peer.both(x), ours.both(x)
     assert_close(found, expected, "the weights of attention")
 
@@ -92,7 +92,7 @@ class Call(NamedTuple):
 
 
 class SmallRow(NamedTuple):
-    """A call of a layer itself, and of what it is converted to. csr: PyG has its graph as a matrix, made beforehand."""
+    """A call of a layer and of its conversion. csr: whether PyG gets the graph as a matrix, made beforehand."""
 
     call: Call
     backward: bool
@@ -128,7 +128,7 @@ class SmallRow(NamedTuple):
             backward=self.backward,
         )
         asked = Target(None if self.csr else call.both if self.backward else call.forward)
-        # No ceiling: at this size it is far away.
+        # No ceiling: overhead dominates at this size.
         return contest.run(bench.at(EFFORT), P=WIDTH, Q=WIDTH, target=asked, ceiling=None)
 
 
@@ -157,7 +157,7 @@ IN_EVALUATION = Call("MultiheadAttention in evaluation", lambda: Attended(True).
 
 
 def small_rows() -> list[Row]:
-    """Forward, and forward and backward; in evaluation torch's attention without gradients is one kernel."""
+    """Forward, and forward with backward; torch's attention without gradients is one kernel in evaluation mode."""
     both = (False, True)
     rows = [SmallRow(call, backward) for call in CALLS for backward in both]
     rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]

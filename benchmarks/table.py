@@ -9,7 +9,7 @@ HEAD += ["peak MB, peer / ours", "largest allocation MB, peer / ours", "of the c
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """A table; all columns but the first ones are aligned to the right."""
+    """A table; all columns after the first `left` ones are aligned to the right."""
     columns = list(zip(head, *rows, strict=True))
     widths = [max(3, *map(len, column)) for column in columns]
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from .result import Result
 from .table import megabytes
 
-MANY = 100_000_000  # bytes of a number per edge and channel, from which on allocations are judged
+MANY = 100_000_000  # bytes of E x Q numbers; allocations are judged on graphs at least as large
 
 
 def verdicts(results: Sequence[Result]) -> list[str]:
-    """One line for every target of its own, one for each group, one for each series, one for allocations."""
+    """A line for each target of a single row, of a group, and of a series, and one for allocations."""
     lines = [line(good, f"{r.work}: {text}") for r in results if not r.target.group for good, text in r.judged]
     for group in dict.fromkeys(r.target.group for r in results if r.target.group):
         lines.append(of_group(group, [r for r in results if r.target.group == group]))
@@ -27,7 +27,7 @@ def of_group(group: str, rows: Sequence[Result]) -> str:
 
 
 def of_series(series: str, rows: Sequence[Result]) -> list[str]:
-    """The time against the length, both in logarithms: 1 where it is linear."""
+    """The exponent of the time in the length, which is 1 if it is linear."""
     lengths = [r.length for r in rows]
     if len(set(lengths)) < 3:
         return []
@@ -38,7 +38,7 @@ def of_series(series: str, rows: Sequence[Result]) -> list[str]:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the line that fits best through (log x, log y)."""
+    """The slope of the least squares line through (log x, log y)."""
     u, v = [math.log(value) for value in x], [math.log(value) for value in y]
     mean_u, mean_v = sum(u) / len(u), sum(v) / len(v)
     shared = sum((a - mean_u) * (b - mean_v) for a, b in zip(u, v, strict=True))
@@ -46,7 +46,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def of_allocations(results: Sequence[Result]) -> list[str]:
-    """Nothing of a number per edge and channel is made on a large graph."""
+    """Checks that no allocation on a large graph has a number per edge and channel."""
     large = [r for r in results if r.ours_largest is not None and 4 * r.E * r.Q >= MANY]
     if not large:
         return []
@@ -57,9 +57,9 @@ def of_allocations(results: Sequence[Result]) -> list[str]:
 
 
 def refusals(results: Sequence[Result]) -> list[str]:
-    """The ways that a peer could not go."""
+    """The ways in which peers failed, with the errors."""
     found = {(r.work.split(",")[0], way): why for r in results for way, why in r.skipped.items()}
-    return [f"- {name}: the peer does not go by {way}: {why}" for (name, way), why in found.items()]
+    return [f"- {name}: the peer fails with {way}: {why}" for (name, way), why in found.items()]
 
 
 def line(met: bool, text: str) -> str:

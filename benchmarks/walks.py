@@ -1,4 +1,4 @@
-"""Rows of random walks in a knowledge graph: sorts of walks against the graphs that `AddMetaPaths` makes of them."""
+"""Rows of walks in a knowledge graph: sorts of walks against the graphs of `AddMetaPaths`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from .result import Bench, Result, Target
 
 WIDTH = 64
 
-# From films to films, through who played in them, wrote them, paid for them, and what these have in common.
+# From films to films, by actors, authors and producers, and what they have in common.
 SORTS = [
     "^played.played",
     "^directed.directed",
@@ -45,14 +45,14 @@ SORTS = [
     "writer.nominee.^nominee.^writer",
 ]
 LONG = "^played.nominee.^nominee.nominee.^nominee.played"
-MANY = 10**8  # walks that the long sort has at least
+MANY = 10**8  # walks of the long sort, at least
 
 LAYOUTS = ("edge_index", "CSR", "EdgeIndex")
 WAYS = [f"{layout}{where}" for layout in LAYOUTS for where in ("", ", of films")]
 
 
 class Films(NamedTuple):
-    """The graphs of the sorts in one of PyG's layouts; nodes: those that have edges, if all others are left out."""
+    """The graphs of the sorts in one of PyG's layouts; nodes: those with edges, if the others are left out."""
 
     graphs: list[tuple[Any, ...]]
     nodes: Tensor | None
@@ -86,7 +86,7 @@ class OnMetaPaths(nn.Module):
 
 
 def hetero(graph: Facts) -> HeteroData:
-    """The relations that the sorts go along, and the same turned round."""
+    """The relations of the sorts, and their inverses."""
     data = HeteroData(entity={"num_nodes": graph.N})
     for step in sorted({step for sort in SORTS for step in sort.split(".")}):
         data[_kind(step)].edge_index = torch.stack(graph.edges(step))
@@ -98,14 +98,14 @@ def _kind(step: str) -> tuple[str, str, str]:
 
 
 def meta_paths(data: HeteroData) -> HeteroData:
-    """One graph for each sort, of as many edges as there are pairs of ends; the weights are the numbers of walks."""
+    """One graph for each sort, with an edge for each pair of ends, weighted by the number of walks."""
     paths = [[_kind(step) for step in sort.split(".")] for sort in SORTS]
     made: HeteroData = AddMetaPaths(paths, weighted=True, drop_orig_edge_types=True, keep_same_node_type=False)(data)
     return made
 
 
 def lay_out_all(made: HeteroData, way: str) -> Films:
-    """The graphs that `meta_paths` made, in a layout."""
+    """The graphs of `meta_paths`, in a layout."""
     layout, _, where = way.partition(", ")
     N = made["entity"].num_nodes
     stores = [made["entity", f"metapath_{k}", "entity"] for k in range(len(SORTS))]
@@ -134,7 +134,7 @@ def walks(graph: Facts, sorts: Sequence[str] = SORTS) -> bases.Walks:
 
 @dataclass(frozen=True)
 class WalksRow:
-    """Twenty sorts of length 2 to 4, applied; what is made before is not counted."""
+    """Applies twenty sorts of length 2 to 4, without the set-up."""
 
     backward: bool
     target: Target
@@ -185,7 +185,7 @@ class WalksRow:
 
 
 class SetUpRow:
-    """What is paid before the twenty sorts are applied, and the first application, which may put some of it off."""
+    """The set-up of the twenty sorts with their first application, which may include some of it."""
 
     name = f"set-up of {len(SORTS)} sorts of walks in a knowledge graph, and an application"
     target = Target(10, memory=5)
@@ -214,19 +214,19 @@ class SetUpRow:
             assert_close(found, expected, f"{self.name}, {way}")
             return lambda: theirs(way)
 
-        build(WAYS[0])  # here a difference is an error
+        build(WAYS[0])  # a difference is an error here
         way, work, skipped = best(WAYS, build, bench.device)
         fields = {"work": self.name, "graph": str(graph), "way": way, "skipped": skipped, "gradients": "none"}
         return measure(work, ours, bench, P=WIDTH, Q=WIDTH, target=self.target, **fields)
 
 
 def bind(conv: BasisConv, graph: Facts) -> Any:
-    """A's members on tensors of its own, of which nothing is known from before."""
+    """Binds the basis to fresh tensors, for which nothing is cached."""
     return conv.basis.bind(graph.edge_index.clone(), edge_type=graph.edge_type.clone(), size=graph.N)
 
 
 class LongRow:
-    """A sort whose product would have more entries than there is room for, bound and applied."""
+    """Binds and applies a sort whose product would not fit in memory."""
 
     name = f"a sort of length {LONG.count('.') + 1} in a knowledge graph, bound and applied"
     target = Target(seconds=1, peak=1_000_000_000)
@@ -255,7 +255,7 @@ class LongRow:
 
 
 def shared(count: int, length: int, common: int, relations: int) -> list[str]:
-    """As many different sorts of a length: the first `common` steps are those of all, the rest differ at once.
+    """Different sorts of one length: they share the first `common` steps, and differ from the next step on.
 
     A trie of them has common + count * (length - common) nodes below its root.
     """
@@ -270,7 +270,8 @@ def shared(count: int, length: int, common: int, relations: int) -> list[str]:
 
 @dataclass(frozen=True)
 class TrieRow:
-    """A hundred sorts of one length, of which the first steps are the same. series: what the time is set against."""
+    """A hundred sorts of one length that share their first steps. series: the quantity that the time is plotted
+    against."""
 
     length: int
     common: int
@@ -297,7 +298,7 @@ class TrieRow:
         x = torch.randn(graph.N, WIDTH)
         arguments = (x, graph.edge_index, None, graph.edge_type)
         with torch.no_grad():
-            some = conv.weight.double()[..., :4]  # of the channels, to be done in time
+            some = conv.weight.double()[..., :4]  # a few channels, to save time
             parts = [probable(graph, s, x.double() @ w) for s, w in zip(sorts, some, strict=True)]
             expected = torch.stack(parts).sum(0)
             assert_close(conv(*arguments)[:, :4], expected.float(), f"{self.name}: the value")

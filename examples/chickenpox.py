@@ -2,29 +2,30 @@
 
     python -m examples.chickenpox --seeds 3
 
-The data (Rozemberczki et al., arXiv:2102.08100): 521 weeks of 20 counties, and which counties border on which, each on
-itself, too. They are standardised by their authors, each county over all weeks, those of the test included. One week
-and the next are correlated by -0.5, so that the numbers look like changes from week to week. They are in
+The data (Rozemberczki et al., arXiv:2102.08100) are 521 weeks of 20 counties, and the graph of neighbouring counties,
+with self loops. The authors standardised each county over all weeks, including those of the test. One week and the next
+are correlated by -0.5, so that the numbers look like changes from week to week. The file is
 ROOT/Chickenpox/raw/chickenpox.json, from the folder dataset/ of PyG-Temporal's repository.
 
-The first tables follow the example in PyG-Temporal's documentation: what is read are snapshots of four weeks, as four
-features of each county; one step of the cell from a state of zeros, 32 channels, ReLU, and a linear map say the next
-week. Adam with a rate of 0.01 takes 200 steps on the mean of all training snapshots, the first ones; the others are the
-test. DCRNN is `BasisGRUCell` over `bases.Diffusion(K)`: with K = 1, which that example has, there is no graph in it.
+The first tables follow the example in PyG-Temporal's documentation. The inputs are snapshots of four weeks, as four
+features of each county; one step of the cell from a state of zeros, 32 channels, ReLU, and a linear map predict the
+next week. Adam with a rate of 0.01 takes 200 steps on the mean over the training snapshots, which are the first ones;
+the others are the test. DCRNN is `BasisGRUCell` over `bases.Diffusion(K)`. With K = 1, as in that example, it does not
+use the graph.
 
-Nothing says that 200 steps are right. So each network is also trained on the first four fifths of the training
-snapshots alone, and judged on the last fifth after each step: `steps` is where its error was least, and the last column
-is the test error of a training on all of them after so many steps. Beside the networks are zero, which is the mean of
-standardised data; the country's mean of last week; and linear regressions, the same for all counties, on the county's
-own weeks, and on these and the means of its neighbours in the same weeks, which is the graph in one line.
+To check the 200 steps, each network is also trained on the first four fifths of the training snapshots, and evaluated
+on the last fifth after each step. `steps` is the step with the least error, and the last column is the test error after
+so many steps on all training snapshots. The baselines are zero, which is the mean of standardised data; the country's
+mean of last week; and linear regressions, the same for all counties, on the county's own weeks, and on these and the
+means of its neighbours, which adds the graph.
 
-The squared error is that of forecasts (20,) and cases (20,). Older forms of that example took cases (20,) from
-forecasts (20, 1), by which every county's forecast is compared with every county's cases, and the best forecast is the
-mean of the country. `each with each` is this mean of all pairs, of networks trained by it for 200 steps.
+The squared error compares forecasts (20,) with cases (20,). Older versions of that example subtracted cases (20,) from
+forecasts (20, 1), which compares every county's forecast with every county's cases, so that the best forecast is the
+mean of the country. `each with each` is this mean over all pairs, for networks trained by it for 200 steps.
 
-The last tables are of sequences: an encoder reads twelve weeks, one after the other, and a decoder says the next four,
-over the same families; in training it reads the true last week instead of its own with a probability that falls
-(scheduled sampling; how fast was not tuned). The number of passes over the training windows is chosen likewise.
+The last tables are of sequences: an encoder reads twelve weeks step by step, and a decoder predicts the next four, over
+the same families. In training the decoder reads the true last week instead of its own with a falling probability
+(scheduled sampling; its rate was not tuned). The number of passes over the training windows is chosen likewise.
 """
 
 import argparse
@@ -50,8 +51,8 @@ from pyg_basisconv.recurrent import DCRNN, BasisGRUCell, BasisRNN, inverse_sigmo
 
 LAGS, HIDDEN, RATE, STEPS = 4, 32, 0.01, 200
 PAST, HORIZON, WINDOWS, PASSES, DECAY = 12, 4, 32, 10, 20  # of the encoder and decoder; WINDOWS in a batch
-FEWEST = 50  # weeks: with less there are parts without a window
-FITTED = 0.8  # of what is trained on, to train on while the number of steps is chosen on the rest
+FEWEST = 50  # weeks; with less, some parts have no window
+FITTED = 0.8  # the share of the training data to fit while the rest chooses the number of steps
 
 SHARES = {0.2: "the first fifth", 0.9: "the first nine tenths"}  # of the snapshots, to train on
 MOST = max(SHARES)
@@ -93,7 +94,7 @@ def load(root: Path) -> Cases:
 
 
 class Windows(NamedTuple):
-    """What is read, and what is to be said; the graph; and how many of the windows, the first ones, are to train on.
+    """Inputs and targets of all windows, the graph, and the number of training windows, which are the first ones.
 
     x: (S, N, past); y: (S, N, horizon); edge_index: (2, E)
     """
@@ -109,7 +110,7 @@ class Windows(NamedTuple):
 
     @property
     def fitted(self) -> int:
-        """How many to train on while the number of steps is chosen."""
+        """The number of windows to fit while the number of steps is chosen."""
         return int(FITTED * self.first)
 
     @property
@@ -121,7 +122,7 @@ class Windows(NamedTuple):
         return self.after(self.first, None)
 
     def after(self, first: int, end: int | None) -> slice:
-        """From the window on whose forecasts are of no week that the first windows know."""
+        """The windows up to `end` whose targets lie after all weeks of the first windows."""
         return slice(first + self.y.shape[-1] - 1, end)
 
 
@@ -160,7 +161,7 @@ class Forecaster(nn.Module):
 
 
 class Sequences(nn.Module):
-    """Encoder and decoder: (S, N, PAST) -> (S, N, HORIZON); each call with targets is taught less than the one before.
+    """Encoder and decoder: (S, N, PAST) -> (S, N, HORIZON). Each call with targets reads fewer of them than the last.
 
     Args:
         K: of DCRNN; 0 for no graph.
@@ -188,7 +189,7 @@ def steps_first(x: Tensor) -> Tensor:
 
 
 def fit(net: nn.Module, data: Windows, first: int, loss: Loss, passes: int, size: int) -> Iterator[int]:
-    """Trains on the first windows, `size` in a batch; gives the number of each pass after it."""
+    """Trains on the first windows, `size` in a batch; yields the number of each finished pass."""
     optimizer = torch.optim.Adam(net.parameters(), RATE)
     for done in range(1, passes + 1):
         for batch in torch.randperm(first).split(size):
@@ -204,8 +205,8 @@ def error(net: nn.Module, data: Windows, part: slice, loss: Loss = squared) -> f
 
 
 class Row(NamedTuple):
-    """Of a model: its parameters; the errors on what it learnt and on the test after all passes; how many passes were
-    chosen; and after these the error on the test, and on each week of the horizon.
+    """The results of a model: the number of parameters, the training and test errors after all passes, the chosen
+    number of passes, and the test error after these, also for each week of the horizon.
     """
 
     parameters: int
@@ -216,11 +217,11 @@ class Row(NamedTuple):
     weeks: list[float]
 
 
-Rows = dict[str, list[Row]]  # of each model, one for each seed
+Rows = dict[str, list[Row]]  # by model, one for each seed
 
 
 def row(kind: Callable[[int], nn.Module], data: Windows, K: int, seed: int, *, passes: int, size: int) -> Row:
-    """Trains on the fitted windows, to choose the number of passes on the validation, and on all that are to learn."""
+    """Chooses the number of passes on the validation windows, then trains on all training windows."""
     torch.manual_seed(seed)
     trial = kind(K)
     errors = [error(trial, data, data.validation) for _ in fit(trial, data, data.fitted, squared, passes, size)]
@@ -237,12 +238,12 @@ def row(kind: Callable[[int], nn.Module], data: Windows, K: int, seed: int, *, p
 
 
 def by_week(forecast: Tensor, data: Windows) -> list[float]:
-    """The squared errors of forecasts of the test, one for each week of the horizon."""
+    """The squared test errors for each week of the horizon."""
     return [squared(*both).item() for both in zip(forecast.split(1, -1), data.y[data.test].split(1, -1), strict=True)]
 
 
 def simple(data: Windows) -> Rows:
-    """Models without steps."""
+    """Baselines that are not trained by steps."""
     x, y, edge_index, _ = data
     N = x.shape[1]
     border = torch.zeros(N, N).index_put_(tuple(edge_index), torch.tensor(1.0)).fill_diagonal_(0)
@@ -268,7 +269,7 @@ def simple(data: Windows) -> Rows:
 
 
 def pairs(data: Windows, K: int, seed: int, *, steps: int) -> list[float]:
-    """Trained by the broadcast: its mean of all pairs on the test, and the squared error of the same network."""
+    """Trains with the broadcast loss; its test error, and the squared test error."""
     torch.manual_seed(seed)
     net = Forecaster(K)
     for _ in fit(net, data, data.first, broadcast, steps, data.first):
@@ -277,7 +278,7 @@ def pairs(data: Windows, K: int, seed: int, *, steps: int) -> list[float]:
 
 
 def rows_table(rows: Rows, counted: str, passes: int) -> Table:
-    """The errors after all passes, and after those that were chosen; without a choice, the error is but one."""
+    """A table of the errors after all passes and after the chosen ones; baselines have one error."""
     made = table(["parameters", "learnt", f"after {passes}", counted, "error"])
     for name, found in rows.items():
         chosen = [one.passes for one in found if one.passes is not None]
@@ -297,7 +298,7 @@ def table(headings: Sequence[str]) -> Table:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and deviation over the seeds."""
+    """Mean and standard deviation over the seeds."""
     more = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.3f}{more}"
 
@@ -310,9 +311,9 @@ def arguments() -> argparse.ArgumentParser:
     parser = options_of("chickenpox", __doc__)
     add_root(parser, "Chickenpox")
     add = parser.add_argument
-    add("--seeds", type=at_least(1, int), default=1, help="how many trainings of each network; 3 take thrice as long")
-    add("--quick", action="store_true", help="one seed, few steps: to see that it works")
-    add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with so few counties")
+    add("--seeds", type=at_least(1, int), default=1, help="number of trainings of each network")
+    add("--quick", action="store_true", help="one seed and few steps, as a smoke test")
+    add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay for so few counties")
     return parser
 
 
@@ -334,7 +335,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         job = bar.add_task("", total=seeds * len(MODELS) * (2 * len(SHARES) + 1))
 
         def over_seeds(train: Callable[[int, int], Found], title: str) -> dict[str, list[Found]]:
-            """What is found by training each model, from its K and a seed."""
+            """The results of training each model with each seed."""
             found: dict[str, list[Found]] = {}
             for name, K in MODELS.items():
                 bar.update(job, description=f"{name}, {title}")

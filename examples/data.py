@@ -21,11 +21,11 @@ _PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
 class Mistake(ValueError):
-    """Of the user, whatever the state of the files."""
+    """A mistake of the user, not of the files."""
 
 
 def load(name: str, root: Path) -> tuple[str, Data]:
-    """A citation network with its public split, or the digits, for want of data and network; and which it is."""
+    """A citation network with its public split, or the digits if it cannot be had; and the name of the data."""
     if name != "digits":
         try:
             return name, planetoid(name, root)
@@ -35,16 +35,16 @@ def load(name: str, root: Path) -> tuple[str, Data]:
 
 
 def planetoid(name: str, root: Path) -> Data:
-    """The network whose raw files lie in root/name/raw, or are downloaded to there if they do not."""
+    """A citation network from the raw files in root/name/raw, which are downloaded if they are missing."""
     files = [f"ind.{name.lower()}.{part}" for part in _PARTS]
     return in_a_copy(name, files, root, lambda scratch: Planetoid(str(scratch), name, transform=NormalizeFeatures())[0])
 
 
 def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path], T], beside: Sequence[str] = ()) -> T:
-    """What work makes of a scratch copy of root with the raw files of a dataset, which PyG downloads if one is missing.
+    """Runs `work` on a temporary copy of a dataset, whose raw files PyG downloads if one is missing.
 
-    PyG writes beside the raw files, which may be somebody else's, and takes the half of a file that an interrupted
-    download leaves behind for the whole. What is downloaded is copied to the root, where that may be.
+    PyG writes next to the raw files, whose folder may be read-only, and takes half a file of an interrupted download
+    for the whole one. Downloaded files are copied to the root, if it is writable.
 
     Args:
         name: of the dataset: its raw files lie in root/name/raw.
@@ -59,14 +59,14 @@ def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path]
         copy = Path(scratch, name, "raw")
         copy.mkdir(parents=True)
         for source in [*(raw / file for file in files), *(root / name / file for file in beside)]:
-            if source.is_file():  # the content alone: the mode may be read-only
+            if source.is_file():  # not the mode, which may be read-only
                 shutil.copyfile(source, copy.parent / source.relative_to(root / name))
         if not missing:
             try:
                 return work(Path(scratch))
             except Mistake:
                 raise
-            except Exception as error:  # of pickle, numpy or scipy: all say that a file is not what it should be
+            except Exception as error:  # pickle, numpy and scipy raise all kinds of errors for malformed files
                 raise ValueError(
                     f"the files in {raw} cannot be read ({error}): remove them to download them"
                 ) from error
@@ -74,7 +74,7 @@ def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path]
             found = while_it_grows(copy, lambda: work(Path(scratch)))
         except Mistake:
             raise
-        except Exception as error:  # every kind of network failure has its own
+        except Exception as error:  # network failures raise all kinds of errors
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             lack = f"{name} lacks {len(missing)} of its {len(files)} files in {raw}"
             raise ConnectionError(f"{lack}, and could not be downloaded ({reason})") from error
@@ -86,13 +86,13 @@ def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path]
 
 
 def while_it_grows(folder: Path, work: Callable[[], T]) -> T:
-    """Runs work for as long as the files in the folder grow; no other limit holds against every way to hang."""
+    """Runs `work` while the files in the folder grow, which detects all ways in which a download can hang."""
     done: list[T | Exception] = []
 
     def run() -> None:
         try:
             done.append(work())
-        except Exception as error:  # handed to the caller's thread
+        except Exception as error:  # raised again in the caller's thread
             done.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -109,7 +109,7 @@ def while_it_grows(folder: Path, work: Callable[[], T]) -> T:
 
 
 def writable(folder: Path) -> bool:
-    """Whether files may be added: by the mode as well, since a super-user may write anywhere."""
+    """Whether files may be added; the mode counts, too, since the super-user may write anywhere."""
     while not folder.exists():
         folder = folder.parent
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

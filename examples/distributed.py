@@ -1,15 +1,15 @@
-"""Trains `BasisConv` on mini-batches of one large graph, which several processes share among them.
+"""Trains `BasisConv` on mini-batches of one large graph, in several processes.
 
     torchrun --nproc-per-node 2 -m examples.distributed --checkpoint run.pt --resume
     python -m examples.distributed
 
-The batches are those of one process, whatever their number: each takes an equal share of the nodes of a batch, samples
-their neighbours, and `DistributedDataParallel` adds up the gradients, by gloo on CPUs and by nccl on GPUs. What is
-drawn in an epoch depends on the seed, the epoch and the process alone, so that a checkpoint of the end of an epoch is
-all that it takes to go on as if nothing had happened; it is written whole or not at all.
+The batches do not depend on the number of processes: each process takes an equal share of a batch's nodes and samples
+their neighbours, and `DistributedDataParallel` adds the gradients, by gloo on CPUs and by nccl on GPUs. Random numbers
+depend only on the seed, the epoch and the process, so that a checkpoint of the end of an epoch continues a training
+exactly. Checkpoints are written atomically.
 
-The planted graph has nodes of eight classes, and more than half of its edges join nodes of one class. From the features
-of a node alone its class can be told in two cases of five.
+The planted graph has nodes of eight classes, and more than half of its edges join nodes of one class. The features of a
+node alone tell its class in two cases of five.
 """
 
 import argparse
@@ -44,12 +44,12 @@ from pyg_basisconv import BasisConv, bases
 T = TypeVar("T")
 CLASSES, CHANNELS, DEGREE, SAME, SIGNAL = 8, 32, 10, 0.5, 0.2  # of the planted graph
 RATE, DECAY, DROPOUT = 0.01, 5e-4, 0.5
-KEPT = ("dataset", "nodes", "batch_size", "neighbors", "hidden", "seed")  # the options that a checkpoint was made with
+KEPT = ("dataset", "nodes", "batch_size", "neighbors", "hidden", "seed")  # the options that a checkpoint stores
 
 
 @contextmanager
 def processes(device: str) -> Iterator[None]:
-    """Joins the others, if torchrun has started any."""
+    """Joins the process group, which has one process without torchrun."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     store = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
     if device != "cpu":
@@ -62,7 +62,7 @@ def processes(device: str) -> Iterator[None]:
 
 
 def by_first(work: Callable[[], T]) -> T:
-    """What work gives in process 0, or its error, in all processes."""
+    """Runs `work` in process 0; its result or error reaches all processes."""
     found: list[Any] = [None]
     if dist.get_rank() == 0:
         try:
@@ -76,7 +76,7 @@ def by_first(work: Callable[[], T]) -> T:
 
 
 def planted(nodes: int, seed: int = 0) -> Data:
-    """A graph that tells the classes of its nodes better than their features do; half of the nodes are to train."""
+    """A graph that tells the classes of its nodes better than their features do; half of the nodes are for training."""
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(CLASSES, (nodes,), generator=generator)
     source = torch.arange(nodes).repeat_interleave(DEGREE // 2)
@@ -99,12 +99,12 @@ def planted(nodes: int, seed: int = 0) -> Data:
 
 
 def sow(seed: int, epoch: int, rank: int = 0) -> int:
-    """The seed of what is drawn."""
+    """The seed of an epoch, for a process."""
     return (seed << 40) + (epoch << 20) + rank
 
 
 class Shards(Sampler[list[int]]):
-    """The shares of this process in the batches of an epoch: both batches and shares differ by one in size at most."""
+    """The shares of this process in the batches of an epoch; sizes of batches, and of shares, differ by one at most."""
 
     def __init__(self, nodes: int, batch_size: int, seed: int) -> None:
         self.nodes, self.seed, self.epoch = nodes, seed, 0
@@ -124,7 +124,7 @@ class Shards(Sampler[list[int]]):
 
 
 class Neighbourhoods:
-    """Batches with all neighbours of their nodes, their neighbours, and so on: of PyG's utilities alone."""
+    """Batches with all nodes within some hops, for an installation without pyg-lib and torch_sparse."""
 
     def __init__(self, data: Data, nodes: Tensor, hops: int, shards: Shards) -> None:
         self.data, self.nodes, self.hops, self.shards = data, nodes, hops, shards
@@ -144,7 +144,7 @@ def sampled() -> bool:
 
 
 def batches(data: Data, neighbors: list[int], shards: Shards) -> Iterable[Data]:
-    """Subgraphs around the shares, whose nodes are the `seeds`."""
+    """Subgraphs around the nodes of the shares, which are the `seeds`."""
 
     def mark(batch: Data) -> Data:
         batch.seeds = torch.arange(batch.batch_size)
@@ -153,7 +153,7 @@ def batches(data: Data, neighbors: list[int], shards: Shards) -> Iterable[Data]:
     nodes = data.train_mask.nonzero().flatten()
     if not sampled():
         return Neighbourhoods(data, nodes, len(neighbors), shards)
-    with warnings.catch_warnings():  # torch_sparse does
+    with warnings.catch_warnings():  # torch_sparse samples, too
         warnings.filterwarnings("ignore", ".*without a 'pyg-lib' installation", UserWarning)
         return NeighborLoader(data, neighbors, nodes, transform=mark, batch_sampler=shards)
 
@@ -166,7 +166,7 @@ def sage(P: int, hidden: int, classes: int, layers: int) -> Stack:
 
 
 class Training:
-    """The model, its optimizer, and loss, validation and test accuracy of each epoch so far."""
+    """The model, its optimizer, and the loss, validation and test accuracy of each epoch so far."""
 
     def __init__(self, data: Data, options: argparse.Namespace, device: str) -> None:
         self.data, self.seed, self.device = data, options.seed, device
@@ -177,12 +177,12 @@ class Training:
         self.shards = Shards(int(data.train_mask.sum()), options.batch_size, options.seed)
         self.loader = batches(data, options.neighbors, self.shards)
         self.history: list[tuple[float, float, float]] = []
-        # DDP orders its sums after a first backward pass anew. Let this be over before a step is taken, or those of a
-        # continued run would round differently with more than two processes.
+        # DDP rebuilds its buckets after the first backward pass, which changes the order of sums. Do this before the
+        # first step, so that a continued run rounds as an uninterrupted one does.
         self.net(data.x[:1].to(device), data.edge_index[:, :0].to(device)).sum().backward()
 
     def steps(self) -> Iterator[None]:
-        """An epoch."""
+        """Trains for an epoch; yields after each step."""
         epoch = self.shards.epoch = len(self.history)
         torch.manual_seed(sow(self.seed, epoch, 1 + dist.get_rank()))
         self.net.train()
@@ -192,19 +192,19 @@ class Training:
             self.optimizer.zero_grad()
             scores = self.net(batch.x, batch.edge_index)[batch.seeds]
             loss = F.cross_entropy(scores, batch.y[batch.seeds], reduction="sum")
-            # The mean over the batch; DDP takes the mean over the processes, where the sum is wanted.
+            # The mean over the batch; the factor undoes the mean that DDP takes over the processes.
             (loss * dist.get_world_size() / size).backward()
             self.optimizer.step()
             total += loss.detach()
             yield
         dist.all_reduce(total)
-        # Process 0 looks at the whole graph, which is cheap without gradients; the others wait for its next batch.
+        # Process 0 evaluates the whole graph, which is cheap without gradients; the others wait for its next batch.
         accuracies = self.accuracies() if dist.get_rank() == 0 else (0.0, 0.0)
         self.history.append((total.item() / self.shards.nodes, *accuracies))
 
     @torch.no_grad()
     def accuracies(self) -> tuple[float, float]:
-        """On the validation and the test nodes."""
+        """The accuracies on the validation and the test nodes."""
         self.net.eval()
         scores = self.net.module(self.data.x.to(self.device), self.data.edge_index.to(self.device))
         right = scores.argmax(-1).cpu() == self.data.y
@@ -224,7 +224,7 @@ class Training:
 
 
 def save(state: dict[str, Any], path: Path) -> None:
-    """Whole or not at all: the old file is there until the new one is complete."""
+    """Saves atomically: the old file stays until the new one is complete."""
     draft = path.with_name(path.name + ".part")
     with draft.open("wb") as file:
         torch.save(state, file)
@@ -234,7 +234,7 @@ def save(state: dict[str, Any], path: Path) -> None:
 
 
 def load(options: argparse.Namespace) -> dict[str, Any] | None:
-    """The checkpoint that is to be continued, None if this is a beginning."""
+    """The checkpoint to continue from, or None."""
     path = options.checkpoint
     if path is None:
         return None
@@ -246,7 +246,7 @@ def load(options: argparse.Namespace) -> dict[str, Any] | None:
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         kept = state["settings"]
-    except Exception as error:  # of zip, pickle or torch: all say that it is something else
+    except Exception as error:  # zip, pickle and torch raise all kinds of errors for other files
         raise ValueError(f"--checkpoint {path}: not a checkpoint of this script ({error})") from error
     for key, value in settings(options).items():
         if kept[key] != value:

@@ -1,15 +1,15 @@
-"""Convolution on a grid is the formula with shifts for a basis. What that gives, on handwritten digits of 8 x 8 pixels.
+"""Convolution on a grid is the formula with shifts for a basis: three uses, on handwritten digits of 8 x 8 pixels.
 
     python -m examples.grids --seeds 5 --picture shifts.svg
 
 1. A network of `GridConv` is one of `nn.Conv2d`: from the same weights, the losses of a training agree at every step,
    whether torch's own convolution evaluates the formula, or sparse products do.
-2. Written as edges (`ToGrid`, `bases.Edges`), the same layers go where a grid has holes: a fifth of the pixels is
-   missing, others in each image and epoch, and they are no nodes. The network of `nn.Conv2d` is given zeros there.
-3. With a group beside the shifts (`bases.Group`), a network that learns from upright digits knows them turned.
+2. As typed edges (`ToGrid`, `bases.Edges`), the same layers take grids with holes: a random fifth of the pixels is
+   missing in each image and epoch, and these are no nodes. The network of `nn.Conv2d` gets zeros there.
+3. With a group of rotations (`bases.Group`), a network that learns from upright digits recognises rotated ones.
 
-All networks are three layers of 3 x 3 windows, the maximum over an image of what the last one gives (and the mean over
-a group), and a linear layer. They are trained on 700 images and judged on the other 1,097 (`examples.data.digits`).
+All networks have three layers of 3 x 3 windows, the maximum over an image of the last layer's result (and the mean over
+the group), and a linear layer. They are trained on 700 images and tested on the other 1,097 (`examples.data.digits`).
 The seeds are 0, 1, ...
 """
 
@@ -64,12 +64,12 @@ def edges(P: int, Q: int) -> nn.Module:
 
 
 def turning(P: int, Q: int) -> nn.Module:
-    """From images to images over the group of four rotations, and on from there."""
+    """The first layer maps images to images over the group of four rotations, later ones map these."""
     return GridConv(P, Q, bases.Group("p4", WINDOW, lift=P == 1))
 
 
 class Net(nn.Module):
-    """Three layers, the maximum over the places of an image, the mean over a group, and scores: (B, 10)."""
+    """Three layers, the maximum over an image, the mean over the group, and scores: (B, 10)."""
 
     def __init__(self, layer: Layer, width: int = WIDTH) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Net(nn.Module):
 
 
 def images(dtype: torch.dtype = torch.float32) -> tuple[list[Data], list[Data]]:
-    """The images of the training and those of the test; x is (1, 1, 8, 8), which a batch stacks."""
+    """The training and the test images; x is (1, 1, 8, 8), which a batch concatenates."""
     data = digits()
     every = [Data(x=x.view(1, 1, SIZE, SIZE), y=y) for x, y in zip(data.x.to(dtype), data.y, strict=True)]
     return [every[i] for i in (~data.test_mask).nonzero()], [every[i] for i in data.test_mask.nonzero()]
@@ -100,16 +100,16 @@ def as_graph(image: Data, mask: Tensor) -> Data:
 
 
 class Holed(Dataset[Data]):
-    """Images that miss some pixels, others each time; the mask, True where one is left, is drawn by lot."""
+    """Images with random pixels missing, others in each call; the mask is True at pixels that are left."""
 
     def __init__(self, images: Sequence[Data], form: Callable[[Data, Tensor], Data], seed: int) -> None:
-        self.images, self.form, self.lot = images, form, torch.Generator().manual_seed(seed)
+        self.images, self.form, self.generator = images, form, torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, i: int) -> Data:
-        return self.form(self.images[i], torch.rand(SIZE, SIZE, generator=self.lot) >= MISSING)
+        return self.form(self.images[i], torch.rand(SIZE, SIZE, generator=self.generator) >= MISSING)
 
 
 def train(net: nn.Module, data: Sequence[Data] | Dataset[Data], seed: int, epochs: int) -> list[float]:
@@ -134,7 +134,7 @@ def accuracy(net: nn.Module, data: Batch) -> float:
 
 
 def same_weights(ours: Net, peer: Net) -> None:
-    """Gives the layers of ours, Theta (K, P, Q), the kernels of Conv2d, (Q, P, 3, 3)."""
+    """Copies the kernels of Conv2d, (Q, P, 3, 3), into our layers, Theta (K, P, Q)."""
     ours.scores.load_state_dict(peer.scores.state_dict())
     for conv, reference in zip(ours.layers, peer.layers, strict=True):
         found = reference.state_dict()
@@ -166,14 +166,14 @@ def losses_of_all(epochs: int) -> dict[str, Tensor]:
 
 
 class Run(NamedTuple):
-    """One training: accuracies on the images of the test; where they are turned, for each of the quarters."""
+    """One training: its accuracies on the test images; on rotated ones, for each quarter turn."""
 
     parameters: int
     test: list[float]
 
 
 def with_holes(layer: Layer, form: Callable[[Data, Tensor], Data], seed: int, epochs: int) -> Run:
-    """A training on images with holes, and a test on others with holes, the same ones for every network."""
+    """Trains on images with holes, and tests on others with holes, which are the same for every network."""
     fit, test = images()
     torch.manual_seed(seed)
     net = Net(layer)
@@ -183,7 +183,7 @@ def with_holes(layer: Layer, form: Callable[[Data, Tensor], Data], seed: int, ep
 
 
 def turned(layer: Layer, width: int, seed: int, epochs: int) -> Run:
-    """A training on upright digits, judged on turned ones."""
+    """Trains on upright digits, and tests on rotated ones."""
     fit, test = images()
     torch.manual_seed(seed)
     net = Net(layer, width)
@@ -258,13 +258,13 @@ def table(headings: Sequence[str], runs: dict[str, list[Run]]) -> Table:
 
 
 def draw(path: Path) -> None:
-    """The matrices of shifts: A[m, n] = 1 where the target n sees the source m; lines between the rows of the grid."""
-    families: dict[str, tuple[bases.Basis, int]] = {  # and the length of a row
+    """Draws matrices of shifts: A[m, n] = 1 where the target n reads the source m; lines separate rows of the grid."""
+    families: dict[str, tuple[bases.Basis, int]] = {  # with the length of a row
         "a line of 10, shifted by 2": (bases.Shifts((10,), [2]), 10),
         "a grid of 8 x 10, shifted by (2, 4)": (bases.Shifts((8, 10), [(2, 4)]), 10),
         "a window of 3 x 3 on a grid of 4 x 4": (bases.Window((4, 4), 3, padding=1), 4),
     }
-    # Text as text, and names that do not change: a small file, and the same each time.
+    # Text as text and fixed ids make a small and reproducible file.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "shifts"}):
         figure = Figure(figsize=(10, 3.6), layout="constrained")
         for i, (title, (basis, width)) in enumerate(families.items()):
@@ -286,9 +286,9 @@ def draw(path: Path) -> None:
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("grids", __doc__)
     add = parser.add_argument
-    add("--seeds", type=at_least(1, int), default=3, help="how many trainings of each network")
+    add("--seeds", type=at_least(1, int), default=3, help="number of trainings of each network")
     add("--epochs", type=at_least(1, int), default=40, help="of a training")
-    add("--quick", action="store_true", help="one seed, two epochs: to see that it works")
+    add("--quick", action="store_true", help="one seed and two epochs, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with such small images")
     add("--picture", type=Path, default=Path("results/shifts.svg"), help="where the matrices of shifts are drawn")
     return parser
@@ -303,7 +303,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
         draw(options.picture)
-    except (OSError, ValueError) as error:  # a folder that is none, or a format that is none
+    except (OSError, ValueError) as error:  # no such folder or format
         parser.error(f"--picture {options.picture}: {error}")
 
     start = time.perf_counter()

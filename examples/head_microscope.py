@@ -1,26 +1,26 @@
-"""Have heads of attention become shifts? Look at them, and put shifts in their place.
+"""Have heads of attention become shifts? Inspect them, and replace them by shifts.
 
     python -m examples.head_microscope --seeds 3 --picture docs/heads.svg
 
-Attention that knows the places of its input can learn to look at the one before, whatever stands there. Such a head is
-a shift matrix (J.-M. Andreoli, arXiv:1905.01289): `explain_head` says how much of a head is one. A small language model
-of characters (the text of `examples.shift_heads`) is trained without positions, with sines, and with a learnt vector
-for each place.
+Attention with positional encodings can learn to attend to the previous position, whatever the content. Such a head is a
+shift matrix (J.-M. Andreoli, arXiv:1905.01289), and `explain_head` tells how close a head is to one. A small language
+model of characters (the text of `examples.shift_heads`) is trained without positions, with sines, and with a learnt
+vector for each position.
 
-1. Each head beside the span of the shifts by 0, 1, ..., 15 steps: R^2 and the nearest mixture. To tell what is much,
-   there is the R^2 of attention that looks at all places up to its own alike.
+1. Each head is compared with the span of the shifts by 0, 1, ..., 15 steps, by R^2 and the nearest mixture. For
+   reference, there is the R^2 of uniform attention to all positions up to its own.
 2. Heads with a large R^2 are replaced by their mixtures, which are the same for every text and need no keys
    and no queries,
 
        bases.Attention(4 - R, Dot(16), bases.Causal()) + bases.Mix(coefficients, bases.Shifts(None, range(16)))
 
-   or each by its largest shift alone. To tell what that is worth: the same heads with nothing in their place, and as
-   many others (or all others, if they are fewer), the least alike, replaced by their mixtures. Each network is measured
-   as it is, and after some more training; so is the network as learnt, and what is told of the others is the difference
-   to it, seed by seed: not every training has such heads.
+   or each by its largest shift alone. As controls, the same heads are removed, and as many others, with the smallest
+   R^2 (or all others, if they are fewer), are replaced by their mixtures. Each network is evaluated at once and after
+   some more training. So is the network as learnt; the results are differences from it for the same seed, since not
+   every training has such heads.
 
-The heads are looked at on the validation text, losses are of the test text. The seeds are 0, 1, ... Sizes, rates of
-learning and numbers of steps are one setting for all; no search over them is part of this.
+Heads are inspected on the validation text; losses are on the test text. The seeds are 0, 1, ... Sizes, learning rates
+and numbers of steps are the same for all, and were not searched.
 """
 
 import argparse
@@ -55,7 +55,7 @@ TITLES: dict[Positions, str] = {"none": "no positions", "sines": "sines", "learn
 
 
 def attention(content: int, fixed: Tensor | None = None) -> BasisConv:
-    """Heads that are computed, so many, and R of fixed mixtures of shifts, (R, 16)."""
+    """Some computed heads, and R fixed mixtures of shifts, (R, 16)."""
     parts: list[bases.Basis] = [bases.Attention(content, Dot(WIDTH), bases.Causal())] if content else []
     if fixed is not None:
         parts.append(bases.Mix(fixed, SHIFTS))
@@ -92,7 +92,7 @@ class Reader(nn.Module):
         return self.scores(x)
 
     def explain(self, characters: Tensor) -> list[HeadReport]:
-        """The heads of each layer, as they read."""
+        """Explains the heads of each layer on these characters."""
         inputs: list[Tensor] = []
         hooks = [norm.register_forward_hook(lambda norm, given, z: inputs.append(z)) for norm in self.before]
         with torch.no_grad():
@@ -103,12 +103,12 @@ class Reader(nn.Module):
 
 
 def loss(net: nn.Module, windows: Tensor) -> Tensor:
-    """Bits per character, of each next one."""
+    """Bits per character, for the next character."""
     return F.cross_entropy(net(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()) / math.log(2)
 
 
 def windows(blocks: Sequence[Tensor]) -> Tensor:
-    """Side by side, with the character that follows: (B, 65)."""
+    """(B, 65) adjacent windows, each with the next character."""
     return torch.cat([block.unfold(0, LENGTH + 1, LENGTH) for block in blocks])
 
 
@@ -118,12 +118,12 @@ def measure(net: nn.Module, windows: Tensor) -> float:
 
 
 def train(net: nn.Module, characters: Tensor, steps: int, lr: float, seed: int) -> None:
-    """AdamW on windows drawn by lot, with a rate that rises for a while and then falls to zero on a straight line."""
-    lot = torch.Generator().manual_seed(seed)
+    """AdamW on random windows; the rate warms up for 50 steps, and then falls linearly to zero."""
+    generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(net.parameters(), lr, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 50, 1 - step / steps))
     for _ in range(steps):
-        begin = torch.randint(len(characters) - LENGTH, (BATCH, 1), generator=lot)
+        begin = torch.randint(len(characters) - LENGTH, (BATCH, 1), generator=generator)
         optimizer.zero_grad()
         loss(net, characters[begin + torch.arange(LENGTH + 1)]).backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -132,7 +132,7 @@ def train(net: nn.Module, characters: Tensor, steps: int, lr: float, seed: int) 
 
 
 def with_fixed(layer: Any, heads: Sequence[int], mixtures: Tensor) -> nn.Module:
-    """The layer with mixtures of shifts, (R, 16), in place of R of its heads, whose values and outputs stay."""
+    """The layer with R of its heads replaced by mixtures of shifts, (R, 16); values and outputs stay."""
     kept = [h for h in range(layer.basis.K) if h not in heads]
     new: Any = attention(len(kept), mixtures)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def with_fixed(layer: Any, heads: Sequence[int], mixtures: Tensor) -> nn.Module:
     return new
 
 
-Head = tuple[int, int]  # the layer, and which one in it
+Head = tuple[int, int]  # the numbers of its layer and in the layer
 AS_LEARNT = "as learnt"
 
 
@@ -160,7 +160,7 @@ def replaced(net: Reader, mixtures: dict[Head, Tensor]) -> Reader:
 
 
 def ways(reports: Sequence[HeadReport], least: float) -> dict[str, dict[Head, Tensor]]:
-    """What to put in place of the heads of which such a part is shifts, and, to compare, of others."""
+    """The replacements of all heads with at least this R^2, and of others, as controls."""
     mean = {(i, h): c.float() for i, report in enumerate(reports) for h, c in enumerate(report.coefficients)}
     share = {(i, h): r2 for i, report in enumerate(reports) for h, r2 in enumerate(report.r2_fixed.tolist())}
     order = sorted(mean, key=lambda head: share[head])
@@ -176,7 +176,7 @@ def ways(reports: Sequence[HeadReport], least: float) -> dict[str, dict[Head, Te
 
 
 class Row(NamedTuple):
-    """A network some of whose heads were replaced: bits per character before and after some more training."""
+    """A network with some heads replaced: bits per character before and after some more training."""
 
     positions: Positions
     seed: int
@@ -188,7 +188,7 @@ class Row(NamedTuple):
 
 
 def study(positions: Positions, seed: int, options: argparse.Namespace) -> tuple[list[HeadReport], list[Row]]:
-    """Trains, looks, replaces, and trains on."""
+    """Trains, explains the heads, replaces some, and trains on."""
     alphabet, characters, validation, test = text()
     torch.manual_seed(seed)
     net, rows = Reader(alphabet, positions), []
@@ -205,14 +205,14 @@ def study(positions: Positions, seed: int, options: argparse.Namespace) -> tuple
 
 
 def alike_all() -> float:
-    """The part of the span of the shifts in attention with equal weights to all places up to one's own."""
+    """The R^2 of uniform attention to all positions up to one's own."""
     layer: Any = attention(1)
     nn.init.zeros_(layer.basis.mechanism.key)
     return explain_head(layer, torch.zeros(LENGTH, CHANNELS), SHIFTS).r2.item()
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A line for each way, over the seeds that have such heads: what it adds to the loss as learnt of the same seed."""
+    """A line for each replacement: its increase of the loss, over the seeds that have such heads."""
     learnt = {(row.positions, row.seed): row for row in rows if row.title == AS_LEARNT}
     lines = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)  # within 80 columns
     for heading in ("\nplaces", "\nR2 ≥", "in the place\nof heads"):
@@ -244,12 +244,12 @@ def over(values: Sequence[float], sign: str = "") -> str:
 
 
 def draw(path: Path, found: Sequence[tuple[Positions, list[HeadReport]]]) -> None:
-    """The layer in which the head is that is most of all in the span of the shifts."""
+    """Draws the layer that has the head with the largest R^2."""
     every = [(positions, report) for positions, reports in found for report in reports]
     positions, report = max(every, key=lambda one: one[1].r2_fixed.max().item())
-    from matplotlib import rc_context  # here, where pictures are known to work
+    from matplotlib import rc_context  # matplotlib is optional; main has checked that it is there
 
-    # Text as text, and names that do not change: a small file, and the same each time.
+    # Text as text and fixed ids make a small and reproducible file.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "heads"}):
         figure = plot.heads(report)
         figure.suptitle(f"{TITLES[positions]}: the heads of a layer, the nearest mixtures of shifts, and the rest")
@@ -266,12 +266,12 @@ def part(text: str) -> float:
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("head_microscope", __doc__)
     add = parser.add_argument
-    add("--positions", nargs="+", choices=list(TITLES), default=list(TITLES), help="how the networks know places")
-    add("--seeds", type=at_least(1, int), default=1, help="how many trainings of each")
+    add("--positions", nargs="+", choices=list(TITLES), default=list(TITLES), help="how the networks encode positions")
+    add("--seeds", type=at_least(1, int), default=1, help="number of trainings of each")
     add("--steps", type=at_least(1, int), default=1200, help="of a training")
-    add("--more", type=at_least(1, int), default=150, help="steps of the training after heads were replaced")
+    add("--more", type=at_least(1, int), default=150, help="steps of training after heads are replaced")
     add("--least", nargs="+", type=part, default=[0.9, 0.5], help="R2, fixed, from which on heads are replaced")
-    add("--quick", action="store_true", help="one seed, 50 steps: to see that it works")
+    add("--quick", action="store_true", help="one seed and 50 steps, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     add("--picture", type=Path, default=Path("results/heads.svg"), help="where heads are drawn")
     return parser
@@ -291,7 +291,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ImportError,
         OSError,
         ValueError,
-    ) as error:  # no matplotlib, a folder that is none, or a format that is none
+    ) as error:  # no matplotlib, or no such folder or format
         parser.error(f"--picture {options.picture}: {error}")
 
     found, rows = [], []

@@ -25,8 +25,8 @@ FILES = {
 }
 DATASETS = (*FILES, "films")
 FIELDS = ("database", "data mining", "artificial intelligence", "information retrieval")
-GENRES, FEWEST = 20, 4  # how many classes at most, and of how many films at least
-# The relation from films to genres, and those that tell of genres, which no model may see either.
+GENRES, FEWEST = 20, 4  # the number of classes at most, and of films in each at least
+# The relation from films to genres, and others that reveal genres; no model may see them.
 GENRE = {"FB15k-237": "/film/film/genre", "films": "genre"}
 TELLING = ("/media_common/netflix_genre/titles",)
 
@@ -44,7 +44,7 @@ class Task(NamedTuple):
     classes: list[str]
 
     def split(self, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Places of items in training, validation and test: 60, 20 and 20 in a hundred."""
+        """The positions of training, validation and test items: 60, 20 and 20 percent."""
         n = len(self.items)
         order = torch.from_numpy(np.random.RandomState(seed).permutation(n))
         first, second, third = order.tensor_split([int(0.6 * n), int(0.8 * n)])
@@ -94,7 +94,7 @@ def fb15k_237(config: Path, root: Path) -> Task:
 
 
 def genres(name: str, knowledge: Knowledge) -> Task:
-    """All films that have a genre, in the order of their identifiers; the classes are the most frequent genres."""
+    """All films with a genre, in the order of their identifiers; the classes are the most frequent genres."""
     relation = knowledge.relations.id(GENRE[name])
     films, labels = knowledge.edge_index[:, knowledge.edge_type == relation].tolist()
     most = [label for label, count in Counter(labels).most_common(GENRES) if count >= FEWEST]
@@ -110,7 +110,7 @@ def genres(name: str, knowledge: Knowledge) -> Task:
 
 
 def without(knowledge: Knowledge, hidden: set[int | None]) -> Knowledge:
-    """The graph without some relations, of which there are no edges any more; no sort may ask for them."""
+    """The graph without the edges of some relations, which no sort may use."""
     for title, sort in zip(knowledge.basis.names, knowledge.basis.sorts, strict=True):
         for relation in {relation for sequence in sort.sequences for step in sequence for relation, _ in step}:
             if relation in hidden:
@@ -124,7 +124,7 @@ def without(knowledge: Knowledge, hidden: set[int | None]) -> Knowledge:
 
 
 def dblp(config: Path, root: Path) -> Task:
-    """The authors by field. Words and features are not used: the structure alone."""
+    """The authors by field, from the structure alone, without words and features."""
     (data,) = parts("DBLP", root / "DBLP")
     knowledge = _configured(config, root)
     items = torch.tensor([i for i, kind in enumerate(knowledge.types or ()) if kind == "author"])

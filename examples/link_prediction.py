@@ -8,12 +8,11 @@ The encoder is M. Schlichtkrull et al.'s (arXiv:1703.06103): learnt features of 
 
 and a triple (head, relation, tail) scores the sum over channels of the product of the three; a relation has one vector
 for the question (head, relation, ?) and one for (?, relation, tail). DistMult alone, without a layer, is the baseline.
-Edges that a step is to predict are not in the graph that the encoder sees, nor are others, drawn by lot.
+The encoder does not see the edges that a step predicts, nor a random share of the others.
 
-All triples of the three parts but the one that is asked for are left out when a test triple is ranked, for its tail
-and for its head, among all entities; those with the same score as the right one share the mean of their ranks.
-A run that was stopped, by the clock, a key, or a power cut, goes on from the end of its last epoch in the checkpoint
-and comes to what it would have come to without.
+Test triples are ranked for tails and heads among all entities, without other known triples of the three parts; entities
+with equal scores share the mean of their ranks. An interrupted run continues from the last epoch in its checkpoint, and
+gives the same result as an uninterrupted one.
 """
 
 import argparse
@@ -58,7 +57,7 @@ TITLES = {"rgcn": "R-GCN + DistMult", "distmult": "DistMult"}
 
 
 class Triples(NamedTuple):
-    """A knowledge graph whose triples, (3, T) heads, relations and tails, are in three parts."""
+    """A knowledge graph with its triples, (3, T) heads, relations and tails, in three parts."""
 
     entities: int
     relations: int
@@ -71,7 +70,7 @@ class Triples(NamedTuple):
 
 
 def load(name: str, root: Path) -> tuple[str, Triples]:
-    """FB15k-237, or the films, for want of data and network; and which it is."""
+    """FB15k-237, or the films if it cannot be had; and the name of the data."""
     if name == "FB15k-237":
         try:
             return name, freebase(root)
@@ -81,7 +80,7 @@ def load(name: str, root: Path) -> tuple[str, Triples]:
 
 
 def freebase(root: Path) -> Triples:
-    """FB15k-237, whose raw files lie in root/FB15k-237/raw, or are downloaded to there if they do not."""
+    """FB15k-237 from the raw files in root/FB15k-237/raw, which are downloaded if they are missing."""
     return in_a_copy("FB15k-237", FILES["FB15k-237"], root, read)
 
 
@@ -96,7 +95,7 @@ def read(root: Path) -> Triples:
 
 
 def films() -> Triples:
-    """The films: every fifth triple by lot, in turn for validation and test, as far as others tell of its ends."""
+    """The films: a random fifth of the triples for validation and test, as long as their ends have other triples."""
     knowledge = load_walks(HERE / "films" / "walks.toml")
     triples = torch.stack([knowledge.edge_index[0], knowledge.edge_type, knowledge.edge_index[1]])
     triples = triples[:, torch.randperm(triples.shape[1], generator=torch.Generator().manual_seed(0))]
@@ -116,9 +115,9 @@ def films() -> Triples:
 
 
 class Questions:
-    """Triples by what is asked: (source, relation, ?), where relation R + r asks for the heads of r.
+    """Triples by their questions (source, relation, ?), where relation R + r asks for the heads of r.
 
-    The targets of question i, in `keys`, are `targets[start[i] : start[i + 1]]`; `triple` says which triples these are.
+    The targets of question i, in `keys`, are `targets[start[i] : start[i + 1]]`; `triple` has their triples.
     """
 
     def __init__(self, triples: Tensor, relations: int) -> None:
@@ -151,7 +150,7 @@ class Questions:
 
 
 class Links(nn.Module):
-    """Features of the entities, layers of R-GCN, perhaps none, and vectors of the relations."""
+    """Features of the entities, any number of R-GCN layers, and vectors of the relations."""
 
     def __init__(self, graph: Triples, options: argparse.Namespace, layers: int) -> None:
         super().__init__()
@@ -167,14 +166,14 @@ class Links(nn.Module):
         self.dropout = options.dropout
 
     def encode(self, edge_index: Tensor, edge_type: Tensor) -> Tensor:
-        """(N, C) what becomes of the features of the entities in a graph."""
+        """(N, C) the encoded features of the entities in a graph."""
         x: Tensor = self.entity
         for layer in self.layers:
             x = x + F.dropout(layer(x, edge_index, edge_type=edge_type).tanh(), self.dropout, self.training)
         return x
 
     def ask(self, x: Tensor, source: Tensor, relation: Tensor) -> Tensor:
-        """(B, C) whose products with the features of the targets are the scores."""
+        """(B, C) vectors whose products with the features of the targets are the scores."""
         return F.dropout(x[source] * self.relation[relation], self.dropout, self.training)
 
 
@@ -183,7 +182,7 @@ def decomposition(options: argparse.Namespace) -> theta.Theta:
 
 
 def unseen(triples: Tensor, asked: Tensor, dropout: float) -> tuple[Tensor, Tensor]:
-    """Edges and types of a graph without the triples that are asked for, and without a share of the others."""
+    """Edges and types of a graph without the triples that are predicted, and without a random share of the others."""
     kept = torch.rand(triples.shape[1], device=triples.device) >= dropout
     kept[asked] = False
     head, relation, tail = triples[:, kept]
@@ -224,7 +223,7 @@ class CrossEntropy(torch.autograd.Function):
 
 
 def loss(net: Links, questions: Questions, batch: Tensor, triples: Tensor, options: argparse.Namespace) -> Tensor:
-    """Of all answers to a batch of questions, or of a batch of answers and as many others as there are negatives."""
+    """The loss of a batch of questions against all entities, or of a batch of answers against sampled negatives."""
     if options.negatives == "all":
         row, place = questions.answers(batch)
         source, relation = questions.ask(batch)
@@ -270,7 +269,7 @@ def measure(net: Links, graph: Triples, known: Questions, triples: Tensor, batch
 
 @dataclass
 class Run:
-    """One training: what came of each epoch, and what the test says of the one that the validation set liked best."""
+    """One training: the results of each epoch, and the test results of the one with the best validation."""
 
     model: str
     parameters: int = 0
@@ -285,7 +284,7 @@ class Run:
 
 
 class Training:
-    """A model with all that its next epoch depends on; what `state` gives, `load` takes."""
+    """A model with all state that its next epoch depends on; `load` takes what `state` returns."""
 
     def __init__(self, name: str, graph: Triples, options: argparse.Namespace) -> None:
         torch.manual_seed(options.seed)
@@ -297,8 +296,8 @@ class Training:
         self.run = Run(name, sum(parameter.numel() for parameter in self.net.parameters()))
         self.questions = Questions(graph.train, graph.relations)
         self.known = Questions(torch.cat(graph[2:], 1), graph.relations)
-        lot = torch.randperm(graph.validation.shape[1], generator=torch.Generator().manual_seed(0))
-        self.validation = graph.validation[:, lot[: options.validate].to(options.device)]
+        order = torch.randperm(graph.validation.shape[1], generator=torch.Generator().manual_seed(0))
+        self.validation = graph.validation[:, order[: options.validate].to(options.device)]
 
     def state(self) -> dict[str, Any]:
         parts = {"net": self.net.state_dict(), "best": self.best, "optimizer": self.optimizer.state_dict()}
@@ -310,14 +309,14 @@ class Training:
         self.best, self.random, self.run = state["best"], state["random"], Run(**state["run"])
 
     def left(self, seconds: float) -> bool:
-        """Whether another epoch is to come, and done within so many seconds of training."""
+        """Whether there is another epoch, which fits into the remaining seconds."""
         run, options = self.run, self.options
         if len(run.losses) >= options.epochs or (run.losses and len(run.losses) - 1 - run.best >= options.patience):
             return False
         return not run.seconds or sum(run.seconds) + max(run.seconds[-3:]) <= seconds
 
     def epoch(self) -> Iterator[float]:
-        """Yields which part of the epoch is done, after each step."""
+        """Trains for an epoch; yields the finished share of it after each step."""
         begin, options, run = time.perf_counter(), self.options, self.run
         random_state(options.device, self.random)
         self.net.train()
@@ -348,7 +347,7 @@ class Training:
 
 
 def random_state(device: str, state: list[Tensor] | None = None) -> list[Tensor]:
-    """The state of the generators that a training draws from, which is set to one that is given."""
+    """The state of the random generators of a training; sets it first, if one is given."""
     if state is not None:
         torch.set_rng_state(state[0])
         if len(state) > 1:
@@ -356,11 +355,12 @@ def random_state(device: str, state: list[Tensor] | None = None) -> list[Tensor]
     return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.startswith("cuda") else [])
 
 
-FREE = ("epochs", "minutes", "patience", "checkpoint", "out", "root", "threads", "models")  # may differ in a sequel
+# The options that may differ when a run continues.
+FREE = ("epochs", "minutes", "patience", "checkpoint", "out", "root", "threads", "models")
 
 
 class Checkpoint:
-    """Trainings in a file, with the settings that they were begun with."""
+    """A file with trainings and their settings."""
 
     def __init__(self, path: Path | None, options: argparse.Namespace) -> None:
         self.path = path
@@ -375,7 +375,7 @@ class Checkpoint:
         try:
             found = torch.load(path, weights_only=True, map_location="cpu")
             settings, self.trainings = found["settings"], found["trainings"]
-        except Exception as error:  # zip, pickle and torch have each their own
+        except Exception as error:  # zip, pickle and torch raise all kinds of errors
             raise ValueError(
                 f"--checkpoint {path}: not a checkpoint of this program ({type(error).__name__})"
             ) from error
@@ -385,7 +385,7 @@ class Checkpoint:
                 raise ValueError(f"--checkpoint {path}: {was}; take another file, or the same settings")
 
     def save(self, training: Training) -> None:
-        """All or nothing: a file that is half written never takes the place of a whole one."""
+        """Saves atomically: a partial file never replaces a complete one."""
         self.trainings[training.run.model] = training.state()
         if self.path is not None:
             draft = self.path.with_name(self.path.name + ".new")
@@ -394,7 +394,7 @@ class Checkpoint:
 
 
 def compare(graph: Triples, options: argparse.Namespace, checkpoint: Checkpoint) -> list[Run]:
-    """Trains the models one after the other, each in an equal share of the time, while a bar tells how far it is."""
+    """Trains the models in turn, each in an equal share of the time, with a progress bar."""
     runs, seconds = [], 60 * options.minutes / len(options.models)
     columns = TextColumn("{task.description:44}"), BarColumn(), TextColumn("{task.percentage:3.0f} %")
     with Progress(*columns, TimeElapsedColumn()) as bar:
@@ -432,7 +432,7 @@ def table(runs: Sequence[Run]) -> Table:
 
 
 def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
-    """How the validation set is learnt, in time."""
+    """Draws the validation results over time."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for run in runs:
@@ -464,7 +464,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--epochs", type=at_least(1, int), help="of a training, at most")
     add("--patience", type=at_least(1, int), help="epochs without a better validation that end a training")
     add("--checkpoint", type=Path, help="file to go on from if it is there, and to write after each epoch")
-    add("--seed", type=int, default=0, help="of all that is drawn by lot")
+    add("--seed", type=int, default=0, help="of all random numbers")
     add("--negatives", type=negatives, default="all", help="for each triple, or all: cross-entropy over all entities")
     add("--channels", type=at_least(1, int), help="of the features of entities and relations")
     add("--layers", type=at_least(1, int), default=1, help="of the R-GCN")
@@ -484,7 +484,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def settle(options: argparse.Namespace) -> argparse.Namespace:
-    """Gives the settings that were left open the values that suit the data."""
+    """Fills settings that are not given with the defaults for the data."""
     for key, value in DEFAULTS[options.dataset].items():
         if getattr(options, key) is None:
             setattr(options, key, value)

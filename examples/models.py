@@ -32,14 +32,14 @@ class Stack(nn.Module):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Of a sparse x, among the entries that are there: the others are zero either way."""
+    """Dropout; for a sparse x, of its entries, since the others are zero in any case."""
     if x.layout == torch.strided or not training:
         return F.dropout(x, p) if training else x
     return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), F.dropout(x.values(), p), x.shape)
 
 
 def pagerank(restart: float) -> list[float]:
-    """The weights of walks of 0 .. STEPS steps that start anew with this probability; the last has all that is left."""
+    """The weights of walks of 0 .. STEPS steps that restart with this probability; the last one has the remainder."""
     return [restart * (1 - restart) ** k for k in range(STEPS)] + [(1 - restart) ** STEPS]
 
 
@@ -49,7 +49,7 @@ PAGERANKS = bases.Mix([pagerank(restart) for restart in RESTARTS], bases.Powers(
 
 
 class OnNode(Linear):
-    """PyG's Linear, which has no use for the graph."""
+    """PyG's Linear, called with a graph, which it ignores."""
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return super().forward(x)
@@ -92,7 +92,7 @@ def attention(heads: int, combine: Literal["concat", "mean"], dropout: float) ->
 
 
 def gat(heads: int) -> tuple[tuple[Layer, Layer], tuple[Layer, Layer]]:
-    """Eight heads side by side, and then the mean of some: the layers of ours, and those of PyG."""
+    """A layer that concatenates eight heads, and one that averages some: ours, and PyG's."""
     (first, peer), (last, last_peer) = attention(8, "concat", 0.6), attention(heads, "mean", 0.6)
     return (first, last), (peer, last_peer)
 
@@ -131,10 +131,10 @@ MODELS = {
     "multi": Model("multi-basis", 64, 0.85, (conv(NODE), conv(PAGERANKS)), (OnNode, PageRanks)),
     "gat": _GAT,
 }
-# What P. Velickovic et al., Graph Attention Networks (arXiv:1710.10903), do otherwise on PubMed.
+# The settings of P. Velickovic et al., Graph Attention Networks (arXiv:1710.10903), for PubMed.
 PUBMED = {"gat": _GAT._replace(layers=gat(8)[0], peers=gat(8)[1], dropout=0.6, weight_decay=1e-3)}
 
 
 def models(dataset: str) -> dict[str, Model]:
-    """The models, with the settings for a data set where it has its own."""
+    """The models, with a data set's own settings, if it has any."""
     return MODELS | PUBMED if dataset == "PubMed" else MODELS

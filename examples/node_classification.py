@@ -35,7 +35,7 @@ OURS, PYG = SIDES = ("BasisConv", "PyG")
 
 @dataclass
 class Run:
-    """One training: loss and accuracy on the validation set after each epoch, and what is kept of the best of them."""
+    """One training: loss and accuracy on the validation set after each epoch, and the results of the best epoch."""
 
     model: str
     side: str
@@ -45,11 +45,11 @@ class Run:
     seconds: list[float] = field(default_factory=list)
     validation: float = 0.0
     test: float = 0.0
-    cut: bool = False  # the clock ended it
+    cut: bool = False  # whether the time limit ended it
 
 
 def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: float = math.inf) -> Iterator[Run]:
-    """Adam on the cross-entropy of the training nodes, until the loss on the validation nodes falls no more.
+    """Adam on the cross-entropy of the training nodes, until the loss on the validation nodes stops falling.
 
     Yields the run after each epoch. A run that the clock finds unfinished at the time `end` says so.
     """
@@ -125,7 +125,7 @@ def compare(models: dict[str, Model], data: Data, options: argparse.Namespace) -
 
 
 def summary(runs: Sequence[Run]) -> dict[str, float | None]:
-    """Accuracies in percent, over the seeds, and the median of the seconds per epoch, its validation included."""
+    """Accuracies in percent over the seeds, and the median seconds per epoch, with its validation."""
     tests = [100 * run.test for run in runs]
     return {
         "seeds": len(runs),
@@ -155,7 +155,7 @@ def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
 
 
 def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
-    """The curves of the validation set: a column for each model, a line for each seed."""
+    """Draws the validation curves: a column for each model, a line for each seed."""
     names = list(dict.fromkeys(run.model for run in runs))
     figure = Figure(figsize=(3.2 * len(names), 5.5), layout="constrained")
     figure.suptitle(title)
@@ -183,7 +183,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     add_root(parser, "Cora")
     add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="which ones")
-    add("--seeds", type=at_least(1, int), default=5, help="how many trainings of each model")
+    add("--seeds", type=at_least(1, int), default=5, help="number of trainings of each model")
     add(
         "--minutes",
         type=at_least(0, float),
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    # Features are sparse_csr, about which torch warns once that it may still change.
+    # torch warns once that sparse_csr, the layout of the features, is in beta.
     warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
     check_device(parser, options.device)
     try:
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         for model in chosen.values():
             model.build(1, 1, options.hidden)
-    except ValueError as error:  # heads that the channels cannot be divided among
+    except ValueError as error:  # channels that are no multiple of the heads
         parser.error(f"--hidden {options.hidden}: {error}")
     runs = compare(chosen, data.to(options.device), options)
     summaries = {

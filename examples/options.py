@@ -1,4 +1,4 @@
-"""Options that the scripts have in common."""
+"""Options that the scripts share."""
 
 import argparse
 import os
@@ -9,7 +9,7 @@ import torch
 
 
 def parser(name: str, about: str | None, epilog: str | None = None) -> argparse.ArgumentParser:
-    """Of the script examples/NAME.py, about which the first line of its docstring is said."""
+    """The parser of examples/NAME.py, described by the first line of its docstring."""
     return argparse.ArgumentParser(
         prog=f"python -m examples.{name}",
         description=(about or "").splitlines()[0],
@@ -19,7 +19,7 @@ def parser(name: str, about: str | None, epilog: str | None = None) -> argparse.
 
 
 def add_root(parser: argparse.ArgumentParser, dataset: str) -> None:
-    """Where data are: --root."""
+    """Adds --root, the folder of the data."""
     parser.add_argument(
         "--root",
         type=Path,
@@ -29,7 +29,7 @@ def add_root(parser: argparse.ArgumentParser, dataset: str) -> None:
 
 
 def check_device(parser: argparse.ArgumentParser, device: str) -> None:
-    """Ends the script where there is no such device."""
+    """Ends the script if there is no such device."""
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA

@@ -1,29 +1,27 @@
-"""Features that nobody trains: the scattering transform of a graph is diffusion wavelets, modulus, and again.
+"""Features without training: the scattering transform of a graph repeats diffusion wavelets and the modulus.
 
     python -m examples.scattering --seeds 5
 
     U_0 = x,    U_{l+1} = |psi_0 U_l|, ..., |psi_{J-1} U_l|,    features: the means of the powers 1 .. Q of all of them
 
-(F. Gama, A. Ribeiro and J. Bruna, arXiv:1806.08829; F. Gao, G. Wolf and M. Hirn, arXiv:1810.03068). All of it is
-`BasisConv`, and none of it has a parameter: the wavelets are `bases.Wavelets` with `theta.Pass(combine='concat')`, the
-means `bases.Bags('mean')`. The features do not depend on how the nodes are numbered.
+(F. Gama, A. Ribeiro and J. Bruna, arXiv:1806.08829; F. Gao, G. Wolf and M. Hirn, arXiv:1810.03068). It consists of
+`BasisConv`s without parameters: the wavelets are `bases.Wavelets` with `theta.Pass(combine='concat')`, the means
+`bases.Bags('mean')`. The features do not depend on the numbering of the nodes.
 
-Handwritten digits are graphs of 64 pixels, each joined to the up to eight around it; x is the ink. A ridge regression
-on the standardised features, with the penalty that leaving one out chooses, learns from 700 digits, and is judged on
-the other 1,097: as they are; turned or mirrored, each by lot; and with 5 % of their edges gone. Beside it the same
-regression on the moments of the ink alone, on a cascade of as many powers of the same walk in place of their
-differences, and on the 64 pixels in their order, which is much to know (and of which a model that is linear in them
-does not make the most); and a network of two layers over the same wavelets, with batch norm, ReLU and a maximum over
-the graph, whose parameters are learnt.
+Handwritten digits are graphs of 64 pixels, each joined to its up to eight neighbours; x is the ink. A ridge regression
+on the standardised features, with the penalty chosen by leave-one-out, learns from 700 digits. It is tested on the
+other 1,097: as they are; under a random symmetry of the square; and without a random 5 % of their edges. The same
+regression is fitted to the moments of the ink alone, to a cascade of as many powers of the same walk in place of their
+differences, and to the 64 pixels in order, which tells much more (though a linear model cannot use all of it). Last is
+a trained network of two layers over the same wavelets, with batch norm, ReLU and a maximum over the graph.
 
-The modulus would do nothing to powers of the ink, none of which is negative: their cascade is linear and repeats
-itself, as T^a T^b = T^(a+b). Powers are therefore those of the ink less its mean; so that both see the same, there is
-the scattering of that, too. What is turned is the same graph, and must be read as it was by all but the pixels in their
-order; a 6 upside down stays a 6 there.
+The modulus has no effect on powers of the ink, which are not negative: their cascade is linear and repeats itself, as
+T^a T^b = T^(a+b). So powers are taken of the ink minus its mean, and for comparison there is the scattering of that,
+too. A rotated image is the same graph, and has the same features, but for the pixels in order; a rotated 6 stays a 6.
 
-The seeds 0, 1, ... are of the splits, of what is turned and how, and of the edges that are lost. The penalty alone is
-chosen by data (and the mean ink is that of all digits): the numbers of scales, layers and moments, and all that there
-is to set of the network, are one setting each, and no part of the digits is kept to choose among others.
+The seeds 0, 1, ... determine the splits, the symmetries and the missing edges. Only the penalty is chosen by data (and
+the mean ink is that of all digits); the numbers of scales, layers and moments and the settings of the network are fixed
+beforehand, without a validation set.
 """
 
 import argparse
@@ -60,7 +58,7 @@ WIDTH, BATCH, LR = 32, 50, 0.01  # of the network
 
 
 class Graphs(NamedTuple):
-    """Digits as one graph of many parts: x (64 B, 1), the edges, and (64 B,) the digit of each node."""
+    """A batch of digits: x (64 B, 1), the edges, and (64 B,) the number of the digit of each node."""
 
     x: Tensor
     edge_index: Tensor
@@ -68,13 +66,13 @@ class Graphs(NamedTuple):
 
 
 class Scattering(nn.Module):
-    """The moments of the cascades of a family of K matrices with the modulus: Q P (1 + K + ... + K^depth) numbers.
+    """The moments of a scattering cascade over K matrices: Q P (1 + K + ... + K^depth) numbers.
 
     Args:
         basis: the family.
-        depth: how many times.
+        depth: the number of layers.
         moments: Q.
-        centre: what is taken from x before all.
+        centre: is subtracted from x.
     """
 
     def __init__(self, basis: bases.Basis, depth: int = DEPTH, moments: int = MOMENTS, *, centre: float = 0.0) -> None:
@@ -104,7 +102,7 @@ def powers(scales: int) -> bases.Basis:
 
 
 class Network(nn.Module):
-    """The same wavelets with parameters, twice, and the maxima over each graph: (B, 10)."""
+    """Two layers over the same wavelets, with parameters, and the maxima over each graph: (B, 10)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,37 +120,37 @@ class Network(nn.Module):
 
 @cache
 def pixels() -> tuple[Tensor, Tensor]:
-    """(B, 8, 8) the ink of all digits, and which they are."""
+    """(B, 8, 8) the ink of all digits, and (B,) their classes."""
     data = digits()
     return data.x.view(-1, SIZE, SIZE), data.y
 
 
 def neighbours() -> Tensor:
-    """(2, E) the pairs of neighbouring pixels, one way round."""
+    """(2, E) the pairs of neighbouring pixels, each once."""
     _, source, target, _ = bases.Window((SIZE, SIZE), (3, 3), padding=1).edges()
     once = source < target
     return torch.stack([source[once], target[once]]).long()
 
 
-def as_graphs(images: Tensor, lost: float = 0.0, lot: torch.Generator | None = None) -> Graphs:
-    """Images (B, 8, 8) as graphs, without a share of their edges, others in each."""
+def as_graphs(images: Tensor, lost: float = 0.0, generator: torch.Generator | None = None) -> Graphs:
+    """Images (B, 8, 8) as graphs, without a random share of their edges."""
     B, N, pairs = len(images), SIZE * SIZE, neighbours()
     edges = (pairs[:, None] + N * torch.arange(B)[None, :, None]).flatten(1)
-    edges = edges[:, torch.rand(edges.shape[1], generator=lot) >= lost]
+    edges = edges[:, torch.rand(edges.shape[1], generator=generator) >= lost]
     return Graphs(images.reshape(-1, 1), to_undirected(edges, num_nodes=B * N), torch.arange(B).repeat_interleave(N))
 
 
-def turned(images: Tensor, lot: torch.Generator) -> Tensor:
-    """Each image under one of the eight symmetries of the square."""
+def turned(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Each image under a random symmetry of the square."""
     every = [image.rot90(quarters, (-2, -1)) for image in (images, images.mT) for quarters in range(4)]
-    return torch.stack(every)[torch.randint(8, (len(images),), generator=lot), torch.arange(len(images))]
+    return torch.stack(every)[torch.randint(8, (len(images),), generator=generator), torch.arange(len(images))]
 
 
 TESTS = "as they are", "turned", "edges lost"
 
 
 def as_tested(images: Tensor, seed: int) -> list[Graphs]:
-    """The digits as they are, and twice as no model has seen them."""
+    """The digits as they are, under symmetries, and with edges missing."""
     turn, lose = (torch.Generator().manual_seed(seed) for _ in range(2))
     return [as_graphs(images), as_graphs(turned(images, turn)), as_graphs(images, LOST, lose)]
 
@@ -169,20 +167,20 @@ NETWORK = "network over wavelets"
 
 
 class Run(NamedTuple):
-    """Of a split: how many numbers are features, or parameters; and the accuracies on the tests, in percent."""
+    """The number of features or parameters, and the test accuracies in percent, for a split."""
 
     numbers: int
     accuracies: list[float]
 
 
 def split(seed: int) -> tuple[Tensor, Tensor]:
-    """The digits to learn from, and the others."""
+    """The training and the test digits."""
     order = torch.randperm(len(pixels()[1]), generator=torch.Generator().manual_seed(seed))
     return order[:FIT], order[FIT:]
 
 
 def regression(found: Sequence[Tensor], seed: int) -> Run:
-    """Learns from the features of the digits as they are, the first of those found."""
+    """Fits a ridge regression to the features of the digits as they are, which come first."""
     y, (fit, test) = pixels()[1], split(seed)
     model = make_pipeline(StandardScaler(), RidgeClassifierCV(PENALTIES))
     model.fit(found[0][fit].numpy(), y[fit].numpy())
@@ -190,14 +188,14 @@ def regression(found: Sequence[Tensor], seed: int) -> Run:
 
 
 def network(several: Sequence[Graphs], seed: int, epochs: int) -> Run:
-    """Adam on the cross-entropy of the digits as they are, with a rate that falls to zero."""
+    """Trains the network on the digits as they are, by Adam with a rate that falls to zero."""
     (images, y), (fit, test) = pixels(), split(seed)
     torch.manual_seed(seed)
-    net, lot = Network(), torch.Generator().manual_seed(seed)
+    net, generator = Network(), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(net.parameters(), LR)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
-        for some in fit[torch.randperm(FIT, generator=lot)].split(BATCH):
+        for some in fit[torch.randperm(FIT, generator=generator)].split(BATCH):
             optimizer.zero_grad()
             F.cross_entropy(net(as_graphs(images[some])), y[some]).backward()
             optimizer.step()
@@ -210,8 +208,8 @@ def network(several: Sequence[Graphs], seed: int, epochs: int) -> Run:
 
 
 def compare(seeds: int, epochs: int) -> tuple[dict[str, list[Run]], dict[str, float]]:
-    """The runs of all models, and the seconds of each: for the features of all digits, or for a training."""
-    images = pixels()[0].double()  # some features of powers are sums of others, but for little
+    """The runs of all models, and their seconds, for the features of all digits or a training."""
+    images = pixels()[0].double()  # in double precision, since some features of powers are nearly sums of others
     runs: dict[str, list[Run]] = {name: [] for name in (*FEATURES, NETWORK)}
     seconds = dict.fromkeys(runs, 0.0)
     columns = TextColumn("{task.description:36}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
@@ -250,9 +248,9 @@ def table(runs: dict[str, list[Run]], seconds: dict[str, float]) -> Table:
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("scattering", __doc__)
     add = parser.add_argument
-    add("--seeds", type=at_least(1, int), default=5, help="how many splits")
+    add("--seeds", type=at_least(1, int), default=5, help="number of splits")
     add("--epochs", type=at_least(1, int), default=40, help="of the training of the network")
-    add("--quick", action="store_true", help="one seed, one epoch: to see that it works")
+    add("--quick", action="store_true", help="one seed and one epoch, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     return parser
 

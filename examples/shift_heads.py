@@ -2,19 +2,19 @@
 
     python -m examples.shift_heads --task masked --steps 2000
 
-Attention alone does not see order. The usual remedy adds sines of the position to the input. J.-M. Andreoli
-(arXiv:1905.01289) suggests another: some heads whose matrices are fixed shifts, which costs no positions at all,
+Attention alone ignores order. The usual remedy adds sines of the position to the input. J.-M. Andreoli
+(arXiv:1905.01289) suggests another: some heads whose matrices are fixed shifts, without any positions,
 
     bases.Attention(6, Dot(8)) + bases.Shifts(None, [1, 2, 3, 4])
 
 The same small language model of characters is trained with either, with neither, with learnt terms for the distance
 in the scores, and with shift heads alone. All have the same number of parameters, since two shift heads (values and
-outputs) have as many as one content head (values, outputs, keys and queries); the learnt terms come on top.
+outputs) have as many as one content head (values, outputs, keys and queries); the learnt terms add a few.
 
-It reads the documentation of Python that comes with Python, every paragraph once, and is to say the next character, or
-characters that were masked. Bits per character of text that it never saw are measured in windows as long as those of
-the training, and shorter and longer ones. The validation text chose the learning rates, for each kind of model and
-task. The seeds are 0, 1, ... More steps tell how much of a difference is one of speed.
+The text is the documentation of Python, as Python includes it, without repeated paragraphs. The model predicts the next
+character, or masked characters. Bits per character are measured on held-out text, in windows of the training's length,
+and in shorter and longer ones. The validation text chose the learning rate for each kind of model and task. The seeds
+are 0, 1, ... More steps show how much of a difference is one of speed.
 """
 
 import argparse
@@ -52,7 +52,7 @@ MASKED = 0.15
 
 
 class Kind(NamedTuple):
-    """What tells the models apart."""
+    """The settings of a kind of model."""
 
     title: str
     content: int
@@ -72,7 +72,7 @@ KINDS = {
 
 
 def heads(kind: Kind, task: str) -> BasisConv:
-    """All heads of a layer: one basis, some of whose matrices are computed and some of which are fixed."""
+    """All heads of a layer, as one basis of computed and fixed matrices."""
     causal, half = task == "next", kind.shifts // 2
     offsets = range(1, kind.shifts + 1) if causal else [*range(-half, 0), *range(1, half + 1)]
     score: Mechanism = Dot(WIDTH)
@@ -99,7 +99,7 @@ class Reader(nn.Module):
     def __init__(self, kind: Kind, task: str, alphabet: int) -> None:
         super().__init__()
         self.sines, self.mask = kind.sines, alphabet
-        self.embedding = nn.Embedding(alphabet + 1, CHANNELS)  # the last one is the mask's
+        self.embedding = nn.Embedding(alphabet + 1, CHANNELS)  # the last one is the mask
         self.attention = nn.ModuleList(nn.Sequential(nn.LayerNorm(CHANNELS), heads(kind, task)) for _ in range(LAYERS))
         self.feed = nn.ModuleList(
             nn.Sequential(nn.LayerNorm(CHANNELS), nn.Linear(CHANNELS, HIDDEN), nn.GELU(), nn.Linear(HIDDEN, CHANNELS))
@@ -118,7 +118,7 @@ class Reader(nn.Module):
 
 
 class Text(NamedTuple):
-    """Characters by their numbers, cut into blocks."""
+    """A text as numbers of characters, in blocks."""
 
     alphabet: int
     train: Tensor
@@ -128,7 +128,7 @@ class Text(NamedTuple):
 
 @cache
 def text() -> Text:
-    """The topics of Python's help; a paragraph that comes again is left out, or the test would have been trained on."""
+    """The topics of Python's help, without repeated paragraphs, which would leak into the test."""
     paragraphs = [paragraph for topic in sorted(topics) for paragraph in topics[topic].split("\n\n")]
     characters = "\n\n".join({" ".join(paragraph.split()): paragraph for paragraph in paragraphs}.values())
     numbers = {character: i for i, character in enumerate(sorted(set(characters)))}
@@ -139,7 +139,7 @@ def text() -> Text:
 
 
 def loss(net: Reader, windows: Tensor, task: str, generator: torch.Generator) -> Tensor:
-    """Bits per character: of each next one, where windows are one longer, or of those that are masked by lot."""
+    """Bits per character: of the next character (windows are one longer then), or of randomly masked ones."""
     if task == "next":
         scores, wanted = net(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
     else:
@@ -149,7 +149,7 @@ def loss(net: Reader, windows: Tensor, task: str, generator: torch.Generator) ->
 
 
 def measure(net: Reader, blocks: Iterable[Tensor], task: str, length: int) -> float:
-    """Bits per character over windows side by side; the very same characters, whatever the length."""
+    """Bits per character over adjacent windows; all lengths cover the same characters."""
     extra, longest = int(task == "next"), max(LENGTHS)
     pieces = []
     for block in blocks:
@@ -162,7 +162,7 @@ def measure(net: Reader, blocks: Iterable[Tensor], task: str, length: int) -> fl
 
 @dataclass
 class Run:
-    """One training: bits per character of the validation text as it goes on, and of the test text for each length."""
+    """One training: bits per character on the validation text over time, and on the test text for each length."""
 
     task: str
     kind: str
@@ -176,11 +176,11 @@ class Run:
 
 
 def train(task: str, kind: str, seed: int, steps: int, lr: float | None = None) -> Run:
-    """AdamW on windows drawn by lot, with a rate that rises for 50 steps and then falls to zero on a straight line."""
+    """AdamW on random windows; the rate warms up for 50 steps, and then falls linearly to zero."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     torch.manual_seed(seed)
-    lot = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     run = Run(task, kind, seed, KINDS[kind].lr[task] if lr is None else lr)
     alphabet, characters, validation, test = text()
     net = Reader(KINDS[kind], task, alphabet)
@@ -190,9 +190,9 @@ def train(task: str, kind: str, seed: int, steps: int, lr: float | None = None) 
     window = torch.arange(LENGTH + (task == "next"))
     for step in range(1, steps + 1):
         net.train()
-        begin = torch.randint(len(characters) - len(window), (BATCH, 1), generator=lot)
+        begin = torch.randint(len(characters) - len(window), (BATCH, 1), generator=generator)
         optimizer.zero_grad()
-        loss(net, characters[begin + window], task, lot).backward()
+        loss(net, characters[begin + window], task, generator).backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
         rate.step()
@@ -205,7 +205,7 @@ def train(task: str, kind: str, seed: int, steps: int, lr: float | None = None) 
 
 
 def compare(options: argparse.Namespace) -> list[Run]:
-    """Trains every kind for every seed, in as many processes as there are workers, each with one thread of torch."""
+    """Trains every kind with every seed, in worker processes with one thread of torch each."""
     jobs = [(options.task, kind, seed, options.steps) for seed in range(options.seeds) for kind in options.kinds]
     runs = []
     columns = TextColumn("{task.description:44}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
@@ -256,8 +256,8 @@ def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
 
 
 def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
-    """How the validation text is learnt, and what becomes of the test text in windows of other lengths."""
-    from matplotlib.figure import Figure  # here: other examples take the text, and no picture
+    """Draws the learning curves, and the test results over the length of windows."""
+    from matplotlib.figure import Figure  # imported here, since other examples need only the text
 
     figure = Figure(figsize=(10, 4.6), layout="constrained")
     figure.suptitle(title)
@@ -286,11 +286,11 @@ def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("shift_heads", __doc__)
     add = parser.add_argument
-    add("--task", choices=["next", "masked"], default="next", help="which characters the model is to say")
+    add("--task", choices=["next", "masked"], default="next", help="which characters the model predicts")
     add("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of models")
-    add("--seeds", type=at_least(1, int), default=3, help="how many trainings of each")
+    add("--seeds", type=at_least(1, int), default=3, help="number of trainings of each")
     add("--steps", type=at_least(1, int), default=500, help="of a training")
-    add("--quick", action="store_true", help="one seed, 100 steps: to see that it works")
+    add("--quick", action="store_true", help="one seed and 100 steps, as a smoke test")
     add("--workers", type=at_least(1, int), default=2, help="trainings at a time, each in a process with one thread")
     add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
     return parser

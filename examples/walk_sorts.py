@@ -47,7 +47,7 @@ WIDTH, MATRICES, EPOCHS, PATIENCE, DROPOUT = 32, 8, 60, 8, 0.5  # of R-GCN
 
 
 class Case:
-    """A task with one of its splits; what does not depend on the split is computed once, for all.
+    """A task with one of its splits; all splits share what does not depend on them.
 
     The scores that models give are (n, C).
     """
@@ -58,11 +58,11 @@ class Case:
 
     @property
     def known(self) -> Tensor:
-        """The classes of the training items, which are all that a model may be fitted to."""
+        """The classes of the training items, the only ones that a model may read."""
         return self.task.y[self.train]
 
     def precision(self, scores: Tensor, part: Tensor) -> float:
-        """The mean, over the classes that are there, of the average precision."""
+        """The mean of the average precision over the classes that occur."""
         y = self.task.y[part]
         there = y.any(0)
         return float(average_precision_score(y[:, there].numpy(), scores[part][:, there].numpy()))
@@ -72,7 +72,7 @@ class Case:
 
 
 class Shared:
-    """What all splits of a task have in common."""
+    """What all splits of a task share."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -95,7 +95,7 @@ class Shared:
 
     @cached_property
     def neighbours(self) -> scipy.sparse.csr_matrix:
-        """(n, J) which items have which neighbour by which relation, in either direction; those of one are left out."""
+        """(n, J) whether an item has a neighbour by a relation, in either direction; neighbours of one are left out."""
         k, items = self.task.knowledge, self.task.items.numpy()
         head, tail = k.edge_index.numpy()
         kinds, R, N = k.edge_type.numpy(), len(k.relations.names), k.num_nodes
@@ -105,8 +105,8 @@ class Shared:
         return every[:, np.asarray((every > 0).sum(0)).ravel() > 1]
 
     def known_by_walks(self, case: Case) -> scipy.sparse.csr_matrix:
-        """(n, K C) per sort the mean classes of the other training items that the walks lead to."""
-        seen = self.walks[:, case.train].clone()  # seen[k, m, n] is what n sees of m
+        """(n, K C) for each sort, the mean classes of the other training items that its walks reach."""
+        seen = self.walks[:, case.train].clone()  # seen[k, m, n]: the weight of item m for item n
         seen[:, torch.arange(len(case.train)), case.train] = 0
         seen /= seen.sum(1, keepdim=True).clamp(min=1e-12)
         return scipy.sparse.csr_matrix(torch.einsum("kmn,mc->nkc", seen, case.known).flatten(1).double().numpy())
@@ -120,7 +120,7 @@ def frequencies(case: Case) -> Tensor:
 
 
 def logistic(*features: Callable[[Case], scipy.sparse.csr_matrix]) -> Model:
-    """A regression for each class, of the strength that suits the validation set."""
+    """A regression for each class, with the strength that is best on the validation set."""
 
     def scores(case: Case) -> Tensor:
         x = scipy.sparse.hstack([feature(case) for feature in features], "csr")
@@ -157,12 +157,12 @@ class RGCN(nn.Module):
 
 
 def rgcn(case: Case) -> Tensor:
-    """Adam on the binary cross-entropy, until the validation set likes it no more."""
+    """Adam on the binary cross-entropy, until the validation result stops improving."""
     k = case.task.knowledge
     torch.manual_seed(case.seed)
     net = RGCN(k.num_nodes, len(k.relations.names), len(case.task.classes))
     optimizer = torch.optim.Adam(net.parameters(), 0.01, weight_decay=5e-4)
-    best, liked, since = frequencies(case), -1.0, 0
+    best, highest, since = frequencies(case), -1.0, 0
     for _ in range(EPOCHS):
         net.train()
         optimizer.zero_grad()
@@ -173,8 +173,8 @@ def rgcn(case: Case) -> Tensor:
         with torch.no_grad():
             scores = net(k.edge_index, k.edge_type)[case.task.items]
         value, since = case.validate(scores), since + 1
-        if value > liked:
-            best, liked, since = scores, value, 0
+        if value > highest:
+            best, highest, since = scores, value, 0
         if since == PATIENCE:
             break
     return best
@@ -192,7 +192,7 @@ class WalkModel(nn.Module):
         self.register_buffer("x", torch.zeros(task.knowledge.num_nodes, C))
 
     def put(self, items: Tensor, x: Tensor, c: Tensor, b: Tensor) -> None:
-        """The x of some items, all others having none, the weights of the sorts, and the constant."""
+        """Sets the x of some items, zeros for all others, the weights of the sorts, and the constant."""
         self.x.zero_()[items] = x
         self.conv.load_state_dict({"theta.weight": torch.eye(len(b))[None], "theta.mix": c[None], "bias": b})
 
@@ -202,16 +202,16 @@ class WalkModel(nn.Module):
 
 
 class Ridge(NamedTuple):
-    """The weights of the sorts, (K,), and what is added to the diagonal."""
+    """The weights of the sorts, (K,), and the ridge on the diagonal."""
 
     c: Tensor
     ridge: Tensor
 
 
 def solve(A: Tensor, weights: Ridge, rest: Tensor) -> tuple[Tensor, Tensor]:
-    """(t, C) the x of kernel ridge regression; and the errors that would be made if each item in turn were left out.
+    """(t, C) the x of kernel ridge regression, and its leave-one-out errors.
 
-    A (K, t, t): A[k, m, n]; rest (t, C): what is to be explained. With G = (sum_k c_k A_k^T + ridge)^-1, x = G rest,
+    A is (K, t, t), A[k, m, n]; rest, (t, C), is the centred target. With G = (sum_k c_k A_k^T + ridge)^-1, x = G rest,
     and the error of leaving out i is x_i / G_ii.
     """
     total = torch.tensordot(weights.c, A, 1).t()
@@ -221,9 +221,9 @@ def solve(A: Tensor, weights: Ridge, rest: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def learn(A: Tensor, y: Tensor) -> Iterator[tuple[Ridge, Tensor]]:
-    """After each LOOK steps the weights, and x, from the walks between the training items and their classes."""
+    """Yields the weights and x after each LOOK steps, from the walks between training items and their classes."""
     rest = y - y.mean(0)
-    size = A.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-6)  # so that all sorts begin with the same right
+    size = A.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-6)  # all sorts start with equal weight
     logs = [(-(len(A) * size).log()).requires_grad_(), torch.zeros((), requires_grad=True)]
     optimizer = torch.optim.Adam(logs, RATE)
     deviation = y.std(0).clamp(min=1e-6)
@@ -238,15 +238,15 @@ def learn(A: Tensor, y: Tensor) -> Iterator[tuple[Ridge, Tensor]]:
 
 
 def fit(case: Case) -> WalkModel:
-    """The model at the step that suits the validation set."""
+    """The model at the step with the best validation result."""
     A, train, validation = case.shared.walks, case.train, case.validation
-    model, seen, liked = WalkModel(case.task), A[:, train][:, :, validation], -1.0
+    model, seen, highest = WalkModel(case.task), A[:, train][:, :, validation], -1.0
     for weights, x in learn(A[:, train][:, :, train], case.known):
         scores = torch.zeros_like(case.task.y)
         scores[validation] = torch.tensordot(weights.c, seen, 1).t() @ x
-        if (value := case.validate(scores)) > liked:
+        if (value := case.validate(scores)) > highest:
             model.put(case.task.items[train], x, weights.c, case.known.mean(0))
-            liked = value
+            highest = value
     return model
 
 
@@ -271,13 +271,13 @@ class Run(NamedTuple):
 
 
 def compare(task: Task, seeds: int, minutes: float) -> dict[str, list[Run]]:
-    """All models on the first split, and on others as long as they fit into the time."""
+    """Runs all models on the first split, and on others while there is time."""
     begin, shared = time.perf_counter(), Shared(task)
     runs: dict[str, list[Run]] = {name: [] for name in MODELS}
     columns = TextColumn("{task.description:34}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with Progress(*columns, TimeElapsedColumn()) as bar:
         job = bar.add_task("walks between the items", total=seeds * len(MODELS))
-        shared.walks  # noqa: B018  before the clock of a model runs
+        shared.walks  # noqa: B018  computed here, so that no model is charged for it
         for seed in range(seeds):
             round_begins = time.perf_counter()
             for name, model in MODELS.items():
@@ -319,7 +319,7 @@ def arguments() -> argparse.ArgumentParser:
         type=Path,
         help="the sorts of walks, by default datasets/DATASET.toml, and the root is where its paths start",
     )
-    add("--seeds", type=at_least(1, int), default=10, help="how many splits")
+    add("--seeds", type=at_least(1, int), default=10, help="number of splits")
     add("--minutes", type=at_least(0, float), default=15.0, help="to be done in: fewer seeds, but one at least")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     return parser

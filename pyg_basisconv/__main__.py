@@ -21,10 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     about = "Compares every reproduced system with its reference in float64; exits with 1 where one fails."
     command = commands.add_parser("verify", help="compare with the references", description=about)
-    command.add_argument("--list", action="store_true", help="say what there is, and compare nothing")
+    command.add_argument("--list", action="store_true", help="list the systems without comparing")
     command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")
-    about = "Lists PyG's and torch's layers, and the basis and theta that each of them is, as docs/RECIPES.md does."
-    commands.add_parser("recipes", help="list layers, and the basis and theta that they are", description=about)
+    about = "Lists PyG's and torch's layers with the basis and theta of each, as in docs/RECIPES.md."
+    commands.add_parser("recipes", help="list layers with their basis and theta", description=about)
     add_walks(commands)
     options = parser.parse_args(arguments)
     if options.command == "recipes":
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def verify_command(names: Sequence[str], only_list: bool) -> int:
-    """Prints the table of the systems of these names."""
+    """Compares the systems of these names, and prints the table."""
     systems = [SYSTEMS[name] for name in names]
     if only_list:
         print(table([("system", "reference"), *((s.name, s.reference) for s in systems)]))
@@ -49,7 +49,7 @@ def verify_command(names: Sequence[str], only_list: bool) -> int:
     for s in systems:
         try:
             r = verify(s)
-        except Exception as error:  # one row that breaks must not hide the others
+        except Exception as error:  # an error in one row must not hide the others
             rows.append((s.name, s.reference, "", "", "", f"FAILS: {type(error).__name__}: {error}"))
             failed = True
         else:

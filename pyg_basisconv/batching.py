@@ -1,4 +1,4 @@
-"""Bound bases of several graphs as one of their disjoint union."""
+"""Joins bound bases of several graphs to one of their disjoint union."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -21,20 +21,20 @@ __all__ = ["block_diagonal"]
 
 
 def block_diagonal(bounds: Sequence[BoundBasis]) -> BoundBasis:
-    r"""The family of a batch: :math:`A_k = diag(A_k^{(1)}, A_k^{(2)}, \ldots)`, of the families of its graphs.
+    r"""The family of a batch, from the families of its graphs: :math:`A_k = diag(A_k^{(1)}, A_k^{(2)}, \ldots)`.
 
-    What is bound once for each graph need not be normalised again in each batch. Families that are alike keep their
-    structure: a polynomial of block-diagonal matrices is block-diagonal, and so are sums, products, mixtures and walks;
-    all others are written out. PyG's `DataLoader` puts bound bases that are attributes of data into a list, see below.
+    A graph that is bound once need not be normalised again in each batch. Families of the same form keep it: a
+    polynomial of block-diagonal matrices is block-diagonal, and so are sums, products, mixtures and walks. All others
+    become lists of edges. PyG's `DataLoader` collates bound bases that are attributes of data to a list, see below.
 
     Args:
-        bounds: families of one K, dtype and device, of any sizes; in the order of the graphs in the batch.
+        bounds: families with the same K, dtype and device, of any sizes, in the order of the graphs in the batch.
 
     Shapes:
         - result: K matrices, :math:`\sum_i M_i \times \sum_i N_i`
 
     Raises:
-        ValueError: whatever does not fit, with the fix; a family that was computed from a batch of features.
+        ValueError: for families that do not fit, and for one that was computed from a batch of features.
 
     >>> import torch
     >>> from torch_geometric.data import Data
@@ -70,11 +70,11 @@ def block_diagonal(bounds: Sequence[BoundBasis]) -> BoundBasis:
 
 
 def _joined(several: Sequence[Any]) -> BoundBasis:
-    """The same of two or more that fit, with the structure that all of them have."""
-    for kind, alike, join in _KINDS:
-        if all(type(one) is kind for one in several) and len({alike(one) for one in several}) == 1:
+    """Two or more families that fit as one, in the form that they share."""
+    for kind, key, join in _KINDS:
+        if all(type(one) is kind for one in several) and len({key(one) for one in several}) == 1:
             return join(several)
-    return _written(several)
+    return _as_edges(several)
 
 
 def _concat(several: Sequence[BoundConcat]) -> BoundBasis:
@@ -107,7 +107,7 @@ def _shared(several: Sequence[SharedEdges]) -> BoundBasis:
     return SharedEdges(EdgeSet(1, *_sizes(several), None, *_ends(several, sets)), weight, several[0].dtype)
 
 
-def _written(several: Sequence[BoundBasis]) -> BoundBasis:
+def _as_edges(several: Sequence[BoundBasis]) -> BoundBasis:
     lists = [one.edges() for one in several]
     K = several[0].K
     kind = None if K == 1 else torch.cat([one.type.long() for one in lists])
@@ -117,7 +117,7 @@ def _written(several: Sequence[BoundBasis]) -> BoundBasis:
 
 
 def _sizes(several: Iterable[BoundBasis]) -> tuple[int, int]:
-    """(M, N) of all of them."""
+    """(M, N) of the union."""
     M, N = zip(*((one.M, one.N) for one in several), strict=True)
     return sum(M), sum(N)
 
@@ -128,7 +128,7 @@ def _ends(several: Sequence[BoundBasis], edges: Sequence[Any]) -> tuple[Tensor, 
     return source, disjoint([one.target for one in edges], [one.N for one in several])
 
 
-# Of each kind with a structure to keep: in what those are alike that can be joined, and how they are.
+# The kinds that keep their form: what has to be equal for families to be joined, and the function that joins them.
 _KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], BoundBasis]]] = [
     (BoundIdentity, lambda _: None, _identity),
     (BoundConcat, lambda one: tuple(part.K for part in one.parts), _concat),

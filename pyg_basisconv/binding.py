@@ -1,4 +1,4 @@
-"""From the arguments of a call to features and the family that reads them: all that is checked at the door."""
+"""Binds a call: checks its arguments, and makes of them the features and the family that reads them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -18,15 +18,15 @@ from .program import Call
 from .reading import read_graph
 from .theta import Theta
 
-Reader = Callable[[Any], Tensor]  # from what the user calls x to the rows that the family reads
+Reader = Callable[[Any], Tensor]  # from the x of a call to the rows that the family reads
 
 
 class Layer(Protocol):
-    """What is read of a layer; see `BasisConv`."""
+    """The attributes of a layer that binding reads; see `BasisConv`."""
 
     basis: Basis
     theta: Theta
-    _modules: dict[str, Any]  # which has these, without the detour by `nn.Module.__getattr__`
+    _modules: dict[str, Any]  # to read basis and theta without `nn.Module.__getattr__`, which is slow
     in_channels: int | tuple[int, int]
     target_channels: int
     flow: str
@@ -36,22 +36,22 @@ class Layer(Protocol):
 
     @property
     def numbers_edges(self) -> bool:
-        """Whether what is computed from content is to say which edges its weights are of."""
+        """Whether weights computed from content have to know their edges."""
         ...
 
     def masked(self, graph: Graph) -> Graph:
-        """The graph with the masks of an explainer."""
+        """The graph with an explainer's mask."""
         ...
 
 
 class Binding(NamedTuple):
-    """What a call comes to.
+    """A call, bound.
 
     Args:
-        inputs: the features, with the parameter that they meet.
-        family: that reads them.
-        graph: that it was bound to, without content; None where it was bound before.
-        reads: takes such features from the x of a call.
+        inputs: the features, with the parameter that multiplies them.
+        family: reads the features.
+        graph: the one that the family is bound to, without content; None for a family that was bound before.
+        reads: takes the features from the x of a call.
     """
 
     inputs: Inputs
@@ -66,12 +66,12 @@ def whole(x: Tensor) -> Tensor:
 
 
 def sources(x: tuple[Tensor, Tensor | None]) -> Tensor:
-    """The sources' features, where nothing reads the targets' own, or these are the first of them."""
+    """The sources' features alone: nothing reads those of the targets, or the first sources are the targets."""
     return x[0]
 
 
 def both(x: tuple[Tensor, Tensor]) -> Tensor:
-    """The sources' features above, and the targets' own below."""
+    """The sources' features, followed by those of the targets."""
     return torch.cat([x[0], x[1]], -2)
 
 
@@ -79,14 +79,14 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     """Checks a call, and binds a basis to it.
 
     Args:
-        layer: whose call it is.
-        basis: the layer's own, or one that stands for it in this call, without content.
+        layer: that is called.
+        basis: the layer's own, or one without content that replaces it in this call.
         call: its arguments.
-        observed: whether weights that are computed from content are to be looked at.
-        seen: a witness of the tensors that the basis is bound to, where there is one.
+        observed: whether the caller wants the weights that are computed from content.
+        seen: a witness of the tensors that the basis is bound to, if there is one.
 
     Raises:
-        ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
+        ValueError: for arguments that do not fit, with the fix.
     """
     modules, x, edge_index = layer._modules, call.x, call.edge_index
     theta: Theta = modules["theta"]
@@ -108,7 +108,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
             check_like(features, own)
     if given:
         asked = N if pair and x[1] is not None else sizes(call.size)[1]
-        _alone(call)
+        _check_bound_call(call)
         check_bound(edge_index, basis, features, asked)
         family = basis.accept(edge_index)
         family = family.masked(layer.masked) if layer.explain else family
@@ -149,7 +149,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
 
 
 def _with_constants(layer: Layer, bound: Binding) -> Binding:
-    """The same, where the parameter has constants only beside a family that says what becomes of them."""
+    """Checks that a parameter with constants has a family that gives their weights."""
     theta = bound.inputs.theta
     if theta.has_constants and bound.family.constant_weights is None:
         fix = "give the parameter of two layers the basis that compose gave with it"
@@ -158,7 +158,7 @@ def _with_constants(layer: Layer, bound: Binding) -> Binding:
 
 
 def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
-    """Binds the basis to a graph that was checked, and to the content of a call where it is computed from that."""
+    """Binds the basis to a graph that was checked before, and to the content of a call."""
     modules = layer._modules
     inputs = Inputs(reads(call.x), modules["theta"])
     return _on_graph(layer, modules["basis"], call, graph, inputs, reads, observed)
@@ -174,7 +174,7 @@ def _on_graph(
 
 
 def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed: bool = False) -> Content:
-    """What the weights of a call are computed from."""
+    """The content of a call, from which weights are computed."""
     x, basis = call.x, layer._modules["basis"]
     square = graph.M == graph.N and not basis.pools
     target = x[1] if isinstance(x, tuple | list) else inputs.x if square else None
@@ -185,8 +185,8 @@ def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed:
     return Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, asks_edges)
 
 
-def _alone(call: Call) -> None:
-    """Rejects what a family that is bound already does not read."""
+def _check_bound_call(call: Call) -> None:
+    """Rejects arguments that a bound family does not read."""
     for name in ("edge_weight", "edge_type", "batch", "lambda_max", "edge_attr", "mask", "valid", "grid"):
         value = getattr(call, name)
         if value is not None:

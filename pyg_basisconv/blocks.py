@@ -1,4 +1,4 @@
-"""Ready-made pieces, each a BasisConv and what its paper puts around it."""
+"""Ready-made blocks: a BasisConv with the layers that its paper puts around it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,16 +19,16 @@ from .mechanisms import MLP, Dot, Tap
 class LightweightConv(nn.Module):
     r"""Lightweight convolution: :math:`y = \sum_d A_d^\top h \, \Theta_d \, W_o` with :math:`h = \mathrm{GLU}(x W_1)`.
 
-    A_d shifts the sequence by d. Theta_d is diagonal and has one number per head, shared by its C / H channels:
-    softmax over the taps d of a learnt w[d, h]. Its cost is linear in the length. Taps that reach beyond an end meet
-    zeros. F. Wu et al., Pay Less Attention with Lightweight and Dynamic Convolutions (arXiv:1901.10430).
+    A_d shifts the sequence by d. Theta_d is diagonal and has one number per head, shared by its C / H channels: the
+    softmax over the taps d of a learnt w[d, h]. The cost is linear in the length. Taps beyond an end read zeros. F. Wu
+    et al., Pay Less Attention with Lightweight and Dynamic Convolutions (arXiv:1901.10430).
 
     Args:
         channels: C, a multiple of the heads.
         heads: H.
-        taps: how many positions a window has: around its own if `causal` is False (one more after it than before, if
-            the number is even), else its own and those before.
-        causal: whether an output sees its own position and those before, only.
+        taps: the number of positions in a window: its own and those before if `causal`, else centred (an even number
+            has one more after than before).
+        causal: whether an output sees only its own position and those before.
         dropout: on the normalised taps, in training.
 
     Shapes: (\*, N, C) -> (\*, N, C)
@@ -53,10 +53,9 @@ class LightweightConv(nn.Module):
 class DynamicConv(nn.Module):
     r"""Dynamic convolution: :math:`y = [A_1^\top h_1 \dots A_H^\top h_H] \, W_o` with :math:`h = \mathrm{GLU}(x W_1)`.
 
-    A lightweight convolution whose taps are computed at each position from what stands there: A_k[m, n], for m in the
-    window of n, is the softmax over the offsets d = n - m of h_n . w[k, d]. Nothing is compared with anything: this is
-    attention without keys. h_k is the k-th group of channels. F. Wu et al., Pay Less Attention with Lightweight and
-    Dynamic Convolutions (arXiv:1901.10430).
+    A lightweight convolution whose taps are computed from the features at each position: A_k[m, n], for m in the window
+    of n, is the softmax over the offsets d = n - m of h_n . w[k, d]. It is attention without keys. h_k is the k-th
+    group of channels. F. Wu et al., Pay Less Attention with Lightweight and Dynamic Convolutions (arXiv:1901.10430).
 
     Args:
         channels: C, a multiple of the heads.
@@ -80,7 +79,7 @@ class DynamicConv(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         _check(x, self.conv)
-        # The softmax counts the taps beyond an end, as in the paper: they find zeros there.
+        # As in the paper, the softmax includes the taps beyond an end, which read zeros.
         h = F.pad(F.glu(self.linear_in(x)), (0, 0, self.before, self.after))
         return self.linear_out(self.conv(h).narrow(-2, self.before, x.size(-2)))
 
@@ -94,8 +93,8 @@ class AttentionPooling(nn.Module):
 
     Args:
         channels: P.
-        hidden: the rows of V, and of U.
-        gated: whether U is there.
+        hidden: the number of rows of V and of U.
+        gated: whether to use U.
 
     Shapes:
         - x: (\*, M, P); batch: (M,) the bag of each, 0 .. G-1, or None for a single one
@@ -154,11 +153,11 @@ class CausalAttention(nn.Module):
 
 
 class RoutingBlock(nn.Module):
-    r"""Attention to route: :math:`h = \mathrm{BN}(x + \mathrm{MHA}(x))`, :math:`y = \mathrm{BN}(h + \mathrm{FF}(h))`.
+    r"""Routing attention: :math:`h = \mathrm{BN}(x + \mathrm{MHA}(x))`, :math:`y = \mathrm{BN}(h + \mathrm{FF}(h))`.
 
-    Attention over all pairs of nodes, then W_2 relu(W_1 h + b_1) + b_2 at each, both with residual and batch
-    normalisation, which takes the nodes of all instances together. There are no positions: nodes may come in any
-    order. W. Kool, H. van Hoof and M. Welling, Attention, Learn to Solve Routing Problems! (arXiv:1803.08475).
+    Attention over all pairs of nodes, then W_2 relu(W_1 h + b_1) + b_2 at each node, both with a residual and batch
+    normalisation over the nodes of all instances. There are no positions: nodes may come in any order. W. Kool, H. van
+    Hoof and M. Welling, Attention, Learn to Solve Routing Problems! (arXiv:1803.08475).
 
     Args:
         channels: C, a multiple of the heads; 128 in the paper.
@@ -192,15 +191,15 @@ class RoutingBlock(nn.Module):
 class PervasiveWindow(Basis):
     r"""The window of pervasive attention, on the grid of pairs (source s, target t), flattened with t fastest.
 
-    (s, t) sees (s - d, t - e) for |d| <= `rows` // 2 and 0 <= e < `columns`: on the source's side both neighbours, on
-    the target's what has been written. One matrix A for each (d, e), d = -`rows` // 2 ..., e = 0 ...: with
+    (s, t) sees (s - d, t - e) for |d| <= `rows` // 2 and 0 <= e < `columns`: neighbours on both sides in the source,
+    and what has been written of the target. One matrix A for each (d, e), d = -`rows` // 2 ..., e = 0 ...: with
     `theta.Full` it is a convolution in two dimensions whose kernel is masked; as the mask of `bases.Attention` it says
     where each pair may look. M. Elbayad, L. Besacier and J. Verbeek, Pervasive Attention (arXiv:1808.03867).
 
     Args:
         targets: the length of the target, the number of columns of the grid; its rows are found from x.
         rows: of the window, an odd number.
-        columns: of the window, the current one and those before; None for all, which is for masks.
+        columns: of the window, the current one and those before.
 
     >>> BasisConv(8, 4, PervasiveWindow(targets=3))(torch.randn(2, 5 * 3, 8)).shape
     torch.Size([2, 15, 4])
@@ -238,7 +237,7 @@ class PervasiveWindow(Basis):
 
 
 def _check(x: Any, conv: BasisConv, sparse: bool = False) -> None:
-    """Rejects features that the parameters of a block, such as those of its layer, do not take."""
+    """Rejects features that do not fit the parameters of a block."""
     channels, weight = conv.theta.P, next(conv.parameters())
     if not isinstance(x, Tensor) or x.dim() < 2 or x.size(-1) != channels:
         got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
@@ -252,7 +251,7 @@ def _check(x: Any, conv: BasisConv, sparse: bool = False) -> None:
 
 
 def _offsets(taps: int, causal: bool) -> Sequence[int]:
-    """The offsets n - m of a window, ascending: what comes after first."""
+    """The offsets n - m of a window, ascending: positions after its own come first."""
     check_count("taps", taps)
     check_flags(causal=causal)
     first = 0 if causal else -(taps // 2)

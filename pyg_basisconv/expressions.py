@@ -1,4 +1,4 @@
-"""Bases, parameters and mechanisms from the words in which they are written, for files of settings."""
+"""Reads bases, parameters and mechanisms from expressions, for configuration files."""
 
 import ast
 import operator
@@ -17,21 +17,21 @@ _KNOWN = {
     for name in names
     if not isinstance(getattr(module, name), type) or issubclass(getattr(module, name), nn.Module)
 } | {name: getattr(nn, name) for name in _ACTIVATIONS}
-_SHOWN = 200  # letters of a text in a message
+_SHOWN = 200  # characters of a text in a message
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
 
 
 def read(text: str) -> Any:
-    """The basis, or the parameter, that an expression describes, in the words of Python, such as it prints itself.
+    """The basis, parameter or mechanism that a Python expression describes, in the form in which they print.
 
-    It is not run: its names are those of this package and activations of torch, their arguments numbers, strings,
-    lists and such expressions; there are `a + b`, `a - b`, `a @ b`, `2.5 * a`, `a.T`, and `a.then(f)` of a mechanism.
+    Nothing is executed. Names are those of this package and of activations of torch; arguments are numbers, strings,
+    lists and such expressions. Allowed are `a + b`, `a - b`, `a @ b`, `2.5 * a`, `a.T`, and `a.then(f)` of a mechanism.
 
     Args:
         text: the expression.
 
     Raises:
-        ValueError: what it cannot be, and what the classes say of their arguments.
+        ValueError: for other expressions, and for arguments that the classes reject.
 
     >>> read("Identity() + Adjacency('mean')")
     Identity() + Adjacency(norm='mean')
@@ -58,7 +58,7 @@ def read(text: str) -> Any:
 
 
 def _deeper(node: ast.AST, depth: int) -> bool:
-    """Whether there is something in something in it, more than so many times; what is made of it is nested as deep."""
+    """Whether an expression is nested more deeply than this."""
     return depth < 0 or any(_deeper(child, depth - 1) for child in ast.iter_child_nodes(node))
 
 
@@ -69,7 +69,7 @@ def _read(node: ast.expr) -> Any:
                 expected = "a basis, a parameter, a mechanism or an activation"
                 reject(ast.unparse(node), expected, name, suggestion(name, _KNOWN, "see help(pyg_basisconv.bases)"))
             named = {str(k.arg): _read(k.value) for k in keywords if k.arg is not None}
-            if len(named) < len(keywords):  # of which the last one would count
+            if len(named) < len(keywords):  # the last one would win
                 reject(ast.unparse(node), "each argument once, by its name", "it twice, or **", "write it once")
             return _KNOWN[name](*map(_read, args), **named)
         case ast.Call(func=ast.Attribute(value=inner, attr="then"), args=[activation], keywords=[]):
@@ -78,7 +78,7 @@ def _read(node: ast.expr) -> Any:
             return _read(inner).T
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             operands = _read(left), _read(right)
-            if any(isinstance(operand, nn.Module) for operand in operands):  # lists and strings are not multiplied
+            if any(isinstance(operand, nn.Module) for operand in operands):  # rejects arithmetic on lists and strings
                 return _OPERATORS[type(op)](*operands)
         case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
             return -_read(operand)

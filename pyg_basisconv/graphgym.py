@@ -1,4 +1,4 @@
-"""A layer for `torch_geometric.graphgym`; importing this module registers it, and its part of the configuration.
+"""A layer for `torch_geometric.graphgym`; importing this module registers it and its configuration.
 
 .. code-block:: yaml
 
@@ -20,7 +20,7 @@ from .expressions import read
 
 
 def basisconv_cfg(config: Any) -> None:
-    """Adds `gnn.basis` and `gnn.theta` to a configuration, with a GCN's.
+    """Adds `gnn.basis` and `gnn.theta` to a configuration; the defaults are those of a GCN.
 
     >>> from torch_geometric.graphgym.config import cfg
     >>> cfg.gnn.basis
@@ -32,14 +32,14 @@ def basisconv_cfg(config: Any) -> None:
 
 @register_layer("basisconv")
 class BasisConvLayer(nn.Module):
-    """`BasisConv` with the basis and the parameter that the configuration says; each layer reads its own.
+    """`BasisConv` with the basis and the parameter of the configuration; each layer has its own.
 
-    It takes the weights of edges (`edge_weight`), their types (`edge_type`), the graph of each node (`batch`) and
-    `lambda_max` where the batch has them, and features of edges (`edge_attr`) where the basis reads them.
+    It reads `edge_weight`, `edge_type`, `batch` and `lambda_max` where the batch has them, and `edge_attr` if the basis
+    reads features of edges.
 
     Args:
         layer_config: the widths, and whether there is a bias.
-        **kwargs: none are read.
+        **kwargs: ignored.
 
     >>> from torch_geometric.data import Data
     >>> from torch_geometric.graphgym.models.layer import LayerConfig
@@ -64,5 +64,5 @@ class BasisConvLayer(nn.Module):
 
 
 register_config("basisconv", basisconv_cfg)
-if cfg is not None:  # else GraphGym is not installed in full, and says so
-    basisconv_cfg(cfg)  # GraphGym made its own before
+if cfg is not None:  # else GraphGym's dependencies are missing, about which it warns
+    basisconv_cfg(cfg)  # GraphGym made its configuration before this function was registered

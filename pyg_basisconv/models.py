@@ -13,24 +13,23 @@ from .theta import Theta
 
 
 class BasisGNN(BasicGNN):
-    r"""A stack of `BasisConv`s, in every respect one of PyG's models, such as `torch_geometric.nn.GCN`.
+    r"""A stack of `BasisConv`s, with the interface of PyG's models, such as `torch_geometric.nn.GCN`.
 
-    The basis and the parameter are descriptions: each layer gets copies of its own, so that a model is written as one
-    layer is, and has nothing that cannot be pickled, as a function that makes them would be. A layer that is to be
-    another is exchanged afterwards, `model.convs[0] = BasisConv(...)`.
+    The basis and the parameter are given once, as for one layer; each layer gets copies. To have another layer
+    somewhere, replace it afterwards: `model.convs[0] = BasisConv(...)`.
 
     Args:
         in_channels: P, or -1 to find it in the first call; or (P, P') as in `BasisConv`.
         hidden_channels: the width of the hidden layers.
-        num_layers: how many layers there are.
+        num_layers: the number of layers.
         out_channels: Q; `hidden_channels` where None.
         basis: the family A, see `pyg_basisconv.bases`.
         theta: the kind of parameter, see `pyg_basisconv.theta`; `theta.Full()` by default.
-        out_theta: that of the layer that gives `out_channels`, where it is another: heads side by side in hidden layers
-            are averaged in the last one of a GAT.
+        out_theta: that of the layer with `out_channels`, if it differs: a GAT concatenates the heads of hidden layers,
+            and averages those of the last one.
         dropout: the probability that a hidden value is dropped, in training.
         act: the activation, by name or as a function.
-        act_first: whether it stands before the normalisation.
+        act_first: whether it comes before the normalisation.
         act_kwargs: its arguments.
         norm: the normalisation, by name or as a function.
         norm_kwargs: its arguments.
@@ -81,13 +80,13 @@ class BasisGNN(BasicGNN):
 
         Args:
             x: (N, P) features of the nodes.
-            edge_index: (2, E), or what else `BasisConv` takes: a bound basis, too.
+            edge_index: (2, E), or any other graph that `BasisConv` takes, such as a bound basis.
             edge_weight: (E,) weights of the edges.
             edge_attr: (E, R) features of the edges, for bases that read them.
             batch: (N,) the graph that each node belongs to, for bases and normalisations that read it.
             batch_size: the number of graphs.
-            num_sampled_nodes_per_hop: what `NeighborLoader` says, to leave out nodes that no later layer reads.
-            num_sampled_edges_per_hop: the same of the edges.
+            num_sampled_nodes_per_hop: of `NeighborLoader`, to leave out nodes that no later layer reads.
+            num_sampled_edges_per_hop: the same for edges.
             edge_type: (E,) types of the edges, for bases of typed edges.
         """
         if num_sampled_nodes_per_hop is not None and isinstance(edge_index, BoundBasis):

@@ -1,4 +1,4 @@
-"""Pictures of families, of attention heads beside what explains them, and of what the plan weighs; by matplotlib."""
+"""Pictures of families, of attention heads and their projections, and of the costs in a plan, by matplotlib."""
 
 import math
 from collections.abc import Iterable
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 __all__ = ["costs", "heads", "spy"]
 
-CELLS = 128  # of a picture of a matrix, along an axis, at most
-MEMBERS = 16  # that are drawn where nobody says which
+CELLS = 128  # of a picture of a matrix along each axis, at most
+MEMBERS = 16  # matrices that are drawn by default
 _CHOSEN, _OTHER = "#2c6fbb", "#bbbbbb"
 
 
 def spy(basis: Basis | BoundBasis, *args: Any, members: Iterable[int] | None = None, **kwargs: Any) -> "Figure":
-    """The matrices of a family side by side, with sources downwards and targets to the right.
+    """Draws the matrices of a family, with sources downwards and targets to the right.
 
-    Each place has the colour of its entry, or of the sum of the entries that share a cell of the picture.
+    Each cell of a picture has the colour of its entry, or of the sum of its entries where a matrix is too large.
 
     Args:
         basis: bound, or to be bound with the other arguments.
         *args: of `Basis.bind`, such as edge_index.
-        members: which matrices; the first 16 where None.
+        members: the numbers of the matrices; by default the first 16.
         **kwargs: of `Basis.bind`.
 
     >>> import torch
@@ -60,13 +60,13 @@ def spy(basis: Basis | BoundBasis, *args: Any, members: Iterable[int] | None = N
 
 
 def heads(report: Any, index: int | tuple[int, ...] = 0) -> "Figure":
-    r"""A column for each attention head: its matrix, the nearest one in the span of the basis, and what is left.
+    r"""Draws each attention head in a column: its matrix, the nearest one in the span of the basis, and the residual.
 
     All have one scale of colours. Above each head is its :math:`R^2` in this graph.
 
     Args:
         report: a `HeadReport`, of `explain_head`.
-        index: which graph of the batch is shown.
+        index: of the graph in the batch.
 
     >>> import torch
     >>> from pyg_basisconv import BasisConv, bases, explain_head, mechanisms, plot
@@ -92,7 +92,7 @@ def heads(report: Any, index: int | tuple[int, ...] = 0) -> "Figure":
 
 
 def costs(plan: Plan) -> "Figure":
-    """The orders of a plan as bars: estimated time, bytes that are moved, memory; the one that is taken in colour.
+    """Draws the orders of a plan as bars of estimated time, bytes moved and memory; the chosen one is coloured.
 
     Args:
         plan: of `BasisConv.plan`.
@@ -132,7 +132,7 @@ def _figure(size: tuple[float, float]) -> "Figure":
 
 
 def _raster(source: Tensor, target: Tensor, weight: Tensor, M: int, N: int) -> Tensor:
-    """The sums of the entries in each of at most 128 x 128 cells of a matrix."""
+    """The sums of the entries of a matrix in each of at most 128 x 128 cells."""
     rows, columns = (max(1, min(size, CELLS)) for size in (M, N))
     cell = source.long() * rows // max(1, M) * columns + target.long() * columns // max(1, N)
     total = torch.zeros(rows * columns, dtype=torch.float64, device=weight.device)
@@ -140,7 +140,7 @@ def _raster(source: Tensor, target: Tensor, weight: Tensor, M: int, N: int) -> T
 
 
 def _coarse(matrix: Tensor) -> Tensor:
-    """The same of a matrix that is written out."""
+    """The same for a dense matrix."""
     for _ in range(2):  # along the rows, and then along the columns
         size = len(matrix)
         cells = max(1, min(size, CELLS))
@@ -150,7 +150,7 @@ def _coarse(matrix: Tensor) -> Tensor:
 
 
 def _draw(axes: "Axes", picture: Tensor, M: int, N: int, scale: float | None = None) -> None:
-    """White for zero, blue above, red below."""
+    """Draws zeros white, positive entries blue, and negative ones red."""
     largest = scale or picture.abs().max().item() or 1.0
     axes.imshow(picture.numpy(), cmap="RdBu", vmin=-largest, vmax=largest, interpolation="none", aspect="auto")
     axes.set_box_aspect(min(3, max(1 / 3, M / max(1, N))))

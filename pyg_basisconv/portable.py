@@ -1,4 +1,4 @@
-"""Where tensors are not to be looked at: the portable path."""
+"""The portable path, for calls that must not read the values of tensors."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -14,14 +14,14 @@ from .errors import reject
 _VMAP = torch._C._parse_dispatch_key("VmapMode") or "VmapMode"
 P = ParamSpec("P")
 R = TypeVar("R")
-_MODE: ContextVar[bool | None] = ContextVar("_MODE", default=None)  # what a call found when it began
+_MODE: ContextVar[bool | None] = ContextVar("_MODE", default=None)  # `portable()` at the start of the current call
 
 
 def portable() -> bool:
-    """Whether plain torch operations are wanted, of static shapes and without a look at values, instead of kernels.
+    """Whether to use plain torch operations of static shapes, which read no values, instead of kernels.
 
-    So it is under `torch.export` (and with it ONNX), whose tensors have no numbers and whose sizes are symbols; where
-    transforms of `torch.func` are active, and under forward-mode derivatives. What is computed there is not kept.
+    It is True under `torch.export` (and so ONNX), whose tensors have no values and whose sizes are symbols, under
+    transforms of `torch.func`, and under forward-mode derivatives. Nothing that is computed there is cached.
     """
     transformed, exports = torch._C._are_functorch_transforms_active, torch.compiler.is_exporting
     if torch.compiler.is_dynamo_compiling():
@@ -29,13 +29,13 @@ def portable() -> bool:
     found = _MODE.get()
     if found is not None:
         return found
-    # The vmap of `autograd.grad(is_grads_batched=True)` is no transform, but has a dispatch key.
+    # The vmap of `autograd.grad(is_grads_batched=True)` is not a functorch transform, but sets a dispatch key.
     included = torch._C._dispatch_tls_is_dispatch_key_included
     return forward_ad._current_level >= 0 or transformed() or included(_VMAP) or (exports() and faked())
 
 
 def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, on one path in each call: the level of forward mode is of all threads, and may change midway."""
+    """A function that takes one path in each call: other threads may change the level of forward mode meanwhile."""
 
     @wraps(function)
     def on_one_path(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,21 +49,21 @@ def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def faked() -> bool:
-    """Whether tensors are made that have no numbers, so that nothing that is made of them may be kept."""
+    """Whether new tensors are fake ones without values, which must not be cached."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def refuse(argument: str, expected: str, got: object) -> None:
-    """Says that something cannot be had without a look at values."""
+    """Rejects, on the portable path, what would have to read values."""
     if portable():
         fix = "or bind the basis beforehand, and pass what is bound in place of edge_index"
         reject(argument, f"{expected}, under torch.export and torch.func", got, fix)
 
 
 def checked(index: Tensor, size: int) -> Tensor:
-    """The index, with `size` where it is no number of `size` places: gathers and scatters then raise, everywhere.
+    """The index, with `size` for each entry out of range, so that gathers and scatters raise in every runtime.
 
-    A negative index is a place counted from the end to some runtimes, and one beyond the end of a row may be another's.
+    Some runtimes count negative indices from the end, or let an index beyond the end of a row reach the next row.
 
     >>> checked(torch.tensor([0, 2, -1, 3]), 3).tolist()
     [0, 2, 3, 3]

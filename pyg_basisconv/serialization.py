@@ -1,9 +1,9 @@
-"""Which values `torch.load(weights_only=True)` takes: those whose loading runs no code but their own class's.
+"""Registers the values that `torch.load(weights_only=True)` may load, since no code but their own class's runs.
 
-These are descriptions: bases, parameters and mechanisms, vocabularies, sorts of walks and what is read of a file of
-them, lists of edges, and plans. Of a layer its `state_dict` is saved, which has parameters only, and fits any layer
-that is made like it; and a bound basis is bound again, or loaded with `weights_only=False`. An activation in a
-mechanism, or a basis of one's own, is made known to torch by `torch.serialization.add_safe_globals`.
+These are descriptions: bases, parameters and mechanisms, vocabularies, sorts of walks and their configurations, lists
+of edges, and plans. Of a layer, save the `state_dict`, which fits any layer with the same arguments. Bind a bound basis
+again, or load it with `weights_only=False`. Register an activation in a mechanism, or a basis of your own, by
+`torch.serialization.add_safe_globals`.
 
 >>> import io, torch
 >>> from pyg_basisconv import bases
@@ -42,7 +42,7 @@ PLAIN: tuple[type, ...] = (
     *(kind for kind in _MODULES if isinstance(kind, type) and issubclass(kind, nn.Module)),
 )
 
-# Files that were saved earlier have these under the name of the file that they stood in then.
+# Older files have these classes under the names of the modules that defined them then.
 _EARLIER: dict[str, tuple[type, ...]] = {
     "basis": (Compaction, EdgeList, Work),
     "bases.composed": (bases.Concat, bases.Product, bases.Mix, bases.Transpose),

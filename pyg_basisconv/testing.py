@@ -1,4 +1,4 @@
-"""Is a layer equivariant? Actions that move its input, and one assertion."""
+"""Tests of equivariance: actions that move the input of a layer, and an assertion."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,7 @@ _COUNTS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 class Action:
     """How the input of a layer is moved, and how its output should move with it.
 
-    To make one of your own, say what becomes of the input; what becomes of the other arguments, and of an output on
-    which it acts otherwise, where that matters.
+    An action of your own defines `input`; and `arguments` and `output`, where these move in another way.
 
     >>> class Negative(Action):
     ...     def input(self, x):
@@ -34,7 +33,7 @@ class Action:
         raise NotImplementedError(f"{type(self).__name__} does not say how the input moves")
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The other arguments of the call, as they should be with the input that was moved."""
+        """The other arguments of the call, for the moved input."""
         return args, kwargs
 
     def output(self, y: Tensor) -> Tensor:
@@ -53,31 +52,31 @@ def assert_equivariant(
     atol: float | None = None,
     **kwargs: Any,
 ) -> None:
-    r"""Asserts that it makes no difference whether the input is moved, or the output: :math:`f(g x) = g f(x)`.
+    r"""Asserts that moving the input moves the output: :math:`f(g x) = g f(x)`.
 
-    A layer that draws at random, or looks at the whole batch, should be in evaluation mode. It is given copies, which
-    it may write to. What both give is compared by `torch.testing.assert_close`.
+    A layer that draws random numbers, or mixes the entries of a batch, should be in evaluation mode. It gets copies of
+    the arguments, which it may write to. The results are compared by `torch.testing.assert_close`.
 
     Args:
         layer: f, a module or a function that returns a tensor.
         action: g, see `Translation`, `Symmetry`, `Permutation`, or one of your own.
-        x: the input of f. Numbers that all differ, best drawn at random, leave nothing to chance.
+        x: the input of f; best random, since equal numbers could hide a wrong move.
         *args: further arguments of f.
-        output_action: how the output should move, where it is not as the input does: images that come out over a
-            group, or with a stride; `Identity()` for invariance, :math:`f(g x) = f(x)`.
-        rtol: what is allowed for each entry is atol + rtol times the entry; both are 1e-10 in float64, 1e-4 in
-            float32, 1e-2 in float16 and 5e-2 in bfloat16, and 0 for integers and booleans.
+        output_action: how the output should move, if not as the input does: for images over a group, or with a stride;
+            `Identity()` for invariance, :math:`f(g x) = f(x)`.
+        rtol: entries may differ by atol + rtol times the entry; both are 1e-10 in float64, 1e-4 in float32, 1e-2 in
+            float16 and 5e-2 in bfloat16, and 0 for integers and booleans.
         atol: see rtol.
         **kwargs: further arguments of f.
 
     Raises:
-        AssertionError: it does make a difference: the largest one, and where it is; or the output is empty.
-        ValueError: whatever does not fit, with the fix.
+        AssertionError: if the results differ, with the largest difference and its place; or if the output is empty.
+        ValueError: for arguments that do not fit, with the fix.
 
     >>> from torch import nn
     >>> from pyg_basisconv import BasisConv, GridConv, bases
 
-    A circular convolution may be moved along the grid, and one with zeros around it may not:
+    A circular convolution is equivariant to translations, one with zero padding is not:
 
     >>> x = torch.randn(2, 3, 6, 5, dtype=torch.float64)
     >>> circular = bases.Window(None, (3, 3), padding=1, padding_mode='circular')
@@ -87,12 +86,12 @@ def assert_equivariant(
     ...
     AssertionError: Conv2d is not equivariant under Translation((2, 1)): ...
 
-    Its mean over the grid does not notice:
+    Its mean over the grid is invariant:
 
     >>> pooled = nn.Sequential(GridConv(3, 4, circular), nn.AdaptiveAvgPool2d(1)).double()
     >>> assert_equivariant(pooled, Translation((2, 1)), x, output_action=Identity())
 
-    A lifting convolution takes images to images over the group:
+    A lifting convolution maps images to images over the group:
 
     >>> lift = GridConv(3, 4, bases.Group('p4', bases.Window(None, (3, 3), padding=1), lift=True)).double()
     >>> assert_equivariant(lift, Symmetry('p4', 1), x, output_action=Symmetry('p4', 1, lifted=True))
@@ -145,7 +144,7 @@ class Identity(Action):
 
 @dataclass(frozen=True)
 class Translation(Action):
-    r"""Moves images along the last r axes, on a circle: :math:`(g x)(t) = x(t - s)`.
+    r"""Translates images along the last r axes, circularly: :math:`(g x)(t) = x(t - s)`.
 
     Args:
         shifts: s, an integer, or one for each of the r axes.
@@ -227,7 +226,7 @@ class Symmetry(Action):
 
     @property
     def _axes(self) -> list[int]:
-        """Which axis each one is taken from: where the row of the matrix is not zero."""
+        """The axis that each one is taken from, where the row of the matrix is not zero."""
         return [next(axis for axis, entry in enumerate(row) if entry) for row in self._rows]
 
     def input(self, x: Any) -> Tensor:
@@ -250,11 +249,10 @@ class Symmetry(Action):
 
 @dataclass(frozen=True)
 class Permutation(Action):
-    r"""Numbers the nodes of a graph anew: the i-th node of the new graph is order[i] of the old one.
+    r"""Renumbers the nodes of a graph: the i-th node of the new graph is order[i] of the old one.
 
-    The ends of edges, which are the first argument after x or are named `edge_index`, are renamed. What else belongs
-    to nodes is permuted if it is passed by name, as `batch=`, `valid=` or `mask=`, and not by place. All other
-    arguments stay as they are, as what belongs to edges should.
+    It renumbers the ends of edges, the first argument after x or `edge_index`, and permutes `batch`, `valid` and
+    `mask`, if they are passed by name. All other arguments, such as those of edges, stay as they are.
 
     Args:
         order: a permutation of 0 .. M-1.
@@ -300,7 +298,7 @@ class Permutation(Action):
         return self.order, self.order if self.targets is None else self.targets
 
     def arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Edges are renamed, what belongs to nodes is permuted."""
+        """Renumbers edges, and permutes what belongs to nodes."""
         for value in args:
             if isinstance(value, Tensor) and value.shape == (len(self.order),) and value.dtype in _COUNTS:
                 expected = "a tensor with a number for each node to be named"
@@ -343,7 +341,7 @@ class Permutation(Action):
 
 
 def _called(layer: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The output for copies of the arguments, copied: a layer may write to both in its next call."""
+    """A copy of the output for copies of the arguments: the layer may write to all of them, also in its next call."""
     y: Any = layer(*_copy(args), **_copy(kwargs))
     if not isinstance(y, Tensor):
         reject("layer", "a tensor as its output", type(y).__name__, "wrap it in a function that returns one")
@@ -351,7 +349,7 @@ def _called(layer: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[st
 
 
 def _copy(value: Any) -> Any:
-    """Tensors copied, and data of PyG, also those in tuples, lists and dictionaries."""
+    """Copies tensors and PyG's data, also inside tuples, lists and dictionaries."""
     if isinstance(value, Tensor | BaseData):
         return value.clone()
     if type(value) in (tuple, list):
@@ -362,7 +360,7 @@ def _copy(value: Any) -> Any:
 
 
 def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:
-    """What belongs to nodes, in the new order along an axis."""
+    """A tensor with its nodes along an axis in the new order."""
     size = x.shape[axis] if isinstance(x, Tensor) and x.dim() >= -axis else None
     if size != len(order):
         got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__

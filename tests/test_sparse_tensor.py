@@ -19,7 +19,7 @@ from pyg_basisconv import BasisConv, bases, convert
 from pyg_basisconv.mechanisms import MLP, Dot
 from pyg_basisconv.theta import LowRank
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, forget, graph, made
-from pyg_basisconv.verify.recipes import asks, beside, called
+from pyg_basisconv.verify.recipes import called, more_inputs, takes
 from tests.convert.conversion import ATTENDING as HEADED, LINEAR as SUMS, agree, over
 
 torch_sparse = pytest.importorskip("torch_sparse")
@@ -229,12 +229,12 @@ HEADS = [
 def test_converted_attention(kind: str, options: dict[str, Any]) -> None:
     reference, (edge_index, weight) = made(kind, options), simple_graph()
     ours, E = convert(reference), edge_index.shape[1]
-    given, more = beside(reference, E)
+    given, more = more_inputs(reference, E)
     by_value = given.pop("edge_weight", None)
     held = adj(edge_index, None if by_value is None else weight)
     x = features(N, P)
     agree(Case(ours, reference, [x, *given.values()], called(held, tuple(given), **more)))
-    if asks(reference, "return_attention_weights"):
+    if takes(reference, "return_attention_weights"):
         call = called(held, tuple(given), return_attention_weights=True, **more)
         agree(Case(ours, reference, [x, *given.values()], lambda f, *leaves: flat(call(f, *leaves))))
     if kind not in ("FAConv", "RGATConv"):  # weights are one feature
@@ -247,7 +247,7 @@ FEATURED = [p for p in HEADS if p.values[1].get("edge_dim")]
 @pytest.mark.parametrize(("kind", "options"), FEATURED)
 def test_features_of_edges_as_values(kind: str, options: dict[str, Any]) -> None:
     reference, (edge_index, _) = made(kind, options), simple_graph()
-    _, more = beside(reference, edge_index.shape[1])
+    _, more = more_inputs(reference, edge_index.shape[1])
     leaves = [features(N, P), features(edge_index.shape[1], options["edge_dim"])]
     agree(Case(convert(reference), reference, leaves, lambda f, x, z: f(x, adj(edge_index, z), **more)))
 

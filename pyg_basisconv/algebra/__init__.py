@@ -1,4 +1,4 @@
-"""What follows from one formula: layers composed, decomposed, and looked into."""
+"""Composition, decomposition and inspection of layers, as the one formula allows them."""
 
 from .compose import Comparison, compare, compose
 from .decompose import Decomposition, decompose

@@ -12,14 +12,19 @@ from ..conv import BasisConv
 from ..grid import GridConv
 from ..theta import Depthwise, Full
 
-NORMS = {nn.BatchNorm1d: 3, nn.BatchNorm2d: 4, nn.BatchNorm3d: 5}  # and the axes of the images that each takes
+NORMS = {
+    nn.BatchNorm1d: 3,
+    nn.BatchNorm2d: 4,
+    nn.BatchNorm3d: 5,
+}  # with the number of axes of the images that each takes
 LINEARS = (nn.Linear, Linear)
 
 
 class Affine(NamedTuple):
-    """x T + b for each entry.
+    """The map x T + b of each entry.
 
-    matrix: T, (P, Q), or (P,) a diagonal; shift: b, (Q,).
+    matrix: T, (P, Q), or (P,) for a diagonal.
+    shift: b, (Q,).
     """
 
     matrix: Tensor
@@ -35,17 +40,17 @@ class Affine(NamedTuple):
 
 
 def unwrapped(module: Any) -> Any:
-    """The batch norm of torch that is in one of PyG; else the module itself."""
+    """The batch norm of torch inside PyG's; any other module is returned as it is."""
     return module.module if type(module) is BatchNorm else module
 
 
 def of_linear(linear: Any) -> Affine:
-    """What a linear layer does, in double precision."""
+    """The map of a linear layer, in double precision."""
     return Affine(linear.weight.double().t(), None if linear.bias is None else linear.bias.double())
 
 
 def of_norm(norm: Any) -> Affine | None:
-    """What a batch norm does in eval mode, in double precision; None where it takes the statistics of the batch."""
+    """The map of a batch norm in eval mode, in double precision; None where it uses statistics of the batch."""
     if norm.running_mean is None:
         return None
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
@@ -55,7 +60,7 @@ def of_norm(norm: Any) -> Affine | None:
 
 
 class FullWithConstants(Full):
-    """Free matrices, and what the constants of a `bases.Composition` are multiplied by, (J, Q)."""
+    """Free matrices, and the factors (J, Q) of the constants of a `bases.Composition`."""
 
     def __init__(self, constants: Tensor) -> None:
         super().__init__()
@@ -67,7 +72,7 @@ class FullWithConstants(Full):
 
 
 def full(weight: Tensor, constants: Tensor | None = None) -> Full:
-    """Matrices (K, P, Q) as a parameter; constants: of it, (J, Q)."""
+    """Matrices (K, P, Q), and maybe constants (J, Q), as a parameter."""
     new = Full() if constants is None else FullWithConstants(constants.detach().clone())
     new.K, new.P, new.Q = weight.shape
     new.weight = nn.Parameter(weight.detach().clone())

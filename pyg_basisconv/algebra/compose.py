@@ -1,4 +1,4 @@
-"""Two layers in one."""
+"""The composition of two layers as one."""
 
 from itertools import product
 from typing import Any, NamedTuple, cast
@@ -23,34 +23,40 @@ from .products import Joined, Rows, join
 from .tracing import hooked
 
 _OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
-LAYERS = (BasisConv, GridConv, Converted, grids.ConvertedGrid, grids.Transposed)  # others may do more
+LAYERS = (
+    BasisConv,
+    GridConv,
+    Converted,
+    grids.ConvertedGrid,
+    grids.ConvertedTransposed,
+)  # subclasses may compute something else
 
 
 def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> BasisConv:
     r"""One layer that does what two do: second(first(x)) in exact arithmetic, and its gradients.
 
     Its basis is that of all products :math:`A'_k A''_l`, its parameter :math:`\Theta'_k \Theta''_l` (J.-M. Andreoli,
-    arXiv:1905.01289, Prop. 3), which is shared with the two layers: what one learns, the other has learnt. The first
-    layer's bias b' comes to :math:`\sum_l (A''^\top_l 1) \, b' \Theta''_l`, which is added for each target. Two windows
-    become a window, polynomials of one operator a polynomial, walks become longer walks, and an identity disappears,
-    wherever that is the same. (A parameter that is put in the place of another, as `load_state_dict(assign=True)` does,
-    is no longer shared.)
+    arXiv:1905.01289, Prop. 3). It shares its parameters with the two layers, so that training one trains the others,
+    too. (Parameters that are replaced, by `load_state_dict(assign=True)`, say, are no longer shared.) The first layer's
+    bias b' becomes :math:`\sum_l (A''^\top_l 1) \, b' \Theta''_l`, which is added at each target. Where that is exact,
+    two windows become a window, polynomials of one operator a polynomial, walks longer walks, and an identity
+    disappears.
 
-    The layer is called as the first one is, with one graph, or grid, and its weights for both. `compare` says whether
+    The layer is called as the first one is, with one graph or grid, and its weights, for both. `compare` tells whether
     it is faster.
 
     Args:
-        first: a `BasisConv` or `GridConv` over a basis that reads no content; or a layer of which `convert` makes one,
-            an `nn.Linear`, or a batch norm in eval mode: of these, a copy is composed.
-        second: the same, of what the first one gives.
-        same_graph: False where each has a graph of its own: `composed(x, first_bound @ second_bound)`, bound from
-            `first.basis` and `second.basis`.
+        first: a `BasisConv` or `GridConv` over a basis that reads no content; or a layer that `convert` turns into one,
+            an `nn.Linear`, or a batch norm in eval mode, of which a copy is composed.
+        second: the same; it is applied to the result of the first.
+        same_graph: False if each layer has a graph of its own. Then call `composed(x, first_bound @ second_bound)`, of
+            `first.basis` and `second.basis`, bound.
 
     Returns:
-        A `GridConv` for two of them, else a `BasisConv`.
+        A `GridConv` if both are, else a `BasisConv`.
 
     Raises:
-        ValueError: layers that do not join, attention, activations; with what is wrong.
+        ValueError: for layers that do not fit, attention and activations.
 
     >>> import torch
     >>> from pyg_basisconv import BasisConv, bases
@@ -77,7 +83,7 @@ def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> Bas
     theta = _chained(one, then, both.mixtures)
     about = theta.P, theta.Q, both.basis, theta
     flow = (one if one.basis.needs_edges else then).flow
-    call, readings = _read_alike(one, then)
+    call, readings = _common_call(one, then)
     if call is None:
         kind = GridConv if isinstance(one, GridConv) else BasisConv
         layer = kind(*about, bias=False, flow=flow)
@@ -90,15 +96,16 @@ def compose(first: nn.Module, second: nn.Module, same_graph: bool = True) -> Bas
     layer.bias = then.bias
     layer.takes_pairs = not same_graph
     layer.takes_sources = one.takes_sources and not one.basis.reads_target
-    layer.training = then.training  # and nothing of what it shares
+    layer.training = then.training  # .train() would set the mode of the two layers as well
     return layer
 
 
 class Comparison(NamedTuple):
-    """What two layers cost, and one that does the same, as the plan estimates it.
+    """The estimated costs of two layers and of the one that replaces them.
 
-    stacked: the plans of the two; composed: that of the one; constants: seconds for what it has beside, the products
-    of the parameters where they are learnt, and what becomes of biases.
+    stacked: the plans of the two.
+    composed: the plan of the one.
+    constants: its seconds for products of parameters, which are computed in each call, and for biases.
 
     >>> import torch
     >>> from pyg_basisconv import BasisConv, bases
@@ -114,13 +121,13 @@ class Comparison(NamedTuple):
 
     @property
     def gain(self) -> float:
-        """How many times faster the one is."""
+        """How many times faster the one layer is."""
         before = sum(plan.chosen.seconds for plan in self.stacked)
         return before / max(self.composed.chosen.seconds + self.constants, 1e-9)
 
     @property
     def pays(self) -> bool:
-        """Whether it is worth while: with a margin for what a plan does not know."""
+        """Whether composing is worth while, with a margin for what a plan does not know."""
         return self.gain > MARGIN
 
     def __str__(self) -> str:
@@ -129,17 +136,17 @@ class Comparison(NamedTuple):
         return "\n".join([*lines, f"{verdict}: {self.gain:.2f} times as fast\n{self.composed}"])
 
 
-MARGIN = 1.3  # from here on it was faster wherever it was measured, see benchmarks.composed
+MARGIN = 1.3  # with a larger gain, every measured composition was faster, see benchmarks.composed
 
 
 def compare(first: nn.Module, second: nn.Module, *args: Any, **kwargs: Any) -> Comparison:
-    """What `compose` would gain in a call: the plans of both layers, and of the one that does the same.
+    """What `compose` would gain in a call, by the plans of both layers and of the composed one.
 
     Args:
         first: as in `compose`.
         second: the same.
-        *args: of the call of the first one, and of the composed one; the second has the same but for x.
-        **kwargs: of all three.
+        *args: of a call of the first and of the composed layer; the second is called with the same, but for x.
+        **kwargs: the same.
 
     >>> import torch
     >>> from pyg_basisconv import BasisConv, bases
@@ -154,14 +161,14 @@ def compare(first: nn.Module, second: nn.Module, *args: Any, **kwargs: Any) -> C
     name = "image" if isinstance(one, GridConv) else "x"
     x = args[0] if args else kwargs[name]
     rest = {key: value for key, value in kwargs.items() if key != name}
-    learns = torch.is_grad_enabled() and (any(p.requires_grad for p in one.parameters()) or _of(x).requires_grad)
+    learns = torch.is_grad_enabled() and (any(p.requires_grad for p in one.parameters()) or _sources(x).requires_grad)
     plans = one.plan(*args, **kwargs), then.plan(between.requires_grad_(learns), *args[1:], **rest)
     whole = both.plan(*args, **kwargs)
-    return Comparison(plans, whole, _beside(both, whole.problem, learns))
+    return Comparison(plans, whole, _extra_seconds(both, whole.problem, learns))
 
 
-def _beside(both: BasisConv, p: Problem, learns: bool) -> float:
-    """Seconds for the products of two parameters, and for the constants."""
+def _extra_seconds(both: BasisConv, p: Problem, learns: bool) -> float:
+    """Seconds for products of two parameters, and for constants."""
     machine, theta = MACHINES[p.device], both.theta
     tally, steps = Tally(machine, p.itemsize), 3 if learns else 1
     if isinstance(theta, Chain):
@@ -176,12 +183,12 @@ def _beside(both: BasisConv, p: Problem, learns: bool) -> float:
     return tally.seconds
 
 
-def _of(x: Any) -> Tensor:
+def _sources(x: Any) -> Tensor:
     return cast(Tensor, x[0] if isinstance(x, tuple | list) else x)
 
 
 def linear_layers(first: nn.Module, second: nn.Module) -> tuple[BasisConv, BasisConv]:
-    """Both as layers that can be composed; rejects what cannot, and what does not join."""
+    """Both as layers that can be composed; rejects layers that cannot be, or do not fit."""
     made = _layer(first), _layer(second)
     images = any(isinstance(layer, GridConv) for layer in made) or {type(first), type(second)} & _OF_IMAGES != set()
     one, then = linear_layer(first, "first", images, made[0]), linear_layer(second, "second", images, made[1])
@@ -207,20 +214,20 @@ def _kinds(found: set[tuple[torch.dtype, torch.device]]) -> str:
 
 
 def _layer(module: nn.Module) -> nn.Module:
-    """What `convert` makes of a layer."""
+    """A layer, converted if need be."""
     if isinstance(module, BasisConv) or not isinstance(module, nn.Module):
         return module
     return convert(module, {})
 
 
 def linear_layer(module: nn.Module, name: str, images: bool, made: nn.Module | None = None) -> BasisConv:
-    """A layer that is linear, but for biases, and whose basis is known before any features are.
+    """A layer as a BasisConv; rejects layers that are not affine, or whose basis depends on the features.
 
     Args:
         module: the layer as it is given.
-        name: of the argument that it is.
-        images: whether it stands among layers on images.
-        made: what `convert` made of it, where that is known.
+        name: the name of the argument, for errors.
+        images: whether the other layer is one on images.
+        made: its conversion, if there is one already.
     """
     fix = "compose layers that have nothing else between them"
     if not isinstance(module, nn.Module):
@@ -242,7 +249,7 @@ def linear_layer(module: nn.Module, name: str, images: bool, made: nn.Module | N
 
 
 def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
-    """A layer of torch that does the same to each entry, as one over the identity; a copy."""
+    """A linear layer or batch norm of torch as a layer over the identity; a copy."""
     norm = unwrapped(module)
     if type(norm) in NORMS:
         affine = None if norm.training else of_norm(norm)
@@ -261,8 +268,8 @@ def _pointwise(module: nn.Module, name: str, images: bool) -> BasisConv | None:
     return affine.layer(images).to(like.device, like.dtype).train(module.training)
 
 
-def _read_alike(one: BasisConv, then: BasisConv) -> tuple[Signature | None, dict[str, tuple[Basis, Basis]]]:
-    """The call of converted layers, and their bases for graphs that they read in another way, by the kind of these."""
+def _common_call(one: BasisConv, then: BasisConv) -> tuple[Signature | None, dict[str, tuple[Basis, Basis]]]:
+    """The call of converted layers, and their bases for the graphs that they read differently, by the layout."""
     converted = [layer for layer in (one, then) if isinstance(layer, Converted)]
     if not converted:
         return None, {}
@@ -276,7 +283,7 @@ def _read_alike(one: BasisConv, then: BasisConv) -> tuple[Signature | None, dict
 
 
 def _reads(layer: BasisConv, name: str) -> Basis:
-    """The basis of a layer for a kind of graph."""
+    """The basis of a layer for a layout of graphs."""
     return layer.others.get(name, layer.basis) if isinstance(layer, Converted) else layer.basis
 
 
@@ -285,7 +292,7 @@ def _family(basis: Basis) -> Basis:
 
 
 def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:
-    """The parameter of both; a plain sum of two plain sums."""
+    """The parameter of the composition; it is plain where both are."""
     first, second = one.theta, then.theta
     if not type(first) is type(second) is Pass or first.concatenates or second.concatenates or one.bias is not None:
         return Chain(first, second, mixtures, one.bias)

@@ -1,4 +1,4 @@
-"""The parameter for which a layer is nearest to a linear operator."""
+"""Decomposition: the parameter that brings a layer nearest to a linear operator."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,23 +13,23 @@ from .gram import Gram, Places
 from .operators import Numbers, Operator, layer_of, of_layer
 from .probing import Probed
 
-_NUMBERS = 1 << 20  # of Phi, at a time
-_REFINEMENTS = 10  # at most; where the matrices are not nearly dependent, one is enough
+_NUMBERS = 1 << 20  # entries of Phi that are processed at a time
+_REFINEMENTS = 10  # at most; one is enough unless the matrices are nearly dependent
 _SHOWN = 20
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Decomposition:
-    r"""What `decompose` found: :math:`\Phi = \sum_k A_k \circ \Theta_k + ` what is left unexplained.
+    r"""What `decompose` found: :math:`\Phi = \sum_k A_k \circ \Theta_k + ` a residual.
 
     Attributes:
-        theta: (K, P, Q), float64; of least norm where several do as well.
-        unexplained: the squared norm of what is left.
+        theta: (K, P, Q), float64; the one of least norm where several are equally near.
+        unexplained: the squared norm of the residual.
         norm: the squared norm of Phi.
-        on: (K,) the squared norm of what is left at the entries of each A_k.
+        on: (K,) the squared norm of the residual at the entries of each A_k.
         gain: (K,) by how much `unexplained` would grow without A_k.
         gram: of the basis: its rank, and the matrices that depend on others.
-        basis: as it was described, None where that is not known.
+        basis: as a description; None if it was bound by other means.
         bound: the same, bound.
         dtype: of Phi.
 
@@ -102,31 +102,31 @@ def decompose(
 ) -> Decomposition:
     r"""The Theta for which :math:`\sum_k A_k \circ \Theta_k` is nearest to a linear operator :math:`\Phi`.
 
-    Nearest in least squares over all entries, (M, N, P, Q); exact, and unique, where the matrices are a basis of what
-    Phi is made of (J.-M. Andreoli, arXiv:1905.01289, Prop. 1). Only the entries of Phi where some matrix has one are
-    looked at, through the inner products of the matrices, see `gram`; all is computed in double precision. A gradient
-    passes from theta to numbers, and to the parameters of a `BasisConv`. Matrices that are dependent to about 1e-7 of
-    their size count as dependent.
+    It is the least squares solution over all entries, (M, N, P, Q): exact where the matrices span Phi, and unique where
+    they are independent (J.-M. Andreoli, arXiv:1905.01289, Prop. 1). Only entries of Phi at which some matrix has one
+    are read; the solution follows from the inner products of the matrices, see `gram`, in double precision. Gradients
+    pass from theta to a tensor phi, and to the parameters of a `BasisConv`. Matrices that are dependent to about 1e-7
+    of their size count as dependent.
 
     Args:
         phi: the operator, one of
 
             - a tensor (M, N, P, Q), or (M, N) for one channel, dense or in a `torch.sparse` layout;
-            - a `BasisConv` or `GridConv`, a layer of which `convert` makes one, `nn.Linear`, a batch norm in eval mode:
-              what of them is linear, that is, without the bias. A layer of PyG is read as it is when it is called with
-              edge_index, and the weights that the basis was bound with;
-            - any other linear function from (B, M, P) to (B, N, Q). It is called on sources whose targets do not meet,
-              at once: P times as many inputs as a target has sources at most, or a few more. Where that
-              does not say all of it, which a random input tells to rounding, it is called on all M P unit inputs, if
-              these are not too many. No gradient passes it.
+            - a `BasisConv` or `GridConv`, a layer that `convert` turns into one, `nn.Linear`, or a batch norm in eval
+              mode, each without its bias. A layer of PyG is read as it is when called with edge_index and the weights
+              that the basis was bound with;
+            - any other linear function from (B, M, P) to (B, N, Q). Sources without a common target are probed
+              together, so that it takes about P times as many inputs as a target has sources. If a random input shows
+              that it has entries elsewhere, it is called on all M P unit inputs, unless these are too many. No gradient
+              passes through it.
         basis: the family A, bound; or a basis that needs no edges, and whose size is known.
         in_channels: P, of a function.
-        unique: whether to reject a basis of which some matrices depend on others. Without it theta is of least norm.
-        phi_basis: the basis of a layer, bound; where None it is bound to the graph, or the grid, of `basis`.
+        unique: whether to reject a basis with dependent matrices; else theta is the solution of least norm.
+        phi_basis: the basis of a layer, bound; by default it is bound to the graph or grid of `basis`.
 
     Raises:
-        ValueError: an operator of other sizes, a function that is not linear (seen on random inputs), a basis with
-            dependent matrices where theta is to be unique.
+        ValueError: for an operator of other sizes, a function that is not linear on random inputs, or dependent
+            matrices where theta is to be unique.
 
     >>> import torch
     >>> from pyg_basisconv import bases
@@ -155,7 +155,7 @@ def decompose(
 
 
 def _bound(phi: Any, basis: Basis | BoundBasis) -> BoundBasis:
-    """The basis, bound; to the sizes of numbers, where it has none of its own, and where they are."""
+    """The basis, bound; on the device of phi, and to the sizes of a tensor phi if it has none of its own."""
     if isinstance(basis, BoundBasis):
         return basis
     like = next(phi.parameters(), None) if isinstance(phi, nn.Module) else phi if isinstance(phi, Tensor) else None
@@ -167,7 +167,7 @@ def _bound(phi: Any, basis: Basis | BoundBasis) -> BoundBasis:
 def _operator(
     phi: Any, bound: BoundBasis, places: Places, in_channels: int | None, phi_basis: BoundBasis | None
 ) -> tuple[Operator, torch.dtype]:
-    """What phi is, and its dtype."""
+    """Phi as an operator, and its dtype."""
     layer, sizes = layer_of(phi), (bound.M, bound.N)
     if layer is not None:
         dtype = next((p.dtype for p in layer.parameters()), torch.float64)
@@ -192,7 +192,7 @@ def _origin(bound: BoundBasis) -> Basis | None:
 
 
 def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: torch.dtype) -> Decomposition:
-    """Least squares, for some of the channels of x at a time: each is a problem of its own."""
+    """Least squares for some channels of x at a time; each channel is a problem of its own."""
     places, gram, pattern = operator.places, operator.places.gram, operator.places.pattern
     step = max(1, _NUMBERS // max(1, operator.rows * operator.Q))
     found, on = [], torch.zeros(bound.K, dtype=torch.float64, device=places.place.device)
@@ -214,7 +214,7 @@ def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: to
         unexplained=inside + operator.outside,
         norm=norm + operator.outside,
         on=on,
-        gain=theta.detach().square().sum((1, 2)) * gram.apart,
+        gain=theta.detach().square().sum((1, 2)) * gram.squared_distances,
         gram=gram,
         basis=basis,
         bound=bound,
@@ -223,7 +223,7 @@ def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: to
 
 
 def _refined(values: Tensor, theta: Tensor, places: Places) -> tuple[Tensor, Tensor]:
-    """Iterative refinement: what theta lacks, as inner products lose twice the digits of the matrices; the residual."""
+    """The correction of theta by iterative refinement, since a Gram matrix squares the condition; and the residual."""
     more, left = torch.zeros_like(theta), values - places.sums(theta)
     size = whole = float(torch.linalg.vector_norm(values))
     for _ in range(_REFINEMENTS):

@@ -1,4 +1,4 @@
-"""A model with its linear neighbours in one layer each."""
+"""Folds neighbouring linear layers of a model into one layer."""
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..conv import BasisConv
 from ..convert.registry import Left, convertible, rebuild
-from ..convert.rgcn import Related
+from ..convert.rgcn import ConvertedRGCN
 from ..errors import reject
 from ..grid import GridConv
 from ..theta import Depthwise, Theta
@@ -24,12 +24,12 @@ from .tracing import (
     Absorbed,
     Call,
     Trace,
-    alike,
     chains,
     cloned,
     copied,
     hooked,
     is_layer,
+    same_argument,
     trace,
     value,
     writes_between,
@@ -37,36 +37,36 @@ from .tracing import (
 
 
 def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
-    r"""A copy of a model, for inference, in which neighbours that are linear are one layer each: in exact arithmetic
+    r"""A copy of a model, for inference, in which neighbouring linear layers are folded into one: in exact arithmetic
     the same function.
 
-    Two layers are neighbours where one alone reads what the other gives, with nothing between them but dropout. They
-    are found by tracing the model's forward with torch.fx, and folded:
+    Two layers are neighbours where only the second reads the result of the first, with nothing but dropout between
+    them. They are found by tracing the model's forward with torch.fx, and folded:
 
     - batch norm after a convolution or a linear layer: always;
     - a linear layer or a 1x1 convolution before or after another layer, or batch norm before one: where this adds no
-      multiply-adds for an entry;
-    - two convolutions on the same graph or grid (Prop. 3, see `compose`): where the plan says that it pays for the
+      multiply-adds per entry;
+    - two convolutions on the same graph or grid (Prop. 3, see `compose`): where the plan estimates that it pays for the
       example call, and never without one.
 
-    Convolutions are `BasisConv` and `GridConv`, and what `convert` makes one of these. Layers that are called twice,
-    that have hooks, or whose basis is computed from content stay as they are. In the copy the folded layer stands in
-    the place of one of the two, and the other gives its argument back; all else is the model's own. It is a layer of
-    torch where those were and there is one, and else a `BasisConv` or `GridConv`.
+    Convolutions are `BasisConv`, `GridConv`, and the layers that `convert` turns into one of these. Layers that are
+    called twice, that have hooks, or whose basis is computed from content stay as they are. In the copy, the folded
+    layer takes the place of one of the two, and the other returns its argument; everything else is a copy of the
+    model's own. Layers of torch become a layer of torch where there is one, others a `BasisConv` or `GridConv`.
 
     Args:
         model: in eval mode; it stays as it is.
-        *args: of an example call, for which the plan decides, and in which the copy is compared with the model. Without
-            one, arguments that have defaults are taken to be left out, and the others to be tensors.
+        *args: of an example call. The plan decides for this call, in which the copy is then compared with the model.
+            Without one, required arguments are taken to be tensors, and others to be left out.
         **kwargs: of the same.
 
     Returns:
-        The copy. Its attribute `folded` says in a line each what was folded; `left` has, by name, the reasons for
-        neighbours that were not, and for parts of the model that torch.fx cannot trace.
+        The copy. Its attribute `folded` has a line for each folded layer; `left` has, by name, the reasons for
+        neighbours that were not folded, and for parts of the model that torch.fx cannot trace.
 
     Raises:
-        ValueError: a model in training mode; one that torch.fx cannot trace, such as one that asks for numbers or
-            shapes to decide what it does; a copy that does not give in the example call what the model gives.
+        ValueError: if the model is in training mode, if torch.fx cannot trace it (because values or shapes decide what
+            it does, say), or if the copy's result in the example call differs from the model's.
 
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
     >>> folded = fold(cnn)
@@ -96,7 +96,7 @@ def fold(model: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
 
 
 def _with(model: nn.Module, traced: Trace, steps: list["_Step"]) -> Any:
-    """A copy of a model with steps in the place of their layers."""
+    """A copy of a model in which steps take the place of their layers."""
     made = {id(step.call.module): step.made for step in steps}
     absorbed = {id(traced.parts[name]): gone for step in steps for name, gone in step.absorbed.items()}
     return copied(model, {**made, **absorbed}).eval()
@@ -118,7 +118,7 @@ def _check_model(model: nn.Module) -> None:
 
 
 def _check_same(model: nn.Module, folded: nn.Module, args: Any, kwargs: Any) -> None:
-    """Whether the copy gives in the example call what the model gives."""
+    """Checks that the copy gives the same results as the model in the example call."""
     found = []
     for one in (model, folded):
         with torch.no_grad(), torch.random.fork_rng():
@@ -135,11 +135,15 @@ def _check_same(model: nn.Module, folded: nn.Module, args: Any, kwargs: Any) -> 
 
 @dataclass(eq=False)
 class _Step:
-    """A layer, or what several of them became.
+    """A layer of the model, or several that are folded.
 
-    names: theirs; call: where the layer stands; x: what it reads; layer: as a BasisConv, None for a batch norm; affine:
-    the map of each entry that it is, if it is one; absorbed: what stands where the others were; gain: how many times
-    faster it is, says the plan.
+    names: of the layers in the model.
+    call: of the layer whose place it takes.
+    x: what it reads.
+    layer: as a BasisConv; None for a batch norm.
+    affine: the same as an affine map of each entry, if it is one.
+    absorbed: what takes the places of the other layers.
+    gain: how many times faster it is, as the plan estimates it.
     """
 
     names: list[str]
@@ -160,7 +164,7 @@ class _Step:
 
     @cached_property
     def made(self) -> nn.Module | None:
-        """What is to stand there: one of torch's layers where they stood, if there is one."""
+        """The module that takes the place: a layer of torch in the place of one, if there is one."""
         if self.layer is None or isinstance(self.call.module, BasisConv) or self.call.others:
             return self.layer
         return plain(self.layer)
@@ -179,13 +183,13 @@ class _Folder:
         self.left: dict[str, str] = {}
 
     def steps(self) -> list[_Step]:
-        """The linear layers, folded as far as it pays."""
+        """The linear layers, folded where that pays."""
         runs = [[_step(call) for call in chain] for chain in chains(self.traced)]
         linear = [list(run) for steps in runs for known, run in groupby(steps, lambda step: step is not None) if known]
         return [step for run in linear for step in self._run(cast(list[_Step], run))]
 
     def _run(self, steps: list[_Step]) -> list[_Step]:
-        """Neighbours, folded: those of which one is an affine map first, and then the two that gain most."""
+        """Folds neighbours: pairs with an affine map first, then the pair with the largest gain."""
         attempt = cache(self._attempt)
         while True:
             made = [attempt(a, b) for a, b in pairwise(steps)]
@@ -204,7 +208,7 @@ class _Folder:
             return reason
 
     def _merged(self, a: _Step, b: _Step) -> _Step:
-        """Two steps in one, where this can be and pays."""
+        """Two steps as one; raises Left where that is not possible or does not pay."""
         axes = self._axes(a, b)
         dtype, device = self._numbers(a, b)
         images = a.images or b.images
@@ -224,7 +228,7 @@ class _Folder:
             self._check_call(a, b)
             layer = together(first, second, first)
         layer = layer.to(device, dtype).eval()
-        gain = float("inf")  # what comes first
+        gain = float("inf")  # affine maps come first
         if a.affine is None and b.affine is None:
             gain = _gain(a, b, layer)
         else:
@@ -235,7 +239,7 @@ class _Folder:
         return _Step(a.names + b.names, at.call, a.x, layer, affine, absorbed, gain)
 
     def _axes(self, a: _Step, b: _Step) -> int | None:
-        """How many axes the argument of a batch norm has to have, if one of both is a batch norm."""
+        """The number of axes that the argument of a batch norm has to have, if one of the two is a batch norm."""
         if a.layer is not None and b.layer is not None:
             if a.images != b.images:
                 raise Left("one reads images, and the other does not")
@@ -262,7 +266,7 @@ class _Folder:
         return found.pop() if found else (torch.get_default_dtype(), torch.device("cpu"))
 
     def _check_call(self, a: _Step, b: _Step) -> None:
-        if not alike(a.call.others, b.call.others):
+        if not same_argument(a.call.others, b.call.others):
             raise Left("their graphs, or other arguments, are not the same")
         if not self.known:
             raise Left("only an example call can say whether it pays")
@@ -271,7 +275,7 @@ class _Folder:
 
 
 def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
-    """How many times faster than two layers is one that does the same, where the plan says that this pays."""
+    """How many times faster one layer is than two, as the plan estimates; raises Left where that does not pay."""
     others = {name: value(given) for name, given in a.call.others.items()}
     x, between = value(a.x), value(b.x)
     plans = cast(BasisConv, a.layer).plan(x, **others), cast(BasisConv, b.layer).plan(between, **others)
@@ -282,7 +286,7 @@ def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
 
 
 def _step(call: Call) -> _Step | None:
-    """A layer that is linear, but for its bias, and known beforehand."""
+    """A layer as a step, if it is affine and does not depend on the features."""
     norm = unwrapped(call.module)
     if any(map(hooked, call.module.modules())):
         return None
@@ -296,7 +300,7 @@ def _step(call: Call) -> _Step | None:
 
 
 def _known(module: Any) -> BasisConv | None:
-    """A layer as a BasisConv, if it is one that can be folded."""
+    """A layer as a BasisConv, if it can be folded."""
     if type(module) in LINEARS:
         lazy = isinstance(module.weight, UninitializedParameter)
         return None if lazy else of_linear(module).layer(images=False)
@@ -305,13 +309,13 @@ def _known(module: Any) -> BasisConv | None:
             module = rebuild(module, set())
         except Left:
             return None
-    if type(module) not in (*LAYERS, Related) or module.is_lazy or module.basis.reads_content or module.explain:
+    if type(module) not in (*LAYERS, ConvertedRGCN) or module.is_lazy or module.basis.reads_content or module.explain:
         return None
     return cast(BasisConv, module)
 
 
 def _affine(layer: BasisConv) -> Affine | None:
-    """The map of each entry that a layer is, if it is one."""
+    """A layer as an affine map of each entry, if it is one."""
     theta = layer.theta
     if not pointwise(layer.basis) or theta.lifts or theta.P < 0:
         return None
@@ -320,7 +324,7 @@ def _affine(layer: BasisConv) -> Affine | None:
 
 
 def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Affine | None, b: Affine | None) -> None:
-    """Whether no multiply-adds are added for an entry: by Theta, and by the width at which the basis is applied."""
+    """Checks that folding adds no multiply-adds per entry, neither by Theta nor by the width at which A is applied."""
     if b is not None and b.matrix.dim() == 1:
         return
     stacked, folded = _multiply_adds(first.theta) + _multiply_adds(second.theta), _multiply_adds(layer.theta)

@@ -1,4 +1,4 @@
-"""The inner products of the matrices of a family, and what follows from them: rank, dependences, least squares."""
+"""The inner products of the matrices of a family, and from them its rank, dependences and least squares."""
 
 import math
 from collections.abc import Iterable
@@ -14,18 +14,19 @@ from ..errors import reject
 from ..kernels import Pattern
 from ..sparse import Sparse
 
-_DENSE, _NUMBERS = 16, 1 << 20  # where one of so many entries is there, columns are written out; numbers at a time
-_LATE = 0.1  # what the last matrix counts beside the first one, where one that is independent is chosen
+_DENSE = 16  # with at least one entry in so many, columns are multiplied as dense ones
+_NUMBERS = 1 << 20  # of dense columns, at a time
+_LATE = 0.1  # the weight of the last matrix against the first one, when independent ones are chosen
 
 
 class Places:
-    """A family of one graph as one sparse matrix: a row for each place (m, n) at which there may be something.
+    """A family on one graph as one sparse matrix: a row for each place (m, n) at which a matrix may have an entry.
 
     Args:
-        place: (U,) the numbers m N + n, in order.
+        place: (U,) the numbers m N + n, ascending.
         K: the number of matrices.
-        row: (E,) of the entries, in order.
-        kind: (E,) the matrix that each is of; no two of a row are of one.
+        row: (E,) the row of each entry, ascending.
+        kind: (E,) the matrix of each entry; no two in a row are of the same.
         weight: (E,) float64.
     """
 
@@ -35,7 +36,7 @@ class Places:
 
     @classmethod
     def of(cls, bound: BoundBasis) -> "Places":
-        """Those of a bound basis, of one graph."""
+        """The places of a bound basis, on one graph."""
         if bound.batch:
             reject("basis", "one graph", f"a batch of {bound.batch}", "take one of them, such as A[0]")
         kind, source, target, weight = bound.edges()
@@ -47,32 +48,32 @@ class Places:
 
     @property
     def U(self) -> int:
-        """How many there are."""
+        """The number of places."""
         return self.place.numel()
 
     @cached_property
-    def _across(self) -> Sparse:
+    def _to_matrices(self) -> Sparse:
         return Sparse(Pattern(self.row, self.kind, self.U, self.K), self.weight)
 
     @cached_property
-    def _back(self) -> Sparse:
-        return Sparse(self._across.pattern.T, self.weight)
+    def _to_places(self) -> Sparse:
+        return Sparse(self._to_matrices.pattern.T, self.weight)
 
     def products(self, values: Tensor) -> Tensor:
-        """The inner products of the matrices with numbers at the places: (U, W) -> (K, W)."""
-        return self._across.apply(values)
+        """The inner products of the matrices with values at the places: (U, W) -> (K, W)."""
+        return self._to_matrices.apply(values)
 
     def sums(self, theta: Tensor) -> Tensor:
-        """The numbers at the places of sums of the matrices: (K, W) -> (U, W)."""
-        return self._back.apply(theta)
+        """The values at the places of weighted sums of the matrices: (K, W) -> (U, W)."""
+        return self._to_places.apply(theta)
 
     @property
     def pattern(self) -> "Places":
-        """The same with ones for all entries that are not zero."""
+        """The same places with ones for all non-zero entries."""
         return Places(self.place, self.K, self.row, self.kind, (self.weight.detach() != 0).double())
 
     def inner_products(self, others: "Places") -> Tensor:
-        """(K, K') the inner products of the matrices with others at the same places."""
+        """(K, K') the inner products with the matrices of others at the same places."""
         if _DENSE * min(self.weight.numel(), others.weight.numel()) < self.U * max(self.K, others.K):
             return torch.sparse.mm(self._matrix.t().coalesce(), others._matrix).to_dense()
         some = torch.eye(others.K).to(self.weight).split(max(1, _NUMBERS // max(1, self.U)), 1)
@@ -89,14 +90,14 @@ class Places:
         return Gram(self.inner_products(self), self.U)
 
     def find(self, place: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of some places, and whether they are there at all."""
+        """The rows of these places, and whether each is one of the family's."""
         if not self.U:
             return torch.zeros_like(place), torch.zeros_like(place, dtype=torch.bool)
         row = torch.searchsorted(self.place, place).clamp(max=self.U - 1)
         return row, self.place[row] == place
 
     def among(self, others: "Places") -> tuple["Places", "Places"]:
-        """The same entries by the rows of others, where they have one; and those that are nowhere among them."""
+        """The entries at places of others, by the rows there; and the entries at no place of theirs."""
         row, there = others.find(self.place[self.row])
         inside = Places(others.place, self.K, row[there], self.kind[there], self.weight[there])
         return inside, Places(self.place, self.K, self.row[~there], self.kind[~there], self.weight[~there])
@@ -111,9 +112,9 @@ class Gram:
 
     Attributes:
         matrix: (K, K), float64.
-        rank: how many of the matrices are independent, by more than about 1e-7 of their size.
-        condition: of the matrices, scaled to norm 1: the largest of their singular values over the smallest; infinite
-            where some are dependent. (That of `matrix` itself, scaled so, is its square.)
+        rank: the number of independent matrices; dependences up to about 1e-7 of their size count.
+        condition: of the matrices, scaled to norm 1: the largest singular value over the smallest; infinite where some
+            are dependent. (The scaled `matrix` has the square of it.)
         dependent: a sentence for each matrix that is a sum of others, such as 'A_3 = 2 A_0 + A_1'.
 
     >>> import torch
@@ -134,7 +135,7 @@ class Gram:
 
     @property
     def rounding(self) -> float:
-        """How far from zero an eigenvalue of the scaled matrix may be that is zero: sums of products are rounded."""
+        """A bound on the rounding error of the scaled matrix's eigenvalues."""
         return torch.finfo(torch.float64).eps * self.K * max(8.0, math.sqrt(self.places))
 
     @cached_property
@@ -148,12 +149,12 @@ class Gram:
 
     @property
     def _scaled(self) -> Tensor:
-        """The same of the matrices scaled to norm 1; a zero matrix remains one."""
+        """The Gram matrix of the matrices scaled to norm 1; zero matrices stay zero."""
         return self.matrix / (self._scale.unsqueeze(1) * self._scale)
 
     @cached_property
     def _spectrum(self) -> tuple[Tensor, Tensor]:
-        """The eigenvalues of the scaled matrix, in order, and its eigenvectors."""
+        """The eigenvalues of the scaled matrix, ascending, and its eigenvectors."""
         return torch.linalg.eigh(self._scaled.detach())
 
     @cached_property
@@ -167,17 +168,17 @@ class Gram:
 
     @cached_property
     def _independent(self) -> Tensor:
-        """The numbers of matrices that span all, by a pivoted QR decomposition; rather early ones than late ones."""
+        """The indices of independent matrices that span all, by pivoted QR; earlier matrices are preferred."""
         if self.rank == self.K:
             return torch.arange(self.K, device=self.matrix.device)
         values, vectors = self._spectrum
-        columns = values.clamp(min=0).sqrt().unsqueeze(1) * vectors.t()  # which have the same inner products
+        columns = values.clamp(min=0).sqrt().unsqueeze(1) * vectors.t()  # these have the same inner products
         early = torch.logspace(0, math.log10(_LATE), self.K, dtype=values.dtype, device=values.device)
         pivots = scipy.linalg.qr((columns * early).cpu().numpy(), mode="r", pivoting=True)[1]
         return torch.tensor(sorted(pivots[: self.rank].tolist()), dtype=torch.int64, device=values.device)
 
     def _solve(self, right: Tensor) -> Tensor:
-        """Of the independent ones, scaled to norm 1, the coefficients that have these inner products with each."""
+        """The coefficients of the independent matrices, scaled to norm 1, from the inner products with each of them."""
         S = self._independent
         return torch.linalg.solve(self._scaled[S][:, S], right)
 
@@ -187,7 +188,7 @@ class Gram:
 
     @property
     def _scaled_relations(self) -> Tensor:
-        """(K, K - rank) the same as `relations`, of the matrices scaled to norm 1."""
+        """(K, K - rank) the `relations` of the matrices scaled to norm 1."""
         S, D = self._independent, self._dependent
         found = self._scaled.new_zeros(self.K, len(D)).index_copy(0, S, -self._solve(self._scaled[S][:, D]))
         found[D, range(len(D))] = 1
@@ -195,7 +196,7 @@ class Gram:
 
     @property
     def relations(self) -> Tensor:
-        r"""(K, K - rank) coefficients r, in columns, of which each has :math:`\sum_k r_k A_k = 0`; all there are."""
+        r"""(K, K - rank) a basis, in columns, of all coefficients r with :math:`\sum_k r_k A_k = 0`."""
         return self._scaled_relations * self._scale[self._dependent] / self._scale.unsqueeze(1)
 
     @cached_property
@@ -208,18 +209,18 @@ class Gram:
         return sentences
 
     @cached_property
-    def apart(self) -> Tensor:
+    def squared_distances(self) -> Tensor:
         """(K,) the squared distance of each matrix from the span of the others."""
         S = self._independent
-        alone = self._scale[S].square() / self._solve(torch.eye(self.rank).to(self.matrix)).detach().diagonal()
+        distances = self._scale[S].square() / self._solve(torch.eye(self.rank).to(self.matrix)).detach().diagonal()
         replaced = (self._scaled_relations[S].detach().abs() > math.sqrt(self.rounding)).any(1)
-        return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, alone))
+        return self.norms.new_zeros(self.K).index_copy(0, S, torch.where(replaced, 0, distances))
 
     def solve(self, products: Tensor) -> Tensor:
-        r"""The coefficients of least squares, of least norm where there are several: :math:`G^+ R`.
+        r"""The least squares coefficients, of least norm where there are several: :math:`G^+ R`.
 
         Args:
-            products: R, (K, \*), the inner products of the A_k with whatever is to be written in them.
+            products: R, (K, \*), the inner products of the A_k with what they are to approximate.
         """
         found = self.basic(products)
         null = torch.linalg.qr(self.relations).Q
@@ -227,7 +228,7 @@ class Gram:
         return (flat - null @ (null.t() @ flat)).view_as(found)
 
     def basic(self, products: Tensor) -> Tensor:
-        """The same with zeros for the dependent matrices instead."""
+        """The least squares coefficients with zeros for the dependent matrices."""
         if products.shape[:1] != self.matrix.shape[:1]:
             reject("products", f"{self.K} rows, one for each matrix", tuple(products.shape), "stack them on axis 0")
         S, scale = self._independent, self._scale[self._independent].unsqueeze(1)
@@ -240,7 +241,7 @@ class Gram:
 
 
 def written(terms: Iterable[tuple[float, int]]) -> str:
-    """A sum of matrices, as one writes it."""
+    """A sum of matrices as text, such as 2 A_0 - A_1."""
     text = ""
     for c, k in terms:
         size = f"{abs(c):.4g}"
@@ -252,16 +253,15 @@ def written(terms: Iterable[tuple[float, int]]) -> str:
 def gram(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> Gram:
     r"""The inner products :math:`\langle A_k, A_l \rangle` of the matrices of a basis, and what they tell.
 
-    They are summed over the entries that there are; the matrices are never written out. A gradient passes to weights
-    that learn.
+    They are summed over the entries; no dense matrix is built. Gradients pass to the weights.
 
     Args:
         basis: a bound basis, or a basis.
-        *args: of `basis.bind`, where it is not bound yet; in double precision, unless a dtype is given.
+        *args: of `basis.bind`, for a basis; in double precision unless a dtype is given.
         **kwargs: the same.
 
     Raises:
-        ValueError: a basis that cannot be bound so.
+        ValueError: for a basis that cannot be bound with these arguments.
 
     >>> from pyg_basisconv import bases
     >>> gram(bases.Window((4, 4), 3, padding=1))

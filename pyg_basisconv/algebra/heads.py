@@ -1,4 +1,4 @@
-"""What attention has learnt: how much of each head lies in the span of matrices that are known."""
+"""Inspects attention: how much of each head lies in the span of known matrices."""
 
 from dataclasses import dataclass
 from math import prod
@@ -15,8 +15,8 @@ from ..convert import convert
 from ..errors import reject
 from .gram import Gram, Places, written
 
-_BINDS = ("edge_weight", "edge_type", "batch", "lambda_max", "grid")  # of what a layer is called with, a basis reads
-_TERMS = 4  # of a sum that is printed
+_BINDS = ("edge_weight", "edge_type", "batch", "lambda_max", "grid")  # the arguments of a call that a basis reads
+_TERMS = 4  # printed of a sum
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class HeadReport:
     basis: BoundBasis
 
     def matrices(self, index: int | tuple[int, ...] = 0) -> tuple[Tensor, Tensor]:
-        """The heads of one graph of the batch, written out, and the nearest matrices of the span: (H, M, N) each.
+        """The heads of one graph of the batch as dense matrices, and the nearest ones in the span: (H, M, N) each.
 
         Args:
-            index: which graph; all the same where there is no batch.
+            index: of the graph in the batch; ignored without a batch.
         """
         one = index if isinstance(index, tuple) else (index,)
         batch = self.attention[0].batch
@@ -94,26 +94,26 @@ def explain_head(
     .. math:: \sum_l \langle A_k, A_l \rangle c_l = \langle A_k, B \rangle,
         \qquad R^2 = 1 - |B - \textstyle\sum_k c_k A_k|^2 / |B|^2,
 
-    for each graph of the batch. Sums of squares are of the entries as they are, none is subtracted. Where some
-    :math:`A_k` depend on others, c is the shortest of the solutions.
+    for each graph of the batch. The squares are not centred: no mean is subtracted. Where some :math:`A_k` depend on
+    others, c is the solution of least norm.
 
     Args:
-        layer: a `BasisConv` over `bases.Attention`, or a sum with it; what `convert` makes one of, such as
-            `nn.MultiheadAttention` or `GATConv`; or a module with one of these. It is taken in eval mode.
-        x: as the layer is called with; of `nn.MultiheadAttention` a pair is the key, which is also the value, and the
-            query.
-        basis: the family, of the same sources and targets, such as `bases.Shifts(None, range(4))` for the steps of a
-            sequence; bound with the same graph, or bound already.
+        layer: a `BasisConv` over `bases.Attention` or a sum with it; a layer that `convert` turns into one, such as
+            `nn.MultiheadAttention` or `GATConv`; or a module that contains one of these. It is called in eval mode.
+        x: the features, as the layer takes them; for `nn.MultiheadAttention`, a pair is (key, query), and the values
+            are the keys.
+        basis: the family, on the same sources and targets, such as `bases.Shifts(None, range(4))` for the steps of a
+            sequence; bound already, or to be bound to the same graph.
         edge_index: the graph.
-        **kwargs: of the call of the layer; edge_weight, edge_type, batch, lambda_max and grid are for the basis, too.
-            (Bind it before, where it reads something that the layer does not take.)
+        **kwargs: of the call; edge_weight, edge_type, batch, lambda_max and grid are passed to the basis, too. (Bind it
+            before if it reads something that the layer does not take.)
 
     Raises:
-        ValueError: a layer without attention, a basis that is computed from content, or that has other sizes.
+        ValueError: for a layer without attention, and a basis that is computed from content or has other sizes.
 
     >>> from pyg_basisconv import BasisConv, bases, mechanisms
     >>> conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Relative(window=(-1, -1)), bases.Causal()))
-    >>> _ = conv.basis.mechanism.weight.data.copy_(torch.tensor([[0.], [9.]]))  # all before alike, and the last one
+    >>> _ = conv.basis.mechanism.weight.data.copy_(torch.tensor([[0.], [9.]]))  # uniform, and mostly the previous step
     >>> print(explain_head(conv, torch.randn(20, 4), bases.Shifts(None, range(3))))
     2 heads, M = 20, N = 20, in the span of 3 matrices
       head            R2  R2, fixed  nearest, on average
@@ -146,7 +146,7 @@ def explain_head(
 
 
 def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwargs: dict[str, Any]) -> BoundBasis:
-    """The family on the graph that the heads are of."""
+    """The family, bound to the graph of the heads."""
     if isinstance(basis, BoundBasis):
         bound = bound_basis(basis)
     else:
@@ -164,7 +164,7 @@ def _within(i: int, size: int) -> bool:
 
 
 def _share(part: Tensor, total: Tensor) -> Tensor:
-    """Of a head of norm 0, nothing is left unexplained."""
+    """The part of a total; 1 for a head of norm 0, which is fully explained."""
     return torch.where(total == 0, 1, part / torch.where(total == 0, 1, total))
 
 
@@ -184,7 +184,7 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
         fix = "take a BasisConv over bases.Attention, or what convert makes one of"
         reject("layer", "one with attention", f"a {type(layer).__name__} with {len(convs)}", fix)
     seen: list[BoundBasis] = []
-    asked: list[bool] = []  # by what calls it
+    asked: list[bool] = []  # whether the caller wants the attention as well
 
     def ask(conv: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         asked.append(given.get("return_attention", False))
@@ -223,7 +223,7 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
 def _products(B: BoundAttention, A: Places) -> tuple[Tensor, Tensor]:
     """The inner products of each head with each A_k, (H, b, K), and the squared norms, (H, b), in float64."""
     products = torch.zeros(B.copies, A.K, dtype=torch.float64, device=B.device)
-    norms, met = products.new_zeros(B.copies), dict[int, tuple[Tensor, ...]]()  # by the first target of a run
+    norms, met = products.new_zeros(B.copies), dict[int, tuple[Tensor, ...]]()  # by the first target of a piece
     for piece, entries in B.pieces:
         if entries.first not in met:
             m, n = entries.pattern.ends
@@ -231,7 +231,7 @@ def _products(B: BoundAttention, A: Places) -> tuple[Tensor, Tensor]:
             met[entries.first] = which, *A.find(place)
         which, row, there = met[entries.first]
         entry = B.weights_of(piece).double().t()  # (E, c)
-        entry = entry.new_zeros(len(row), entry.shape[1]).index_add(0, which, entry)  # what stands in one place is one
+        entry = entry.new_zeros(len(row), entry.shape[1]).index_add(0, which, entry)  # entries at one place are summed
         values = entry.new_zeros(A.U, entry.shape[1]).index_copy(0, row[there], entry[there])
         products[piece.copies] += A.products(values).t()
         norms[piece.copies] += torch.linalg.vector_norm(entry, dim=0).square()

@@ -1,4 +1,4 @@
-"""Linear operators Phi, (M, N, P, Q), of which the entries at the places of a family are wanted: numbers and layers."""
+"""Linear operators Phi, (M, N, P, Q), given as tensors or layers, and their entries at the places of a family."""
 
 from typing import Any
 
@@ -17,15 +17,15 @@ from .gram import Places
 
 
 class Operator:
-    """One whose entries at some places are wanted, for some of the channels of x at a time.
+    """A linear operator, whose entries at some places can be read for some channels of x at a time.
 
     Args:
-        places: which ones.
+        places: of the entries.
         P: the number of channels of x.
         Q: the number of channels of y.
 
     Attributes:
-        outside: the squared norm of all other entries, of the channels that were asked for so far.
+        outside: the squared norm of all other entries of the channels that were read so far.
     """
 
     def __init__(self, places: Places, P: int, Q: int) -> None:
@@ -33,7 +33,7 @@ class Operator:
 
     @property
     def rows(self) -> int:
-        """How many are held of each channel."""
+        """The number of entries in memory for each channel."""
         return self.places.U
 
     def at(self, channels: range) -> Tensor:
@@ -41,16 +41,16 @@ class Operator:
         raise NotImplementedError
 
     def restore(self, theta: Tensor) -> Tensor:
-        """(K, P, Q) the parameter that was found, in the channels of the layer."""
+        """(K, P, Q) the parameter, from the channels of this operator to those of the layer."""
         return theta
 
 
 class Numbers(Operator):
-    """An operator written out: (M, N, P, Q), or (M, N) of one channel, dense or sparse.
+    """An operator given as a tensor: (M, N, P, Q), or (M, N) for one channel, dense or sparse.
 
     Args:
-        phi: the numbers; sparse in m and n, and maybe in p, or in p and q.
-        places: where they are wanted.
+        phi: the tensor; a sparse one is sparse in m and n, and maybe in p, or in p and q.
+        places: of the entries that are read.
         sizes: M, N.
     """
 
@@ -101,15 +101,15 @@ def _check_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
 
 
 class LayerOperator(Operator):
-    r"""A layer: its basis, bound, and its parameter.
+    r"""An operator given as a layer, by its bound basis and its parameter.
 
-    Of its P Q pairs of channels no more are asked for than the layer has matrices, as orthonormal mixtures: what is
-    left unexplained has the same norms.
+    Its P Q pairs of channels are turned into K' orthonormal mixtures, where that is fewer: norms of residuals are the
+    same.
 
     Args:
         bound: the basis A'.
         weight: Theta', (K', P, Q).
-        places: where the entries are wanted.
+        places: of the entries that are read.
     """
 
     def __init__(self, bound: BoundBasis, weight: Tensor, places: Places) -> None:
@@ -133,24 +133,26 @@ class LayerOperator(Operator):
         found = theta.detach().squeeze(2) @ self.turn.t()
         if torch.is_grad_enabled() and (self.flat.requires_grad or theta.requires_grad):
             linear = self.places.gram.solve(self.places.inner_products(self.inside) @ self.flat)
-            found = linear + (found - linear.detach())  # what is found is the more precise
+            found = linear + (
+                found - linear.detach()
+            )  # the value of `found` is more precise, the gradient is that of `linear`
         return found.unflatten(1, self.shape)
 
 
 def layer_of(phi: Any) -> BasisConv | None:
-    """The layer that it is, or that is known to be the same; None for another function."""
+    """Phi as a layer, converted if need be; None for other functions."""
     if isinstance(phi, BasisConv):
         return phi
     if isinstance(phi, nn.Module) and (convertible(phi) or type(unwrapped(phi)) in (*NORMS, *LINEARS)):
         made = linear_layer(phi, "phi", images=False)
-        for parameter in made.parameters():  # of a copy, that nobody else sees
+        for parameter in made.parameters():  # the copy is not the caller's
             parameter.requires_grad_(False)
         return made
     return None
 
 
 def weight_of(layer: BasisConv, in_channels: int | None) -> Tensor:
-    """Theta written out, (K, P, Q), for a layer that may take any width."""
+    """(K, P, Q) Theta as dense matrices, for a layer that may take any width."""
     if layer.is_lazy:
         reject("phi", "a layer whose width is known", "in_channels = -1", "call it once before")
     P = layer.theta.P if layer.theta.P >= 0 else in_channels
@@ -158,11 +160,11 @@ def weight_of(layer: BasisConv, in_channels: int | None) -> Tensor:
         reject("in_channels", f"the width P, of {layer}, which takes any", None, "give it")
     if in_channels not in (None, P):
         reject("in_channels", f"{P}, of {layer}", in_channels, "leave it out")
-    return layer.theta.dense(P)[:, :P]  # behind it are biases of the values
+    return layer.theta.dense(P)[:, :P]  # rows after P are biases of values
 
 
 def bound_like(layer: BasisConv, bound: BoundBasis) -> BoundBasis:
-    """The basis of a layer on the graph, or the grid, that another one is bound to."""
+    """The basis of a layer, bound to the graph or grid of another basis."""
     basis = layer.basis
     if basis.reads_content:
         fix = "pass phi_basis=A of y, A = layer(x, ..., return_attention=True)"

@@ -1,4 +1,4 @@
-"""The entries of a linear function, found by calling it."""
+"""Finds the entries of a linear function by calling it."""
 
 import math
 from collections.abc import Callable
@@ -10,17 +10,17 @@ from ..errors import reject
 from .gram import Places
 from .operators import Operator
 
-NUMBERS = 1 << 17  # in one call, at most: more than a cache holds is slower, and a function holds more inside
-MOST = 1 << 35  # of the numbers that all unit inputs give, about a minute's
-_COARSEST = 0.03  # of what is left, in a dtype of few digits
+NUMBERS = 1 << 17  # in one call, at most: larger calls leave the cache, and are slower
+MOST = 1 << 35  # results of all unit inputs, at most: about a minute
+_COARSEST = 0.03  # the largest relative rounding that is accepted, for dtypes of few digits
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def colours(source: Tensor, target: Tensor, M: int, N: int) -> list[int]:
-    """A colour for each source, so that no two of one colour meet the same target; -1 for one that meets none.
+    """A colour for each source, so that no two of one colour have a common target; -1 for sources without targets.
 
-    Each takes the first that is free, one source after the other, as for sparse Jacobians (Curtis, Powell and Reid,
-    1974): for windows, as many colours as taps, or few more.
+    It is the greedy colouring of sparse Jacobians (Curtis, Powell and Reid, 1974): a window needs about as many colours
+    as it has taps.
 
     Args:
         source: (E,) in order.
@@ -48,7 +48,7 @@ def colours(source: Tensor, target: Tensor, M: int, N: int) -> list[int]:
 
 
 def _split(numbers: Tensor, size: int, count: int) -> tuple[Tensor, ...]:
-    """Where the numbers 0, 1, ... stand, so many of them at a time; negative ones are left out."""
+    """The positions of the numbers 0, 1, ..., in groups of `size` numbers; negative numbers are left out."""
     ends = torch.arange(0, count + size, size, device=numbers.device)
     order = numbers.argsort(stable=True)
     return order.tensor_split(torch.searchsorted(numbers[order], ends).cpu())[1:-1]

@@ -35,8 +35,9 @@ Rows = list[list[float]]
 class Joined(NamedTuple):
     r"""A family that the products :math:`A'_k A''_l` are mixtures of.
 
-    basis: of J matrices. mixtures: (J, K' K''), such that with :math:`\Theta_j` the mixture of the
-    :math:`\Theta'_k \Theta''_l` by row j the layer is the same; None where the matrices are the products themselves.
+    basis: of J matrices.
+    mixtures: (J, K' K''); :math:`\Theta_j` is the mixture of the :math:`\Theta'_k \Theta''_l` by row j. None where the
+    matrices are the products themselves.
     """
 
     basis: Basis
@@ -73,10 +74,11 @@ def _identity(first: Basis, second: Basis) -> Joined | None:
 
 @dataclass(frozen=True)
 class _Polynomials:
-    """A family of polynomials of one matrix: their coefficients in rows.
+    """A family of polynomials of one matrix, by their coefficients in rows.
 
-    key: what tells the matrix, and Chebyshev polynomials from powers; None where all are multiples of the identity.
-    family: of the first J powers, or Chebyshev polynomials. times: the coefficients of a product of two.
+    key: identifies the matrix, and Chebyshev polynomials or powers; None where all are multiples of the identity.
+    family: the first J powers or Chebyshev polynomials.
+    times: multiplies two polynomials, given by their coefficients.
     """
 
     rows: np.ndarray
@@ -86,7 +88,7 @@ class _Polynomials:
 
 
 def _as_polynomials(basis: Basis) -> _Polynomials | None:
-    """The family as polynomials of one matrix, if it is one of them."""
+    """The family as polynomials of one matrix, if it is that."""
     kind = type(basis)
     if kind is Identity:
         return _Polynomials(np.ones((1, 1)))
@@ -106,11 +108,11 @@ def _as_polynomials(basis: Basis) -> _Polynomials | None:
         part = _as_polynomials(basis.parts[0])  # type: ignore[arg-type]
         return None if part is None else replace(part, rows=np.array(basis.coefficients) @ part.rows)
     if isinstance(basis, Concat) and kind is Concat:
-        return _beside([_as_polynomials(part) for part in basis.parts])  # type: ignore[arg-type]
+        return _concatenated([_as_polynomials(part) for part in basis.parts])  # type: ignore[arg-type]
     return None
 
 
-def _beside(parts: Sequence[_Polynomials | None]) -> _Polynomials | None:
+def _concatenated(parts: Sequence[_Polynomials | None]) -> _Polynomials | None:
     known = [part for part in parts if part is not None]
     kinds = {part.key: part for part in known if part.key is not None}
     if len(known) < len(parts) or len(kinds) > 1:
@@ -120,7 +122,7 @@ def _beside(parts: Sequence[_Polynomials | None]) -> _Polynomials | None:
 
 def _polynomials(first: Basis, second: Basis) -> Joined | None:
     a, b = _as_polynomials(first), _as_polynomials(second)
-    both = _beside([a, b])
+    both = _concatenated([a, b])
     if a is None or b is None or both is None or both.key is None:
         return None
     rows = _padded([both.times(s, t) for s in a.rows for t in b.rows])
@@ -141,7 +143,7 @@ def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _windows(first: Basis, second: Basis) -> Joined | None:
-    """Each target of the second window sees places that are there, or all places, round and round."""
+    """Two windows of which the second reads no padding, or both are circular and keep the size."""
     if not (isinstance(first, Window) and isinstance(second, Window) and type(first) is type(second) is Window):
         return None
     plain = all(w.sites is None and w.norm is None and not w.transposed and not w.ceil_mode for w in (first, second))
@@ -150,7 +152,7 @@ def _windows(first: Basis, second: Basis) -> Joined | None:
     if second.shape is not None and (first.shape is None or first.targets(first.shape) != second.shape):
         return None
     padding = [p + q for p, q in zip(first.before, second.before, strict=True)]
-    if any(second.before):  # the places around the first one's targets hold zeros, and not what it would give there
+    if any(second.before):  # the second one reads zeros there, not results of the first one
         around = {first.padding_mode, second.padding_mode} == {"circular"}
         stays = {*first.stride, *second.stride} == {1} and _keeps_size(first) and _keeps_size(second)
         small = first.shape is None or any(p > m for p, m in zip(padding, first.shape, strict=True))
@@ -176,18 +178,21 @@ def _keeps_size(window: Window) -> bool:
 
 
 def _taps(k: int, d: int, s: int, k2: int, d2: int) -> tuple[int, int, tuple[int, int]]:
-    """Taps k of dilation d, s apart, with k2 of dilation d2 over them: how many, their dilation, the steps of both."""
+    """The taps of two windows joined along an axis: their number, their dilation, and the steps of both windows.
+
+    The first has k taps of dilation d and stride s, the second k2 taps of dilation d2.
+    """
     between = gcd(d * (k > 1), s * d2 * (k2 > 1)) or 1
     return (d * (k - 1) + s * d2 * (k2 - 1)) // between + 1, between, (d // between, s * d2 // between)
 
 
 def _summed(J: int, indices: Sequence[int]) -> Rows | None:
-    """The mixtures that sum products of one index; None where each has its own, in order."""
+    """The mixtures that sum products with the same index; None where the indices are 0 .. J - 1 in order."""
     return None if list(indices) == list(range(J)) else [[float(i == j) for i in indices] for j in range(J)]
 
 
 def _shifts(first: Basis, second: Basis) -> Joined | None:
-    """Shifts that do not leave the grid and come back."""
+    """Shifts that are circular, or go one way along each axis, so that none leaves the grid and comes back."""
     if not (isinstance(first, Shifts) and isinstance(second, Shifts) and type(first) is type(second) is Shifts):
         return None
     mode = first.padding_mode
@@ -218,7 +223,7 @@ def _walks(first: Basis, second: Basis) -> Joined | None:
         if len(sequences) > MOST or sum(map(len, sequences)) > LONGEST:
             return None
         sorts[f"{a}.{b}"] = Sort(f"{one.text}.{other.text}", sequences)
-    if len(sorts) < first.K * second.K:  # names that come together
+    if len(sorts) < first.K * second.K:  # two have the same name
         return None
     memory = max(first.memory_limit, second.memory_limit)
     return Joined(Walks(sorts, first.vocabulary, first.norm, first.per, memory_limit=memory))

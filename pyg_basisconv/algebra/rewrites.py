@@ -1,4 +1,4 @@
-"""Two layers as one with parameters of its own, in double precision; and layers of torch for what is nothing else."""
+"""Rewrites of layers: two as one with parameters of its own, in double precision; and as a layer of torch."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -13,7 +13,7 @@ from ..conv import BasisConv
 from ..convert.grids import ConvertedGrid
 from ..convert.layers import Converted
 from ..convert.registry import Left
-from ..convert.rgcn import Related
+from ..convert.rgcn import ConvertedRGCN
 from ..grid import GridConv
 from ..theta import Depthwise, Full, Grouped, Heads, LowRank, Pass, Separable, Theta
 from .affine import Affine, depthwise, full
@@ -27,7 +27,7 @@ _CONVOLUTIONS = {
 
 
 def pointwise(basis: Basis) -> bool:
-    """Whether a family gives each entry to itself alone.
+    """Whether each matrix of a family is the identity.
 
     >>> pointwise(Window(None, (1, 1))), pointwise(Window(None, (1, 1), stride=2))
     (True, False)
@@ -39,7 +39,7 @@ def pointwise(basis: Basis) -> bool:
 
 
 def keeps_constants(basis: Basis) -> bool:
-    """Whether each matrix makes the constant 1 of the constant 1.
+    """Whether each matrix maps the constant 1 to the constant 1.
 
     >>> keeps_constants(Window(None, 3)), keeps_constants(Window(None, 3, padding=1))
     (True, False)
@@ -51,7 +51,7 @@ def keeps_constants(basis: Basis) -> bool:
 
 
 def followed(theta: Theta, matrix: Tensor) -> Theta:
-    r""":math:`\Theta_k T`, of the same kind where that has as few numbers.
+    r""":math:`\Theta_k T`, in the same kind of parameter where that needs no more numbers.
 
     Args:
         theta: of K matrices (P, Q).
@@ -85,7 +85,7 @@ def followed(theta: Theta, matrix: Tensor) -> Theta:
 
 
 def preceded(theta: Theta, matrix: Tensor) -> Theta:
-    r""":math:`T \Theta_k`, of the same kind where that has as few numbers.
+    r""":math:`T \Theta_k`, in the same kind of parameter where that needs no more numbers.
 
     Args:
         theta: of K matrices (P, Q).
@@ -111,7 +111,7 @@ def preceded(theta: Theta, matrix: Tensor) -> Theta:
 
 
 def _free(theta: Theta, width: int = -1) -> Full:
-    """The matrices of a parameter as free ones; `width` is P, where any is taken."""
+    """A parameter as free matrices; `width` is P for parameters that take any width."""
     if theta.lifts:
         raise Left("its values have biases")
     return full(theta.dense(width), theta.constant_values)
@@ -134,7 +134,7 @@ def _diagonals(theta: Theta, like: Tensor) -> Tensor | None:
 
 
 def after(layer: BasisConv, affine: Affine) -> BasisConv:
-    """A layer with an affine map of each entry behind it."""
+    """A layer followed by an affine map of each entry."""
     matrix, shift = affine
     bias = None if layer.bias is None else layer.bias.double()
     if bias is not None:
@@ -142,13 +142,13 @@ def after(layer: BasisConv, affine: Affine) -> BasisConv:
     if shift is not None:
         bias = shift.clone() if bias is None else bias + shift
     new = _replaced(layer, followed(deepcopy(layer.theta).double(), matrix), bias)
-    if isinstance(new, Related) and new.root is not None:
+    if isinstance(new, ConvertedRGCN) and new.root is not None:
         new.root = after(new.root, Affine(matrix, None))
     return new
 
 
 def before(affine: Affine, layer: BasisConv) -> BasisConv:
-    """A layer with an affine map of each entry in front of it."""
+    """A layer preceded by an affine map of each entry."""
     if affine.shift is not None:
         return together(affine.layer(isinstance(layer, GridConv)), layer, layer)
     _check_features(layer)
@@ -157,7 +157,7 @@ def before(affine: Affine, layer: BasisConv) -> BasisConv:
 
 
 def together(first: BasisConv, second: BasisConv, like: BasisConv) -> BasisConv:
-    """Both as `compose` makes them one; it is called as one of them is, `like`."""
+    """Two layers as one, by `compose`; it is called as `like` is."""
     _check_features(first)
     _check_features(second)
     one, then = (deepcopy(layer).double() for layer in (first, second))
@@ -176,7 +176,7 @@ def together(first: BasisConv, second: BasisConv, like: BasisConv) -> BasisConv:
 
 
 def _check_features(layer: BasisConv) -> None:
-    if isinstance(layer, Related):
+    if isinstance(layer, ConvertedRGCN):
         raise Left("one may read numbers of nodes instead of features")
 
 
@@ -185,14 +185,14 @@ def _replaced(layer: BasisConv, theta: Theta, bias: Tensor | None) -> BasisConv:
     new = deepcopy(layer, {id(layer.theta): theta, id(layer.bias): None})
     new.bias = None if bias is None else nn.Parameter(bias)
     new.in_channels, new.out_channels = theta.P, theta.Q
-    new._load_state_dict_pre_hooks.clear()  # of a layer that was converted: a checkpoint of that is none of this
+    new._load_state_dict_pre_hooks.clear()  # checkpoints of a converted original do not fit it
     if type(theta) is not type(layer.theta):
         new.order = "auto"
     return new
 
 
 def plain(layer: BasisConv) -> nn.Module:
-    """The layer of torch that does the same, where there is one, which checks and plans less; else the layer itself.
+    """The equal layer of torch, which has no checks and plans, if there is one; else the layer itself.
 
     >>> from pyg_basisconv import convert
     >>> plain(convert(nn.Conv2d(4, 6, 3, padding=1, groups=2)))
@@ -216,7 +216,7 @@ def plain(layer: BasisConv) -> nn.Module:
 
 
 def _convolution(basis: Window, theta: Any) -> tuple[nn.Module, Tensor] | None:
-    """A convolution of torch, and its kernel; None for a window or a parameter that it does not have."""
+    """A convolution of torch and its kernel; None for a window or a parameter that torch does not support."""
     axes = len(basis.kernel_size)
     if axes > 3 or basis.ceil_mode or basis.norm is not None or basis.sites is not None or basis.shape is not None:
         return None

@@ -1,4 +1,4 @@
-"""Which layers of a model read which others, found by torch.fx."""
+"""Traces a model with torch.fx, to find which layers read which others."""
 
 import operator
 from collections import Counter
@@ -32,17 +32,20 @@ from ..errors import reject
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout)
 _POOLS = (global_add_pool, global_max_pool, global_mean_pool)
-_LAYERS = ("torch.nn.", *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")))  # where they stand
+_LAYERS = (
+    "torch.nn.",
+    *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")),
+)  # the modules that define them
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
 _IN_PLACE = {setattr, operator.setitem, *(getattr(operator, f"__i{name}__") for name in _OPERATORS)}
 
 
 class Absorbed(nn.Identity):
-    """Stands where a layer was that is folded into another, and returns its first argument.
+    """Takes the place of a layer that is folded into another, and returns its first argument.
 
     Args:
-        layer: what was there; its numbers, such as in_channels, are kept for who asks.
-        axes: how many the argument has; None for any number.
+        layer: the folded layer, whose numbers, such as in_channels, can still be read here.
+        axes: the number of axes that the argument has to have; None for any.
 
     >>> gone = Absorbed(nn.Linear(2, 3))
     >>> gone("x"), gone.out_features
@@ -71,7 +74,7 @@ def names_of(module: nn.Module) -> list[str]:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether a module has hooks, or a forward that was put in the place of its class's."""
+    """Whether a module has hooks, or a forward of its own that replaces its class's."""
     own = vars(module)
     return "forward" in own or any(own[name] for name in own if name.endswith("_hooks") and "state_dict" not in name)
 
@@ -84,7 +87,7 @@ def is_layer(module: nn.Module) -> bool:
 
 
 def cloned(arguments: Any) -> Any:
-    """Arguments of a call with copies of tensors and data, which the call may write to."""
+    """The arguments of a call with tensors and data copied, since the call may write to them."""
     return tree_map(lambda a: a.clone() if isinstance(a, Tensor | BaseData) else a, arguments)
 
 
@@ -92,9 +95,10 @@ def cloned(arguments: Any) -> Any:
 class Trace:
     """What a model does in a call.
 
-    graph: of torch.fx, where `node.meta["value"]` is the value in the example call, if there is one; parts: the
-    modules of the model by name; held: nodes of which somebody holds the result, such as an attribute; opaque: names
-    of parts that cannot be traced, and why.
+    graph: of torch.fx; `node.meta["value"]` is the node's value in the example call, if there is one.
+    parts: the modules of the model by name.
+    held: nodes whose result is still referenced after the call, by an attribute, say.
+    opaque: the names of parts that cannot be traced, and the reasons.
     """
 
     graph: fx.Graph
@@ -104,7 +108,7 @@ class Trace:
 
 
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Trace:
-    """Traces a model down to its layers; without arguments, those that have no default are any tensors."""
+    """Traces a model down to its layers; without an example call, required arguments are taken to be tensors."""
     opaque: dict[str, str] = {}
     known = bool(args or kwargs)
     given = (args, kwargs) if known else ((), dict.fromkeys(_required(model), ...))
@@ -127,7 +131,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tr
 
 
 def copied(model: nn.Module, copies: dict[int, Any] | None = None) -> nn.Module:
-    """A deep copy; copies: of some parts, by their id."""
+    """A deep copy; `copies` has those of some parts, by their id."""
     try:
         return deepcopy(model, copies)
     except Exception as error:
@@ -155,8 +159,8 @@ class _Opaque(Exception):
 
 
 class _Proxy(fx.Proxy):
-    """Passes isinstance as what it stands for, an argument or a tensor; and records what changes in place, where
-    fx.Proxy takes x += y for x = x + y.
+    """A proxy that isinstance takes for the argument or tensor that it stands for, and that records changes in place:
+    fx.Proxy would trace x += y as x = x + y.
     """
 
     __class__ = property(lambda self: self.node.meta.get("class", Tensor))  # type: ignore[assignment]
@@ -179,20 +183,20 @@ for _name in _OPERATORS:
 
 
 def _record_pools(root: nn.Module) -> None:
-    """Sequential of PyG has functions as attributes, which torch.fx does not wrap."""
+    """Wraps the pools that PyG's Sequential keeps as attributes, where torch.fx does not find them."""
     for part in root.modules():
         pools = {name: f for name, f in vars(part).items() if any(f is pool for pool in _POOLS)}
         vars(part).update({name: _recorded(pool) for name, pool in pools.items()})
 
 
 class _Tracer(fx.Tracer):
-    """Traces down to layers, and to parts that are known to be opaque."""
+    """Traces down to layers and opaque parts."""
 
     proxy_buffer_attributes = True
 
     def __init__(self, arguments: tuple[tuple[Any, ...], dict[str, Any]], opaque: dict[str, str]) -> None:
         super().__init__(autowrap_functions=_POOLS)
-        self._autowrap_search.append(torch_geometric.nn)  # where others find the pools
+        self._autowrap_search.append(torch_geometric.nn)  # PyG's own code finds the pools there
         self.arguments, self.opaque = arguments, opaque
         self.given: list[Any] = []  # for the placeholders
         self.proxies: list[tuple[ref[fx.Proxy], fx.Node]] = []
@@ -213,7 +217,7 @@ class _Tracer(fx.Tracer):
         return lambda: self.root.forward(*args, **kwargs), []
 
     def _placeholder(self, given: Any) -> Any:
-        """A proxy for an argument; constants, such as None, stay what they are."""
+        """A proxy for an argument; constants, such as None, are kept."""
         if isinstance(given, _CONSTANTS):
             return given
         self.given.append(given)
@@ -231,7 +235,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Recorder(fx.Interpreter):
-    """Keeps the value of each node."""
+    """Records the value of each node."""
 
     def run_node(self, n: fx.Node) -> Any:
         n.meta["value"] = super().run_node(n)
@@ -240,7 +244,7 @@ class _Recorder(fx.Interpreter):
 
 @contextmanager
 def _aggregations_as_modules() -> Iterator[None]:
-    """Aggregations of PyG look at their arguments before they call nn.Module.__call__, which torch.fx records."""
+    """Calls PyG's aggregations as plain modules: their own __call__ reads its arguments, which cannot be traced."""
     own = Aggregation.__call__
     Aggregation.__call__ = lambda module, *args, **kwargs: nn.Module.__call__(module, *args, **kwargs)
     try:
@@ -251,7 +255,7 @@ def _aggregations_as_modules() -> Iterator[None]:
 
 @dataclass
 class Call:
-    """A call of a layer: its name, itself, the node, what it reads first, and its other arguments, but for None."""
+    """A call of a layer: its name, the layer, the node, its first argument x, and all others that are not None."""
 
     name: str
     module: nn.Module
@@ -261,9 +265,9 @@ class Call:
 
 
 def chains(traced: Trace) -> list[list[Call]]:
-    """All layers that are called once, each followed by the one that alone reads what it gives.
+    """The layers that are called once, in chains: each layer is the only one that reads the result of the one before.
 
-    What returns its argument, such as dropout in eval mode, counts as nothing between two layers.
+    Modules that return their argument, such as dropout in eval mode, may stand between two layers.
     """
     times = _uses(traced)
     calls = {
@@ -278,7 +282,7 @@ def chains(traced: Trace) -> list[list[Call]]:
 
 
 def _uses(traced: Trace) -> Counter[int]:
-    """How often each module is called, alone or in another one, or something of it is read."""
+    """How often each module is called, by itself or inside another one, or has an attribute read."""
     times: Counter[int] = Counter()
     for node in traced.graph.nodes:
         if node.op == "call_module":
@@ -305,20 +309,20 @@ def _call(node: fx.Node, module: nn.Module) -> Call | None:
 
 
 def _source(call: Call, traced: Trace) -> fx.Node | None:
-    """The node whose result a layer reads as x, if nobody else reads it."""
+    """The node whose result a layer reads as x, if nothing else reads it."""
     node: Any = call.x
     reader, others = call.node, set[fx.Node]()
     map_arg(call.others, others.add)
     if node in others:
         return None
     while isinstance(node, fx.Node) and list(node.users) == [reader] and node not in traced.held:
-        if not is_nothing(node, traced.parts):
+        if not returns_argument(node, traced.parts):
             return node
         node, reader = node.args[0] if node.args else None, node
     return None
 
 
-def is_nothing(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
+def returns_argument(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
     """Whether a node returns its argument."""
     if node.op == "call_module":
         part: Any = parts[str(node.target)]
@@ -331,9 +335,9 @@ def is_nothing(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
 
 
 def writes_between(first: fx.Node, last: fx.Node, parts: dict[str, nn.Module]) -> bool:
-    """Whether something is changed in place after one node, and before another."""
+    """Whether anything is changed in place between two nodes."""
     node = first.next
-    while node is not last and (is_nothing(node, parts) or not _writes(node, parts)):
+    while node is not last and (returns_argument(node, parts) or not _writes(node, parts)):
         node = node.next
     return node is not last
 
@@ -347,8 +351,8 @@ def _writes(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
     return node.target in _IN_PLACE or name.endswith("_") or written
 
 
-def alike(a: Any, b: Any) -> bool:
-    """Whether two arguments are the same: one value, or the same attribute or item of the same."""
+def same_argument(a: Any, b: Any) -> bool:
+    """Whether two arguments are the same value, or the same attribute or item of the same value."""
     return _text(a) == _text(b)
 
 

@@ -7,20 +7,20 @@ from collections import Counter
 from torch import Tensor, nn
 
 from ..errors import reject
-from . import (  # noqa: F401 (each fills the registry)
-    additive,
+from . import (  # noqa: F401 (each registers its rules)
     directed,
-    gated,
+    gat,
     grids,
     heterogeneous,
     hypergraphs,
     multihead,
     polynomials,
-    relational,
+    res_gated,
+    rgat,
     rgcn,
-    smooth,
+    smoothing,
     sums,
-    supervised,
+    supergat,
     transformer,
 )
 from .registry import Left, convertible, rebuild
@@ -29,39 +29,39 @@ __all__ = ["convert"]
 
 
 def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
-    r"""The same function made of `BasisConv`s, for one layer of PyG or for all the layers of a model; and for two kinds
-    of layers of torch: attention, `nn.MultiheadAttention`, wherever it is (in `nn.TransformerEncoderLayer`, say), and
-    layers on grids, `nn.Conv2d`, `nn.ConvTranspose2d`, `nn.AvgPool2d`, the same in one and three dimensions, and
-    `nn.Unfold`, which become `GridConv`s.
+    r"""The same function made of `BasisConv`s: of one layer, or of all layers in a model.
 
-    The result is called as the original is, gives the same outputs and the same gradients, and is a new module with
-    parameters of its own: the original stays as it is. The matrix of each `Linear` of a layer becomes one
-    :math:`\Theta_k`; a checkpoint of the original may be loaded before, or into the result by `load_state_dict`, which
-    takes checkpoints of both. dtype, device, training mode, frozen parameters and layers that stand in several places
-    of the model carry over; layers that are still lazy stay lazy (their parameters are then drawn by `BasisConv`). A
-    layer with `cached=True` never returns the result of another graph.
+    It converts PyG's layers, torch's attention (`nn.MultiheadAttention`, also inside `nn.TransformerEncoderLayer` and
+    its like) and torch's layers on grids, which become `GridConv`s: `nn.Conv2d`, `nn.ConvTranspose2d` and
+    `nn.AvgPool2d`, the same in one and three dimensions, and `nn.Unfold`.
 
-    Parameters of converted convolutions lie in memory as the kernels did, so that nothing is copied in a call: they are
-    not contiguous, which `torch.nn.utils.parameters_to_vector`, and with it `torch.optim.LBFGS`, does not take; and a
-    memory format is to be chosen before. The plan may evaluate many tiny images by one product with an operator: a NaN
-    in one place of an image then reaches all of it, unless `order='native'` is set.
+    The result is a new module with parameters of its own; the original stays as it is. It is called as the original is,
+    and gives the same outputs and gradients. The matrix of each `Linear` of a layer becomes one :math:`\Theta_k`. A
+    checkpoint of the original may be loaded before the conversion or after it: `load_state_dict` of the result takes
+    checkpoints of both. dtype, device, training mode, frozen parameters and layers that a model uses in several places
+    carry over. Lazy layers stay lazy (`BasisConv` then draws their parameters). A layer with `cached=True` never
+    returns the result of another graph.
 
-    Of layers for knowledge graphs, `RGCNConv` and `FastRGCNConv` become one operator, over `bases.Relations`;
-    `HypergraphConv` one over a product of incidence matrices; `SignedConv` and `DirGNNConv` some of what they are made
-    of; `HANConv` and `HGTConv` one for each type of edges, or for all, beside what of them is not linear. Where PyG
-    answers otherwise than it says, calls are refused: of `FastRGCNConv` with numbers of nodes other than 0, 1, 2, ...,
-    and of `HGTConv` with the types of edges in another order than that of its metadata.
+    Parameters of converted convolutions keep the memory layout of the kernels, so that no call copies them. They are
+    not contiguous, which `torch.nn.utils.parameters_to_vector` and `torch.optim.LBFGS` require; choose a memory format
+    before the conversion. The plan may evaluate many tiny images as one matrix product: a NaN in one place of an image
+    then reaches all of it, unless `order='native'` is set.
 
-    One gradient is another, and on purpose: where a node has several weighted loops, layers that set loops anew
-    (`GCNConv`, say) take the weight of the last one. PyG gives its gradient to all the loops of that node, though the
-    others have no part in the result; here they get zero, as finite differences say.
+    `RGCNConv` and `FastRGCNConv` become one operator over `bases.Relations`, and `HypergraphConv` one over a product of
+    incidence matrices. `SignedConv`, `DirGNNConv`, `HANConv` and `HGTConv` are made of several, next to their
+    non-linear steps. Two calls are refused, because PyG's result is not what it documents: `FastRGCNConv` with node
+    numbers other than 0, 1, 2, ..., and `HGTConv` with edge types in another order than that of its metadata.
 
-    What cannot be reproduced is left as it was: inside a model as a copy, and alone as the very layer that was given.
+    One gradient differs on purpose: where a node has several weighted loops, layers that replace loops (`GCNConv`, say)
+    take the weight of the last one. PyG gives its gradient to all loops of that node, although the others have no
+    influence on the result; here these get zero, as finite differences confirm.
+
+    Layers that cannot be reproduced are left as they are: inside a model as a copy, alone as the given layer itself.
 
     Args:
-        module: a layer, or any module that has some in it.
-        left: a dict to be filled with the name of each layer that is left, and the reason; without it they are told in
-            one warning.
+        module: a layer, or any module that contains some.
+        left: a dict to be filled with the name of each layer that is left, and the reason; without it one warning lists
+            them.
 
     >>> import torch
     >>> from torch_geometric.nn import CGConv, GCNConv
@@ -98,18 +98,18 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     if convertible(module) and not made and reasons:
         return module
     for part in module.modules():
-        # What a hook computes before each call, as weight normalisation does, has a past that cannot be copied.
+        # What a hook computes before each call, such as a normalised weight, is no leaf, and deepcopy refuses it.
         computed = [v for v in vars(part).values() if isinstance(v, Tensor) and not v.is_leaf]
         copies.update((id(value), value.detach().clone()) for value in computed)
-    # Wherever the model holds a layer, be it in a plain list, its copy holds what the layer became.
+    # Wherever the model holds a layer, even in a plain list, its copy holds the converted one.
     converted: nn.Module = copy.deepcopy(module, copies)
     for part in converted.modules():
         if made and isinstance(part, nn.TransformerEncoder):
-            part.use_nested_tensor = False  # a path of torch that reads the weights of its own attention
+            part.use_nested_tensor = False  # torch's fast path reads the weights of its own attention
     return converted
 
 
 def _shared(module: nn.Module) -> set[int]:
-    """The parameters that several modules hold, or one under several names, by identity."""
+    """The ids of parameters that several modules hold, or one module under several names."""
     seen = Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
     return {p for p, times in seen.items() if times > 1}

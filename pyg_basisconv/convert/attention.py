@@ -23,64 +23,66 @@ from ..mechanisms.rows import EdgeTerms
 from ..portable import portable
 from ..program import Call
 from ..reading import read_graph
-from ..theta import Theta
-from .build import mean
-from .ends import Ends, by_edge, read_ends, returned, targets
-from .layers import Signature, pair, reset
-from .registry import Left
-from .whole import Whole, check_forms
-
-Loops = float | str | Tensor | None
+from ..theta import Heads, Theta
+from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
+from .edges import CallEdges, as_returned, count_targets, read_edges, weights_by_edge
+from .layers import Signature, pair
+from .operator_module import OperatorModule
 
 
 class Unsupported(ValueError, NotImplementedError):
     """What PyG has not implemented either, and says so."""
 
 
-class Attending(Whole):
+class AttentionLayer(OperatorModule):
     r"""A layer with attention over the edges of a graph, called as the layer of PyG that it replaces.
+
+    Self loops and features of edges are those of that layer: `loops` says how the features of added loops are made
+    (`fill_value`), or is None where none are added; `edge_dim` is 0 where edges have no features.
 
     Args:
         layer: of PyG.
         conv: with `bases.Attention` over the edges as they are.
-        loops: how the features of the loops that PyG adds are made (`fill_value`); None where it adds none.
-        edge_dim: the width of the edges' features; 0 where the layer has none.
-        values: what makes values of the edges' features, beside those of the sources.
+        values: makes values of the edges' features, which are added to those of the sources.
         root: of the target's own features, added to the result.
-        blind: the width of the targets, where a call without them is a call with zeros.
+        target_width: of the zeros that stand for targets in a call without any.
     """
 
-    brief = False  # whether a call of two arguments is of features and edges, and of nothing else
+    may_skip_checks = False  # True if a call with two arguments passes features and edges, and nothing else is needed
 
     def __init__(
         self,
         layer: Any,
         conv: BasisConv,
         *,
-        loops: Loops = None,
-        edge_dim: int | None = None,
         values: Theta | None = None,
         root: nn.Module | None = None,
-        blind: int | None = None,
+        target_width: int | None = None,
     ) -> None:
         super().__init__()
-        self.call = Signature.of(layer)
-        self.conv, self.values, self.root = conv, values, root
-        self.loops, self.edge_dim, self.blind, self.average = loops, edge_dim or 0, blind, mean(layer)
-        names, flow = self.call.names, self.call.flow
-        self.brief = names[:2] == ("x", "edge_index") and flow == "source_to_target" and not self.edge_dim
+        self.call, self.average = Signature.of(layer), takes_mean(layer)
+        self.conv, self.values, self.root, self.target_width = conv, values, root, target_width
+        self.edge_dim = getattr(layer, "edge_dim", None) or 0
+        self.loops = getattr(layer, "fill_value", 1.0) if getattr(layer, "add_self_loops", False) else None
+        begins, flow = self.call.names[:2] == ("x", "edge_index"), self.call.flow
+        self.may_skip_checks = begins and flow == "source_to_target" and not self.edge_dim
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
         if len(args) == 2 and not kwargs and self._is_plain(*args):
-            x, edges = args
-            ends = Ends(edges) if self.loops is None else read_ends(edges, True, x.shape[-2])
-            return self.finish(self.attend(x, ends, None, None, False, {})[0], x, {})
-        call = self.call.read(args, kwargs)
-        check_forms(call)
-        if self.operates(call):
-            y, *weights = self.operator(call)
-            return (y, tuple(weights)) if weights else y
+            x, edge_index = args
+            edges = CallEdges(edge_index) if self.loops is None else read_edges(edge_index, True, x.shape[-2])
+            return self.finish(self.attend(x, edges, None, None, False, {})[0], x, {})
+        return super().forward(*args, **kwargs)
+
+    def _is_plain(self, x: Any, edge_index: Any) -> bool:
+        """Whether a call with two arguments passes features and edges as plain tensors, and is not traced."""
+        for t in (x, edge_index):
+            if type(t) is not Tensor or t.layout is not torch.strided or t.is_nested:
+                return False
+        return self.may_skip_checks and not torch.compiler.is_dynamo_compiling()
+
+    def compute(self, call: dict[str, Any]) -> Any:
         x, edge_index, size = call["x"], call["edge_index"], call.get("size")
         source, target = pair(x)
         M, N = source.shape[-2], None
@@ -89,60 +91,53 @@ class Attending(Whole):
             N = size[1] if target is None else None
         else:
             count = M if target is None else min(M, target.shape[-2])
-        ends = self.ends(edge_index, count)
-        z = self._features(call, ends, count)
-        if target is None and self.blind is not None:
-            N = targets(edge_index, source) if size is None else size[1]
-            x = (source, source.new_zeros(N, self.blind))
-        replies = self.replies(call.get("return_attention_weights"))
-        y, A = self.attend(x, ends, z, None if size is None and N is None else (M, N), replies, call)
+        edges = self.edges(edge_index, count)
+        z = self._features(call, edges, count)
+        if target is None and self.target_width is not None:
+            N = count_targets(edge_index, source) if size is None else size[1]
+            x = (source, source.new_zeros(N, self.target_width))
+        wanted = self.returns_weights(call.get("return_attention_weights"))
+        y, A = self.attend(x, edges, z, None if size is None and N is None else (M, N), wanted, call)
         y = self.finish(y, target, call)
-        return (y, self.reply(A, ends, call)) if replies else y
+        return (y, self.weights(A, edges, call)) if wanted else y
 
-    def _is_plain(self, x: Any, edge_index: Any) -> bool:
-        """Whether a call of two arguments is of features and edges as plain tensors, and nothing traces it."""
-        for t in (x, edge_index):
-            if type(t) is not Tensor or t.layout is not torch.strided or t.is_nested:
-                return False
-        return self.brief and not torch.compiler.is_dynamo_compiling()
-
-    def ends(self, edge_index: Any, count: int) -> Ends:
-        """The edges of a call."""
+    def edges(self, edge_index: Any, count: int) -> CallEdges:
+        """The edges of a call, with loops for the first `count` nodes where the layer adds them."""
         if self.edge_dim and self.loops is not None and isinstance(edge_index, SparseTensor):
             raise Unsupported(
                 "edge_index: expected a (2, E) tensor where loops with features are added, got a SparseTensor; "
                 "pass the edges as (2, E), or make the layer with add_self_loops=False"
             )
         conv: Any = self._modules["conv"]
-        return read_ends(edge_index, self.loops is not None, count, conv.flow)
+        return read_edges(edge_index, self.loops is not None, count, conv.flow)
 
     def attend(
-        self, x: Any, ends: Ends, z: Tensor | None, size: Any, needed: bool, call: dict[str, Any]
+        self, x: Any, edges: CallEdges, z: Tensor | None, size: Any, wanted: bool, call: dict[str, Any]
     ) -> tuple[Tensor, Any]:
-        """The result of the attention, and its weights where they are needed."""
+        """The result of the attention, and its weights where they are wanted."""
         weight = call.get("edge_weight")
-        if z is not None and not needed and self.gated:
-            y = self._gated(Call(x, ends.edges, weight, edge_attr=z, size=size))
+        if z is not None and not wanted and self.gated:
+            y = self._gated(Call(x, edges.edge_index, weight, edge_attr=z, size=size))
             if y is not None:
                 return y, None
         parts: Any = self._modules
         conv, values = parts["conv"], parts.get("values")
-        if not (needed or values is not None):
-            return conv(x, ends.edges, weight, edge_attr=z, size=size), None
-        y, A = conv(x, ends.edges, weight, edge_attr=z, size=size, return_attention=True)
+        if not (wanted or values is not None):
+            return conv(x, edges.edge_index, weight, edge_attr=z, size=size), None
+        y, A = conv(x, edges.edge_index, weight, edge_attr=z, size=size, return_attention=True)
         if values is not None and z is not None:
             y = y + values.gather(A.incidence, values.project(z))
         return y, A
 
     @property
     def gated(self) -> bool:
-        """Whether edges have values, under weights of each channel: these are added on the way, by kernels of gates."""
+        """Whether the values of edges have a weight for each channel, so that the kernels of gates can add them."""
         conv = self.conv
         single = self.values is not None and conv.theta.inner == 1 and conv.basis.normalize in ELEMENTWISE
         return single and KERNELS is not None and conv._fused and not (portable() or conv.is_lazy)
 
     def _gated(self, call: Call) -> Tensor | None:
-        """The result of the attention, values of edges and all; None where it is made otherwise."""
+        """The result of the attention with the values of edges; None where these kernels do not take the call."""
         assert self.values is not None
         inputs, family, graph, _ = bind(self.conv, self.conv.basis, call)
         if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
@@ -158,67 +153,61 @@ class Attending(Whole):
         else:
             N = source.shape[-2] if size is None or size[1] is None else size[1]
         y = self.conv.likeness({"x": (source, None), "size": (None, N)}, unknown)
-        if not self.replies(given.get("return_attention_weights")):
+        if not self.returns_weights(given.get("return_attention_weights")):
             return [y]
-        edges = given["edge_index"]
-        E = edges.shape[1] if self.keeps_edges else unknown()
-        return [y, edges.new_empty(2, E), self.reply_like(y, E)]
+        index = given["edge_index"]
+        E = index.shape[1] if self.keeps_edges else unknown()
+        return [y, index.new_empty(2, E), self.weights_like(y, E)]
 
     @property
     def keeps_edges(self) -> bool:
         """Whether the edges that it returns are those that it was given."""
         return self.loops is None
 
-    def reply_like(self, y: Tensor, E: int) -> Tensor:
+    def weights_like(self, y: Tensor, E: int) -> Tensor:
         """An empty tensor like the weights that it returns."""
         return y.new_empty(E, self.conv.basis.K)
 
-    def reply(self, A: Any, ends: Ends, call: dict[str, Any]) -> Any:
+    def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The graph and the weights of its edges, (E, K), as PyG returns them."""
-        alpha = by_edge(A, ends.edges.shape[1])
-        if self.average:  # PyG takes the mean of the messages, weights and all
-            n = ends.edges[1 if self.conv.flow == "source_to_target" else 0]
+        alpha = weights_by_edge(A, edges.edge_index.shape[1])
+        if self.average:  # PyG takes the mean of the messages, and so scales the weights
+            n = edges.edge_index[1 if self.conv.flow == "source_to_target" else 0]
             alpha = alpha * torch.bincount(n)[n].unsqueeze(-1)
-        return returned(ends, call["edge_index"], alpha)
+        return as_returned(edges, call["edge_index"], alpha)
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         """What is done with the sum over the edges."""
         root = self._modules.get("root")
         return y if root is None or target is None else y + root(target)
 
-    def replies(self, asked: Any) -> bool:
-        """Whether the call returns the weights too."""
+    def returns_weights(self, asked: Any) -> bool:
+        """Whether a call with this `return_attention_weights` returns the weights, too."""
         return bool(asked)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
-
-    def _features(self, call: dict[str, Any], ends: Ends, count: int) -> Tensor | None:
+    def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
         """(E, R) the features of the edges, those of the loops last."""
         z = call.get("edge_attr")
         if not self.edge_dim:
-            if z is not None and self.call.layer != "GATConv":  # which does not look at it
+            if z is not None and self.call.layer != "GATConv":  # which ignores it
                 reject("edge_attr", "None for a layer without edge_dim", tuple(z.shape), "make it with edge_dim")
             return None
         if z is None:
-            z = ends.values
-            if z is None or z.dim() == 1 or self.loops is not None:
-                return None if self.values is not None else self._none(call, ends)
-            return z
+            z = edges.values
+            if z is not None and z.dim() > 1 and self.loops is None:
+                return z
+            if self.values is not None:
+                return None
+            return pair(call["x"])[0].new_zeros(edges.edge_index.shape[1], self.edge_dim)  # adds nothing to a score
         z = z.view(-1, 1) if z.dim() == 1 else z
         if self.loops is None:
             return z
-        edges = call["edge_index"]
-        if not isinstance(edges, Tensor) or is_torch_sparse_tensor(edges):
+        index = call["edge_index"]
+        if not isinstance(index, Tensor) or is_torch_sparse_tensor(index):
             fix = "pass them as edge_index, or leave add_self_loops to the graph"
             reject("edge_attr", "None where loops are added to a sparse layout", tuple(z.shape), fix)
-        edges, z = remove_self_loops(edges, z)
-        return add_self_loops(edges, z, fill_value=self.loops, num_nodes=count)[1]
-
-    def _none(self, call: dict[str, Any], ends: Ends) -> Tensor:
-        """Features that add nothing to a score."""
-        return pair(call["x"])[0].new_zeros(ends.edges.shape[1], self.edge_dim)
+        index, z = remove_self_loops(index, z)
+        return add_self_loops(index, z, fill_value=self.loops, num_nodes=count)[1]
 
 
 def attention_conv(
@@ -235,15 +224,36 @@ def attention_conv(
     dropout: float = 0.0,
     bias: Tensor | None = None,
 ) -> BasisConv:
-    """A BasisConv that attends along the edges, its parameters still to be filled with `fill`."""
-    some_left(dropout)
-    average = mean(layer)
+    """A BasisConv that attends along the edges; its parameters are still to be filled with `fill`."""
+    check_dropout(dropout)
+    average = takes_mean(layer)
     if mask is None:
         mask = Adjacency("mean") if average else Adjacency()
-    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+    with META:
         basis = Attention(heads, mechanism, mask, normalize, dropout, weighted or average)
         conv = BasisConv(P, Q, basis, theta, bias=False, flow=layer.flow, decomposed_layers=layer.decomposed_layers)
-    conv.bias = None if bias is None else own(bias, bias)
+    conv.bias = parameter(bias)
+    return conv
+
+
+def multihead_conv(
+    layer: Any, mechanism: Mechanism, value: Linear, target: Linear | None = None, **kwargs: Any
+) -> BasisConv:
+    """The same, where the values of the layer's heads are parts of one Linear, and are concatenated or averaged.
+
+    Args:
+        layer: of PyG.
+        mechanism: of the scores.
+        value: of the sources, (H D, P); its parameters are taken over.
+        target: the Linear that reads the targets, if these have features of their own.
+        **kwargs: of `attention_conv`.
+    """
+    check_initialized(layer)
+    H, Q = layer.heads, layer.out_channels * (layer.heads if layer.concat else 1)
+    theta = Heads("concat" if layer.concat else "mean", bias=value.bias is not None)
+    P = value.in_channels if target is None else (value.in_channels, target.in_channels)
+    conv = attention_conv(layer, H, mechanism, theta, P, Q, dropout=layer.dropout, **kwargs)
+    fill(conv.theta, weight=heads_of(value, H), value_bias=value.bias)
     return conv
 
 
@@ -262,56 +272,3 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
     edges = 0 if edge_index is None else edge_index.shape[1]
     content = Content(Inputs(x, conv.theta, summed=False), target, edges=edges, **about)
     return conv.basis.on(conv.masked(graph.holding(content)))
-
-
-def own(value: Tensor, like: Tensor) -> nn.Parameter:
-    """A parameter with these numbers, frozen if the one that they come from is."""
-    return nn.Parameter(value.detach().clone(), like.requires_grad)  # in the layout of the vendors' products
-
-
-def fill(module: nn.Module, **values: tuple[Tensor, Tensor] | Tensor | None) -> None:
-    """Sets parameters of a module that was made without any.
-
-    Args:
-        module: to be filled.
-        **values: a parameter, or the numbers and the parameter that they come from; None is left out.
-    """
-    for name, value in values.items():
-        if value is None:
-            continue
-        numbers, like = value if isinstance(value, tuple) else (value, value)
-        found = module._parameters[name]
-        assert found is not None, name
-        assert found.shape == numbers.shape, (name, found.shape, numbers.shape)
-        module._parameters[name] = own(numbers, like)
-
-
-def heads_of(linear: Linear, heads: int) -> tuple[Tensor, Tensor]:
-    """The (H D, P) of a Linear as the (H, P, D) of a parameter, and the parameter that it comes from."""
-    weight = matrix(linear)
-    return weight.view(heads, -1, weight.shape[-1]).transpose(1, 2), weight
-
-
-def matrix(linear: Linear) -> Tensor:
-    """The (Q, P) of a Linear."""
-    if type(linear) is not Linear:
-        raise Left(f"one of its matrices is in a {type(linear).__name__}")
-    return linear.weight
-
-
-def started(layer: Any) -> None:
-    """Rejects a layer whose sizes are not known yet."""
-    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in layer.parameters()):
-        raise Left("it is lazy: call it once before")
-
-
-def some_left(dropout: float) -> None:
-    """Rejects a dropout of all weights, after which nothing is normalised."""
-    if not dropout < 1:
-        raise Left(f"dropout={dropout} drops all weights")
-
-
-def one_fate(*parameters: Tensor | None) -> None:
-    """Rejects parameters that are to be one, some of them frozen and some not."""
-    if len({p.requires_grad for p in parameters if p is not None}) > 1:
-        raise Left("some of its matrices are frozen and some are not")

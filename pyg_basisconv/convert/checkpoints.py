@@ -1,4 +1,4 @@
-"""Checkpoints of layers that were converted, for what they became."""
+"""Loads checkpoints of the original layers into converted ones."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -12,17 +12,17 @@ from ..errors import reject
 
 
 class Original:
-    """Takes a state of the layer that a module was made of, where one is loaded into the module.
+    """A hook before `load_state_dict` that translates a checkpoint of the layer that was converted.
 
-    It is called before each load, and leaves alone a state that has what the module has itself.
+    A checkpoint of the converted module itself passes unchanged.
 
     Args:
         layer: of PyG, or of torch.
-        rebuild: makes the module of it.
+        rebuild: converts it.
     """
 
     def __init__(self, layer: nn.Module, rebuild: Callable[[Any], nn.Module]) -> None:
-        # No numbers are kept, nor what the layer has computed.
+        # The layer is kept without its numbers and caches.
         memo: dict[int, object] = {
             id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
             for p in layer.parameters()

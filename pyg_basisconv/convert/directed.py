@@ -1,4 +1,4 @@
-"""Layers that tell apart two kinds of edges, or the two directions of one."""
+"""Layers with two kinds of edges, or with both directions of the edges."""
 
 from typing import Any
 
@@ -9,77 +9,64 @@ from torch_geometric.nn import DirGNNConv, GATConv, GCNConv, GraphConv, SAGEConv
 
 from ..bases import Identity
 from ..cache import IdentityCache
-from ..conv import BasisConv
-from ..theta import Full
-from .attention import fill, matrix
-from .build import agree, basis_conv, mean, plain
-from .layers import Parts, Signature, pair, reset
-from .registry import REVERSED, Left, over, rebuild, rule
+from .build import adjacency, basis_conv, matrix, takes_mean
+from .layers import Composite, Signature, pair
+from .registry import REVERSED, Left, combinations, rebuild, rule
+from .sums import with_root
 
-_TURNED = IdentityCache()
+_EDGES = IdentityCache()
 
 
 @rule(
     SignedConv,
     "signed",
-    [one | more for more in ({}, {"bias": False}, {"aggr": "add"}, REVERSED) for one in over(first_aggr=(True, False))],
+    [
+        one | more
+        for more in ({}, {"bias": False}, {"aggr": "add"}, REVERSED)
+        for one in combinations(first_aggr=(True, False))
+    ],
 )
 def signed(layer: Any) -> nn.Module:
-    """Friends and foes, each with a mean of their own, and the node itself."""
-    return Signed(layer) if layer.first_aggr else Balanced(layer)
+    """Positive and negative edges, each with a mean of its own, and the root."""
+    call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", takes_mean(layer))
+    return FirstSigned(layer, call) if layer.first_aggr else DeepSigned(layer, call)
 
 
-class Signed(nn.Module):
-    """What positive edges give beside what negative edges give, from features that know no sign yet."""
+class FirstSigned(Composite):
+    """The first layer: the results of positive and negative edges, concatenated."""
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, call: Signature) -> None:
         super().__init__()
-        self.call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
-        self.pos, self.neg = (
-            self._side(layer, *linears)
-            for linears in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))
-        )
-
-    def _side(self, layer: Any, neighbour: Any, root: Any) -> nn.Module:
-        A, bias = plain(layer), root.bias
-        if agree(neighbour, root):
-            return basis_conv(layer, [neighbour, root], A + Identity(), bias, call=self.call)
-        return Parts(self.call, basis_conv(layer, [neighbour], A), basis_conv(layer, [root], Identity(), bias))
+        self.pos = with_root(layer, call, adjacency(layer), layer.lin_pos_l, layer.lin_pos_r)
+        self.neg = with_root(layer, call, adjacency(layer), layer.lin_neg_l, layer.lin_neg_r)
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         return torch.cat([self.pos(x, pos_edge_index), self.neg(x, neg_edge_index)], -1)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
 
+class DeepSigned(Composite):
+    """A later layer, on features of both signs: friends of friends and foes of foes are friends.
 
-class Balanced(nn.Module):
-    """The friends of friends and the foes of foes are friends: from features of both signs, side by side.
-
-    Of each half of the result, `like` reads the half of x that has its sign, from positive edges and from the node
-    itself, and `unlike` the other one, from negative edges.
+    For each half of the result, `like` reads the half of x with the same sign, along positive edges and at the node
+    itself, and `unlike` reads the other half, along negative edges.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, call: Signature) -> None:
         super().__init__()
-        self.call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", mean(layer))
-        F, A = layer.in_channels, plain(layer)
+        self.call = call
+        F, A = layer.in_channels, adjacency(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         for neighbour, root in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r)):
-            whole, own, bias = matrix(neighbour), matrix(root), root.bias
-            like, unlike = whole[:, :F], whole[:, F:]
-            if whole.requires_grad == own.requires_grad:
-                weight = torch.stack([like.t(), own.t()])
-                self.like.append(free_conv(layer, A + Identity(), weight, whole, bias))
+            both, own = matrix(neighbour).t(), matrix(root).t()
+            like, unlike = both[:F], both[F:]
+            if neighbour.weight.requires_grad == root.weight.requires_grad:
+                self.like.append(basis_conv(layer, torch.stack([like, own]), A + Identity(), root.bias))
             else:
-                self.like.append(free_conv(layer, A, like.t().unsqueeze(0), whole))
-                self.root.append(free_conv(layer, Identity(), own.t().unsqueeze(0), own, bias))
-            self.unlike.append(free_conv(layer, A, unlike.t().unsqueeze(0), whole))
+                self.like.append(basis_conv(layer, like.unsqueeze(0), A))
+                self.root.append(basis_conv(layer, own.unsqueeze(0), Identity(), root.bias))
+            self.unlike.append(basis_conv(layer, unlike.unsqueeze(0), A))
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         positive, negative = (
             self.call.read((x, edges), {})["edge_index"] for edges in (pos_edge_index, neg_edge_index)
         )
@@ -92,10 +79,6 @@ class Balanced(nn.Module):
             y = like((halves[i], targets[i]), positive) + unlike((halves[1 - i], targets[1 - i]), negative)
             outcome.append(y + self.root[i](targets[i]) if self.root else y)
         return torch.cat(outcome, -1)
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
 
 
 @rule(
@@ -110,14 +93,14 @@ class Balanced(nn.Module):
     ],
 )
 def directed(layer: Any) -> nn.Module:
-    """One layer for the edges as they are, one for the edges turned round, and the node itself."""
-    return Directed(layer)
+    """One layer on the edges, one on the reversed edges, and the root."""
+    return ConvertedDirGNN(layer)
 
 
-class Directed(nn.Module):
+class ConvertedDirGNN(Composite):
     r""":math:`\alpha \, f(x, E^\top) + (1 - \alpha) \, g(x, E) + x W + b`, of two converted layers f and g.
 
-    The edges turned round are made once for a graph.
+    The edges of a graph are reversed once.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -128,8 +111,7 @@ class Directed(nn.Module):
         if layer.root_weight:
             if type(layer.lin) is not nn.Linear:
                 raise Left(f"one of its matrices is in a {type(layer.lin).__name__}")
-            weight = layer.lin.weight
-            self.lin = free_conv(None, Identity(), weight.t().unsqueeze(0), weight, layer.lin.bias)
+            self.lin = basis_conv(layer, layer.lin.weight.t().unsqueeze(0), Identity(), layer.lin.bias)
 
     @staticmethod
     def _part(layer: Any) -> nn.Module:
@@ -139,42 +121,14 @@ class Directed(nn.Module):
             raise Left(f"its {type(layer).__name__} is left: {reason}") from reason
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = self.alpha * self.conv_out(x, back(edge_index)) + (1 - self.alpha) * self.conv_in(x, edge_index)
+        y: Tensor = self.alpha * self.conv_out(x, reverse(edge_index)) + (1 - self.alpha) * self.conv_in(x, edge_index)
         return y if self.lin is None else y + self.lin(x)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
 
-
-def back(edge_index: Tensor) -> Tensor:
-    """The edges turned round; the same tensor for the same edges."""
+def reverse(edge_index: Tensor) -> Tensor:
+    """The reversed edges; the same tensor for the same edges."""
     plain, size = edge_index, None
     if isinstance(edge_index, EdgeIndex):
         plain, size = edge_index.as_tensor(), edge_index.sparse_size()
-    turned: Tensor = _TURNED.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
+    turned: Tensor = _EDGES.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
     return turned
-
-
-def free_conv(
-    layer: Any, basis: Any, weight: Tensor, like: Tensor, bias: nn.Parameter | None = None, **kwargs: Any
-) -> BasisConv:
-    """A BasisConv with free matrices.
-
-    Args:
-        layer: whose flow and decomposition are kept, or None.
-        basis: of K matrices.
-        weight: (K, P, Q).
-        like: the parameter that the matrices come from.
-        bias: b.
-        **kwargs: of BasisConv.
-    """
-    _, P, Q = weight.shape
-    if layer is not None:
-        kwargs.update(flow=layer.flow, decomposed_layers=layer.decomposed_layers)
-    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-        conv = BasisConv(P, Q, basis, Full(), bias=bias is not None, **kwargs)
-    fill(conv.theta, weight=(weight, like))
-    fill(conv, bias=bias)
-    return conv

@@ -1,4 +1,4 @@
-"""Torch's own layers on grids: convolutions, transposed ones, average pooling, patches side by side."""
+"""Torch's own layers on grids: convolutions, transposed convolutions, average pooling and unfolding."""
 
 import math
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from ..grid import GridConv, last_format
 from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
-from .attention import own
-from .layers import spelled
-from .registry import Left, Options, check, over, rule
+from .build import META, parameter
+from .layers import repr_as
+from .registry import Left, Options, add_checks, combinations, rule
 
 
 class ConvertedGrid(GridConv):
     """A `GridConv` that takes the call of the layer of torch that it replaces."""
 
     basis: Window
-    # Of the kernel: torch's layers give what it says, be the input laid out as it may.
+    # The format of the kernel, which torch's layers give their results, whatever that of the input.
     memory_format: torch.memory_format | None = None
 
     def forward(self, input: Tensor, bound: BoundBasis | None = None) -> Tensor:  # type: ignore[override]
@@ -35,18 +35,18 @@ class ConvertedGrid(GridConv):
         single = input.dim() == len(self.basis.kernel_size) + 1
         image = (input.unsqueeze(0) if single else input).contiguous(memory_format=self.memory_format)
         y = self._images(image.squeeze(0) if single else image, bound)
-        # An image of one channel is laid out in either format, and torch's kernels take it for the plain one.
+        # An image of one channel has both formats; torch's kernels then return the plain one.
         return y.contiguous(memory_format=self.memory_format) if image.shape[1] == 1 and not single else y
 
     def __repr__(self) -> str:
-        return spelled(self, GridConv)
+        return repr_as(self, GridConv)
 
     def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
         y: Tensor = self._run(Call(image, bound, image=True), False)
         return y
 
 
-class Transposed(ConvertedGrid):
+class ConvertedTransposed(ConvertedGrid):
     """A `GridConv` that takes the call of a `torch.nn.ConvTranspose2d`, or one with another number of axes."""
 
     def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:  # type: ignore[override]
@@ -64,8 +64,8 @@ class Transposed(ConvertedGrid):
         return super().forward(input, bound if input.device.type == "cpu" else bound.to(input.device))
 
     def _reaching(self, shape: torch.Size, size: list[int]) -> Window:
-        """The window with the output padding that a size asks for."""
-        window: Any = self.basis  # whose padding is in numbers
+        """The window with the output padding for an output size."""
+        window: Any = self.basis  # its padding is in numbers
         n = len(window.kernel_size)
         asked = size[-n:] if len(size) in (n, len(shape)) else []
         axes = zip(shape[-n:], window.kernel_size, window.stride, window.padding, window.dilation, strict=True)
@@ -77,17 +77,16 @@ class Transposed(ConvertedGrid):
         return _transposed_window(window.kernel_size, window.stride, window.padding, window.dilation, more)
 
 
-class Unfolded(ConvertedGrid):
-    """A `GridConv` that takes the call of a `torch.nn.Unfold`, and gives what that gives: the grid in one axis."""
+class ConvertedUnfold(ConvertedGrid):
+    """A `GridConv` with the call and the result of a `torch.nn.Unfold`, which has the grid in one axis."""
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        """Applies the layer to images (B, P, H, W) or (P, H, W)."""
         y = self._images(input).flatten(-2).unflatten(-2, (self.basis.K, -1))  # tap by tap
         return y.transpose(-2, -3).flatten(-3, -2)
 
 
 def convolution(layer: Any) -> nn.Module:
-    """A window, with a matrix for each tap."""
+    """A window with a matrix for each tap."""
     kernel = weight_of(layer)
     n, g = kernel.dim() - 2, layer.groups
     padding: Any = layer.padding if isinstance(layer.padding, str) else axes(layer.padding, n)
@@ -99,24 +98,24 @@ def convolution(layer: Any) -> nn.Module:
     stride, dilation = axes(layer.stride, n), axes(layer.dilation, n)
     window = Window(None, size, stride, padding, dilation, layer.padding_mode)
     Q, P = kernel.shape[0], kernel.shape[1] * g
-    return filled(ConvertedGrid, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
+    return with_blocks(ConvertedGrid, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
 
 
 def transposed(layer: Any) -> nn.Module:
-    """A window seen from its other end."""
+    """A transposed window."""
     kernel = weight_of(layer)
     n, g = kernel.dim() - 2, layer.groups
     options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
     window = _transposed_window(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
     P, Q = kernel.shape[0], kernel.shape[1] * g
-    return filled(Transposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
+    return with_blocks(ConvertedTransposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
 
 _AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
 
 
 def pooling(layer: Any) -> nn.Module:
-    """A window, all of whose taps count the same."""
+    """A window with equal weights for all taps."""
     n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
     kernel = axes(layer.kernel_size, n)
     divisor = getattr(layer, "divisor_override", None)
@@ -141,16 +140,16 @@ def pooling(layer: Any) -> nn.Module:
     ],
 )
 def patches(layer: Any) -> nn.Module:
-    """A window, the taps of which are kept side by side."""
+    """A window whose taps are concatenated."""
     kernel, stride, padding, dilation = (
         axes(value, 2) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )
-    return without_parameters(Unfolded, Window(None, kernel, stride, padding, dilation), Pass(combine="concat"))
+    return without_parameters(ConvertedUnfold, Window(None, kernel, stride, padding, dilation), Pass(combine="concat"))
 
 
 @lru_cache(maxsize=256)
 def _transposed_window(kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, more: Ints) -> Window:
-    """The window of a transposed convolution; made once, since each output size of a call is another."""
+    """The window of a transposed convolution; cached, since each output size of a call needs its own."""
     return Window(None, kernel, stride, padding, dilation, transposed=True, output_padding=more)
 
 
@@ -170,35 +169,35 @@ def weight_of(layer: Any) -> nn.Parameter:
 
 
 def taps_of(kernel: Tensor, groups: int) -> Tensor:
-    """A kernel's numbers, (g, its first / g, its second, K), in the memory format that it has."""
-    return kernel.detach().clone().flatten(2).unflatten(0, (groups, -1))
+    """A kernel as (g, first axis / g, second axis, K), in its memory format."""
+    return kernel.flatten(2).unflatten(0, (groups, -1))
 
 
-def filled(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
-    """A layer with these blocks of channels, (K, g, P / g, Q / g), and the bias of another; the parameter is a view."""
+def with_blocks(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
+    """A layer with the blocks of channels (K, g, P / g, Q / g), and the bias of a layer of torch."""
     g = blocks.shape[1]
     theta: Theta = Full() if g == 1 else Depthwise() if g == P == Q else Grouped(g)
     weight = blocks.squeeze(1) if g == 1 else blocks[:, :, 0, 0] if g == P == Q else blocks
-    with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+    with META:
         new = kind(P, Q, window, theta, bias=False)
     assert new.theta.weight.shape == weight.shape, (new.theta.weight.shape, weight.shape)
-    new.theta.weight = nn.Parameter(weight, layer.weight.requires_grad)
+    new.theta.weight = parameter(weight)
     new.memory_format = last_format(layer.weight)
-    new.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+    new.bias = parameter(layer.bias)
     return new
 
 
 def without_parameters(kind: type[ConvertedGrid], window: Window, theta: Pass) -> nn.Module:
-    """A layer that learns nothing, of any width."""
+    """A layer without parameters, of any width."""
     return kind(-1, -1, window, theta, bias=False)
 
 
 def _last(n: int, **values: tuple[int, int, int]) -> Options:
-    """Options that differ from axis to axis, the last n of three."""
+    """Options with a value for each axis, of which the last n of three are taken."""
     return {name: of_axes[-n:] for name, of_axes in values.items()}
 
 
-# What the rules are checked under: layers of 4 channels with a kernel of size 3, where nothing else is said.
+# The options that the rules are checked under; by default, layers have 4 channels and a kernel of size 3.
 for _n, _conv, _transposed, _pool in (
     (1, nn.Conv1d, nn.ConvTranspose1d, nn.AvgPool1d),
     (2, nn.Conv2d, nn.ConvTranspose2d, nn.AvgPool2d),
@@ -217,7 +216,7 @@ for _n, _conv, _transposed, _pool in (
             {"stride": 3, "padding": 2, "dilation": 2},
             {"kernel_size": 2, "stride": 3},
             {"dilation": 2},
-            *over(padding=("valid", "same")),
+            *combinations(padding=("valid", "same")),
             {"kernel_size": 4, "dilation": 2, "padding": "same"},
             {"kernel_size": 2, "padding": "same", "dilation": 3, "padding_mode": "circular"},
             {"padding": 1, "padding_mode": "circular"},
@@ -227,7 +226,7 @@ for _n, _conv, _transposed, _pool in (
             {"padding_mode": "reflect"} | _last(_n, kernel_size=(2, 1, 3), stride=(2, 1, 1), padding=(1, 0, 2)),
         ],
     )(convolution)
-    check(
+    add_checks(
         _conv,
         "CNN, grouped and depthwise",
         [
@@ -256,6 +255,9 @@ for _n, _conv, _transposed, _pool in (
             _last(_n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 1, 0), output_padding=(0, 0, 1)),
         ],
     )(transposed)
+    _pools = combinations(ceil_mode=(False, True), count_include_pad=(False, True))
+    if _n > 1:
+        _pools += combinations({"ceil_mode": True}, count_include_pad=(False, True), divisor_override=(3, -2))
     rule(
         _pool,
         "average pooling",
@@ -267,9 +269,6 @@ for _n, _conv, _transposed, _pool in (
                 {"kernel_size": 2, "stride": 3},
                 _last(_n, kernel_size=(2, 1, 4), stride=(2, 1, 3), padding=(1, 0, 2)),
             )
-            for more in [
-                *over(ceil_mode=(False, True), count_include_pad=(False, True)),
-                *(over(ceil_mode=(True,), count_include_pad=(False, True), divisor_override=(3, -2)) if _n > 1 else []),
-            ]
+            for more in _pools
         ],
     )(pooling)

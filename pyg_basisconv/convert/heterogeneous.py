@@ -1,4 +1,4 @@
-"""Attention between nodes of several types, with dicts of features and of edges."""
+"""HAN and HGT: attention between nodes of several types, with dicts of features and edges."""
 
 from copy import deepcopy
 from typing import Any
@@ -13,29 +13,30 @@ from ..cache import IdentityCache
 from ..errors import reject
 from ..mechanisms import Additive, Dot
 from ..theta import Split
-from .attention import attention_conv, fill, own, weigh
-from .ends import read_ends
-from .layers import reset
-from .registry import Left, over, rule
+from .attention import attention_conv, weigh
+from .build import fill, parameter
+from .edges import read_edges
+from .layers import Composite
+from .registry import Left, combinations, rule
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
 _JOINT = IdentityCache()
 
 
-def _forward_only(layer: Any) -> None:
+def _check_flow(layer: Any) -> None:
     if layer.flow != "source_to_target":
         raise Left("flow='target_to_source' between nodes of several types, which PyG mixes up")
 
 
 @rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
 def han(layer: Any) -> nn.Module:
-    """GAT for each type of edges, and attention over these types."""
-    _forward_only(layer)
-    return Metapaths(layer)
+    """Attention along each type of edges, and over these types."""
+    _check_flow(layer)
+    return ConvertedHAN(layer)
 
 
-class Metapaths(nn.Module):
+class ConvertedHAN(Composite):
     r"""For each type of edges :math:`relu(A_k^\top h_k)` of projected features h, with the softmax of
     :math:`LeakyReLU(s_k \cdot h_{mk} + t_k \cdot h_{nk})` for A: a BasisConv. Their mixture, whose coefficients are a
     softmax over the types of edges into a node type, is not linear.
@@ -44,17 +45,15 @@ class Metapaths(nn.Module):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         H, Q = layer.heads, layer.out_channels
-        self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), own(layer.q, layer.q)
+        self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), parameter(layer.q)
         self.convs = nn.ModuleDict()
         for name in layer.lin_src:
             additive = Additive(projected=True)
             score = additive.then(nn.LeakyReLU(layer.negative_slope))
             self.convs[name] = attention_conv(layer, H, score, Split(), Q, Q, dropout=layer.dropout)
-            source, target = layer.lin_src[name], layer.lin_dst[name]
-            fill(additive, source=(source[0], source), target=(target[0], target))
+            fill(additive, source=layer.lin_src[name], target=layer.lin_dst[name])
 
     def forward(self, x_dict: Features, edge_index_dict: Edges, return_semantic_attention_weights: bool = False) -> Any:
-        """Applies the layer; takes what the PyG layer takes."""
         h = {kind: self.proj[kind](x) for kind, x in x_dict.items()}
         found: dict[str, list[Tensor]] = {kind: [] for kind in x_dict}
         for relation, edge_index in edge_index_dict.items():
@@ -68,22 +67,20 @@ class Metapaths(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
-        reset(self.children())
+        super().reset_parameters()
         nn.init.xavier_uniform_(self.q)
 
 
-@rule(HGTConv, "HGT", over(heads=(1, 2, 4)), node_dim=0)
+@rule(HGTConv, "HGT", combinations(heads=(1, 2, 4)), node_dim=0)
 def hgt(layer: Any) -> nn.Module:
-    """One attention over the edges of all types, whose keys and values each type makes its own way."""
-    _forward_only(layer)
-    return Heterogeneous(layer)
+    """One attention over the edges of all types, with keys and values that depend on the type."""
+    _check_flow(layer)
+    return ConvertedHGT(layer)
 
 
-class Heterogeneous(nn.Module):
-    r"""Scaled dot products between queries of a target and keys of its neighbours, along edges of all types: a
-    BasisConv whose sources are the pairs of a type of edges and a node at their start.
-
-    Its keys and values are those of the node, times a matrix for each head and type of edges.
+class ConvertedHGT(Composite):
+    r"""Attention by scaled dot products along the edges of all types: a BasisConv whose sources are the pairs of a type
+    of edges and a source node, with keys and values that are the node's, times a matrix for each head and type.
     """
 
     def __init__(self, layer: Any) -> None:
@@ -96,7 +93,6 @@ class Heterogeneous(nn.Module):
         self.conv = attention_conv(layer, H, Dot(projected=True), Split(), Q, Q)
 
     def forward(self, x_dict: Features, edge_index_dict: Edges) -> dict[str, Tensor]:
-        """Applies the layer; takes what the PyG layer takes."""
         self._check_order(edge_index_dict)
         parts: Any = {kind: y.chunk(3, 1) for kind, y in self.kqv_lin(x_dict).items()}  # type: ignore[operator]
         first, rows = {}, 0
@@ -119,21 +115,21 @@ class Heterogeneous(nn.Module):
         )
 
     def _check_order(self, edge_index_dict: Edges) -> None:
-        """Rejects types of edges in another order than that of the metadata, whose matrices PyG mixes up."""
+        """Rejects types of edges in another order than the metadata's, for which PyG confuses the matrices."""
         places = [self.place[relation] for relation in edge_index_dict]
         if places != sorted(places):
             fix = "sort it: HGTConv takes the matrices of other types of edges then"
             reject("edge_index_dict", f"the order of the metadata, {list(self.place)}", list(edge_index_dict), fix)
 
     def _of_relation(self, x: Tensor, linear: Any, relation: tuple[str, str, str], scale: Any = 1.0) -> Tensor:
-        """(N, Q) features of nodes, each head times its matrix."""
+        """(N, Q) features of nodes, with each head multiplied by its matrix."""
         weight = linear.weight[self.place[relation] :: len(self.place)] * scale  # (H, D, D)
         return torch.einsum("nhd,hde->nhe", x.unflatten(1, (self.heads, -1)), weight).flatten(1)
 
     @staticmethod
     def _joint_edges(edge_index_dict: Edges, starts: tuple[tuple[int, int], ...]) -> Tensor:
         """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
-        edges = tuple(read_ends(edge_index, False, 0).edges for edge_index in edge_index_dict.values())
+        edges = tuple(read_edges(edge_index, False, 0).edge_index for edge_index in edge_index_dict.values())
 
         def build() -> Tensor:
             return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
@@ -142,7 +138,7 @@ class Heterogeneous(nn.Module):
         return joint
 
     def _finish(self, found: Features, x_dict: Features) -> Features:
-        """What is made of the sums, for those types of nodes that edges may lead to."""
+        """The output layers and skips, for types of nodes that edges may reach."""
         reached = {kind: F.gelu(y) for kind, y in found.items() if kind in self.kinds}
         outcome: Features = self.out_lin(reached)  # type: ignore[operator]
         outcome = {kind: outcome[kind] for kind in reached}
@@ -154,6 +150,6 @@ class Heterogeneous(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
-        reset(self.children())
-        for parameter in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
-            nn.init.ones_(parameter)
+        super().reset_parameters()
+        for scale in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
+            nn.init.ones_(scale)

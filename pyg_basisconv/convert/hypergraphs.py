@@ -1,4 +1,4 @@
-"""Hyperedges: a product of two incidence matrices, of nodes and hyperedges."""
+"""Hypergraph convolution: a product of two incidence matrices of nodes and hyperedges."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,11 +20,11 @@ from ..plan import Plan
 from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads
-from .attention import attention_conv, fill, heads_of, own, started
-from .build import basis_conv, only_sum
-from .layers import reset, spelled
-from .registry import over, rule
-from .whole import Whole, check_forms, joined
+from .attention import attention_conv
+from .build import basis_conv, check_initialized, check_sum, fill, heads_of, parameter
+from .layers import repr_as
+from .operator_module import OperatorModule, promoted
+from .registry import combinations, rule
 
 _READ = IdentityCache()
 
@@ -35,7 +35,7 @@ _READ = IdentityCache()
     [
         {},
         {"bias": False},
-        *over({"use_attention": True, "heads": 3}, attention_mode=("node", "edge")),
+        *combinations({"use_attention": True, "heads": 3}, attention_mode=("node", "edge")),
         {"use_attention": True, "heads": 2, "concat": False, "negative_slope": 0.4},
         {"use_attention": True, "bias": False},
     ],
@@ -43,10 +43,10 @@ _READ = IdentityCache()
 )
 def hypergraph(layer: Any) -> nn.Module:
     """Means over hyperedges, averaged at each node; with attention, weighted."""
-    only_sum(layer)
+    check_sum(layer)
     if layer.use_attention:
-        return AttendedHypergraph(layer)
-    return basis_conv(layer, [layer.lin], Hyperedges(), layer.bias, kind=Hypergraph)
+        return ConvertedHypergraphAttention(layer)
+    return basis_conv(layer, [layer.lin], Hyperedges(), layer.bias, kind=ConvertedHypergraph)
 
 
 class Hyperedges(Basis):
@@ -75,8 +75,8 @@ class Hyperedges(Basis):
 
 
 def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
-    """(N,) the inverse of the nodes' number in each hyperedge, (M,) that of the weights of the hyperedges of each node;
-    zeros where there are none.
+    """(N,) one over the number of nodes in each hyperedge, and (M,) one over the weight of the hyperedges of each node;
+    zero where there are none.
     """
     back = graph.structure.T
     count = graph.structure.pattern.by_target.ptr.diff().to(graph.acc_dtype)
@@ -84,26 +84,25 @@ def inverses(graph: Graph) -> tuple[Tensor, Tensor]:
     return power_or_zero(count, -1.0), power_or_zero(degree, -1.0)
 
 
-class Hypergraph(BasisConv):
+class ConvertedHypergraph(BasisConv):
     """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        """Applies the layer; takes what the PyG layer takes."""
-        y: Tensor = self._run(self._incident(*args, **kwargs), False)
+        y: Tensor = self._run(self._arguments(*args, **kwargs), False)
         return y
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
         """The plan of a call; takes what the PyG layer takes."""
-        return super().plan(*self._incident(*args, **kwargs))
+        return super().plan(*self._arguments(*args, **kwargs))
 
     def __repr__(self) -> str:
-        return spelled(self, BasisConv)
+        return repr_as(self, BasisConv)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         return super().likeness({"x": given["x"]}, unknown)  # the targets are the nodes again
 
     @staticmethod
-    def _incident(
+    def _arguments(
         x: Tensor,
         hyperedge_index: Tensor,
         hyperedge_weight: Tensor | None = None,
@@ -113,38 +112,31 @@ class Hypergraph(BasisConv):
         return Call(x, hyperedge_index, hyperedge_weight, size=None if num_edges is None else (None, num_edges))
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
-        """Counts the hyperedges where their number is not given, and gives each incidence its hyperedge's weight."""
+        """Counts hyperedges if their number is not given, and gives each incidence the weight of its hyperedge."""
         incidence, N = call.edge_index, sizes(call.size)[1]
-        weight = of_incidences(incidence, call.edge_weight, call.x.dtype)
-        size = (call.x.shape[-2], hyperedges(incidence) if N is None else N)
-        return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # of other tensors than were seen
+        weight = incidence_weights(incidence, call.edge_weight, call.x.dtype)
+        size = (call.x.shape[-2], count_hyperedges(incidence) if N is None else N)
+        return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # `seen` witnesses other tensors
 
 
-class AttendedHypergraph(Whole):
-    r"""Nodes weighted by attention between them and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
+class ConvertedHypergraphAttention(OperatorModule):
+    r"""With attention between nodes and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
 
-    The same :math:`\alpha`, dropout and all, leads from nodes to hyperedges and back.
+    The same :math:`\alpha`, after dropout, leads from nodes to hyperedges and back.
     """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        started(layer)
-        H, C, att = layer.heads, layer.out_channels, layer.att
-        additive, theta = Additive(projected=True), Heads()
-        self.conv = attention_conv(
-            layer,
-            H,
-            additive.then(nn.LeakyReLU(layer.negative_slope)),
-            theta,
-            layer.in_channels,
-            H * C,
-            normalize="source" if layer.attention_mode == "node" else "target",
-            dropout=layer.dropout,
-        )
-        fill(theta, weight=heads_of(layer.lin, H))
-        fill(additive, source=(att[0, :, :C], att), target=(att[0, :, C:], att))
-        self.heads, self.concat = H, layer.concat
-        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+        check_initialized(layer)
+        H, P, additive = layer.heads, layer.in_channels, Additive(projected=True)
+        score = additive.then(nn.LeakyReLU(layer.negative_slope))
+        normalize = "source" if layer.attention_mode == "node" else "target"
+        about: Any = {"normalize": normalize, "dropout": layer.dropout}
+        self.conv = attention_conv(layer, H, score, Heads(), P, H * layer.out_channels, **about)
+        fill(self.conv.theta, weight=heads_of(layer.lin, H))
+        source, target = layer.att.chunk(2, -1)
+        fill(additive, source=source, target=target)
+        self.heads, self.concat, self.bias = H, layer.concat, parameter(layer.bias)
 
     def forward(
         self,
@@ -154,18 +146,18 @@ class AttendedHypergraph(Whole):
         hyperedge_attr: Tensor | None = None,
         num_edges: int | None = None,
     ) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
-        call = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
-        call["hyperedge_attr"] = hyperedge_attr
-        check_forms(call)
-        if self.operates(call):
-            return self.operator(call)[0]
-        size = (x.shape[-2], hyperedge_attr.shape[-2])
-        u, A = self.conv((x, hyperedge_attr), hyperedge_index, size=size, return_attention=True)
-        weight = of_incidences(hyperedge_index, hyperedge_weight, x.dtype)
-        B, D = inverses(read_graph(hyperedge_index, weight, size=size, dtype=x.dtype, device=x.device))
+        given = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
+        y: Tensor = self.run(given | {"hyperedge_attr": hyperedge_attr})
+        return y
+
+    def compute(self, given: dict[str, Any]) -> Tensor:
+        x, incidence, features = given["x"], given["hyperedge_index"], given["hyperedge_attr"]
+        size = (x.shape[-2], features.shape[-2])
+        u, A = self.conv((x, features), incidence, size=size, return_attention=True)
+        weight = incidence_weights(incidence, given.get("hyperedge_weight"), x.dtype)
+        B, D = inverses(read_graph(incidence, weight, size=size, dtype=x.dtype, device=x.device))
         u = u * B.to(u.dtype).unsqueeze(-1)
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
         y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)
@@ -177,30 +169,24 @@ class AttendedHypergraph(Whole):
         return [x.new_empty(*x.shape[:-1], width)]
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
-        return [joined(narrow, self.bias)]
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
+        return [promoted(narrow, self.bias)]
 
 
-def hyperedges(hyperedge_index: Tensor) -> int:
-    """How many there are, going by the last that has a node."""
+def count_hyperedges(hyperedge_index: Tensor) -> int:
+    """The number of hyperedges up to the last one with a node."""
 
     def count() -> int:
         found = int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
         if torch.compiler.is_compiling():
-            torch._check(found >= 0)  # what is made of it is found out without a look at it
+            torch._check(found >= 0)  # tells the compiler that it is a size
         return found
 
     counted: int = _READ.get((hyperedge_index,), "count", count)
     return counted
 
 
-def of_incidences(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """(E,) the weight of the hyperedge of each incidence."""
+def incidence_weights(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(E,) the weight of each incidence, which is that of its hyperedge."""
     if weight is None:
         return None
     found: Tensor = _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])

@@ -1,4 +1,4 @@
-"""What converted layers are made of: BasisConvs that take the call of the layer they replace."""
+"""The base classes of converted layers, which take the call of the layer that they replace."""
 
 import inspect
 from collections.abc import Iterable
@@ -30,9 +30,9 @@ class Signature:
         layer: its name.
         names: of its arguments, in order.
         flow: its direction.
-        values: what it does with the values of a `SparseTensor`: 'keep', 'drop', or 'reject' where PyG reads them in
-            one place and not in the other.
-        merge: whether edges that repeat in a sparse COO tensor count once, as PyG counts them for a mean.
+        values: what it does with the values of a `SparseTensor`: 'keep', 'drop', or 'reject' where PyG reads them only
+            in some places.
+        merge: whether repeated edges of a sparse COO tensor count once, as they do in a mean of PyG's.
     """
 
     layer: str
@@ -75,7 +75,7 @@ class Signature:
             name = "edge_index" if "x" in call else "x"
             raise TypeError(f"{self.layer} needs argument {name!r}, takes {self.names}")
         if self.flow != "source_to_target":
-            call["x"] = one(call["x"])
+            call["x"] = unpaired(call["x"])
         edges = call["edge_index"]
         if type(edges) is not Tensor or edges.layout != torch.strided:
             call["edge_index"] = self._graph(edges)
@@ -92,8 +92,8 @@ class Signature:
         return edge_index
 
 
-def one(x: Any) -> Any:
-    """The features of a layer whose messages flow from target to source: not a pair, whose parts PyG then mixes up."""
+def unpaired(x: Any) -> Any:
+    """The features of a layer with flow='target_to_source', which takes no pair, since PyG confuses its parts."""
     if not isinstance(x, tuple | list):
         return x
     if x[0] is not x[1]:
@@ -121,9 +121,9 @@ class Converted(BasisConv):
     Args:
         call: that call.
         *args: of BasisConv.
-        others: the bases for graphs that PyG reads in another way: 'sparse', in a `torch.sparse` layout;
-            'sparse_tensor', as a `torch_sparse.SparseTensor`; 'bare', in any other without weights.
-        messages: the order in which PyG's layer computes, so that hooks see its messages where messages are passed.
+        others: the bases for graphs that PyG reads differently: 'sparse' for `torch.sparse` layouts, 'sparse_tensor'
+            for a `torch_sparse.SparseTensor`, 'bare' for others without weights.
+        messages: PyG's order of evaluation, so that hooks on messages see the same messages as in PyG.
         **kwargs: of BasisConv.
     """
 
@@ -135,7 +135,6 @@ class Converted(BasisConv):
         self.others = others or {}  # they hold no tensors, and need no registration
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
         y: Tensor = self._run(self.call.arguments(args, kwargs), False)
         return y
 
@@ -144,7 +143,7 @@ class Converted(BasisConv):
         return super().plan(*self.call.arguments(args, kwargs))
 
     def __repr__(self) -> str:
-        return spelled(self, BasisConv)
+        return repr_as(self, BasisConv)
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
         messages = not self._fused and self.order == "auto"
@@ -152,15 +151,15 @@ class Converted(BasisConv):
 
     def _basis_for(self, call: Call) -> Basis:
         own = super()._basis_for(call)
-        return self.others.get(_reading(call.edge_index, call.edge_weight), own) if self.others else own
+        return self.others.get(_graph_form(call.edge_index, call.edge_weight), own) if self.others else own
 
 
-def spelled(layer: BasisConv, kind: type[BasisConv]) -> str:
-    """The text of a layer as one could have typed it: it differs from that kind in its call alone."""
+def repr_as(layer: BasisConv, kind: type[BasisConv]) -> str:
+    """The repr of a layer under the name of its base class, so that it can be typed."""
     return BasisConv.__repr__(layer).replace(type(layer).__name__, kind.__name__, 1)
 
 
-def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:
+def _graph_form(edge_index: Any, edge_weight: Tensor | None) -> str:
     """How PyG reads a graph, see `Converted`."""
     if isinstance(edge_index, SparseTensor):
         return "sparse_tensor"
@@ -169,8 +168,19 @@ def _reading(edge_index: Any, edge_weight: Tensor | None) -> str:
     return "bare" if edge_weight is None and isinstance(edge_index, Tensor) else ""
 
 
-class Parts(nn.Module):
-    r"""The sum of a part that the neighbours give and one that the target itself gives.
+class Composite(nn.Module):
+    """A layer made of converted parts, and perhaps a bias."""
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters of its parts anew, and sets its bias to zero."""
+        reset(self.children())
+        bias = self._parameters.get("bias")
+        if bias is not None:
+            nn.init.zeros_(bias)
+
+
+class WithRoot(Composite):
+    r"""The sum of what the neighbours give and what the target itself gives.
 
     Args:
         call: of the layer.
@@ -201,10 +211,6 @@ class Parts(nn.Module):
             y = y + self.root(target)
         return y if self.after is None else self.after(y, target)
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
-
 
 class Normalize(nn.Module):
     """Each row over its Euclidean norm."""
@@ -213,7 +219,7 @@ class Normalize(nn.Module):
         return F.normalize(y, p=2.0, dim=-1)
 
 
-class Beside(nn.Module):
+class ConcatRoot(nn.Module):
     """The target's own features, and the result beside them."""
 
     def forward(self, y: Tensor, target: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Scaled dot products between the places of sequences: torch's own attention."""
+"""Torch's own attention, between all pairs of positions in sequences."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,11 @@ from ..bases import Attention
 from ..conv import BasisConv
 from ..mechanisms import Dot
 from ..theta import LowRank
-from .attention import fill, one_fate, own, some_left, weigh
-from .layers import reset
+from .attention import weigh
+from .build import META, check_dropout, check_frozen_alike, fill, parameter
+from .layers import Composite
+from .operator_module import OperatorModule, check_forms
 from .registry import Left, rule
-from .whole import Whole, check_forms
 
 
 @rule(
@@ -33,22 +34,22 @@ def multihead(layer: Any) -> nn.Module:
     """Attention between all pairs."""
     if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:
         raise Left(f"its output projection is a {type(layer.out_proj).__name__}")
-    some_left(layer.dropout)
-    return Multihead(layer)
+    check_dropout(layer.dropout)
+    return ConvertedMultihead(layer)
 
 
-class Multihead(Whole, nn.MultiheadAttention):
+class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     r""":math:`\sum_k A_k^\top (x V_k + \beta_k) O_k + b` with the softmax of scaled dot products for A, called as
     `torch.nn.MultiheadAttention`.
 
-    It is one for the modules around that ask, but has nothing of it. A target all of whose sources are masked gets the
-    bias alone.
+    It is an `nn.MultiheadAttention` only for `isinstance`, without its parameters. A target whose sources are all
+    masked gets the bias alone.
 
-    A key and a value that the layer adds to all others are a source of their own: one more row of x, told from the
-    rest by channels of ones, which then hold the biases too.
+    `add_bias_kv` and `add_zero_attn` add sources, which are further rows of x. Channels of ones tell these from the
+    others; the biases are then rows of the matrices.
     """
 
-    # What the layers of torch around it look at before they take a path of their own, past this one.
+    # Torch's Transformer layers read these before they take a fast path, which would bypass this layer.
     in_proj_weight = None  # type: ignore[assignment]
     in_proj_bias = None  # type: ignore[assignment]
     _qkv_same_embed_dim = False
@@ -60,37 +61,35 @@ class Multihead(Whole, nn.MultiheadAttention):
         self.embed_dim, self.num_heads, self.head_dim = E, H, D
         self.kdim, self.vdim, self.batch_first, self.dropout = layer.kdim, layer.vdim, layer.batch_first, layer.dropout
         self.own_row, self.zero_row = layer.bias_k is not None, bool(layer.add_zero_attn)
-        self.rows = self.own_row + self.zero_row  # how many sources the layer adds
-        weights, biases = _projections(layer)
-        self.lifted = self.rows > 0 and biases is not None  # the biases are then rows of the matrices
+        self.rows = self.own_row + self.zero_row  # the number of added sources
+        matrices = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
+        if layer.in_proj_weight is not None:
+            matrices = layer.in_proj_weight.chunk(3)
+        bias = layer.in_proj_bias
+        self.lifted = self.rows > 0 and bias is not None  # the biases are then rows of the matrices
         if self.rows:
-            given = (layer.in_proj_weight, layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-            one_fate(*given, layer.in_proj_bias, layer.bias_k, layer.bias_v)
-        query, key, value = (w.view(H, D, -1).transpose(1, 2) for w, _ in weights)
+            check_frozen_alike(*matrices, bias, layer.bias_k, layer.bias_v)
+        query, key, value = (w.view(H, D, -1).transpose(1, 2) for w in matrices)
         if self.lifted:
-            assert biases is not None
-            query, key, value = (torch.cat([w, b], 1) for w, b in zip((query, key, value), biases, strict=True))
+            rows = bias.view(3, H, 1, D)
+            query, key, value = (torch.cat(part, 1) for part in zip((query, key, value), rows, strict=True))
         if self.own_row:
             key, value = (torch.cat([w, b.view(H, 1, D)], 1) for w, b in ((key, layer.bias_k), (value, layer.bias_v)))
-        bias = biases is not None and not self.lifted
-        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-            score, theta = Dot(D, bias=bias), LowRank(D, bias=bias)
+        biased = bias is not None and not self.lifted
+        with META:
+            score, theta = Dot(D, bias=biased), LowRank(D, bias=biased)
             basis = Attention(H, score, dropout=layer.dropout)
             basis.complete(key.shape[1], query.shape[1], D)  # keys may be wider than values
             self.conv = BasisConv((key.shape[1], query.shape[1]), E, basis, LowRank(D), bias=False)
             self.conv.theta = theta.build(H, value.shape[1], E)
             self.conv.in_channels = (value.shape[1], query.shape[1])
-        fill(score, key=(key, weights[1][1]), query=(query, weights[0][1]))
-        fill(theta, weight=(value, weights[2][1]))
-        output = layer.out_proj.weight
-        fill(theta, output=(output.t().view(H, D, E), output))
-        if bias:
-            assert biases is not None
-            q, k, v = (b.view(H, D) for b in biases)
-            fill(score, key_bias=(k, layer.in_proj_bias), query_bias=(q, layer.in_proj_bias))
-            fill(theta, value_bias=(v, layer.in_proj_bias))
-        if layer.out_proj.bias is not None:
-            self.conv.bias = own(layer.out_proj.bias, layer.out_proj.bias)
+        fill(score, key=key, query=query)
+        fill(theta, weight=value, output=layer.out_proj.weight.t())
+        if biased:
+            query_bias, key_bias, value_bias = bias.chunk(3)
+            fill(score, key_bias=key_bias, query_bias=query_bias)
+            fill(theta, value_bias=value_bias)
+        self.conv.bias = parameter(layer.out_proj.bias)
 
     def forward(
         self,
@@ -103,25 +102,24 @@ class Multihead(Whole, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Applies the layer; takes what `torch.nn.MultiheadAttention` takes, and gives what it gives."""
         if is_causal and attn_mask is None:
             raise RuntimeError("Need attn_mask if specifying the is_causal hint.")
-        call = {
-            "query": query,
-            "key": key,
-            "value": value,
-            "key_padding_mask": key_padding_mask,
-            "attn_mask": attn_mask,
-        }
+        given: dict[str, Any] = {"query": query, "key": key, "value": value}
+        given |= {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
+        check_forms(given)
         flags = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
-        check_forms(call)
-        if self.operates(call):
-            found = self.operator(call | flags)
-            return found[0], found[1] if need_weights else None
+        if not self.operates(given):
+            return self.compute(given | flags)
+        found = self.operator(given | flags)
+        return found[0], found[1] if need_weights else None
+
+    def compute(self, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+        query, key, value, need_weights = (given[name] for name in ("query", "key", "value", "need_weights"))
+        attn_mask, key_padding_mask = given.get("attn_mask"), given.get("key_padding_mask")
         A: Any
         turned = not self.batch_first and query.dim() == 3
-        given = [query, key] if key is value else [query, key, value]
-        sides = [t.transpose(0, 1) if turned else t for t in given]
+        sides = [query, key] if key is value else [query, key, value]
+        sides = [t.transpose(0, 1) if turned else t for t in sides]
         mask, valid = None, None
         if not (attn_mask is None and key_padding_mask is None):
             mask, valid = self._masks(attn_mask, key_padding_mask, sides)
@@ -137,7 +135,7 @@ class Multihead(Whole, nn.MultiheadAttention):
         y = y.transpose(0, 1) if turned else y
         if not need_weights:
             return y, None
-        if average_attn_weights:
+        if given["average_attn_weights"]:
             return y, A.mean().mT
         return y, A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
 
@@ -156,7 +154,7 @@ class Multihead(Whole, nn.MultiheadAttention):
         return torch.cat([x, x.new_ones(*x.shape[:-1], 1)], -1) if self.lifted else x
 
     def _with_rows(self, x: Tensor) -> Tensor:
-        """Sources, and those that the layer adds, with the channels that tell them apart."""
+        """The sources, then the added ones, with the channels that tell them apart."""
         x = self._with_ones(x)
         if self.own_row:
             x = torch.cat([x, x.new_zeros(*x.shape[:-1], 1)], -1)
@@ -168,7 +166,7 @@ class Multihead(Whole, nn.MultiheadAttention):
     def _masks(
         self, attn: Tensor | None, padding: Tensor | None, sides: list[Tensor]
     ) -> tuple[Tensor | None, Tensor | None]:
-        """What may look where, and what is there, as BasisConv takes them."""
+        """The masks, as `mask` and `valid` of a BasisConv."""
         query, key = sides[:2]
         batch, L, S = query.shape[:-2], query.shape[-2], key.shape[-2]
         for name, mask in (("attn_mask", attn), ("key_padding_mask", padding)):
@@ -194,20 +192,4 @@ class Multihead(Whole, nn.MultiheadAttention):
             return added, valid
         return (mask + added if mask.dim() == 2 else mask + added.unsqueeze(-3)), valid
 
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())
-
-    _reset_parameters = reset_parameters
-
-
-def _projections(layer: Any) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor] | None]:
-    """The matrices of queries, keys and values, (E, P), with the parameters that they are parts of; and the biases."""
-    H, D = layer.num_heads, layer.head_dim
-    whole = layer.in_proj_weight
-    if whole is None:
-        parts = [(w, w) for w in (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)]
-    else:
-        parts = [(w, whole) for w in whole.chunk(3)]
-    bias = layer.in_proj_bias
-    return parts, None if bias is None else [b.view(H, 1, D) for b in bias.chunk(3)]
+    _reset_parameters = Composite.reset_parameters

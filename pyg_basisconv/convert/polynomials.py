@@ -6,32 +6,50 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import ChebConv, GCNConv, LGConv, MixHopConv, SGConv, SSGConv, TAGConv
+from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Adjacency, Chebyshev, Mix, Powers
 from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Heads
-from .build import basis_conv, mean, only_sum, plain
-from .layers import Signature
-from .registry import REVERSED, over, rule
+from .build import adjacency, basis_conv, check_sum, parameter, takes_mean
+from .layers import Composite, Signature
+from .registry import REVERSED, combinations, rule
 
 
-def families(layer: Any, loops: bool | float, family: Callable[[Adjacency], Basis]) -> dict[str, Any]:
-    """A function of the normalised adjacency, for every layout of the graph.
+def polynomial(
+    layer: Any,
+    linears: Sequence[Linear],
+    function: Callable[[Adjacency], Basis] = lambda S: S,
+    bias: Tensor | None = None,
+    loops: bool | float = False,
+    **kwargs: Any,
+) -> BasisConv:
+    """A function of the normalised adjacency, or of the plain one where the layer does not normalise.
 
     Where the graph has loops already, and loops are to be added, PyG keeps those of an edge_index, adds to those of a
     torch.sparse matrix, and replaces those of a SparseTensor; and loops weigh 1 where no edge has a weight.
+
+    Args:
+        layer: of PyG.
+        linears: one for each matrix of the basis.
+        function: from the adjacency to the basis.
+        bias: b.
+        loops: whether loops are added, or their weight.
+        **kwargs: of `basis_conv`.
     """
-    only_sum(layer)
-    if not loops:
-        return {"basis": family(Adjacency("sym"))}
-    others = {
-        "sparse": family(Adjacency("sym", loops, existing="add")),
-        "sparse_tensor": family(Adjacency("sym", loops, existing="replace")),
-    }
-    if loops != 1:
-        others["bare"] = family(Adjacency("sym", True))
-    return {"basis": family(Adjacency("sym", loops)), "others": others}
+    kwargs["call"] = Signature.of(layer, merge=takes_mean(layer))
+    if not getattr(layer, "normalize", True):
+        return basis_conv(layer, linears, function(adjacency(layer)), bias, **kwargs)
+    check_sum(layer)
+    if loops:
+        kwargs["others"] = {
+            "sparse": function(Adjacency("sym", loops, existing="add")),
+            "sparse_tensor": function(Adjacency("sym", loops, existing="replace")),
+        }
+        if loops != 1:
+            kwargs["others"]["bare"] = function(Adjacency("sym", True))
+    return basis_conv(layer, linears, function(Adjacency("sym", loops)), bias, **kwargs)
 
 
 @rule(
@@ -50,48 +68,38 @@ def families(layer: Any, loops: bool | float, family: Callable[[Adjacency], Basi
     ],
 )
 def gcn(layer: Any) -> BasisConv:
-    """One matrix: the binding is cached in any case, against the graph, so `cached` needs nothing."""
-    if layer.normalize:
-        loops = 2.0 if layer.improved else True
-        kinds = families(layer, layer.add_self_loops and loops, lambda S: S)
-    else:
-        kinds = {"basis": plain(layer)}
-    return basis_conv(layer, [layer.lin], bias=layer.bias, call=_call(layer), messages="theta_first", **kinds)
+    """One matrix. `cached` asks for nothing more: what is bound to a graph is kept in any case."""
+    loops = layer.add_self_loops and (2.0 if layer.improved else True)
+    return polynomial(layer, [layer.lin], bias=layer.bias, loops=loops, messages="theta_first")
 
 
 @rule(LGConv, "LightGCN", [{}, {"normalize": False}, {"normalize": False, "aggr": "mean"}, REVERSED])
 def lg(layer: Any) -> BasisConv:
     """The same without a parameter."""
-    basis = families(layer, False, lambda S: S)["basis"] if layer.normalize else plain(layer)
-    return basis_conv(layer, [], basis, call=_call(layer))
+    return polynomial(layer, [])
 
 
 @rule(
     TAGConv,
     "TAG, powers",
-    [{}, {"K": 0}, {"bias": False}, REVERSED, *over({"K": 2, "normalize": False}, aggr=("add", "mean"))],
+    [{}, {"K": 0}, {"bias": False}, REVERSED, *combinations({"K": 2, "normalize": False}, aggr=("add", "mean"))],
 )
 def tag(layer: Any) -> BasisConv:
     """The powers from 0 to K."""
-    K = len(layer.lins)
-    if layer.normalize:
-        basis = families(layer, False, lambda S: Powers(K, S))["basis"]
-    else:
-        basis = Powers(K, plain(layer))
-    return basis_conv(layer, layer.lins, basis, layer.bias, call=_call(layer))
+    return polynomial(layer, layer.lins, lambda S: Powers(len(layer.lins), S), layer.bias)
 
 
 @rule(
     SGConv,
     "SGC, one power",
     [
-        *over(K=(1, 0, 3)),
+        *combinations(K=(1, 0, 3)),
         *({"K": 2} | more for more in ({"add_self_loops": False}, {"cached": True, "bias": False}, REVERSED)),
     ],
 )
 def sg(layer: Any) -> BasisConv:
     """The last power alone."""
-    return _mixture(layer, [0.0] * layer.K + [1.0])
+    return mixture(layer, [0.0] * layer.K + [1.0])
 
 
 @rule(
@@ -107,27 +115,26 @@ def sg(layer: Any) -> BasisConv:
 )
 def ssg(layer: Any) -> BasisConv:
     """The mean of the powers from 1 on, with alpha of the zeroth."""
-    return _mixture(layer, [layer.alpha, *[(1 - layer.alpha) / layer.K for _ in range(layer.K)]])
+    return mixture(layer, [layer.alpha, *[(1 - layer.alpha) / layer.K for _ in range(layer.K)]])
 
 
 @rule(
     ChebConv,
     "ChebNet",
     [
-        *over(K=(1, 2, 4), normalization=("sym", "rw", None)),
+        *combinations(K=(1, 2, 4), normalization=("sym", "rw", None)),
         {"K": 3, "bias": False},
-        *over({"K": 3} | REVERSED, normalization=("sym", "rw")),
+        *combinations({"K": 3} | REVERSED, normalization=("sym", "rw")),
     ],
 )
 def cheb(layer: Any) -> BasisConv:
     """Chebyshev polynomials; PyG takes the Laplacian of the edges as they are given, whatever the flow."""
-    only_sum(layer)
+    check_sum(layer)
     basis: Basis = Chebyshev(len(layer.lins), layer.normalization)
-    if layer.flow == "target_to_source":
-        new = basis_conv(layer, layer.lins, basis.T, layer.bias, call=_call(layer))
-        new.flow = "source_to_target"
-        return new
-    return basis_conv(layer, layer.lins, basis, layer.bias, call=_call(layer))
+    turned = layer.flow == "target_to_source"
+    new = basis_conv(layer, layer.lins, basis.T if turned else basis, layer.bias, call=Signature.of(layer))
+    new.flow = "source_to_target"
+    return new
 
 
 @rule(
@@ -135,7 +142,7 @@ def cheb(layer: Any) -> BasisConv:
     "MixHop, powers as heads",
     [
         {},
-        *over(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])),
+        *combinations(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])),
         {"powers": [1, 1], "bias": False},
         {"add_self_loops": False},
         {"bias": False},
@@ -144,19 +151,23 @@ def cheb(layer: Any) -> BasisConv:
 )
 def mixhop(layer: Any) -> nn.Module:
     """Powers side by side; one that repeats is computed once."""
-    distinct = list(dict.fromkeys(layer.powers))
-    K = max(distinct) + 1
-    rows = [[float(k == p) for k in range(K)] for p in distinct]
-    ordered = distinct == list(range(K))
-    kinds = families(layer, layer.add_self_loops, lambda S: Powers(K, S) if ordered else Mix(rows, Powers(K, S)))
-    linears = [layer.lins[p] for p in distinct]
-    repeats = len(layer.powers) > len(distinct)
-    bias = None if repeats else layer.bias
-    conv = basis_conv(layer, linears, bias=bias, call=_call(layer), theta=Heads(), heads=len(distinct), **kinds)
-    return Repeat(conv, [distinct.index(p) for p in layer.powers], layer.bias) if repeats else conv
+    powers = list(dict.fromkeys(layer.powers))
+    K, H = max(powers) + 1, len(powers)
+    rows = [[float(k == p) for k in range(K)] for p in powers]
+    linears, repeats = [layer.lins[p] for p in powers], len(layer.powers) > H
+    conv = polynomial(
+        layer,
+        linears,
+        lambda S: Powers(K, S) if powers == list(range(K)) else Mix(rows, Powers(K, S)),
+        None if repeats else layer.bias,
+        layer.add_self_loops,
+        theta=Heads(),
+        heads=H,
+    )
+    return Repeat(conv, [powers.index(p) for p in layer.powers], layer.bias) if repeats else conv
 
 
-class Repeat(nn.Module):
+class Repeat(Composite):
     """Some heads of a convolution several times, and a bias.
 
     Args:
@@ -167,8 +178,7 @@ class Repeat(nn.Module):
 
     def __init__(self, conv: BasisConv, heads: Sequence[int], bias: nn.Parameter | None) -> None:
         super().__init__()
-        self.conv, self.heads = conv, list(heads)
-        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), bias.requires_grad)
+        self.conv, self.heads, self.bias = conv, list(heads), parameter(bias)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         y = self.conv(*args, **kwargs)
@@ -176,18 +186,15 @@ class Repeat(nn.Module):
         y = torch.cat([heads[..., h, :] for h in self.heads], dim=-1)
         return y if self.bias is None else y + self.bias
 
-    def reset_parameters(self) -> None:
-        """Draws Theta anew and sets the bias to zero."""
-        self.conv.reset_parameters()
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
-
-def _mixture(layer: Any, coefficients: list[float]) -> BasisConv:
+def mixture(layer: Any, coefficients: list[float]) -> BasisConv:
+    """One matrix for a sum of powers."""
     K = len(coefficients)
-    kinds = families(layer, layer.add_self_loops, lambda S: Mix(coefficients, Powers(K, S)))
-    return basis_conv(layer, [layer.lin], bias=layer.lin.bias, call=_call(layer), cached=layer.cached, **kinds)
-
-
-def _call(layer: Any) -> Signature:
-    return Signature.of(layer, merge=mean(layer))
+    return polynomial(
+        layer,
+        [layer.lin],
+        lambda S: Mix(coefficients, Powers(K, S)),
+        layer.lin.bias,
+        layer.add_self_loops,
+        cached=layer.cached,
+    )

@@ -1,10 +1,11 @@
-"""From a layer to the rule that rebuilds it, and what every rule takes for granted."""
+"""The registry: from a type of layer to the rule that rebuilds it, with the checks that all rules share."""
 
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
@@ -20,8 +21,8 @@ REVERSED: Options = {"flow": "target_to_source"}
 class Rule(NamedTuple):
     """How layers of one type are rebuilt.
 
-    node_dim: the axis on which these have the nodes.
-    checked: the options that the rule is checked under, by the name of the system that the layer is with them.
+    node_dim: the axis of their nodes.
+    checked: the options that the rule is checked under, by the name of the system that they make of the layer.
     """
 
     rebuild: Callable[[Any], nn.Module]
@@ -42,8 +43,8 @@ def rule(
 ) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
     """Registers the function that rebuilds layers of exactly this type, or raises `Left`.
 
-    It takes parameters as views, by `clone`, `torch.stack` and `torch.cat`: so a drop-in, see `pyg_basisconv.nn`, knows
-    where each of its numbers is in the layer, and reads it there.
+    It makes parameters as copies of views, by `build.parameter`, and joins several by `torch.stack` and `torch.cat`. A
+    drop-in, see `pyg_basisconv.nn`, can then find each number in the layer's own parameters, and reads it there.
 
     Args:
         layer: the type.
@@ -59,15 +60,15 @@ def rule(
     return register
 
 
-def check(layer: type, system: str, options: Sequence[Options]) -> None:
-    """Has the rule of a layer checked under more options, with which it goes by another name."""
+def add_checks(layer: type, system: str, options: Sequence[Options]) -> None:
+    """Adds options that the rule of a layer is checked under, which make another system of it."""
     _RULES[layer].checked[system] = options
 
 
-def over(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
-    """Options with each combination of these values, and others beside.
+def combinations(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
+    """Options with each combination of these values, each with some more.
 
-    >>> over({"heads": 2}, concat=(True, False))
+    >>> combinations({"heads": 2}, concat=(True, False))
     [{'heads': 2, 'concat': True}, {'heads': 2, 'concat': False}]
     """
     return [(more or {}) | dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
@@ -79,12 +80,12 @@ def share_rule(layer: type, other: type) -> None:
 
 
 def known_layers() -> list[type]:
-    """All that have a rule."""
+    """All types that have a rule."""
     return list(_RULES)
 
 
 def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
-    """The options that rules are checked under: by the name of the system, and by layer."""
+    """The options that rules are checked under, by the name of the system and by layer."""
     found: dict[str, dict[type, Sequence[Options]]] = {}
     for layer, known in _RULES.items():
         for system, options in known.checked.items():
@@ -93,15 +94,15 @@ def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
 
 
 def example(kind: type, given: Options, options: Options | None = None) -> Any:
-    """A layer with these options, and what else its constructor asks for, given by name."""
+    """A layer with these options; what else its constructor requires is taken from `given`, by name."""
     options = options or {}
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     return kind(**{name: given[name] for name in needed if name not in options} | options)
 
 
-def recipe(layer: Any, kind: type) -> nn.Module:
-    """What the rule of a type makes of a layer that is as it was made.
+def apply_rule(layer: Any, kind: type) -> nn.Module:
+    """What the rule of a type makes of a layer.
 
     Raises:
         Left: with the reason, where it cannot be reproduced.
@@ -111,7 +112,8 @@ def recipe(layer: Any, kind: type) -> nn.Module:
         raise Left(f"its {min(METHODS & vars(layer).keys())}() was replaced")
     if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
         raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
-    return known.rebuild(layer)
+    with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
+        return known.rebuild(layer)
 
 
 def convertible(module: nn.Module) -> bool:
@@ -125,7 +127,7 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
 
     Args:
         layer: of PyG, or of torch.
-        shared: the ids of parameters that are tied, and would come apart.
+        shared: the ids of tied parameters, which the copies would untie.
 
     Raises:
         Left: with the reason, where it cannot be reproduced.
@@ -144,7 +146,7 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         raise Left("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
         raise Left("it shares a parameter with another layer")
-    new = recipe(layer, type(layer))
+    new = apply_rule(layer, type(layer))
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))
@@ -153,7 +155,7 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
 
 
 def _hooks(module: nn.Module | nn.Parameter) -> bool:
-    """Whether someone registered a hook; a lazy PyG Linear has one of its own, and so has what was converted."""
+    """Whether a user registered a hook; a lazy Linear of PyG has one of its own, and so have converted layers."""
     if isinstance(module, nn.Parameter):
         return bool(module._backward_hooks or module._post_accumulate_grad_hooks)
     own = getattr(module, "_hook", None)

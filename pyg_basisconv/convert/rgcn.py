@@ -1,4 +1,4 @@
-"""One matrix for each relation, for nodes with features, and for nodes that have none."""
+"""R-GCN: a matrix for each relation, for nodes with features and without."""
 
 from copy import copy
 from typing import Any, NamedTuple
@@ -13,14 +13,11 @@ from ..bases import Identity, Relations
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
-from ..layouts import layout
 from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
-from .attention import fill, own
-from .build import mean
-from .directed import free_conv
-from .ends import read_ends
+from .build import META, basis_conv, fill, parameter, takes_mean
+from .edges import read_edges
 from .layers import Converted, Signature, pair, reset
 from .registry import REVERSED, Options, rule
 
@@ -37,69 +34,65 @@ _CHECKED += [{"is_sorted": True}, REVERSED]
 @rule(FastRGCNConv, "R-GCN, fast", _CHECKED, node_dim=0)
 def rgcn(layer: Any) -> nn.Module:
     """PyG's loop over the relations, and its matrix for each edge: both are one operator."""
-    return Related(layer)
+    return ConvertedRGCN(layer)
 
 
-class Related(Converted):
+class ConvertedRGCN(Converted):
     r"""A `BasisConv` over `bases.Relations`, with the call of RGCNConv.
 
-    The node itself is the last of the matrices; or `root`, a BasisConv of its own, where it cannot be: for another
-    width of the targets, for parameters that the relations share, and where one of the two is frozen. Nodes without
-    features have numbers instead of x, and each a row of :math:`\Theta_k` instead of :math:`x \Theta_k`.
+    The root is the last of the matrices. It is a BasisConv of its own, `root`, if targets have another width, if the
+    relations share parameters, or if only one of the two is frozen. Nodes without features are given by their numbers
+    instead of x, which select rows of :math:`\Theta_k`.
 
-    A mean is one for each relation, as PyG says and its loop over them does (its product of segments, with pyg_lib,
-    takes one over the edges of all). The result has the dtype of x; that of the loop is float32 at least.
+    A mean is taken for each relation, as PyG documents and as its loop over relations does (its segment product, with
+    pyg_lib, takes one mean over the edges of all). The result has the dtype of x; PyG's loop has float32 at least.
     """
 
     def __init__(self, layer: Any) -> None:
         weight, root, R = layer.weight, layer.root, layer.num_relations
         theta: Theta = Full()
-        weights = {"weight": (weight, weight)}
         if layer.num_bases is not None:
             theta = Separable(layer.num_bases)
-            weights["mix"] = layer.comp.t(), layer.comp
         elif layer.num_blocks is not None:
             theta = Grouped(layer.num_blocks)
         free = root is not None and type(theta) is Full and weight.requires_grad == root.requires_grad
         within = free and weight.shape[1] == root.shape[0]
-        if within:
-            weights["weight"] = torch.cat([weight, root.unsqueeze(0)]), weight
-        basis = Relations(R, "mean" if mean(layer) else None, self_loop=within)
-        kept = {"flow": layer.flow, "decomposed_layers": layer.decomposed_layers}
-        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
-            super().__init__(
-                Signature.of(layer), layer.in_channels_l, layer.out_channels, basis, theta, bias=False, **kept
-            )
-        fill(self.theta, **weights)
+        basis = Relations(R, "mean" if takes_mean(layer) else None, self_loop=within)
+        call, P, Q = Signature.of(layer), layer.in_channels_l, layer.out_channels
+        about = {"flow": layer.flow, "decomposed_layers": layer.decomposed_layers}
+        with META:
+            super().__init__(call, P, Q, basis, theta, bias=False, **about)
+        fill(self.theta, weight=torch.cat([weight, root.unsqueeze(0)]) if within else weight)
+        if layer.num_bases is not None:
+            fill(self.theta, mix=layer.comp.t())
         apart = root is not None and not within
-        self.root = free_conv(layer, Identity(), root.unsqueeze(0), root) if apart else None
-        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
+        self.root = basis_conv(layer, root.unsqueeze(0), Identity()) if apart else None
+        self.bias = parameter(layer.bias)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Applies the layer; takes what the PyG layer takes."""
-        x, edge_index, edge_type = self._sides(args, kwargs)
+        x, edge_index, edge_type = self._inputs(args, kwargs)
         if not x.featured:
-            return self._of_numbers(x, edge_index, edge_type)
+            return self._forward_numbers(x, edge_index, edge_type)
         y: Tensor = BasisConv.forward(self, x.features, edge_index, None, edge_type)
         return y if self.root is None else y + self.root(x.target)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """The plan of a call; takes what the PyG layer takes. Numbers of nodes count as features with a one each."""
-        x, edge_index, edge_type = self._sides(args, kwargs)
+        """The plan of a call; takes what the PyG layer takes. Numbers of nodes count as one-hot features."""
+        x, edge_index, edge_type = self._inputs(args, kwargs)
         if x.featured:
             return BasisConv.plan(self, x.features, edge_index, None, edge_type)
         like = copy(self)
-        like.order = "theta_first"  # which it is, for rows of Theta
-        code, size = self._code(x.source), (self._count(x.source), self._count(x.target))
-        return BasisConv.plan(like, code if x.same else (code, None), edge_index, None, edge_type, size=size)
+        like.order = "theta_first"  # selecting rows of Theta comes first
+        one_hot, size = self._one_hot(x.source), (self._count(x.source), self._count(x.target))
+        return BasisConv.plan(like, one_hot if x.same else (one_hot, None), edge_index, None, edge_type, size=size)
 
     def reset_parameters(self) -> None:
         """Draws all parameters anew."""
         super().reset_parameters()
         reset(self.children())
 
-    def _of_numbers(self, x: "Sides", edge_index: Any, edge_type: Tensor | None) -> Tensor:
-        """The result for nodes that have numbers instead of features."""
+    def _forward_numbers(self, x: "NodeInputs", edge_index: Any, edge_type: Tensor | None) -> Tensor:
+        """The result for numbers of nodes."""
         weight, bias = self.theta.dense(), self.bias  # (K, P, Q)
         graph = read_graph(
             edge_index,
@@ -123,7 +116,7 @@ class Related(Converted):
             y = y + (own if x.target is None else own.index_select(0, x.target))
         return y if bias is None else y + bias
 
-    def _sides(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple["Sides", Any, Tensor | None]:
+    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple["NodeInputs", Any, Tensor | None]:
         """The features or numbers of both sides, the edges, and their types."""
         call = self.call.read(args, kwargs)
         given = call["x"]
@@ -131,7 +124,7 @@ class Related(Converted):
         same = not isinstance(given, tuple | list)
         if not same and target is None:
             reject("x[1]", "features of the targets, or their numbers", None, "pass (x_src, x_dst)")
-        x = Sides(source, target, same)
+        x = NodeInputs(source, target, same)
         floats = [t is not None and t.is_floating_point() for t in (source, target)]
         if any(floats) and not all(floats):
             reject("x", "features of both sides, or numbers of both", "one of each", "give features to both")
@@ -139,7 +132,7 @@ class Related(Converted):
             self._check_numbers(x)
         return x, *self._edges(call["edge_index"], call.get("edge_type"))
 
-    def _check_numbers(self, x: "Sides") -> None:
+    def _check_numbers(self, x: "NodeInputs") -> None:
         if isinstance(self.theta, Grouped):
             reject("x", "features, in a layer with num_blocks", "numbers of nodes", "use num_bases")
         if self.call.layer == "FastRGCNConv" and x.source is not None and not _in_order(x.source):
@@ -157,23 +150,18 @@ class Related(Converted):
 
     def _edges(self, edge_index: Any, edge_type: Tensor | None) -> tuple[Any, Tensor | None]:
         """The edges and their types, which may be the values of a sparse matrix."""
-        if isinstance(edge_index, SparseTensor):
-            layout(edge_index, self.flow)  # which rejects one against the flow
-            row, col, values = edge_index.coo()
-            if self.call.layer == "RGCNConv":  # which does not look at edge_type then
-                edge_type = None
-            edge_index = _READ.get((row, col), "edges", lambda: torch.stack([col, row]))
-        elif isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
-            edge_index, values, _ = read_ends(edge_index, False, 0, self.flow)
-        else:
-            values = None
+        sparse, values = isinstance(edge_index, SparseTensor), None
+        if sparse or is_torch_sparse_tensor(edge_index):
+            edge_index, values, _ = read_edges(edge_index, False, 0, self.flow)
+        if sparse and self.call.layer == "RGCNConv":  # which then ignores edge_type
+            edge_type = None
         return edge_index, values if edge_type is None else edge_type
 
     def _count(self, numbers: Tensor | None) -> int:
         return self.theta.P if numbers is None else numbers.numel()
 
-    def _code(self, numbers: Tensor | None) -> Tensor:
-        """(M, P) a one in each row, in the column that has the number of the node; sparse."""
+    def _one_hot(self, numbers: Tensor | None) -> Tensor:
+        """(M, P) the one-hot features of the nodes; sparse."""
         weight, M = self.weight, self._count(numbers)
 
         def build() -> Tensor:
@@ -182,16 +170,16 @@ class Related(Converted):
             places = torch.stack([rows, rows if numbers is None else numbers.long()])
             return torch.sparse_coo_tensor(places, ones, (M, self.theta.P), is_coalesced=True)
 
-        code: Tensor = _READ.get((numbers,), ("code", self.theta.P, weight.dtype, weight.device), build)
-        return code
+        one_hot: Tensor = _READ.get((numbers,), ("code", self.theta.P, weight.dtype, weight.device), build)
+        return one_hot
 
 
 def _range(numbers: Tensor) -> tuple[int, int]:
-    """The least and the largest; (0, -1) of none."""
+    """The least and the largest number; (0, -1) if there are none."""
     return (int(numbers.min()), int(numbers.max())) if numbers.numel() else (0, -1)
 
 
-class Sides(NamedTuple):
+class NodeInputs(NamedTuple):
     """Features (M, P) and (N, P'), or numbers (M,) and (N,), or None for all numbers in order.
 
     same: whether the targets are the sources.

@@ -1,4 +1,4 @@
-"""Each layer that has a rule, and the basis and theta that it is."""
+"""The table of all layers that have a rule, with the basis and theta of each."""
 
 from typing import Any, NamedTuple
 
@@ -7,9 +7,9 @@ from torch import nn
 from torch_geometric.nn import GCNConv
 
 from ..conv import BasisConv
-from .registry import example, known_layers, recipe
+from .registry import apply_rule, example, known_layers
 
-# What the constructors of layers ask for, by name; all else is as it is by default.
+# The arguments that constructors of layers require, by name; all others keep their defaults.
 _GIVEN: dict[str, Any] = {
     "in_channels": 8,
     "out_channels": 8,
@@ -32,9 +32,9 @@ defaults. Where there are several, separated by semicolons, a layer is made of a
 
 
 class Spelling(NamedTuple):
-    """A layer, by name, and what it is by default: the basis and theta of each `BasisConv` that it is made of.
+    """A layer by name, with the basis and theta of each `BasisConv` that it is made of by default.
 
-    loops: whether the conversion adds self loops to the edges, as the layer does, before the basis reads them.
+    loops: whether self loops are added to the edges before the basis reads them, as the layer does.
     """
 
     layer: str
@@ -45,7 +45,7 @@ class Spelling(NamedTuple):
 
 
 def spellings() -> list[Spelling]:
-    """Those of all layers of PyG and of torch, by name.
+    """The spellings of all layers of PyG and of torch, by name.
 
     >>> next(row for row in spellings() if row.layer == "ChebConv")
     Spelling(layer='ChebConv', source='torch_geometric.nn', basis='Chebyshev(K=3)', theta='Full()', loops=False)
@@ -63,9 +63,9 @@ def spellings() -> list[Spelling]:
 
 
 def _made(kind: type[nn.Module]) -> nn.Module:
-    """What a layer with default options is."""
+    """The conversion of a layer with default options."""
     with torch.random.fork_rng(devices=[]):
-        return recipe(example(kind, _GIVEN | {"conv": GCNConv(8, 8)}), kind)
+        return apply_rule(example(kind, _GIVEN | {"conv": GCNConv(8, 8)}), kind)
 
 
 def as_text() -> str:

@@ -1,4 +1,4 @@
-"""The layers that add the neighbours' features and the node's own."""
+"""Layers that add the features of the neighbours and the node's own."""
 
 from copy import deepcopy
 from typing import Any
@@ -12,12 +12,12 @@ from ..bases import Adjacency, Degree, Identity, Mix
 from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
-from .build import agree, basis_conv, mean, only_sum, plain
-from .layers import Beside, Normalize, Parts, Signature, one, pair, reset
-from .registry import REVERSED, Left, over, rule
+from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
+from .layers import Composite, ConcatRoot, Normalize, Signature, WithRoot, pair, unpaired
+from .registry import REVERSED, Left, combinations, rule
 
 
-def rooted(
+def with_root(
     layer: Any,
     call: Signature,
     basis: Basis,
@@ -26,24 +26,24 @@ def rooted(
     before: nn.Module | None = None,
     after: nn.Module | None = None,
 ) -> nn.Module:
-    """Neighbours and the node itself, in one BasisConv where they read the same features, and in two otherwise."""
-    if root is not None and root.bias is not None:
-        raise Left("the matrix of its root has a bias")
-    linears, family = [neighbour], basis
-    apart = root is not None and (before is not None or not agree(neighbour, root))
-    if root is not None and not apart:
-        linears, family = [neighbour, root], basis + Identity()
-    if not apart and before is None and after is None:
-        return basis_conv(layer, linears, family, neighbour.bias, call=call)
-    conv = basis_conv(layer, linears, family, neighbour.bias)
-    own = basis_conv(layer, [root], Identity()) if root is not None and apart else None
-    return Parts(call, conv, own, before, after)
+    """Neighbours and the node itself: one BasisConv where they read the same features, and two otherwise."""
+    linears, bias, own = [neighbour], neighbour.bias, None
+    biases = root is not None and root.bias is not None and bias is not None
+    if root is not None and before is None and not biases and stackable(neighbour, root):
+        linears, basis, bias = [neighbour, root], basis + Identity(), root.bias if bias is None else bias
+    elif root is not None:
+        own = basis_conv(layer, [root], Identity(), root.bias)
+    if own is None and before is None and after is None:
+        return basis_conv(layer, linears, basis, bias, call=call)
+    return WithRoot(call, basis_conv(layer, linears, basis, bias), own, before, after)
 
 
 @rule(GraphConv, "GraphConv", [{}, {"aggr": "mean"}, {"bias": False}, REVERSED])
 def graph(layer: Any) -> nn.Module:
     """The sum or mean of the weighted neighbours, and the root."""
-    return rooted(layer, Signature.of(layer, merge=mean(layer)), plain(layer), layer.lin_rel, layer.lin_root)
+    return with_root(
+        layer, Signature.of(layer, merge=takes_mean(layer)), adjacency(layer), layer.lin_rel, layer.lin_root
+    )
 
 
 @rule(
@@ -52,7 +52,7 @@ def graph(layer: Any) -> nn.Module:
     [
         {},
         {"aggr": "sum"},
-        *over(normalize=(True,), root_weight=(True, False)),
+        *combinations(normalize=(True,), root_weight=(True, False)),
         {"root_weight": False},
         {"project": True},
         {"project": True, "normalize": True, "root_weight": False},
@@ -64,10 +64,10 @@ def sage(layer: Any) -> nn.Module:
     """The same, unweighted; optionally a non-linear projection before and a normalisation after."""
     if layer.project and layer.flow == "target_to_source":
         raise Left("project=True with flow='target_to_source', where PyG leaves the projection out")
-    call, basis = Signature.of(layer, values="drop", merge=mean(layer)), plain(layer)
+    call, basis = Signature.of(layer, values="drop", merge=takes_mean(layer)), adjacency(layer)
     root = layer.lin_r if layer.root_weight else None
     before = nn.Sequential(deepcopy(layer.lin), nn.ReLU()) if layer.project else None
-    return rooted(layer, call, basis, layer.lin_l, root, before, Normalize() if layer.normalize else None)
+    return with_root(layer, call, basis, layer.lin_l, root, before, Normalize() if layer.normalize else None)
 
 
 @rule(
@@ -75,14 +75,14 @@ def sage(layer: Any) -> nn.Module:
     "Cluster-GCN",
     [
         {},
-        *over({"diag_lambda": 0.7}, add_self_loops=(True, False)),
+        *combinations({"diag_lambda": 0.7}, add_self_loops=(True, False)),
         {"bias": False},
         {"diag_lambda": 0.7} | REVERSED,
     ],
 )
 def cluster(layer: Any) -> BasisConv:
     """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow."""
-    only_sum(layer)
+    check_sum(layer)
     A = EnhancedMean(layer.diag_lambda, layer.add_self_loops, outgoing=layer.flow == "target_to_source")
     call = Signature.of(layer, values="reject", merge=True)
     return basis_conv(layer, [layer.lin_out, layer.lin_root], A + Identity(), layer.lin_out.bias, call=call)
@@ -91,7 +91,7 @@ def cluster(layer: Any) -> BasisConv:
 class EnhancedMean(Basis):
     r""":math:`A + \lambda \, diag(A)` for the unweighted mean A, `Adjacency('mean', loops, 'replace', diagonal)`.
 
-    Whatever the dtype of x, PyG computes it in torch's default dtype, and to the bit so does this.
+    As in PyG, it is computed in torch's default dtype, whatever the dtype of x.
 
     Args:
         diagonal: lambda.
@@ -119,7 +119,7 @@ class EnhancedMean(Basis):
         return EdgeList(torch.zeros_like(source), source, target, weight)
 
     def extra_repr(self) -> str:
-        # What is bound is kept under this name, which has to tell the dtypes apart.
+        # The repr is the cache key of what is bound, so it has to tell dtypes apart.
         shown = f"diagonal={self.diagonal}" + ("" if self.self_loops else ", self_loops=False")
         return shown + (", outgoing=True" if self.outgoing else "") + f", dtype={torch.get_default_dtype()}"
 
@@ -127,20 +127,20 @@ class EnhancedMean(Basis):
 @rule(
     SimpleConv,
     "sum and mean",
-    [*over(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")), {"aggr": "add"} | REVERSED],
+    [*combinations(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")), {"aggr": "add"} | REVERSED],
 )
 def simple(layer: Any) -> nn.Module:
-    """Sum or mean without a parameter, alone, or added to the node itself, or beside it."""
-    call, A = Signature.of(layer, merge=mean(layer)), plain(layer)
+    """A sum or mean without parameters; with the node's features added or concatenated, or with self loops."""
+    call, A = Signature.of(layer, merge=takes_mean(layer)), adjacency(layer)
     if layer.combine_root == "cat":
-        return Parts(call, basis_conv(layer, [], A), after=Beside())
+        return WithRoot(call, basis_conv(layer, [], A), after=ConcatRoot())
     if layer.combine_root == "sum":
         return basis_conv(layer, [], A + Identity(), call=call)
     if layer.combine_root is None:
         return basis_conv(layer, [], A, call=call)
     added = Adjacency(A.norm, True, existing="add")
     others = {"sparse": added, "sparse_tensor": Adjacency(A.norm, True, existing="replace")}
-    return basis_conv(layer, [], LoopedMean() if mean(layer) else added, call=call, others=others)
+    return basis_conv(layer, [], LoopedMean() if takes_mean(layer) else added, call=call, others=others)
 
 
 class LoopedMean(Basis):
@@ -165,38 +165,34 @@ class LoopedMean(Basis):
 
 @rule(LEConv, "local extremum", [{}, {"bias": False}, REVERSED])
 def le(layer: Any) -> nn.Module:
-    """A local extremum."""
-    only_sum(layer)
-    return LocalExtremum(layer)
+    """The local extremum operator."""
+    check_sum(layer)
+    return ConvertedLE(layer)
 
 
-class LocalExtremum(nn.Module):
+class ConvertedLE(Composite):
     r""":math:`y = A^\top x \Theta_1 - D x \Theta_2 + x \Theta_3 + b_3 + A^\top 1 b_1`, as LEConv.
 
-    The bias of what is sent along the edges, :math:`b_1`, arrives once for each of them: it is a convolution of the
-    constant 1. Where sources and targets differ in width they have a BasisConv each.
+    The bias of the messages, :math:`b_1`, is added for each edge, which is a convolution of the constant 1. Sources and
+    targets of different widths have a BasisConv each.
     """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        less = Mix([-1.0], Degree())
-        first, rest = [layer.lin1], [layer.lin2, layer.lin3]
-        self.root = None
-        if agree(layer.lin1, layer.lin3):
-            self.conv = basis_conv(layer, first + rest, Adjacency() + less + Identity(), layer.lin3.bias)
+        first, rest, bias = [layer.lin1], [layer.lin2, layer.lin3], layer.lin3.bias
+        own = Mix([-1.0], Degree()) + Identity()
+        self.root = self.constant = None
+        if stackable(layer.lin1, layer.lin3):
+            self.conv = basis_conv(layer, first + rest, Adjacency() + own, bias)
         else:
             self.conv = basis_conv(layer, first, Adjacency())
-            self.root = basis_conv(layer, rest, less + Identity(), layer.lin3.bias)
-        self.constant = None
+            self.root = basis_conv(layer, rest, own, bias)
         if layer.lin1.bias is not None:
-            with torch.device("meta"):
-                self.constant = BasisConv(1, layer.lin1.out_channels, Adjacency(), bias=False, flow=layer.flow)
-            bias = layer.lin1.bias
-            self.constant.theta.weight = nn.Parameter(bias.detach().clone().view(1, 1, -1), bias.requires_grad)
+            self.constant = basis_conv(layer, layer.lin1.bias.view(1, 1, -1), Adjacency())
 
     def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         if self.conv.flow != "source_to_target":
-            x = one(x)
+            x = unpaired(x)
         source, target = pair(x)
         y: Tensor = self.conv((source, target), edge_index, edge_weight)
         if self.root is not None:
@@ -206,7 +202,3 @@ class LocalExtremum(nn.Module):
         if self.constant is not None:
             y = y + self.constant((source.new_ones(source.shape[-2], 1), target), edge_index, edge_weight)
         return y
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
-        reset(self.children())

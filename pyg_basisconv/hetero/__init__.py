@@ -1,4 +1,4 @@
-"""Graphs with several types of nodes and of edges: a convolution of all of them, and the way to rows of one x."""
+"""Graphs with several types of nodes and edges: a convolution, and features of all types as rows of one x."""
 
 from .conv import HeteroBasisConv
 from .stacking import split, stack

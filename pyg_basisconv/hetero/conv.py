@@ -17,7 +17,7 @@ from ..errors import check_count, check_flags, reject
 from ..features import check_features
 from ..theta import Full, Theta
 from .edges import EdgeType, TypeEdges, typed_edges
-from .masks import EdgeMask, lend
+from .masks import EdgeMask, set_mask
 
 
 class HeteroBasisConv(nn.Module):
@@ -25,24 +25,23 @@ class HeteroBasisConv(nn.Module):
 
     .. math:: y_t = \sum_{r: s \to t} A_r^\top x_s \, \Theta_r + x_t \Theta_t + b_t
 
-    over the types of edges r into t, each from the nodes of some type s. All types of edges that start at nodes of one
-    type are one operator, whatever the width of these nodes; its targets, of all types, stand under each other.
+    over the types of edges r into t, each from nodes of a type s. All edge types that start at nodes of one type are
+    one operator, so that node types may differ in width; its targets, of all types, are concatenated.
 
-    It takes the place of `torch_geometric.nn.HeteroConv` with a linear layer for each type of edges, and of R-GCN.
+    It replaces `torch_geometric.nn.HeteroConv` with a linear layer for each type of edges, and R-GCN.
 
     Args:
-        in_channels: the width P of all types of nodes, or a dict with the width of each; -1 is found in the first call,
-            for each type by itself.
+        in_channels: the width P of all types of nodes, or a dict with the width of each; -1 is found in the first call.
         out_channels: Q.
         metadata: the types of nodes and the types of edges, as `data.metadata()` has them.
         norm: how the edges of one type are normalised: 'mean', 'row', 'sym' or None, see `bases.Relations`.
         theta: the kind of parameter, copied for each type of nodes: `theta.Full()` by default, `theta.Grouped` or
             `theta.Separable`, the basis decomposition of R-GCN, for the types of edges that start there.
-        root_weight: whether there is the second term, the node's own features; it is for all types of nodes.
-        bias: whether b is there.
+        root_weight: whether to add the second term, of the node's own features, for all types of nodes.
+        bias: whether to add b.
 
     Attributes:
-        convs: for each type of nodes at which edges start the `BasisConv` with their matrices, in the order of the
+        convs: for each type of source nodes the `BasisConv` with the matrices of its edge types, in the order of the
             metadata.
         roots: for each type of nodes the parameter of the second term.
         bias: b, for each type of nodes.
@@ -54,7 +53,7 @@ class HeteroBasisConv(nn.Module):
         - result[t]: (\*, N_t, Q)
 
     Raises:
-        ValueError: whatever does not fit, with the argument, what was expected, what came, and the fix.
+        ValueError: for arguments that do not fit, with the fix.
 
     >>> import torch
     >>> from pyg_basisconv.hetero import HeteroBasisConv
@@ -104,7 +103,7 @@ class HeteroBasisConv(nn.Module):
         for conv in self.convs.values():
             conv.reset_parameters()
         for root in self.roots.values():
-            if not isinstance(root.weight, UninitializedParameter):  # then the first call draws it
+            if not isinstance(root.weight, UninitializedParameter):  # the first call draws lazy ones
                 root.reset_parameters()
         for bias in self.bias.values():
             nn.init.zeros_(bias)
@@ -115,12 +114,12 @@ class HeteroBasisConv(nn.Module):
         edge_index_dict: Mapping[EdgeType, Any],
         edge_weight_dict: Mapping[EdgeType, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        r"""Applies the layer; returns y for each type of nodes that edges of this call lead to, or with a root term.
+        r"""Applies the layer; returns y for each type of nodes that edges of this call reach, or that has a root term.
 
         Args:
             x_dict: the features of each type of nodes.
-            edge_index_dict: the edges of each type; those that are not there give nothing.
-            edge_weight_dict: their weights; ones for types that are not there.
+            edge_index_dict: the edges of each type; missing types have no edges.
+            edge_weight_dict: their weights; ones for missing types.
         """
         if torch.compiler.is_dynamo_compiling() and any(mask.explain for mask in self.masks.values()):
             return self._uncompiled(x_dict, edge_index_dict, edge_weight_dict)
@@ -128,7 +127,7 @@ class HeteroBasisConv(nn.Module):
 
     @torch.compiler.disable
     def _uncompiled(self, *args: Any) -> dict[str, Tensor]:
-        """The same as `forward`: masks that an explainer sets are nothing that an operator knows."""
+        """The same as `forward`, in eager mode: the compiled operator does not know an explainer's masks."""
         return self._evaluate(*args)
 
     def _evaluate(
@@ -137,7 +136,7 @@ class HeteroBasisConv(nn.Module):
         edge_index_dict: Mapping[EdgeType, Any],
         edge_weight_dict: Mapping[EdgeType, Tensor] | None,
     ) -> dict[str, Tensor]:
-        """What `forward` does."""
+        """Evaluates a call."""
         weights = {} if edge_weight_dict is None else edge_weight_dict
         sizes = self._check(x_dict, edge_index_dict, weights)
         result: dict[str, Tensor] = {}
@@ -162,14 +161,14 @@ class HeteroBasisConv(nn.Module):
         return {t: result[t] for t in self.node_types if t in result}
 
     def _applied(self, conv: BasisConv, x: Tensor, parts: list[TypeEdges], N: int) -> Tensor:
-        """An operator, on the edges of several types."""
+        """Applies a layer to the edges of several types."""
         if not torch.compiler.is_compiling():
-            lend([self.masks[part.name] for part in parts], parts, conv)
+            set_mask([self.masks[part.name] for part in parts], parts, conv)
         y: Tensor = conv((x, None), *typed_edges(parts), size=(x.shape[-2], N))
         return y
 
     def _check(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any) -> dict[str, int]:
-        """The number of nodes of each type, of a call whose parts fit together."""
+        """Checks a call; the number of nodes of each type."""
         for name, given, known in (
             ("x_dict", x_dict, self.node_types),
             ("edge_index_dict", edge_index_dict, self.edge_types),
@@ -189,7 +188,7 @@ class HeteroBasisConv(nn.Module):
                 check_features(x, name, self.convs[t].theta)
             if t in self.roots:
                 check_features(x, name, self.roots[t])
-            if not isinstance(x, Tensor) or x.dim() < 2:  # of a type that meets no parameter
+            if not isinstance(x, Tensor) or x.dim() < 2:  # of a type without parameters
                 got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
                 reject(name, "features of shape (*, N, P)", got, "they say how many nodes there are")
         for edge_type in edge_index_dict:
@@ -218,7 +217,7 @@ def _types(metadata: Any) -> tuple[list[str], list[EdgeType]]:
         triple = isinstance(t, tuple | list) and len(t) == 3 and all(isinstance(name, str) for name in t)
         if not triple or t[0] not in nodes or t[2] not in nodes:
             reject("metadata", f"triples (source, relation, target) of {nodes}", repr(t), fix)
-    for kinds in (nodes, edges):  # parts of a module, whose names have no dots, are called after them
+    for kinds in (nodes, edges):  # submodules are named after them, with '#' for '.'
         if len({ModuleDict.to_internal_key(tuple(t) if isinstance(t, list) else t) for t in kinds}) < len(kinds):
             reject("metadata", "each type once, also with '#' for '.'", repr(kinds), fix)
     if "" in nodes:

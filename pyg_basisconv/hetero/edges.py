@@ -1,4 +1,4 @@
-"""The edges of several types as typed edges between nodes that stand under each other."""
+"""The edges of several types as typed edges between the concatenated nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +20,13 @@ _SIDES = ("source", "target")
 class TypeEdges(NamedTuple):
     """The edges of one type.
 
-    kind: the number of the type. weight: (E,), or None for ones. M: how many sources there are; first, N: where their
-    targets begin among those of all types, and how many there are.
+    name: the type.
+    kind: its number.
+    edges: as the user gave them.
+    weight: (E,), or None for ones.
+    M: the number of sources.
+    first: the position of the first target among those of all types.
+    N: the number of targets.
     """
 
     name: EdgeType
@@ -42,16 +47,7 @@ class TypeEdges(NamedTuple):
         M: int,
         targets: Mapping[str, int],
     ) -> "TypeEdges":
-        """Reads what the user gave, in any of PyG's layouts.
-
-        Args:
-            name: the type.
-            kind: its number.
-            edge_index: the edges.
-            edge_weight: their weights.
-            M: how many sources there are.
-            targets: how many targets of each type stand under each other.
-        """
+        """Reads edges in any of PyG's layouts; `targets` has the number of targets of each type, in their order."""
         edges, key, first = layout(edge_index), f"edge_index_dict[{name}]", 0
         for node_type, N in targets.items():
             if node_type == name[2]:
@@ -83,15 +79,15 @@ class TypeEdges(NamedTuple):
 
     @property
     def ends(self) -> Ends:
-        """(E,) the sources, and the targets."""
+        """(E,) the sources and (E,) the targets."""
         assert self.edges.ends is not None
         return self.edges.ends()
 
 
 def typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The edges of all parts, (2, E), their weights, (E,), where there are any, and their types, (E,).
+    """The edges of all parts, (2, E), their weights, (E,) or None, and their types, (E,).
 
-    They are kept for as long as the tensors from which they came.
+    They are cached as long as the tensors that they come from live.
     """
     tensors = tuple(t for part in parts for t in part.edges.indices)
     forms = tuple(part.edges.form for part in parts)
@@ -113,8 +109,10 @@ def typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor | None, Tens
 
 
 def _typed_edges(parts: Sequence[TypeEdges]) -> tuple[Tensor, Tensor]:
-    """(2, E) sources and targets, and (E,) types. Stacked, an index too large would name a node of another type: it is
-    refused; or is negative where nothing may look at it, so that the layer refuses it.
+    """(2, E) sources and targets, and (E,) types.
+
+    An index that is too large would be a node of another type, and is rejected. Where values cannot be read, it becomes
+    negative, so that the layer rejects it.
     """
     unseen = portable() or torch.compiler.is_compiling()
     rows: tuple[list[Tensor], list[Tensor]] = [], []

@@ -1,4 +1,4 @@
-"""Between the node types of a `HeteroData` and the rows of x, which stand as in `data.to_homogeneous()`."""
+"""Converts features of node types to rows of one x, in the order of `data.to_homogeneous()`, and back."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ _STACKED = (torch.strided, torch.sparse_coo)
 
 
 def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
-    r"""The features of all node types under each other, in the order of `data.node_types`.
+    r"""Concatenates the features of all node types, in the order of `data.node_types`.
 
     Args:
-        x_dict: node type -> its features, of one width; those of other widths go through a linear layer first.
+        x_dict: the features of each node type, all of one width.
         data: the graph, for its node types and their sizes.
 
     Shapes:
@@ -55,10 +55,10 @@ def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
 
 
 def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
-    r"""The rows of each node type: views of y.
+    r"""Splits y into the rows of each node type, as views.
 
     Args:
-        y: what a layer gave for the nodes of `data.to_homogeneous()`.
+        y: a layer's result for the nodes of `data.to_homogeneous()`.
         data: the graph, for its node types and their sizes.
 
     Shapes:
@@ -84,7 +84,7 @@ def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
 
 
 def _sizes(data: HeteroData) -> dict[str, int]:
-    """How many nodes each type has, in order."""
+    """The number of nodes of each type, in order."""
     if not isinstance(data, HeteroData):
         reject("data", "a HeteroData", type(data).__name__, "pass the graph that has the node types")
     sizes = {name: data[name].num_nodes for name in data.node_types}

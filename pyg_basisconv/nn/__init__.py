@@ -1,17 +1,17 @@
 r"""Drop-in layers: `from pyg_basisconv.nn import GATConv` in the place of `from torch_geometric.nn import GATConv`.
 
-Each is PyG's own class, or torch's, evaluated by its recipe as a `BasisConv`: the constructor, the call, the defaults
-and the parameters are those of the original, under their names. So the same seed gives the same numbers, the
+Each is a subclass of PyG's layer, or torch's, that is evaluated as a `BasisConv`. The constructor, the call, the
+defaults and the names of the parameters are those of the original. So the same seed gives the same numbers, the
 `state_dict` of either loads into either, and `isinstance(layer, torch_geometric.nn.GATConv)` is true. It prints as
-PyG's does; `convert(layer)` gives the `BasisConv` that it is, which prints the spelling that one could have typed.
+PyG's does; `convert(layer)` gives the `BasisConv`, which prints as one could have typed it.
 
-A call takes the parameters as they are at that moment, as views; nothing is kept twice. It is PyG's own code that runs
-where somebody looks inside, or means to: under hooks and explainers, under `torch.compile`, `torch.export` and
-`torch.func` (call `convert` before to have one operator there), in a subclass with messages of its own, in the first
-call of a lazy layer, and in training where the layer draws random numbers (dropout of attention), to draw the same.
+A call reads the current parameters as views, without copies. PyG's own code runs where it can be observed: under hooks
+and explainers, under `torch.compile`, `torch.export` and `torch.func` (call `convert` before to have one operator
+there), in a subclass with messages of its own, in the first call of a lazy layer, and in training where the layer draws
+random numbers (dropout of attention), to draw the same ones.
 
-Options that no recipe covers are a `ValueError` when the layer is made. A layer that has no recipe is an `ImportError`,
-which says why, and which one is nearest. What is no layer on graphs, such as `global_mean_pool`, `Sequential`,
+Options that no rule covers raise a `ValueError` in the constructor. Importing a layer that has no rule raises an
+`ImportError`, which gives the reason and the nearest layer. Everything else, such as `global_mean_pool`, `Sequential`,
 `HeteroConv` and `to_hetero`, is PyG's own, so that an import can be exchanged as it stands.
 
 >>> import torch
@@ -40,7 +40,7 @@ from ..convert.registry import known_layers
 from .dropin import DropIn, drop_in
 from .refused import why_not
 
-if TYPE_CHECKING:  # what editors show
+if TYPE_CHECKING:  # names for editors
     from torch.nn import (
         AvgPool1d as AvgPool1d,
         AvgPool2d as AvgPool2d,
@@ -102,7 +102,7 @@ def _made(name: str) -> type[torch.nn.Module]:
 
 def __getattr__(name: str) -> Any:
     if name in _LAYERS:
-        return _made(name)  # not before, and not among the names of this module, whose examples are run
+        return _made(name)  # made on demand, so that doctests do not collect PyG's docstrings here
     if name.startswith("__") or not hasattr(torch_geometric.nn, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     reason = why_not(name)

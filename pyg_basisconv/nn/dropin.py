@@ -1,4 +1,4 @@
-"""The class that a drop-in layer has: PyG's own, evaluated by its recipe."""
+"""Drop-in layers: subclasses of PyG's own layers whose calls are evaluated as a `BasisConv`."""
 
 import functools
 import threading
@@ -12,33 +12,37 @@ from torch.autograd import forward_ad
 from ..convert import convert
 from ..convert.registry import METHODS, Left, share_rule
 from ..errors import reject
-from .live import Evaluator, Moved, is_lazy
+from .evaluator import Evaluator, Moved, is_lazy
 
-_UNWATCHED = ("training", "_")  # what does not change how a layer is evaluated, or is looked at in each call
+_UNWATCHED = (
+    "training",
+    "_",
+)  # names of attributes that do not change how a layer is evaluated, or that each call reads
 
 
 class _Evaluators(threading.local):
-    """Of each thread its own: a call gives it the parameters as they are then.
+    """The evaluator of a layer, one for each thread, since a call writes the current parameters into it.
 
-    found: the evaluator, None where the layer is computed as PyG does it.
+    found: the evaluator; None where PyG's forward computes the layer.
+    known: whether `found` has been decided.
     """
 
     found: Evaluator | None
     known = False
 
     def __reduce__(self) -> tuple[type["_Evaluators"], tuple[()]]:
-        return _Evaluators, ()  # a copy of a layer makes its own
+        return _Evaluators, ()  # a copy of a layer makes evaluators of its own
 
 
 class DropIn(nn.Module):
-    """What a drop-in layer has beside what the layer has that it takes the place of.
+    """What a drop-in adds to the layer that it replaces.
 
     >>> from pyg_basisconv.nn import GCNConv
     >>> GCNConv(8, 4).converted
     BasisConv(8, 4, Adjacency(norm='sym', self_loops=True), Full())
     """
 
-    original: type[nn.Module]  # the class that it takes the place of
+    original: type[nn.Module]  # the class that it replaces
     _evaluators: _Evaluators
 
     @property
@@ -47,19 +51,19 @@ class DropIn(nn.Module):
         return convert(self)
 
     def _evaluator(self) -> Evaluator | None:
-        """What evaluates a call; None where PyG's own forward does."""
+        """The evaluator of a call; None where PyG's own forward computes it."""
         kept = self._evaluators
         if kept.known and (kept.found is None or kept.found.current):
             return kept.found
         try:
             kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
-        except Left:  # it was changed since it was made
+        except Left:  # an option was changed after the constructor
             kept.found = None
         kept.known = True
         return kept.found
 
     def _check(self) -> None:
-        """Rejects options that no recipe covers; a subclass with messages of its own is PyG's in any case."""
+        """Rejects options that no rule covers; PyG's forward always computes subclasses with messages of their own."""
         if _overrides(type(self)):
             return
         try:
@@ -91,16 +95,16 @@ class DropIn(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """PyG writes a module for each class; this one has that of the class that it takes the place of."""
+        """Uses the module that PyG generated for the original class."""
         of: Any = super() if _overrides(type(self)) else self._original()
         of._set_jittable_templates(raise_on_error)
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """What TorchScript reads."""
+        """The layer that TorchScript compiles."""
         return self._original()
 
     def _original(self) -> nn.Module:
-        """PyG's own layer, or torch's, with the very parameters of this one."""
+        """The original layer, which shares the parameters of this one."""
         plain = object.__new__(self.original)
         held = {name: value for name, value in vars(self).items() if name != "_evaluators"}
         if "inspector" in held:
@@ -111,18 +115,18 @@ class DropIn(nn.Module):
 
 
 def _overrides(cls: type) -> bool:
-    """Whether a class computes messages in its own way."""
+    """Whether a subclass has messages of its own."""
     own: Any = cls
-    methods = METHODS - {"forward"}  # which may do something else before or after this one
+    methods = METHODS - {"forward"}  # a forward may call the original one
     return any(getattr(own, name, None) is not getattr(own.original, name, None) for name in methods)
 
 
 def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
-    """The drop-in of a layer of PyG, of torch, or of one's own that has a rule.
+    """The drop-in class of a layer that has a rule: of PyG, of torch, or your own.
 
     Args:
-        kind: the class.
-        module: where the drop-in is found under the same name, to be pickled.
+        kind: the class of the layer.
+        module: that has the drop-in under the same name, so that it can be pickled.
 
     >>> from torch_geometric.nn import GCNConv
     >>> layer = drop_in(GCNConv)(8, 4)
@@ -137,7 +141,7 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         vars(self)["_evaluators"] = _Evaluators()
         own_init(self, *args, **kwargs)
-        if not is_lazy(self):  # or after the first call, which tells its widths
+        if not is_lazy(self):  # lazy layers are checked after their first call
             self._check()
 
     @functools.wraps(own_forward)
@@ -171,7 +175,7 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
 
 
 def _plain(layer: Any) -> bool:
-    """Whether a call is an ordinary one: no explainer, no transform of torch.func, nothing that traces it."""
+    """Whether a call is an ordinary one, without explainer, transform of torch.func, or tracing."""
     return not (
         vars(layer).get("_explain")
         or torch._C._are_functorch_transforms_active()

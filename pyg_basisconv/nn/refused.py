@@ -1,4 +1,4 @@
-"""The layers of PyG that are no choice of A and Theta: why not, and which one that is comes nearest."""
+"""The layers of PyG that are not of the form (A, Theta): the reasons, and the nearest layer that is."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,9 @@ import torch_geometric.nn as pyg
 
 
 class Refused(NamedTuple):
-    """Why there is no drop-in of a layer.
+    """Why a layer has no drop-in.
 
-    nearest: the name of one that is there, or what to use instead.
+    nearest: the name of the nearest drop-in, or what to use instead.
     """
 
     reason: str
@@ -65,11 +65,11 @@ REFUSED: dict[str, Refused] = {
     "XConv": Refused("a network permutes and weighs the neighbours together", "TransformerConv"),
 }
 
-_HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # which a drop-in is given to, or derived from
+_HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # they contain drop-ins, or drop-ins derive from them
 
 
 def why_not(name: str) -> str | None:
-    """Why PyG's class of this name is no drop-in; None where PyG's own is taken as it is.
+    """Why PyG's class of this name has no drop-in; None for classes that are exported unchanged.
 
     >>> why_not("CuGraphGATConv")
     'its kernels are compiled for CUDA, by another library; the nearest that is here is GATConv'

@@ -1,4 +1,4 @@
-"""Recurrent cells whose linear maps are convolutions on any structure, and sequences of their steps."""
+"""Recurrent cells whose linear maps are convolutions on any structure, and networks of them."""
 
 from .cells import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNNCell
 from .seq2seq import DCRNN, inverse_sigmoid

@@ -1,4 +1,4 @@
-"""One step of a recurrent network: cells whose linear maps are convolutions on any structure."""
+"""Recurrent cells whose linear maps are convolutions on any structure."""
 
 import copy
 from collections.abc import Sequence
@@ -16,27 +16,27 @@ from ..theta import Theta
 
 
 class BasisCell(nn.Module):
-    r"""What the cells share: :math:`W \star x + b` and :math:`U \star h`, each one convolution for all gates at once.
+    r"""The base class of the cells: :math:`W \star x + b` and :math:`U \star h`, each one convolution for all gates.
 
-    The gates are blocks of H channels of what a convolution gives, in the order that the cell says. Each convolution
-    has parameters of its own, those of a basis that learns included.
+    The gates are blocks of H channels of a convolution's result, in an order that the cell defines. Each convolution
+    has parameters of its own, including those of a basis that learns.
 
     Args:
         in_channels: P, or -1 to find it in the first call.
         hidden_channels: H.
         basis: the family A, with as many targets as sources, see `pyg_basisconv.bases`.
         theta: the kind of parameter of each convolution; `theta.Full()` by default.
-        bias: whether b is there.
+        bias: whether to add b.
         images: whether x and h are images (\*, P, \*grid) instead of rows (\*, M, P).
-        gates: what x is convolved to.
-        hidden_gates: what h is convolved to.
+        gates: the number of gates that x is convolved to.
+        hidden_gates: the number of gates that h is convolved to.
 
     Shapes:
         - x: (\*, M, P), leading batch dimensions allowed; or an image, (\*, P, \*grid)
-        - h, and what is returned: (\*, M, H); or (\*, H, \*grid)
+        - h and the result: (\*, M, H); or (\*, H, \*grid)
 
     Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
+        ValueError: for arguments that do not fit, with the fix.
 
     >>> from pyg_basisconv import bases
     >>> cell = BasisGRUCell(2, 5, bases.Identity())
@@ -44,7 +44,7 @@ class BasisCell(nn.Module):
     (True, torch.Size([7, 15]), torch.Size([7, 5]))
     """
 
-    names: ClassVar[tuple[str, ...]] = ("h",)  # of the tensors that the state is
+    names: ClassVar[tuple[str, ...]] = ("h",)  # of the tensors of the state
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class BasisCell(nn.Module):
         self.hidden = self._conv(hidden_channels, hidden_gates, basis, theta, False)
 
     def _conv(self, width: int, gates: int, basis: Basis, theta: Theta | None, bias: bool) -> BasisConv:
-        """A convolution to so many gates, of parameters of its own."""
+        """A convolution to some gates, with parameters of its own."""
         layer = GridConv if self.images else BasisConv
         if isinstance(basis, Basis) and (basis.reads_content or any(True for _ in basis.parameters())):
             basis = copy.deepcopy(basis)
@@ -73,12 +73,12 @@ class BasisCell(nn.Module):
 
     @property
     def in_channels(self) -> int:
-        """P, or -1 before the first call has told it."""
+        """P; -1 if only the first call will tell it."""
         return cast(int, self.input.in_channels)
 
     @property
     def basis(self) -> Basis:
-        """The family; that of the input, where the basis learns."""
+        """The family; where it learns, that of the input."""
         return self.input.basis
 
     def reset_parameters(self) -> None:
@@ -100,7 +100,7 @@ class BasisCell(nn.Module):
         return self.step(self.read(x, **structure), self.begin(x, h), **structure)
 
     def read(self, x: Tensor, **structure: Any) -> Tensor:
-        """What all gates make of x: (*, M, G H), or (*, G H, *grid)."""
+        """The contribution of x to all gates: (*, M, G H), or (*, G H, *grid)."""
         if isinstance(x, tuple | list):
             reject("x", "a tensor", type(x).__name__, "sources and targets are the same in a recurrent cell")
         if structure.get("return_attention"):
@@ -113,11 +113,11 @@ class BasisCell(nn.Module):
         return gates
 
     def step(self, gates: Tensor, h: Any, **structure: Any) -> Any:
-        """The next state: of what the gates make of x, and of the state."""
+        """The next state, from the contribution of x to the gates, and the state."""
         raise NotImplementedError
 
     def begin(self, x: Tensor, h: Any) -> Any:
-        """The state before the first step on such an x: the one that is given, checked, or zeros."""
+        """The state before the first step: h, checked, or zeros for such an x."""
         axis = self.channels(x)
         shape = list(x.shape)
         shape[axis] = self.hidden_channels
@@ -142,7 +142,7 @@ class BasisCell(nn.Module):
         return laid_out if several else laid_out[0]
 
     def _laid_out(self, x: Tensor) -> Tensor:
-        """The same rows with the nodes outermost in memory, as sparse products read them: then no step copies them."""
+        """The same rows with the nodes outermost in memory, as sparse products read them without a copy."""
         if self.images or self.basis.axes is not None or self.basis.reads_content or not isinstance(x, Tensor):
             return x
         return x.movedim(-2, 0).contiguous().movedim(0, -2) if x.dim() > 2 and x.layout == torch.strided else x
@@ -155,7 +155,7 @@ class BasisCell(nn.Module):
         return -1 - (max(1, x.dim() - 2) if axes is None else axes)
 
     def rows(self, x: Tensor) -> slice:
-        """The axes of the nodes, or of the grid."""
+        """The axes of the nodes or the grid."""
         return slice(self.channels(x) + 1, None) if self.images else slice(-2, -1)
 
     def extra_repr(self) -> str:
@@ -262,7 +262,7 @@ class BasisGRUCell(BasisCell):
             h_rz, h_n = of_h.split([2 * H, H], axis)
             r, z = (of_rz + h_rz).sigmoid_().chunk(2, axis)
             n = (of_n + r * h_n).tanh_()
-        return torch.lerp(n.to(h.dtype), h, z.to(h.dtype))  # under autocast the state stays as wide as it was
+        return torch.lerp(n.to(h.dtype), h, z.to(h.dtype))  # under autocast, the state keeps its dtype
 
     def extra_repr(self) -> str:
         return "" if self.reset == "before" else f"reset={self.reset!r}"
@@ -288,7 +288,7 @@ class BasisLSTMCell(BasisCell):
             a number per channel and position, as in Shi et al. They begin as zeros.
 
     Shapes:
-        - state (h, c), and what is returned: each as h in `BasisCell`
+        - state (h, c) and the result: each as h in `BasisCell`
         - peephole: (3, H), (3, N, H) or (3, H, \*grid)
 
     >>> from pyg_basisconv import bases
@@ -333,11 +333,11 @@ class BasisLSTMCell(BasisCell):
         return o.sigmoid() * c.tanh(), c
 
     def _peepholes(self, c: Tensor) -> Tensor | None:
-        """(3, ...) what c is multiplied by, to be broadcast over its batch."""
+        """(3, ...) V, to be broadcast over the batch of c."""
         peephole = self.peephole
         if peephole is None:
             return None
-        axes = -1 - self.channels(c)  # behind the channels
+        axes = -1 - self.channels(c)  # after the channels
         if not self.positions:
             return peephole.view(3, -1, *(1,) * axes)
         if c.shape[self.rows(c)] != self.positions:
@@ -352,7 +352,7 @@ class BasisLSTMCell(BasisCell):
 
 
 def _positions(peepholes: Any, images: bool) -> tuple[int, ...]:
-    """The nodes, or the grid, that peepholes tell apart; none where these have one number per channel."""
+    """The sizes of nodes or grid if each has peepholes of its own; empty for one number per channel."""
     if isinstance(peepholes, bool):
         return ()
     positions = (peepholes,) if isinstance(peepholes, int) else peepholes

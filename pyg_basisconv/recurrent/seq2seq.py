@@ -1,4 +1,4 @@
-"""Encoder and decoder: from what was to what comes."""
+"""Encoder and decoder for forecasts."""
 
 import math
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from .sequence import BasisRNN, bound_once
 class DCRNN(nn.Module):
     r"""Diffusion convolutional recurrent network: forecasts for the nodes of a graph (Li et al., arXiv:1707.01926).
 
-    An encoder of gated units over `bases.Diffusion(K)` reads the sequence; a decoder of the same kind begins with its
-    states and an input of zeros, and gives one step after the other,
+    An encoder of gated units over `bases.Diffusion(K)` reads the sequence. A decoder of the same kind starts from its
+    states and an input of zeros, and computes step by step
 
     .. math:: s_t = \mathrm{GRU}(\tilde y_{t-1}, s_{t-1}), \qquad y_t = s_t W + b
 
@@ -29,9 +29,9 @@ class DCRNN(nn.Module):
         in_channels: P of the input.
         hidden_channels: H, of each unit.
         out_channels: Q of the output.
-        K: how many powers of the random walk in each direction, the zeroth included; the paper's K is one less.
+        K: the number of powers of the random walk in each direction, with the zeroth; the paper's K is one less.
         num_layers: of the encoder, and of the decoder.
-        horizon: how many steps are to come.
+        horizon: the number of steps that are forecast.
         batch_first: whether sequences are (B, T, ...) instead of (T, B, ...).
 
     Shapes:
@@ -39,7 +39,7 @@ class DCRNN(nn.Module):
         - y: (horizon, \*, M, Q); with `batch_first` (B, horizon, M, Q)
 
     Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
+        ValueError: for arguments that do not fit, with the fix.
 
     >>> model = DCRNN(2, 16, 1, K=3, horizon=6)
     >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -87,14 +87,14 @@ class DCRNN(nn.Module):
         targets: Tensor | None = None,
         teacher: float = 0.0,
     ) -> Tensor:
-        r"""The steps that come after x.
+        r"""Forecasts the steps after x.
 
         Args:
             x: the sequence, see Shapes above.
             edge_index: the graph in any layout that `BasisConv` takes, or `bases.Diffusion(K)`, bound.
             edge_weight: (E,)
-            lengths: (B,) how many steps each sequence has.
-            targets: what comes indeed, shaped as y.
+            lengths: (B,) the number of steps of each sequence.
+            targets: the true steps, shaped as y.
             teacher: the probability that a target is read instead of an output, see `inverse_sigmoid`.
         """
         if not 0 <= teacher <= 1:
@@ -137,10 +137,10 @@ class DCRNN(nn.Module):
 
 
 def inverse_sigmoid(step: float, decay: float) -> float:
-    r"""The probability :math:`\tau / (\tau + e^{i / \tau})` to teach, which falls with the steps i of a training.
+    r"""The probability :math:`\tau / (\tau + e^{i / \tau})` of reading a target in training step i.
 
-    For scheduled sampling (arXiv:1506.03099), as in arXiv:1707.01926: nearly one at first, one half at the step
-    :math:`\tau \log \tau`, and nearly zero at last.
+    For scheduled sampling (arXiv:1506.03099), as in arXiv:1707.01926: it falls from nearly one, over one half at step
+    :math:`\tau \log \tau`, to zero.
 
     Args:
         step: i, from 0 on.

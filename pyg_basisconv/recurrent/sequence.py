@@ -1,4 +1,4 @@
-"""Sequences of steps: packed lengths, truncated backpropagation, several layers."""
+"""Recurrent networks over sequences, with lengths, truncated backpropagation and several layers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
@@ -14,15 +14,15 @@ from ..errors import check_count, check_flags, reject
 from ..kernels.op import autocasting
 from .cells import BasisCell
 
-# Numbers in the gates of a step up to which a call takes longer than what it computes: then one call is made for all.
+# Up to so many numbers in the gates of a step, the overhead of a call dominates: one call then serves all steps.
 _SMALL = 1 << 16
 
 
 class BasisRNN(nn.Module):
     r"""Runs one cell, or several in layers, over sequences.
 
-    The structure is bound once for a sequence; what the gates make of x is computed for all steps at once where a step
-    is small.
+    The structure is bound once for a sequence; where steps are small, the contribution of x to the gates is computed
+    for all steps at once.
 
     Args:
         cells: a cell, or a list of them: each runs over the outputs of the one before.
@@ -35,7 +35,7 @@ class BasisRNN(nn.Module):
         - state: of the cell as for one step, (\*, M, H); a list of states for a list of cells
 
     Raises:
-        ValueError: what does not fit, with the argument, what was expected, what came, and the fix.
+        ValueError: for arguments that do not fit, with the fix.
 
     >>> from pyg_basisconv import bases
     >>> from pyg_basisconv.recurrent import BasisGRUCell
@@ -89,8 +89,8 @@ class BasisRNN(nn.Module):
             x: the sequences, see Shapes above.
             edge_index: as for `BasisConv`; so are further arguments (`edge_weight`, `edge_type`, ...).
             h: the state before the first step; zeros for None.
-            lengths: (B,) how many steps each sequence has; outputs past its end are zeros.
-            truncate: how many steps a gradient goes back at most: after each so many, the state is detached.
+            lengths: (B,) the number of steps of each sequence; outputs past its end are zeros.
+            truncate: the number of steps after which the state is detached, for truncated backpropagation.
             **structure: see edge_index.
         """
         if truncate is not None:
@@ -149,7 +149,7 @@ class BasisRNN(nn.Module):
         structure: dict[str, Any],
         order: Tensor | None = None,
     ) -> tuple[Tensor, list[Any]]:
-        """All layers, over (T, *, M, P), or over the (S, M, P) of `sizes` sequences that are there at each step."""
+        """Runs all layers over (T, *, M, P), or over packed (S, M, P), with `sizes` sequences at each step."""
         ends = []
         for cell, h in zip(self._layers, states, strict=True):
             x, end = _layer(cell, x, sizes, h, truncate, structure, order)
@@ -157,7 +157,7 @@ class BasisRNN(nn.Module):
         return x, ends
 
     def _check(self, x: Any, before: str, least: int) -> None:
-        """Whether a sequence has so many axes at least before those of one graph or image, and a step."""
+        """Checks that x has at least `least` axes before those of one graph or image, and at least one step."""
         if not isinstance(x, Tensor):
             reject("x", "a tensor, or a PackedSequence", type(x).__name__, "stack the steps")
         first = self._layers[0]
@@ -207,7 +207,7 @@ def _layer(
     if order is not None:
         state = _each(state, lambda s: s.index_select(0, order))
     structure = bound_once(cell, first, structure)
-    whole, outputs, ended = _whole(cell), [], []
+    whole, outputs, ended = _calls_cell(cell), [], []
     for t, part in enumerate(_steps(x, sizes) if whole else _gates(cell, x, first, sizes, structure)):
         if sizes is not None and t and sizes[t] < sizes[t - 1]:
             over, state = (_each(state, itemgetter(rows)) for rows in (slice(sizes[t], None), slice(sizes[t])))
@@ -218,12 +218,12 @@ def _layer(
         outputs.append(state if isinstance(state, Tensor) else state[0])
     if ended:
         ended.append(state)
-        state = _zipped(ended[::-1])
+        state = _concatenated(ended[::-1])
     return torch.stack(outputs) if sizes is None else torch.cat(outputs), state
 
 
-def _whole(cell: BasisCell) -> bool:
-    """Whether a step is more than its two halves: a forward of its own, or hooks."""
+def _calls_cell(cell: BasisCell) -> bool:
+    """Whether steps have to call the cell itself, because it has a forward of its own or hooks."""
     own = "forward" in vars(cell) or type(cell).forward is not BasisCell.forward
     return own or bool(cell._forward_hooks or cell._forward_pre_hooks or cell._backward_hooks)
 
@@ -235,7 +235,7 @@ def _steps(x: Tensor, sizes: list[int] | None) -> Sequence[Tensor]:
 def _gates(
     cell: BasisCell, x: Tensor, first: Tensor, sizes: list[int] | None, structure: dict[str, Any]
 ) -> Iterable[Tensor]:
-    """What the gates make of x at each step: of all at once, if steps are small and have the same matrices."""
+    """The contribution of x to the gates at each step; for all at once if steps are small and share their matrices."""
     numbers = first.numel() // max(1, first.shape[cell.channels(first)]) * cell.input.out_channels
     if cell.basis.reads_content or numbers > _SMALL:
         return (cell.read(step, **structure) for step in _steps(x, sizes))
@@ -248,13 +248,13 @@ def _gates(
 
 
 def bound_once(cell: BasisCell, x: Tensor, structure: dict[str, Any]) -> dict[str, Any]:
-    """The structure, bound for all steps, where the matrices are the same in all of them."""
+    """The structure, bound once, if the matrices are the same in all steps."""
     edge_index, basis = structure.get("edge_index"), cell.basis
     learns = basis.reads_content or any(True for _ in basis.parameters())
     if edge_index is None or isinstance(edge_index, BoundBasis) or learns or torch.compiler.is_compiling():
         return structure
     if not structure.keys() <= {"edge_index", "edge_weight", "edge_type", "size", "batch", "lambda_max", "grid"}:
-        return structure  # which the layer refuses, or does not
+        return structure  # the layer checks the other arguments
     rows = tuple(x.shape[cell.rows(x)])
     given: dict[str, Any] = {"size": prod(rows), "dtype": x.dtype} | structure
     weight = structure.get("edge_weight")
@@ -266,12 +266,12 @@ def bound_once(cell: BasisCell, x: Tensor, structure: dict[str, Any]) -> dict[st
 
 
 def _each(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A state whose tensors were changed."""
+    """A state with a function applied to its tensors."""
     return change(state) if isinstance(state, Tensor) else tuple(change(part) for part in state)
 
 
-def _zipped(states: list[Any]) -> Any:
-    """States one after the other, along the batch."""
+def _concatenated(states: list[Any]) -> Any:
+    """States, concatenated along the batch."""
     if isinstance(states[0], Tensor):
         return torch.cat(states)
     return tuple(torch.cat(parts) for parts in zip(*states, strict=True))

@@ -1,4 +1,4 @@
-"""Transforms of data, beside those of `torch_geometric.transforms`."""
+"""Transforms of data, in the style of `torch_geometric.transforms`."""
 
 from .basis import AddBasis, InducedBasis
 from .to_grid import ToGrid

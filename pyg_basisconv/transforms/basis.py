@@ -1,4 +1,4 @@
-"""The edges of a basis as attributes of data: computed once, and in each sample of nodes those among them."""
+"""Stores the edges of a basis as attributes of data, and finds those among a sample of nodes."""
 
 import torch
 from torch import Tensor
@@ -14,34 +14,33 @@ _Edges = tuple[Tensor, Tensor, Tensor]  # (2, E) ends, (E,) types and weights
 
 
 class AddBasis(BaseTransform):
-    r"""Writes the matrices of a basis out, once, as typed weighted edges that data hold beside their own.
+    r"""Adds the matrices of a basis to data, as typed weighted edges.
 
-    `BasisConv(P, Q, bases.Edges(basis.K))` of these edges is the same layer as `BasisConv(P, Q, basis)` of the graph.
-    They are attributes like others: they are saved, moved, and put into batches by PyG's `DataLoader`.
+    `BasisConv(P, Q, bases.Edges(basis.K))` on these edges is the same layer as `BasisConv(P, Q, basis)` on the graph.
+    PyG saves, moves and batches them like other attributes.
 
-    A loader that samples nodes of one large graph knows nothing of a second list of edges. Either the basis is made
-    the graph that it samples, with `replace=True`: then each edge that is sampled keeps its type, and its weight in the
-    whole graph. Or the graph is sampled, and `InducedBasis` finds the edges of the basis among the nodes.
+    Loaders that sample nodes of one large graph do not sample a second list of edges. With `replace=True`, the basis
+    becomes the graph that is sampled: each sampled edge keeps its type and weight. Otherwise the graph is sampled, and
+    `InducedBasis` finds the edges of the basis among the sampled nodes.
 
     Args:
-        basis: one that needs no features, as `bases.Attention` does, and has as many targets as sources, as pooling and
-            strides have not.
-        attr: how the names of the attributes begin.
-        weight: the name of the weights that are read, None for ones; there may be no 'edge_weight'.
-        replace: make them `edge_index`, `edge_type` and `edge_weight`, instead of those that there are; edge_attr,
-            adj_t and e_id go, and other attributes of the old edges should have gone before.
+        basis: one that reads no features, unlike `bases.Attention`, and has as many targets as sources, unlike pooling.
+        attr: the prefix of the attributes.
+        weight: the name of the weights that are read; None for ones. A missing 'edge_weight' means ones, too.
+        replace: whether to replace `edge_index`, `edge_type` and `edge_weight`. Then edge_attr, adj_t and e_id are
+            deleted; delete other attributes of the old edges before.
 
-    A batch keeps its graphs apart; but as with PyG's transforms, `to_data_list` knows nothing of edges that a batch was
-    given later: give the transform to the data set where its graphs are taken out again.
+    A batch keeps its graphs apart. As with PyG's transforms, `to_data_list` does not split edges that were added to a
+    batch: to take graphs out again, give the transform to the data set.
 
-    Reads edge_index (or adj_t), edge_type, batch, lambda_max and grid, where data have them; the dtype is that of the
-    weights, or for want of them that of x.
+    Reads edge_index (or adj_t), edge_type, batch, lambda_max and grid, where data have them. The dtype is that of the
+    weights, or else that of x.
 
     Shapes:
         - basis_edge_index: (2, E'); basis_edge_type: (E',) from 0 to K-1; basis_edge_weight: (E',)
 
     Raises:
-        ValueError: whatever does not fit, with the fix.
+        ValueError: for data that do not fit, with the fix.
 
     >>> from pyg_basisconv import BasisConv, bases
     >>> chebyshev = bases.Chebyshev(3)
@@ -76,7 +75,7 @@ class AddBasis(BaseTransform):
         check_data(data)
         edges = self._edges(data)
         if self.replace:
-            data.num_nodes = data.num_nodes  # of which the edges may know nothing any more
+            data.num_nodes = data.num_nodes  # new edges may not reach the last node
             for name in _OF_OLD_EDGES:
                 if name in data:
                     del data[name]
@@ -90,7 +89,7 @@ class AddBasis(BaseTransform):
             fix = "use the basis in a layer: a list of edges in data is between its nodes"
             reject("basis", f"matrices of {data.num_nodes} x {data.num_nodes}", f"{bound.M} x {bound.N}", fix)
         kind, source, target, weight = bound.edges()
-        device = data.x.device if isinstance(data.x, Tensor) else weight.device  # of a grid no tensor tells
+        device = data.x.device if isinstance(data.x, Tensor) else weight.device  # of a grid there may be no tensor
         ends = torch.stack([source.long(), target.long()])
         return ends.to(device), kind.long().to(device), weight.to(device)
 
@@ -121,24 +120,24 @@ class AddBasis(BaseTransform):
 
 
 class InducedBasis(BaseTransform):
-    r"""Gives a sample of a graph's nodes the edges that the graph's basis has among them, with the weights that they
-    have in the whole graph: the rows and columns of its matrices at the nodes of the sample.
+    r"""Adds to a sample of a graph's nodes the edges of the graph's basis among them, with their weights in the whole
+    graph: the rows and columns of its matrices at the sampled nodes.
 
-    For loaders that sample along the edges of the graph, as their `transform`. `NeighborLoader` and its like number the
-    nodes (`n_id`); for others (`ClusterLoader`, the `GraphSAINT` samplers, `RandomNodeLoader`) the graph brings its
-    numbers along, `data.n_id = torch.arange(data.num_nodes)`, and the batches of those that take no `transform` are
-    passed to it. What the loader made of the attributes itself is overwritten.
+    It is the `transform` of loaders that sample a graph. `NeighborLoader` and its like set the numbers of the nodes,
+    `n_id`. For others (`ClusterLoader`, the `GraphSAINT` samplers, `RandomNodeLoader`) set
+    `data.n_id = torch.arange(data.num_nodes)` before; where a loader takes no `transform`, call it on the batches. It
+    overwrites the attributes that a loader has sampled itself.
 
     Args:
         data: the whole graph, with the attributes of `AddBasis`.
-        attr: how their names begin.
+        attr: their prefix.
 
     Shapes:
-        - n_id: (n,) the node of the whole graph that each node of the sample is. Where a batch holds several samples
-          (`disjoint=True`), its `batch` says which one each node is in, and edges are within each.
+        - n_id: (n,) the number of each sampled node in the whole graph. Where a batch holds several samples
+          (`disjoint=True`), its `batch` has the sample of each node, and edges stay within a sample.
 
     Raises:
-        ValueError: whatever does not fit, with the fix.
+        ValueError: for data that do not fit, with the fix.
 
     >>> from pyg_basisconv import bases
     >>> edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
@@ -161,7 +160,7 @@ class InducedBasis(BaseTransform):
         target, order = torch.sort(target, stable=True)
         count = torch.bincount(target, minlength=data.num_nodes)
         self.attr, self.num_nodes = attr, data.num_nodes
-        self._first, self._count = count.cumsum(0) - count, count  # (N,) where the edges into each node stand
+        self._first, self._count = count.cumsum(0) - count, count  # (N,) the range of the edges into each node
         self._source, self._type, self._weight = source[order], kind[order], weight[order]
 
     def forward(self, data: Data) -> Data:
@@ -171,7 +170,7 @@ class InducedBasis(BaseTransform):
         return data
 
     def _read(self, data: Data) -> tuple[Tensor, Tensor]:
-        """The node of the graph, and the sample, of each node of a batch."""
+        """The number in the graph, and the sample, of each node of a batch."""
         n_id, sample = data.get("n_id"), data.get("batch")
         if not isinstance(n_id, Tensor):
             fix = "set data.n_id = torch.arange(data.num_nodes) before it is sampled"
@@ -211,7 +210,7 @@ class InducedBasis(BaseTransform):
 
 
 def names(attr: str) -> tuple[str, ...]:
-    """What the ends, types and weights are called in data.
+    """The names of the ends, types and weights in data.
 
     >>> names("basis"), names("")
     (('basis_edge_index', 'basis_edge_type', 'basis_edge_weight'), ('edge_index', 'edge_type', 'edge_weight'))
@@ -220,7 +219,7 @@ def names(attr: str) -> tuple[str, ...]:
 
 
 def _read(data: Data, attr: str) -> _Edges:
-    """The typed weighted edges of data, checked: an end beyond the nodes would be a node of another sample."""
+    """The typed weighted edges of data, checked: a wrong index would be a node of another sample."""
     ends, kind, weight = (data[name] for name in names(attr))
     shapes = tuple(ends.shape), tuple(kind.shape), tuple(weight.shape)
     E = ends.shape[-1] if ends.dim() else 0
@@ -238,20 +237,20 @@ def _read(data: Data, attr: str) -> _Edges:
 
 
 def _whole(numbers: Tensor) -> bool:
-    """Whether they are integers that can be read."""
+    """Whether a tensor has integers that can be read."""
     integers = numbers.dtype in (torch.int64, torch.int32)
     return integers and numbers.layout == torch.strided and not numbers.is_meta
 
 
 def check_prefix(attr: object) -> None:
-    """Rejects a beginning of names by which PyG would take them for others: it adds to what is called an index."""
+    """Rejects prefixes to which PyG gives a meaning: it adds offsets to attributes that are called an index."""
     if not isinstance(attr, str) or not attr.isidentifier() or "batch" in attr or "index" in attr:
         fix = "such as 'basis'; PyG gives names with 'batch' or 'index' in them a meaning"
         reject("attr", "how the names of the attributes begin", repr(attr), fix)
 
 
 def check_data(data: object) -> None:
-    """Rejects what is no graph of one kind of nodes."""
+    """Rejects data other than a homogeneous graph."""
     if not isinstance(data, Data):
         fix = "make it one with data.to_homogeneous(), whose edge_type bases.Relations and bases.Walks read"
         reject("data", "torch_geometric.data.Data", type(data).__name__, fix)

@@ -14,35 +14,35 @@ from ..basis import Basis
 from ..cache import memo, shorten
 from ..errors import reject
 
-_KEPT = 16  # shapes whose edges are remembered
+_KEPT = 16  # shapes whose edges are cached
 _OF_A_GRAPH = {"edge_index", "edge_type", "edge_weight", "edge_attr", "adj_t", "num_nodes"}
 
 
 class ToGrid(BaseTransform):
-    r"""Makes of an image the graph of its pixels, whose typed edges are the shifts of a window.
+    r"""Turns an image into the graph of its pixels, whose typed edges are the shifts of a window.
 
-    `BasisConv(P, Q, bases.Edges(window.K))` of the graph is then the same layer as `GridConv(P, Q, window)` of the
-    image. It goes on where that one cannot: with pixels that are missing, which are no nodes and have no edges, and
-    with images of different shapes in one batch of PyG's `DataLoader`.
+    `BasisConv(P, Q, bases.Edges(window.K))` on the graph is the same layer as `GridConv(P, Q, window)` on the image. It
+    also takes images with missing pixels, which are no nodes, and images of different shapes in one batch of PyG's
+    `DataLoader`.
 
     Args:
-        window: `bases.Window` or `bases.Shifts`, with as many targets as sources; of no shape, for images of any.
+        window: `bases.Window` or `bases.Shifts`, with as many targets as sources; without a shape, for images of any.
         attr: the name of the image.
-        mask: the name of a boolean tensor that is True where there is a pixel; of data that have none, all are there.
+        mask: the name of a boolean tensor that is True at pixels; without one, no pixel is missing.
 
     Shapes:
         - the image (P, \*shape), and the mask (\*shape); both are replaced by
-        - x: (M, P) the pixels that are there, the last axis fastest
+        - x: (M, P) the pixels, the last axis fastest
         - pos: (M, r) their coordinates, whole numbers in float32 or more, so that PyG's transforms take them;
           `window.at(data.pos.long())` is the window of a shape on the same sites
         - edge_index: (2, E); edge_type: (E,) from 0 to K-1
         - edge_weight: (E,) where the window has a `norm`, floating even if the image is not
 
-    What tells of another graph goes: edge_index, edge_type, edge_weight, edge_attr, adj_t, num_nodes. All else is
-    kept. Graphs of images of one shape, without a mask, share their edges: they are not to be written to.
+    Attributes of an earlier graph (edge_index, edge_type, edge_weight, edge_attr, adj_t, num_nodes) are deleted, all
+    others are kept. Images of one shape, without a mask, share their edges: do not write to them.
 
     Raises:
-        ValueError: whatever does not fit, with the fix.
+        ValueError: for data that do not fit, with the fix.
 
     >>> from pyg_basisconv import BasisConv, bases
     >>> window = bases.Window(None, (3, 3), padding=1)
@@ -80,7 +80,7 @@ class ToGrid(BaseTransform):
             number = there.cumsum(0) - 1
             edge_index, edge_type = number[edge_index[:, kept]], edge_type[kept]
             edge_weight = None if edge_weight is None else edge_weight[kept]
-            if edge_weight is not None and getattr(self.window, "norm", None) == "mean":  # of the pixels that are left
+            if edge_weight is not None and getattr(self.window, "norm", None) == "mean":  # over the remaining pixels
                 edge_weight = torch.bincount(edge_index[1]).to(edge_weight).reciprocal()[edge_index[1]]
         for name in {self.attr, self.mask, *_OF_A_GRAPH} & set(data.keys()):
             del data[name]
@@ -95,7 +95,7 @@ class ToGrid(BaseTransform):
         """The image and the mask, checked."""
         if not isinstance(data, Data):
             reject("data", "torch_geometric.data.Data", type(data).__name__, "make one: Data(x=image, y=label)")
-        if isinstance(data, Batch):  # whose images stand in each other's channels
+        if isinstance(data, Batch):  # it concatenates images along their channels
             reject("data", "one image", type(data).__name__, "give the transform to the data set, then make batches")
         image, mask, axes = data.get(self.attr), data.get(self.mask), self.window.axes
         if not isinstance(image, Tensor) or image.dim() != axes + 1:

@@ -1,7 +1,7 @@
 """Every reproduced system against its reference, in float64, forward and all gradients."""
 
 from ..convert.registry import sweeps
-from . import graphs, grids, pairs, recurrent, typed, walks  # noqa: F401 (each fills the table)
+from . import graphs, grids, pairs, recurrent, typed, walks  # noqa: F401 (each registers systems)
 from .algebra import FOLDED, with_statistics
 from .comparison import SYSTEMS, TOLERANCE, Case, Result, System, compare, relative_error, system, table, verify
 from .data import GRIDS, N, P, Q, drawn, features, graph

@@ -1,4 +1,4 @@
-"""What follows from the formula: one parameter for each operator, one layer for two."""
+"""Consequences of the formula: the inversion from operator to parameter, and one layer in the place of two."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +29,7 @@ def _family(A: Tensor) -> BoundBasis:
 
 
 def _nearest(phi: Tensor, A: Tensor) -> Tensor:
-    """(K, P, Q) of least norm, by the pseudo-inverse of the matrices as columns."""
+    """(K, P, Q) the least squares solution of least norm, by the pseudo-inverse of the matrices as columns."""
     flat = torch.linalg.pinv(A.flatten(1).t()) @ phi.flatten(0, 1).flatten(1)
     return flat.view(len(A), *phi.shape[2:])
 
@@ -66,7 +66,7 @@ def _recovered() -> Iterator[Case]:
 
 
 class GraphSequential(nn.Sequential):
-    """Layers one after the other, of which those that pass messages read the graph."""
+    """Layers in sequence; those that pass messages read the graph."""
 
     def __init__(self, *steps: nn.Module) -> None:
         super().__init__(*steps)
@@ -123,7 +123,7 @@ def _windows() -> Iterator[Case]:
 
 
 def with_statistics(model: Any) -> Any:
-    """A drawn model in eval mode, whose batch norms have seen something."""
+    """A model in eval mode, with random parameters and running statistics."""
     for name, buffer in drawn(model).named_buffers():
         if name.endswith("running_mean"):
             buffer.normal_()
@@ -173,5 +173,5 @@ def _folding() -> Iterator[Case]:
 
 
 def _function(model: Any) -> Callable[..., Tensor]:
-    """A model whose parameters are not compared."""
+    """A model as a plain function, so that its parameters are not compared."""
     return lambda *args: model(*args)

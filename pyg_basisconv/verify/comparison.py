@@ -10,11 +10,11 @@ TOLERANCE = 1e-10
 
 
 class Case(NamedTuple):
-    """Two functions that should be one.
+    """Two functions that should be equal.
 
-    ours, reference: the functions; of modules, the parameters are compared too.
-    leaves: what they are differentiated by.
-    call: how a function is called with the leaves.
+    ours, reference: the functions; where they are modules, gradients of parameters are compared, too.
+    leaves: the inputs, by which both are differentiated.
+    call: calls a function with the leaves.
     """
 
     ours: Callable[..., Tensor]
@@ -24,7 +24,7 @@ class Case(NamedTuple):
 
 
 class System(NamedTuple):
-    """A row of the table: what is reproduced, which implementation says so, and the cases to compare."""
+    """A row of the table: what is reproduced, its reference, and the cases to compare."""
 
     name: str
     reference: str
@@ -57,7 +57,7 @@ def system(name: str, reference: str) -> Callable[[Callable[[], Iterator[Case]]]
 
 
 def verify(row: System) -> Result:
-    """The largest relative errors of a system, always of the same random numbers.
+    """The largest relative errors of a system; the random numbers are always the same.
 
     >>> verify(SYSTEMS['GCN']).ok
     True
@@ -75,7 +75,7 @@ def verify(row: System) -> Result:
 
 
 def compare(case: Case, *others: Callable[..., Tensor]) -> list[list[Tensor]]:
-    """The output and every gradient, in one order: of ours, of the reference, and of others called alike."""
+    """The output and every gradient: of ours, of the reference, and of others, which are called in the same way."""
     probe: Tensor | None = None
     outcomes = []
     for function in (case.reference, case.ours, *others):
@@ -91,12 +91,12 @@ def compare(case: Case, *others: Callable[..., Tensor]) -> list[list[Tensor]]:
     for values, _ in outcomes:
         if not torch.equal(values, wanted):
             count = f"{values.numel()} and {wanted.numel()} numbers"
-            raise LookupError(f"the parameters of the two, {count}, are not the same: some have no counterpart")
+            raise LookupError(f"the parameters of the two, {count}, differ: some have no counterpart")
     return [ours, theirs, *(found for _, found in rest)]
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:
-    """The largest difference over the largest entry of the reference; infinite where something is not finite.
+    """The largest difference, relative to the largest entry of the reference; infinite if an entry is not finite.
 
     >>> relative_error(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
     0.25
@@ -112,17 +112,17 @@ def relative_error(value: Tensor, reference: Tensor) -> float:
 def _by_value(parameters: Sequence[Tensor], grads: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """All numbers in some parameters, in ascending order, and their gradients.
 
-    Random numbers are told apart by their values, and are found wherever a layout puts them.
+    Two layers may store the same random numbers in different layouts; sorting pairs them by value.
     """
     none = torch.zeros(0, dtype=torch.float64)
     values, found = (torch.cat([none, *(t.detach().flatten() for t in some)]) for some in (parameters, grads))
-    order = found.argsort()  # of numbers that are equal, such as the zeros of a fresh bias
+    order = found.argsort()  # orders equal numbers, such as the zeros of a fresh bias, by their gradients
     order = order[values[order].argsort(stable=True)]
     return values[order], found[order]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text, the first row above a rule."""
+    """Columns of text; a line separates the first row."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])

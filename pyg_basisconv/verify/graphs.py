@@ -48,7 +48,7 @@ def _triangle() -> Iterator[Case]:
 def _mixed_product() -> Iterator[Case]:
     edge_index, weight = graph()
     kind = torch.randint(0, 3, weight.shape)
-    # All of x at once, so that what comes out is the operator itself: (M P, N Q) from the identity.
+    # Applied to the identity, the convolution gives the operator itself, (M P, N Q).
     eye = torch.eye(N * P, dtype=torch.float64).view(N * P, N, P)
     for order in FORCED:
         conv = _conv(bases.Edges(3), P, Q, order)

@@ -1,4 +1,4 @@
-"""Convolutions of grids, against torch's; of groups, against what rotations make of them."""
+"""Convolutions on grids against torch's, and on groups against rotated kernels and inputs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -58,7 +58,7 @@ def _controlled() -> Iterator[Case]:
         H = t.weight.shape[0]
         parts = []
         for h in range(H):
-            if t.depthwise:  # taps of a channel, then the matrix
+            if t.depthwise:  # the taps of each channel first, then the matrix
                 taps = t.mix[h].t().view(P, 1, 3, 2)
                 apart = F.conv2d(x, taps, padding=(1, 0), groups=P)
                 parts.append(torch.einsum("...pij,pq->...qij", apart, t.weight[h]))
@@ -152,13 +152,13 @@ def _translations() -> Iterator[Case]:
 
 
 def sites_of(shape: Sequence[int], share: float = 0.4) -> Tensor:
-    """(M, r) some places of a grid, in no order."""
+    """(M, r) some sites of a grid, in random order."""
     chosen = torch.randperm(torch.Size(shape).numel())[: round(share * torch.Size(shape).numel())]
     return torch.stack(torch.unravel_index(chosen, tuple(shape)), 1)
 
 
 def filled_in(x: Tensor, sites: Tensor, shape: Sequence[int], batch: Tensor | None = None) -> Tensor:
-    """(M, P) features at some places as images (B, P, *shape), zeros elsewhere."""
+    """(M, P) features at some sites as images (B, P, *shape), with zeros elsewhere."""
     batch = sites.new_zeros(len(sites)) if batch is None else batch
     image = x.new_zeros(int(batch.max()) + 1, *shape, x.shape[1])
     return image.index_put((batch, *sites.t()), x).movedim(-1, 1)
@@ -214,7 +214,7 @@ def turned(x: Tensor, g: int) -> Tensor:
 
 
 def group_table(order: int) -> list[list[int]]:
-    """The number of a b, of the first elements of p4m, from what they do to one image without symmetry."""
+    """The multiplication table of the first elements of p4m, from their action on an image without symmetry."""
     image = torch.arange(9).view(3, 3)
     found = {tuple(turned(image, g).flatten().tolist()): g for g in range(order)}
     return [[found[tuple(turned(turned(image, b), a).flatten().tolist())] for b in range(order)] for a in range(order)]
@@ -239,7 +239,7 @@ def group_convolution(weight: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 def _group(order: int) -> Iterator[Case]:
-    """Lifting, and convolution of what is lifted."""
+    """The lifting convolution, and the convolution on the group."""
     name, shape = {4: "p4", 8: "p4m"}[order], (5, 6)
     for size in (3, 1):
         window = bases.Window(shape, size, padding=size // 2)
@@ -267,7 +267,7 @@ system("group convolution, p4m", "rotations and reflections of the kernel, stack
 
 
 def moved(y: Tensor, g: int, axis: int = -3) -> Tensor:
-    """Element g acts on functions of the group and the grid: at (h, t) stands what was at g^-1 (h, t)."""
+    """Element g acts on functions of the group and the grid: the value at (h, t) is the one from g^-1 (h, t)."""
     table = group_table(y.shape[axis])
     return turned(y, g).index_select(axis, torch.tensor([table[g].index(h) for h in range(y.shape[axis])]))
 
@@ -297,7 +297,7 @@ def _pervasive() -> Iterator[Case]:
     S, T = 5, 4
 
     def masked(c: Any, x: Tensor, rows: int, columns: int) -> Tensor:
-        # It correlates: the last column of what is left of the kernel is the current one, and a mask hides the rest.
+        # conv2d correlates: the last column of `left` is the current one, and zeros mask the columns after it.
         left = c.theta.weight.unflatten(0, (rows, columns)).permute(3, 2, 0, 1).flip(2, 3)
         whole = F.pad(left, (0, columns - 1))
         image = x.unflatten(-2, (S, T)).movedim(-1, 1)

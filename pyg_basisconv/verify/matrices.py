@@ -1,4 +1,4 @@
-"""Dense matrices of the definitions, and the formula, for references."""
+"""Dense matrices by their definitions, and the formula, for references."""
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ def dense(edge_index: Tensor, weight: Tensor, kind: Tensor | None = None, K: int
 
 
 def inverse(degree: Tensor) -> Tensor:
-    """One over the degrees; zero for those that are zero."""
+    """The inverse degrees; zero where the degree is zero."""
     return torch.where(degree == 0, 0, 1 / torch.where(degree == 0, 1, degree))
 
 
@@ -31,7 +31,7 @@ def powers(S: Tensor, K: int) -> Tensor:
 
 
 def diffusion(W: Tensor, K: int) -> Tensor:
-    """(2 K, N, N) the powers of the walk along the edges, and of the one against them (Li et al.)."""
+    """(2 K, N, N) the powers of the random walks along the edges and against them (Li et al.)."""
     return torch.cat([powers(inverse(V.sum(1))[:, None] * V, K) for V in (W, W.t())])
 
 

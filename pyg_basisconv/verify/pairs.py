@@ -1,4 +1,4 @@
-"""Attention on all pairs, on sequences and on bags, against the formulas."""
+"""Attention on all pairs, sequences and bags, against the formulas."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ D, R = 3, 3  # the width of a head, and of the features of edges
 
 
 class Formula(nn.Module):
-    """A formula with parameters of its own, the same as those of a layer."""
+    """A formula with a copy of a layer's parameters."""
 
     def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ def formula(
     leaves: list[Tensor],
     call: Callable[..., Tensor] = lambda f, *leaves: f(*leaves),
 ) -> Case:
-    """A convolution, and `function(conv, *leaves)`, which reads nothing of it but the parameters.
+    """Compares a convolution with `function(conv, *leaves)`, which reads only its parameters.
 
-    call: of the convolution.
+    call: calls the convolution.
     """
     reference = Formula(drawn(conv), function)
     return Case(conv, reference, leaves, lambda f, *args: f(*args) if f is reference else call(f, *args))
@@ -58,7 +58,7 @@ def _causal(M: int) -> Tensor:
 
 
 def _relative(M: int, N: int) -> Tensor:
-    """M - n."""
+    """(M, N) the differences m - n."""
     return torch.arange(M)[:, None] - torch.arange(N)
 
 
@@ -84,7 +84,7 @@ def _biaffine() -> Iterator[Case]:
 
 
 def sequences(**options: Any) -> tuple[nn.Module, nn.Module]:
-    """An attention of torch and what `convert` makes of it."""
+    """The conversion of torch's attention, and the original."""
     reference = drawn(nn.MultiheadAttention(E, H, batch_first=True, **options))
     return convert(reference), reference
 
@@ -181,7 +181,7 @@ def _pooling() -> Iterator[Case]:
 
 
 class Routing(nn.Module):
-    """A layer of an encoder for routing: attention and a hidden layer, each with a skip and batch normalisation."""
+    """A layer of an encoder for routing: attention and a hidden layer, each with a residual and a batch norm."""
 
     def __init__(self) -> None:
         super().__init__()

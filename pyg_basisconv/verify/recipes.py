@@ -1,4 +1,4 @@
-"""The layers of PyG and torch that `convert` takes, under the options that stand with their recipes."""
+"""The layers of PyG and torch that `convert` takes, under the options that their rules are checked with."""
 
 import copy
 import inspect
@@ -18,13 +18,13 @@ from ..convert.registry import Options, example, sweeps
 from .comparison import Case, system
 from .data import GRIDS, B, E, H, L, M, N, P, Q, drawn, features, graph
 
-R = 5  # relations, of which the last has no edge
+R = 5  # relations; the last has no edge
 COUNTS = {"a": 7, "b": 4, "c": 3}  # of nodes, by type
 WIDTHS = {"a": 8, "b": 3, "c": 2}
 KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]  # no edge leads to c
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
-_GIVEN: Options = {  # what constructors ask for
+_GIVEN: Options = {  # the arguments that constructors require
     "in_channels": P,
     "out_channels": Q,
     "channels": P,
@@ -51,7 +51,7 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
     Args:
         kind: by name, or a class like the one of that name.
         options: of its constructor.
-        **given: what the constructor asks for, where it is not as usual.
+        **given: required arguments that differ from `_GIVEN`.
     """
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
@@ -60,75 +60,77 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
 
 
 def made(kind: str, options: Options | None = None, **given: Any) -> Any:
-    """A layer with random parameters, small enough that no softmax is all or nothing."""
+    """A layer with random parameters, small enough that no softmax saturates."""
     layer = drawn(constructed(kind, options, **given), std=0.5)
-    return layer.eval() if kind == "SuperGATConv" else layer  # in training it draws pairs that are no edges
+    return layer.eval() if kind == "SuperGATConv" else layer  # in training it samples negative edges
 
 
-def asks(layer: Any, name: str) -> bool:
+def takes(layer: Any, name: str) -> bool:
     """Whether the call of a layer has an argument of this name."""
     return name in inspect.signature(type(layer).forward).parameters
 
 
 def attends(module: Any) -> bool:
-    """Whether some BasisConv in it reads weights from the features."""
+    """Whether a BasisConv in it computes its weights from the features."""
     return any(part.basis.reads_content for part in module.modules() if isinstance(part, BasisConv))
 
 
-def beside(layer: Any, edges: int, nodes: int = N) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What the call of a layer takes beside x and edge_index, by name: features, and types of edges."""
-    given = {"x_0": features(nodes, P)} if asks(layer, "x_0") else {}
-    if asks(layer, "x_0") and not layer.normalize:
+def more_inputs(layer: Any, edges: int, nodes: int = N) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The inputs of a layer besides x and edge_index, by name: those with gradients, and the types of edges."""
+    given = {"x_0": features(nodes, P)} if takes(layer, "x_0") else {}
+    if takes(layer, "x_0") and not layer.normalize:
         given["edge_weight"] = features(edges)
     if getattr(layer, "edge_dim", None):
         given["edge_attr"] = features(edges, layer.edge_dim)
-    return given, {"edge_type": torch.randint(R - 1, (edges,))} if asks(layer, "edge_type") else {}
+    return given, {"edge_type": torch.randint(R - 1, (edges,))} if takes(layer, "edge_type") else {}
 
 
 def called(edge_index: Any, names: Any = (), **more: Any) -> Callable[..., Any]:
-    """A call of a layer with x and other leaves, by name."""
+    """Calls a layer with x and other leaves, by name."""
     return lambda f, x, *leaves: f(x=x, edge_index=edge_index, **dict(zip(names, leaves, strict=True)), **more)
 
 
 def forget(reference: Any) -> None:
-    """What a reference with cached=True kept of another graph."""
+    """Clears what a reference with cached=True keeps of another graph."""
     for name in ("_cached_edge_index", "_cached_adj_t", "_cached_x", "_cached_h"):
         if hasattr(reference, name):
             setattr(reference, name, None)
 
 
 def cases(kind: str, options: Options) -> Iterator[Case]:
-    """A layer and what `convert` makes of it."""
+    """The cases that compare a layer with its conversion."""
     yield from _CASES.get(kind, _on_grids if is_grid(kind) else _on_graphs)(kind, options)
 
 
 def _on_graphs(kind: str, options: Options) -> Iterator[Case]:
-    """Of features and in a batch, without weights of edges and with them; and the weights that attention returns."""
+    """One graph and a batch, with and without edge weights; and the weights that attention returns."""
     reference = made(kind, options)
     ours = convert(reference)
-    # PyG's ClusterGCNConv is defined for one loop per node, if need be given in order.
+    # PyG's ClusterGCNConv is defined for one loop per node; where it adds none, they have to be given in order.
     every = kind == "ClusterGCNConv" and not options.get("add_self_loops", True)
     edge_index, weight = graph(range(N) if every else (2,))
-    given, types = beside(reference, edge_index.shape[1])
+    given, types = more_inputs(reference, edge_index.shape[1])
     leaves, call = [features(N, P), *given.values()], called(edge_index, given, **types)
     yield Case(ours, reference, leaves, call)
     if attends(ours):
-        if asks(reference, "return_attention_weights"):
+        if takes(reference, "return_attention_weights"):
             weighed = called(edge_index, given, return_attention_weights=True, **types)
             yield Case(ours, reference, leaves, lambda f, *leaves: flat(weighed(f, *leaves)))
-        if kind == "GATConv" and options.get("edge_dim"):  # PyG then leaves the term of the edges out
+        if kind == "GATConv" and options.get("edge_dim"):  # without edge_attr, PyG leaves out the term of the edges
             yield Case(ours, reference, leaves[:1], called(edge_index))
         return
-    if options.get("combine_root") != "self_loop":  # where PyG counts the first axis of x, and has no batch
+    if (
+        options.get("combine_root") != "self_loop"
+    ):  # PyG then counts nodes on the first axis of x, which excludes batches
         forget(reference)
         yield Case(ours, reference, [features(2, N, P)], call)
-    if asks(reference, "edge_weight"):
+    if takes(reference, "edge_weight"):
         forget(reference)
         yield Case(ours, reference, [features(N, P), weight], called(edge_index, ["edge_weight"]))
 
 
 def flat(outcome: Any) -> Tensor:
-    """All numbers that a layer returns, those of several types of nodes in the order of their names."""
+    """All numbers that a layer returns, in one vector; those of several node types in the order of their names."""
     if isinstance(outcome, Tensor):
         return outcome.flatten()
     if isinstance(outcome, dict):
@@ -138,7 +140,7 @@ def flat(outcome: Any) -> Tensor:
 
 @contextmanager
 def loop_path() -> Iterator[None]:
-    """Has RGCNConv loop over relations: with pyg_lib it may else take a mean over the edges of all of them."""
+    """Makes RGCNConv loop over relations; with pyg_lib it may take one mean over the edges of all relations."""
     before = torch_geometric.backend.use_segment_matmul
     torch_geometric.backend.use_segment_matmul = False
     try:
@@ -148,14 +150,14 @@ def loop_path() -> Iterator[None]:
 
 
 def typed_graph(sources: int = N, targets: int = N) -> tuple[Tensor, Tensor]:
-    """Edges of R types, sorted by type; the last type has none, and the last nodes are alone."""
+    """Edges of R types, sorted by type; the last type has no edges, and the last nodes are isolated."""
     edge_index = torch.stack([torch.randint(n - 1, (4 * N,)) for n in (sources, targets)])
     edge_index = torch.cat([edge_index, edge_index[:, :3]], 1)
     return edge_index, torch.randint(R - 1, edge_index.shape[1:]).sort().values
 
 
 def _relational(kind: str, options: Options) -> Iterator[Case]:
-    """Features of the nodes, of both sides, and nodes without any."""
+    """Nodes with features, pairs of sources and targets, and nodes without features."""
 
     def case(width: Any, leaves: list[Tensor], call: Callable[..., Tensor]) -> Case:
         reference = made(kind, options, in_channels=width)
@@ -169,7 +171,7 @@ def _relational(kind: str, options: Options) -> Iterator[Case]:
     edges = typed_graph()
     yield case(P, [features(N, P)], lambda f, x: f(x, *edges))
     numbers = torch.randint(N, (11,))
-    if options.get("flow") != "target_to_source":  # where PyG mixes up the two sides
+    if options.get("flow") != "target_to_source":  # PyG confuses the two sides there
         both = typed_graph(7, 4)
         for width in (P, 3):
             yield case((P, width), [features(7, P), features(4, width)], lambda f, x, y: f((x, y), *both))
@@ -178,19 +180,19 @@ def _relational(kind: str, options: Options) -> Iterator[Case]:
     if "num_blocks" not in options:
         yield case(N, [], lambda f: f(None, *edges))
         yield case(N, [], lambda f: f(torch.arange(N), *edges))
-        if kind == "RGCNConv":  # FastRGCNConv reads other numbers than these
+        if kind == "RGCNConv":  # FastRGCNConv ignores which numbers are given
             few = typed_graph(11, 11)
             yield case(N, [], lambda f: f(numbers, *few))
 
 
 def incidence() -> Tensor:
-    """Nodes and hyperedges: one of each alone, and incidences that repeat."""
+    """Incidences of nodes and hyperedges: one of each is isolated, and some incidences repeat."""
     found = torch.stack([torch.randint(N - 1, (3 * N,)), torch.randint(6, (3 * N,))])
     return torch.cat([found, found[:, :2]], 1)
 
 
 def _hyper(kind: str, options: Options) -> Iterator[Case]:
-    """Without weights, and with weights of 7 hyperedges, the last of which has no node."""
+    """Without and with weights of 7 hyperedges, of which the last has no node."""
     reference, index = made(kind, options), incidence()
     ours, weight = convert(reference), torch.rand(7, dtype=torch.float64) + 0.1
     more = [features(7, P)] if options.get("use_attention") else []
@@ -199,7 +201,7 @@ def _hyper(kind: str, options: Options) -> Iterator[Case]:
 
 
 def _signed(kind: str, options: Options) -> Iterator[Case]:
-    """In a batch too, and from one side to another."""
+    """One graph, a batch, and a pair of sources and targets."""
     reference = made(kind, options)
     ours, (pos, _), (neg, _) = convert(reference), graph(), graph()
     width = P if options["first_aggr"] else 2 * P
@@ -211,22 +213,22 @@ def _signed(kind: str, options: Options) -> Iterator[Case]:
 
 
 def typed_edges() -> dict[tuple[str, str, str], Tensor]:
-    """Edges of all kinds but for the last nodes of each type, which are alone."""
+    """Edges of all types; the last node of each type is isolated."""
     return {r: torch.stack([torch.randint(COUNTS[k] - 1, (12,)) for k in (r[0], r[2])]) for r in KINDS}
 
 
 def typed_features() -> list[Tensor]:
-    """Those of the nodes of each type."""
+    """The features of each node type."""
     return [features(COUNTS[k], WIDTHS[k]) for k in COUNTS]
 
 
 def typed_call(edges: Any, **more: Any) -> Callable[..., Tensor]:
-    """A call of a layer with the features of each type."""
+    """Calls a layer with the features of each node type."""
     return lambda f, *x: flat(f(dict(zip(COUNTS, x, strict=True)), edges, **more))
 
 
 def _typed(kind: str, options: Options) -> Iterator[Case]:
-    """Edges of all kinds, and of some; the weights of the kinds, where they are returned."""
+    """Edges of all types and of some; and the weights of the types, where a layer returns them."""
     reference, edges = made(kind, options), typed_edges()
     ours, leaves = convert(reference), typed_features()
     for some in (edges, {r: edges[r] for r in KINDS[1:3]}):
@@ -241,7 +243,7 @@ def dimensions(kind: str) -> int:
 
 
 def _on_grids(kind: str, options: Options) -> Iterator[Case]:
-    """Images and one image, by any order and by torch's kernels; and to a given size, where a call takes one."""
+    """A batch and one image, by the planned order and by torch's kernels, and with an output size."""
     reference = made(kind, options)
     ours, grid = convert(reference), GRIDS[dimensions(kind)]
     natively: Any = copy.deepcopy(ours)
@@ -258,14 +260,14 @@ def _on_grids(kind: str, options: Options) -> Iterator[Case]:
 
 
 def hidden(*shape: int) -> Tensor:
-    """True where not to look; never everywhere."""
+    """A random mask, True where hidden; the first entry of each row stays visible."""
     mask = torch.rand(shape) < 0.4
     mask[..., 0] = False
     return mask
 
 
 def _masks(lead: tuple[int, ...]) -> list[Options]:
-    """What may be hidden from L queries of M keys."""
+    """The masks of calls with L queries and M keys: none, hard ones, soft ones, and both kinds together."""
     count = H * (B if lead else 1)
     both = {"attn_mask": hidden(count, L, M), "key_padding_mask": hidden(*lead, M)}
     soft = {"attn_mask": features(count, L, M), "key_padding_mask": features(*lead, M)}
@@ -274,12 +276,12 @@ def _masks(lead: tuple[int, ...]) -> list[Options]:
 
 
 def attended(f: Any, *leaves: Tensor, **call: Any) -> Tensor:
-    """The result, and the weights beside it."""
+    """The result and the weights of an attention, in one vector."""
     return flat([part for part in f(*leaves, **call) if part is not None])
 
 
 def _sequences(kind: str, options: Options) -> Iterator[Case]:
-    """Batches either way round and single sequences, under all masks; also where values are the keys."""
+    """Batches in both layouts and single sequences, under all masks; also with the keys as values."""
     for first, lead in ((True, (B,)), (False, (B,)), (False, ())):
         reference = made(kind, {"batch_first": first} | options)
         ours, how = convert(reference), cycle([{"need_weights": False}, {}, {"average_attn_weights": False}])
@@ -304,7 +306,7 @@ _CASES: dict[str, Callable[[str, Options], Iterator[Case]]] = {
 
 
 def _register() -> None:
-    """Makes each recipe, over its options, a row of the table."""
+    """Makes each rule, with its options, a row of the table."""
 
     def row(kinds: Any) -> Callable[[], Iterator[Case]]:
         return lambda: chain.from_iterable(cases(k.__name__, one) for k, options in kinds.items() for one in options)

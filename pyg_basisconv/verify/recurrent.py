@@ -1,4 +1,4 @@
-"""Recurrent cells and sequences: as torch has them, and by the formulas of their papers, gate by gate."""
+"""Recurrent cells and sequences: against torch's, and against the formulas of their papers, gate by gate."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -21,7 +21,7 @@ SIZE = (5, 6)  # of images
 
 State = Tensor | tuple[Tensor, ...]
 GATES: dict[str, tuple[type[nn.Module], Callable[[int], BasisCell], int]] = {
-    # of torch's cells: the cell of ours, and how many gates it has
+    # torch's cell, ours of the same kind, and the number of gates
     "RNN": (nn.RNNCell, lambda width: BasisRNNCell(width, H, bases.Identity()), 1),
     "GRU": (nn.GRUCell, lambda width: BasisGRUCell(width, H, bases.Identity(), reset="after"), 3),
     "LSTM": (nn.LSTMCell, lambda width: BasisLSTMCell(width, H, bases.Identity()), 4),
@@ -29,9 +29,9 @@ GATES: dict[str, tuple[type[nn.Module], Callable[[int], BasisCell], int]] = {
 
 
 def _named(cell: BasisCell, w_x: Tensor, w_h: Tensor, b_x: Tensor, b_h: Tensor) -> dict[str, Tensor]:
-    """The parameters that torch has, (G H, P), (G H, H) and (G H,) twice, by the names of a cell on one matrix."""
+    """Torch's parameters, (G H, P), (G H, H) and (G H,) twice, under the names of a cell with K = 1."""
     found = {"input.theta.weight": w_x.t()[None], "hidden.theta.weight": w_h.t()[None]}
-    if cell.hidden.bias is None:  # then nothing tells the two apart
+    if cell.hidden.bias is None:  # only the sum of the two matters then
         return found | {"input.bias": b_x + b_h}
     return found | {"input.bias": b_x, "hidden.bias": b_h}
 
@@ -45,7 +45,7 @@ def _parameters(width: int, gates: int) -> list[Tensor]:
 
 
 def _as_torch(kind: str) -> Iterator[Case]:
-    """One step from a state: every node is an entry of torch's batch."""
+    """One step from a state; each node is an entry of torch's batch."""
     cls, ours, gates = GATES[kind]
     options: list[dict[str, Any]] = [{}, {"nonlinearity": "relu"}] if kind == "RNN" else [{}]
     for option in options:
@@ -99,8 +99,8 @@ for _kind in GATES:
     system(f"{_kind}, sequences", f"torch.nn.{_kind}, two layers, packed")(partial(_sequences, _kind))
 
 
-def _beside(gates: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Of Theta (K, P + H, H) of each gate what reads x, (K, P, G H), and what reads h, (K, H, G H)."""
+def _split(gates: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Splits the Theta (K, P + H, H) of each gate into one for x, (K, P, G H), and one for h, (K, H, G H)."""
     whole = torch.cat(list(gates), -1)
     return whole[:, :P], whole[:, P:]
 
@@ -113,9 +113,9 @@ def _dcrnn() -> Iterator[Case]:
 
         def mine(x: Tensor, h: Tensor, w: Tensor, *given: Tensor, cell: BasisCell = cell) -> Tensor:
             r, u, c, *biases = given
-            of_x, _ = _beside([r, u, c])
+            of_x, _ = _split([r, u, c])
             named = {"input.theta.weight": of_x, "input.bias": torch.cat(biases)}
-            named |= {"hidden.theta.weight": _beside([r, u])[1], "candidate.theta.weight": _beside([c])[1]}
+            named |= {"hidden.theta.weight": _split([r, u])[1], "candidate.theta.weight": _split([c])[1]}
             for _ in range(2):
                 h = functional_call(cell, named, (x, edge_index, h), {"edge_weight": w})
             return h
@@ -142,7 +142,7 @@ def _peepholes() -> Iterator[Case]:
         cell = BasisLSTMCell(P, H, bases.Chebyshev(3, lambda_max=1.7), peepholes=peepholes).double()
 
         def mine(x: Tensor, h: Tensor, c: Tensor, w: Tensor, *given: Tensor, cell: BasisCell = cell) -> Tensor:
-            of_x, of_h = _beside(given[:4])
+            of_x, of_h = _split(given[:4])
             named = {"input.theta.weight": of_x, "hidden.theta.weight": of_h, "input.bias": torch.cat(given[4:8])}
             named["peephole"] = torch.stack(given[8:])
             return _flat(functional_call(cell, named, (x, edge_index, (h, c)), {"edge_weight": w}))

@@ -1,4 +1,4 @@
-"""Attention between nodes of several types: one source for each node and relation, its features in a block apart."""
+"""Attention between nodes of several types: one source per node and relation, with features in a block of its own."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ Parameters = dict[str, Tensor]
 
 
 def blocks(parts: dict[int, Tensor], which: list[int]) -> Tensor:
-    """Rows x, 1 of the parts that are listed, each in columns of its own: (M, columns)."""
+    """(M, columns) the rows (x, 1) of the listed parts, as a block-diagonal matrix."""
     rows = {k: F.pad(x, (0, 1), value=1.0) for k, x in parts.items()}
     start, columns = 0, sum(rows[k].shape[1] for k in which)
     found = []
@@ -40,7 +40,7 @@ def projections(p: Parameters, kind: str) -> list[Tensor]:
 
 
 def matrices(p: Parameters) -> Parameters:
-    """What a BasisConv has where PyG has a matrix for each type of node and one for each relation."""
+    """The parameters of the BasisConv, from PyG's matrices for each node type and for each relation."""
     keys, values, T = [], [], len(RELATIONS)
     for t, relation in enumerate(RELATIONS):
         key, _, value = projections(p, relation[0])

@@ -1,4 +1,4 @@
-"""Relations, walks of a sort, and hyperedges, against dense matrices."""
+"""Relations, walks by sort, and hyperedges, against dense matrices."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -20,9 +20,9 @@ from .recipes import COUNTS, KINDS, R, incidence, typed_edges, typed_graph
 
 NORMS: tuple[Any, ...] = (None, "row", "mean", "sym")
 PER: tuple[Any, ...] = ("walk", "step")
-Step = list[tuple[int, bool]]  # the relations that a step may take, each with the direction
+Step = list[tuple[int, bool]]  # the relations that a step may follow, each with whether it is reversed
 
-# Sorts over the relations a, b, c, ..., and the sequences of steps that they are.
+# Sorts over the relations a, b, c, ..., and the sequences of steps that each one stands for.
 SORTS: dict[str, list[list[Step]]] = {
     "a.b": [[[(0, False)], [(1, False)]]],
     "^a.(b|c){1,2}": [
@@ -35,7 +35,7 @@ SORTS: dict[str, list[list[Step]]] = {
         [[(0, False), (2, True)], [(3, False)], [(3, False)]],
     ],
     "^(a.b.c)": [[[(2, True)], [(1, True)], [(0, True)]]],
-    "e.a": [[[(4, False)], [(0, False)]]],  # which has no edge
+    "e.a": [[[(4, False)], [(0, False)]]],  # relation e has no edge
 }
 
 
@@ -46,12 +46,12 @@ def matrices(edge_index: Tensor, kind: Tensor, weight: Tensor, size: tuple[int, 
 
 
 def over(A: Tensor, total: Tensor) -> Tensor:
-    """A / total, zero where the total is."""
+    """A / total; zero where the total is zero."""
     return torch.where(total == 0, 0, A / torch.where(total == 0, 1, total))
 
 
 def normalised(A: Tensor, norm: str | None, count: Tensor) -> Tensor:
-    """Matrices (*, M, N), normalised; a mean is over what they count."""
+    """Matrices (*, M, N), normalised; for a mean, `count` has the numbers of edges or walks."""
     row, column = A.sum(-1, keepdim=True), A.sum(-2, keepdim=True)
     if norm == "mean":
         return over(A, count.sum(-2, keepdim=True))
@@ -61,7 +61,7 @@ def normalised(A: Tensor, norm: str | None, count: Tensor) -> Tensor:
 
 
 def layer(basis: bases.Basis, theta: Theta | None = None, order: str = "auto") -> Callable[..., Tensor]:
-    """A convolution as a function of the arguments of its call, and of its parameters by name."""
+    """A convolution as a function of its inputs and, by name, its parameters."""
     conv = BasisConv(P, Q, basis, theta, order=order, bias=False).double()
 
     def call(*args: Any, size: Any = None, **parameters: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def layer(basis: bases.Basis, theta: Theta | None = None, order: str = "auto") -
 
 
 def drawn_weights(kind: Tensor) -> tuple[Tensor, Tensor]:
-    """One for each edge, and a random weight."""
+    """A one and a random weight for each edge."""
     return torch.ones(kind.shape, dtype=torch.float64), torch.rand(kind.shape, dtype=torch.float64) + 0.1
 
 
@@ -110,7 +110,7 @@ def _decompositions() -> Iterator[Case]:
     A = normalised(count, "mean", count)
     for order in ("auto", "a_first", "theta_first", "phi", "compacted", "mixed"):
         yield _of_bases(edge_index, kind, A, order)
-        if order != "mixed":  # which is for bases
+        if order != "mixed":  # only for decompositions into bases
             yield _of_blocks(edge_index, kind, A, order)
 
 
@@ -133,7 +133,7 @@ def _of_blocks(edge_index: Tensor, kind: Tensor, A: Tensor, order: str) -> Case:
 
 
 def products(A: Tensor, count: Tensor, norm: str | None = None) -> tuple[Tensor, Tensor]:
-    """(K, N, N) for each sort the sum of the products of its steps, each normalised; and the number of walks."""
+    """(K, N, N) for each sort the sum of the products of its normalised steps; and the number of walks."""
     weighed, counted = [], []
     for sequences in SORTS.values():
         total, walks = torch.zeros_like(A[0]), torch.zeros_like(A[0])

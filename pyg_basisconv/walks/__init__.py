@@ -1,4 +1,4 @@
-"""Sorts of walks over a graph's relations: how they are written, and files that configure them."""
+"""Sorts of walks over a graph's relations: their syntax, and configuration files."""
 
 from .grammar import Sort, Step, parse
 from .vocabulary import Vocabulary

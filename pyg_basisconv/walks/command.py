@@ -15,8 +15,8 @@ MOST = 10
 
 def add_walks(commands: Any) -> None:
     """Adds the command to the subparsers of a parser."""
-    about = "Reads a configuration of walks, and says what its graph has of each sort."
-    command = commands.add_parser("walks", help="say what a graph has of sorts of walks", description=about)
+    about = "Reads a configuration of walks, and reports on the walks of each sort in its graph."
+    command = commands.add_parser("walks", help="report on sorts of walks in a graph", description=about)
     command.add_argument("file", help="a configuration in TOML; see pyg_basisconv.load_walks")
     command.add_argument(
         "--sort", action="append", metavar="EXPR", help="this sort, not those of the file; may be repeated"
@@ -26,7 +26,7 @@ def add_walks(commands: Any) -> None:
 
 
 def walks_command(options: argparse.Namespace) -> int:
-    """Prints what is asked; one line to stderr, and 2, for a mistake."""
+    """Prints the report; a mistake is one line on stderr, and exit code 2."""
     try:
         _print(_answer(options))
     except ValueError as error:
@@ -58,6 +58,6 @@ def _sorts(knowledge: Knowledge, written: list[str] | None) -> dict[str, Sort]:
 
 
 def _print(text: str) -> None:
-    """Prints, whatever letters the terminal lacks."""
+    """Prints a text; characters that the terminal cannot encode are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))

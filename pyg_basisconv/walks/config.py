@@ -22,17 +22,17 @@ from .wording import brief, shown
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    r"""A graph with relations, the names of what is in it, and the basis of its walks.
+    r"""A graph with relations, its names, and the basis of its walks.
 
     Args:
         edge_index: (2, E) heads and tails.
         edge_type: (E,) relations.
         num_nodes: N.
-        entities: names of the nodes, by id: labels, where there are labels.
-        identifiers: what the nodes are called in the graph's own files.
+        entities: names of the nodes, by id; their labels, if there are any.
+        identifiers: names of the nodes in the graph's files.
         relations: their names, aliases and types.
         basis: of the sorts, a `bases.Walks`.
-        types: of the nodes, None where it is open; None without types.
+        types: of the nodes, each None where it is unknown; None for a graph without types.
 
     >>> import tempfile
     >>> from pathlib import Path
@@ -66,7 +66,7 @@ class Knowledge:
         return found
 
     def entity(self, name: str) -> int:
-        """The id of the entity with this identifier or name; a `ValueError` where there is none, or several."""
+        """The id of the entity with this identifier or name; a `ValueError` if there is none, or more than one."""
         if not isinstance(name, str):
             reject("entity", "the name of an entity", shown(name), "pass a string")
         if name in self._ids:
@@ -96,7 +96,7 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
     - [sorts]: `name = "played.characterIn"`, or a list of steps; see `pyg_basisconv.walks.parse`.
     - [walks]: `norm` ("none", "row", "mean", "sym"), `per`, `binary` and `memory_limit` of `bases.Walks`.
 
-    Entities and relations are numbered as they come in the files; a triple that comes twice counts once.
+    Entities and relations are numbered in the order of the files; a repeated triple counts once.
 
     Raises:
         ValueError: for every mistake in the files, with the file, the place in it, and what to do.
@@ -182,7 +182,7 @@ def _ends(document: Document, words: Vocabulary) -> list[Ends | None]:
 
 
 def _types(document: Document, source: Source, words: Vocabulary) -> tuple[str | None, ...] | None:
-    """The types that the entities have by their relations; refuses an entity that has two."""
+    """The types of the entities, by their relations; rejects an entity with two types."""
     if words.ends is None:
         return None
     names = sorted({t for pair in words.ends if pair for t in pair})

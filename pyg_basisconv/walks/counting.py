@@ -1,4 +1,4 @@
-"""How many walks of a sort there are, where, and some of them."""
+"""Counts the walks of a sort, and draws samples of them."""
 
 from collections import Counter
 
@@ -11,8 +11,8 @@ from ..cache import cached_property
 from .grammar import Sort
 from .vocabulary import Vocabulary
 
-PAIRS = 1 << 25  # bytes that a product may take to count pairs of nodes
-WORK = 1e8  # what all sequences may take if they shared nothing: multiply-adds, and looks at nodes
+PAIRS = 1 << 25  # bytes of a product, at most, to count pairs of nodes
+WORK = 1e8  # multiply-adds and visits of nodes of all sequences, at most, for exact counts
 
 
 class Instances:
@@ -43,40 +43,40 @@ class Instances:
 
     @cached_property
     def stepwise(self) -> BoundWalks:
-        """The walks, step by step: in a product there may be more than a float64 can hold, which zeros would meet."""
+        """The walks, multiplied step by step: products of matrices may overflow, and infinity times zero is NaN."""
         return self._bound(0)
 
     @cached_property
     def ends(self) -> tuple[Tensor, Tensor]:
-        """(N,) how many walks begin at each node, and how many end."""
+        """(N,) the numbers of walks that begin, and that end, at each node."""
         return self.stepwise.ends_of(0)
 
     @cached_property
     def count(self) -> float:
-        """How many walks there are: exact below 2^53."""
+        """The number of walks; exact below 2^53."""
         return float(self.ends[0].sum())
 
     def reached(self, node: int) -> Tensor:
-        """(N,) how many walks lead from a node to each node."""
+        """(N,) the number of walks from a node to each node."""
         start = torch.zeros(self.N, 1, dtype=torch.float64)
         start[node] = 1
         return self.stepwise.expand(start)[0, :, 0]
 
     @cached_property
-    def _apart(self) -> int:
-        """Multiply-adds per channel of all sequences if they shared nothing."""
+    def _unshared_cost(self) -> int:
+        """Multiply-adds per channel of all sequences, without sharing of prefixes."""
         taken = Counter(step for sequence in self.sort.sequences for step in sequence)
         return sum(times * self.stepwise.steps((step, False)).source.numel() for step, times in taken.items())
 
     @property
     def _affordable(self) -> bool:
-        return self._apart + sum(map(len, self.sort.sequences)) * self.N <= WORK
+        return self._unshared_cost + sum(map(len, self.sort.sequences)) * self.N <= WORK
 
     @property
     def pairs(self) -> tuple[float, bool]:
-        """How many pairs of nodes walks join, and whether that is exact.
+        """The number of pairs of nodes that walks join, and whether it is exact.
 
-        Where it would take long or much memory it is a bound: no more than walks, nor than starts times ends.
+        Where counting takes too much time or memory, it is a bound: the number of walks, or of starts times ends.
         """
         try:
             if self._affordable:
@@ -88,18 +88,20 @@ class Instances:
 
     @property
     def cost(self) -> tuple[int, bool]:
-        """Multiply-adds per channel of the cheaper direction, and whether that is exact; else what they are at most."""
+        """Multiply-adds per channel of the cheaper direction, and whether that is exact or an upper bound."""
         if not self._affordable:
-            return self._apart, False
+            return self._unshared_cost, False
         bound = self._bound(1 << 30)
         return min(bound.work("expand").entries, bound.work("combine").entries), True
 
     def samples(self, number: int) -> list[list[int]]:
-        """Some walks, none twice, as lists of their nodes: those of one sequence each as likely as every other."""
+        """Some distinct walks, as lists of nodes; all walks of a sequence are equally likely."""
         random, found = torch.Generator().manual_seed(1), dict[tuple[int, ...], None]()
         for sequence in torch.randperm(len(self.sort.sequences), generator=random).tolist():
             steps = [self.stepwise.steps((step, False)) for step in self.sort.sequences[sequence]]
-            ways = [torch.ones(self.N, dtype=torch.float64)]  # how many lead on from each node, from the last step on
+            ways = [
+                torch.ones(self.N, dtype=torch.float64)
+            ]  # the number of ways to complete a walk from each node, last step first
             for source, target, _ in reversed(steps):
                 ways.append(torch.zeros_like(ways[0]).index_add(0, source.long(), ways[-1][target.long()]))
             if 0 < float(ways[-1].sum()) < torch.inf:

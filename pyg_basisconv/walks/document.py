@@ -1,4 +1,4 @@
-"""The tables and keys of a configuration, and what their values must be."""
+"""The tables and keys of a configuration file, and checks of their values."""
 
 import tomllib
 from pathlib import Path
@@ -20,7 +20,7 @@ GRAPHS = ("triples", "hetero", "dataset")
 
 
 class Document:
-    """A configuration as it was read: its tables and keys are known, their values not yet checked.
+    """A configuration with known tables and keys, whose values are checked when they are read.
 
     Args:
         path: of the TOML file.
@@ -45,11 +45,11 @@ class Document:
                     reject(f"{path}: [{name}]", "a known key", repr(key), fix)
 
     def refuse(self, table: str, key: str, expected: str, got: Any, fix: str) -> NoReturn:
-        """Says what is wrong with a value."""
+        """Rejects a value."""
         reject(f"{self.path}: [{table}] {key}".rstrip(), expected, got if isinstance(got, str) else _shown(got), fix)
 
     def table(self, name: str) -> dict[str, Any]:
-        """A table, empty where there is none."""
+        """A table; empty if it is not in the file."""
         return self.tables.get(name, {})
 
     def strings(self, name: str, what: str) -> dict[str, str]:
@@ -60,12 +60,12 @@ class Document:
         return self.table(name)
 
     def path_to(self, key: str) -> Path | None:
-        """The path that a key of [graph] has, from the folder of the file."""
+        """The path under a key of [graph], relative to the folder of the file."""
         value = self.table("graph").get(key)
         return None if value is None else self._path(key, value)
 
     def paths_to(self, key: str) -> list[Path]:
-        """The paths that a key of [graph] has: one, or a list."""
+        """The paths under a key of [graph], which is a path or a list of paths."""
         value = self.table("graph")[key]
         values = value if isinstance(value, list) else [value]
         if not values:
@@ -78,7 +78,7 @@ class Document:
         return self.path.parent / value
 
     def kind(self) -> str:
-        """Which of the ways to give a graph is taken."""
+        """The key that gives the graph."""
         given = [key for key in GRAPHS if key in self.table("graph")]
         if len(given) != 1:
             got = " and ".join(given) or "none of them"

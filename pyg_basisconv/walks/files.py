@@ -1,4 +1,4 @@
-"""What stands in text files, line by line."""
+"""Reads text files, line by line."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ from .wording import brief
 
 
 def text_of(path: Path, what: str) -> str:
-    """The text of a file in UTF-8, with or without a byte order mark; a `ValueError` where it cannot be read."""
+    """The text of a UTF-8 file, with or without a byte order mark; a `ValueError` if it cannot be read."""
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
@@ -22,7 +22,7 @@ def text_of(path: Path, what: str) -> str:
 
 
 def lines_of(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not empty, with their numbers from 1 on."""
+    """The non-empty lines of a file, with their numbers, from 1 on."""
     for number, line in enumerate(text_of(path, what).split("\n"), 1):
         stripped = line.rstrip("\r")
         if stripped.strip():
@@ -30,7 +30,7 @@ def lines_of(path: Path, what: str) -> Iterator[tuple[int, str]]:
 
 
 def table_of(path: Path, columns: tuple[str, ...], what: str) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line of a file of tab-separated values, without blanks around them; none may be empty."""
+    """The fields of each line of a file of tab-separated values, stripped; none may be empty."""
     for number, line in lines_of(path, what):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) != len(columns) or "" in fields:

@@ -1,4 +1,4 @@
-"""Sorts of walks: how they are written, and the sequences of steps that they are."""
+"""The grammar of sorts of walks: from a text to sequences of steps."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,21 +11,21 @@ from .vocabulary import IDS, Vocabulary
 from .wording import brief, shown
 
 Step = tuple[tuple[int, bool], ...]
-Located = tuple[Step, int | None]  # and the column where it is written
+Located = tuple[Step, int | None]  # a step, and its column in the text
 
-MOST = LONGEST = 10_000  # sequences of a sort, and steps in all of them
+MOST = LONGEST = 10_000  # sequences of a sort, and steps in all of them, at most
 _SIGNS = r".|^(){},<>"
 _TOKEN = re.compile(rf"<(?P<quoted>(?:[^>]|>>)*)>(?!>)|(?P<name>[^\s{_SIGNS}]+)|\S")
 
 
 @dataclass(frozen=True)
 class Sort:
-    """A sort of walks: those that follow any one of its sequences of steps.
+    """A sort of walks: all walks that follow one of its sequences of steps.
 
     Args:
-        text: how it is written.
-        sequences: each a sequence of steps; a step is the relations that it may take, as (id, whether against it).
-            The empty sequence stays where it is.
+        text: its expression.
+        sequences: sequences of steps; a step is the relations that it may follow, as (id, whether it is inverse). The
+            empty sequence stays at its node.
 
     >>> sort = parse("a.^b", ["a", "b"])
     >>> sort, sort.sequences
@@ -46,9 +46,12 @@ class Sort:
 
 
 class _Part(NamedTuple):
-    """A part of a sort: its canonical text, its sequences, and what stands around it in which it needs no parentheses.
+    """A part of a sort.
 
-    alternatives: those of a choice.
+    text: in canonical form.
+    sequences: of its steps.
+    repeatable: whether it needs no parentheses before {n}.
+    alternatives: of a choice.
     """
 
     text: str
@@ -62,14 +65,14 @@ def _step(id: int, inverse: bool, column: int | None, words: Vocabulary) -> _Par
 
 
 def _chain(parts: list[_Part], source: str) -> _Part:
-    """One part after the other."""
+    """Parts in sequence."""
     if len(parts) == 1:
         return parts[0]
     return _Part(".".join(p.text for p in parts), _product((p.sequences for p in parts), source), repeatable=False)
 
 
 def _choice(parts: list[_Part], source: str) -> _Part:
-    """Any one of the parts; a choice among them is opened."""
+    """A choice of parts; choices among the parts are flattened."""
     flat = tuple(one for part in parts for one in (part.alternatives or (part,)))
     if len(flat) == 1:
         return flat[0]
@@ -78,7 +81,7 @@ def _choice(parts: list[_Part], source: str) -> _Part:
 
 
 def _repeated(part: _Part, least: int, most: int, source: str) -> _Part:
-    """A part `least` to `most` times."""
+    """A part, repeated `least` to `most` times."""
     if least == most == 1:
         return part
     times = str(least) if least == most else f"{least},{most}"
@@ -87,7 +90,7 @@ def _repeated(part: _Part, least: int, most: int, source: str) -> _Part:
 
 
 def quoted(name: str) -> str:
-    """A name as a sort has it: in <> where it has a blank or a sign in it.
+    """A name as it is written in a sort: in <> if it contains a blank or a sign.
 
     >>> quoted("characterIn"), quoted("part of"), quoted("a->b")
     ('characterIn', '<part of>', '<a->>b>')
@@ -97,7 +100,7 @@ def quoted(name: str) -> str:
 
 
 class _Token(NamedTuple):
-    """A name (`quoted` where it stood in <>), one of the signs, or the end ('')."""
+    """A name (`quoted` if it was in <>), a sign, or the end ('')."""
 
     text: str
     column: int
@@ -106,9 +109,9 @@ class _Token(NamedTuple):
 
 
 class _Reader:
-    """Reads one sort by descent: alternatives of chains of repeats of relations.
+    """A recursive descent parser of one sort: alternatives of chains of repeats of relations.
 
-    What stands behind ^ is read with `inverse`: its names are turned round, and so is the order of its chains.
+    After ^, `inverse` is True: relations are inverted, and chains reversed.
 
     Args:
         text: the sort.
@@ -129,7 +132,7 @@ class _Reader:
         return part
 
     def _fail(self, expected: str, got: str, column: int, fix: str) -> NoReturn:
-        """Refuses the sort because of what stands at a column."""
+        """Rejects the sort, with the column of the mistake."""
         reject("sorts", expected, f"{got} at column {column} of {brief(self.text)}", fix)
 
     def _token(self, match: re.Match[str]) -> _Token:
@@ -147,7 +150,7 @@ class _Reader:
         return self._tokens[self._at]
 
     def _take(self, sign: str) -> bool:
-        """Steps over the token if it is this sign."""
+        """Consumes the token if it is this sign."""
         found = not self._now.is_name and self._now.text == sign
         self._at += found
         return found
@@ -233,14 +236,13 @@ def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
     with one of the signs . | ^ ( ) { } , < >, is written in <> (and > in it as >>).
 
     Args:
-        sort: what is written; or a list with one item per step: a relation's id, its name (^ before it for the
-            inverse), or an edge type (head type, name, tail type) or, where only one relation has these, (head type,
-            tail type).
-        vocabulary: whatever `Vocabulary.of` takes.
+        sort: an expression; or a list with one item per step: a relation's id, its name (with ^ for the inverse), or an
+            edge type (head type, name, tail type), which may be (head type, tail type) if only one relation has it.
+        vocabulary: the relations, as `Vocabulary.of` takes them.
 
     Raises:
-        ValueError: what is wrong, and the column where it stands: mistakes of the syntax, unknown relations, steps
-            whose types do not join, and more than 10,000 sequences, or more than 10,000 steps in all of them.
+        ValueError: with the column, for mistakes of the syntax, unknown relations, steps whose types do not join, more
+            than 10,000 sequences, or more than 10,000 steps in all of them.
 
     >>> parse("played.characterIn", ["played", "characterIn"]).sequences
     ((((0, False),), ((1, False),)),)
@@ -302,7 +304,7 @@ def _product(factors: Iterable[list[tuple[Located, ...]]], source: str) -> list[
 
 
 def _sum(alternatives: list[list[tuple[Located, ...]]], source: str) -> list[tuple[Located, ...]]:
-    """Alternatives that are single steps become one step, which has a column: that of the first."""
+    """The sequences of alternatives; single steps become one step, with the column of the first."""
     single = [a[0][0] for a in alternatives if len(a) == 1 and len(a[0]) == 1]
     several = [s for a in alternatives if not (len(a) == 1 and len(a[0]) == 1) for s in a]
     _check_size(len(several), sum(map(len, several)), source)
@@ -336,7 +338,7 @@ def _check_size(sequences: int, steps: int, source: str) -> None:
 
 
 def _check_ends(sequence: tuple[Located, ...], source: str, words: Vocabulary) -> None:
-    """Refuses a step that starts at none of the types where the steps before it end."""
+    """Rejects a step that starts at none of the types at which the steps before it end."""
     if words.ends is None:
         return
     here: set[str] | None = None

@@ -1,11 +1,11 @@
-"""Names that are nearly the one that was written."""
+"""Suggests names that are similar to an unknown one."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
-    """The names that are most like this one, the likeliest first: by spelling, then those that contain it.
+    """The names most similar to this one, best first: by spelling, then those that contain it.
 
     >>> nearest("Gener", ["played", "genre", "/film/genre"])
     ['genre']
@@ -23,7 +23,7 @@ def nearest(name: str, names: Iterable[str], most: int = 3) -> list[str]:
 
 
 def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Words that offer the nearest names, or what is said where none is near.
+    """A hint at the nearest names; `otherwise` if none is near.
 
     >>> suggestion("plaid", ["played", "genre"], "there is no such relation")
     "did you mean 'played'?"

@@ -1,4 +1,4 @@
-"""What a graph has of its sorts of walks, as data and as text."""
+"""Reports on the walks of each sort in a graph, as data and as text."""
 
 import math
 from collections import Counter
@@ -15,10 +15,10 @@ SAMPLES = 3
 
 
 def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
-    """The size of the graph, and of each sort: its lengths, walks, density, coverage, cost and samples.
+    """The size of the graph, and the lengths, walks, density, coverage, cost and samples of each sort.
 
-    density is the share of all pairs of nodes that a walk joins; cost is the number of multiply-adds that one
-    application to one channel takes. They are upper bounds where `density_exact` and `cost_exact` are false.
+    density is the share of all pairs of nodes that a walk joins; cost is the number of multiply-adds of one application
+    to one channel. They are upper bounds if `density_exact` or `cost_exact` is false.
     """
     return {
         "nodes": knowledge.num_nodes,
@@ -55,7 +55,7 @@ def _sort(knowledge: Knowledge, name: str, sort: Sort) -> dict[str, Any]:
 
 
 def followed(knowledge: Knowledge, sorts: Mapping[str, Sort], entity: int) -> dict[str, Any]:
-    """What the walks of each sort reach from an entity, most walks first, and how many walks that are."""
+    """The entities that the walks of each sort reach from an entity, with the numbers of walks, most first."""
     found = []
     for name, sort in sorts.items():
         counts = _instances(knowledge, sort).reached(entity)
@@ -66,12 +66,12 @@ def followed(knowledge: Knowledge, sorts: Mapping[str, Sort], entity: int) -> di
 
 
 def whole(count: float) -> int | float | None:
-    """A count as an integer where it is exact, None where it is beyond floating point."""
+    """A count as an integer if it is exact; None if it exceeds floating point."""
     return int(count) if count < EXACT else float(count) if math.isfinite(count) else None
 
 
 def text_of_report(found: Mapping[str, Any]) -> str:
-    """A report for reading."""
+    """A report as text."""
     types = ", ".join(f"{number:,} {printed(name)}" for name, number in found["types"].items())
     size = f"{found['nodes']:,} entities, {found['edges']:,} facts, {found['relations']:,} relations"
     lines = [size + (f" ({types})" if types else "")]
@@ -116,7 +116,7 @@ def _number(count: int | float | None) -> str:
 
 
 def text_of_followed(found: Mapping[str, Any], most: int) -> str:
-    """What is reached from an entity, for reading; of each sort the `most` first."""
+    """The entities reached from an entity as text, for each sort at most `most`."""
     lines = [f"from {printed(found['from'])}"]
     for sort in found["sorts"]:
         lines += ["", _title(sort), *_reached(sort["reached"], most)]

@@ -1,4 +1,4 @@
-"""Where graphs come from: files of triples, a saved `HeteroData`, PyG's datasets."""
+"""Reads graphs from files of triples, a saved `HeteroData`, or PyG's datasets."""
 
 import operator
 import pickle
@@ -32,9 +32,14 @@ _PLAIN = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, GlobalSto
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A graph with the names that it came with.
+    """A graph with its names.
 
-    edge_index: (2, E); edge_type: (E,); identifiers and names: of the nodes, by id; types: of the nodes, where known.
+    edge_index: (2, E).
+    edge_type: (E,).
+    identifiers: of the nodes, by id.
+    names: of the nodes, by id.
+    relations: their names.
+    types: of the nodes; None if they are unknown.
     """
 
     edge_index: Tensor
@@ -57,7 +62,7 @@ def read(document: Document) -> Source:
 
 
 def _of_triples(paths: Iterable[Path]) -> Source:
-    """Ids are given in the order in which names come; a fact that comes again is the same fact."""
+    """A graph of triples; ids are in the order of the names, and repeated facts count once."""
     nodes: dict[str, int] = {}
     relations: dict[str, int] = {}
     found: dict[tuple[int, int, int], None] = {}
@@ -71,12 +76,12 @@ def _of_triples(paths: Iterable[Path]) -> Source:
 
 
 def _load(path: Path) -> HeteroData:
-    """A `HeteroData` that was saved, read without executing what a pickle may hold."""
-    # What is allowed already would be forbidden at the end of the context.
+    """A saved `HeteroData`, read without executing code from the pickle."""
+    # The context forbids its classes when it ends, also those that were allowed before.
     known = set(torch.serialization.get_safe_globals())
     try:
         with torch.serialization.safe_globals([c for c in _PLAIN if c not in known]), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the format of a file that is then refused
+            warnings.simplefilter("ignore")  # about the format of a file that is then rejected
             data = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
@@ -90,14 +95,14 @@ def _load(path: Path) -> HeteroData:
 
 
 def _of_hetero(data: HeteroData, where: str) -> Source:
-    """The graph in the numbering of `data.to_homogeneous()`; nodes are called by `names` of their store."""
+    """The graph in the numbering of `data.to_homogeneous()`; `names` of the node stores name the nodes."""
     try:
         relations = Vocabulary.of(data)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of types of nodes without edges
+            warnings.simplefilter("ignore")  # about node types without edges
             data.validate()
         sizes = {t: operator.index(data[t].num_nodes) for t in data.node_types}
-    except Exception as error:  # whatever PyG does with features and edges of no shape
+    except Exception as error:  # PyG raises all kinds of errors for malformed data
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         reject(where, "a graph that data.validate() accepts", got, "correct its edges, num_nodes or features")
     if not all(0 <= number <= NODES for number in sizes.values()):
@@ -140,14 +145,14 @@ def _of_dataset(document: Document) -> Source:
     where = f"{document.path}: [graph] dataset"
     try:
         data = made(str(root), **options)[0]
-    except Exception as error:  # whatever a dataset does, from downloads to parsing
+    except Exception as error:  # datasets raise all kinds of errors, from downloads to parsing
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         reject(where, f"{name} in {root}", got, "see to its files, and to its options")
     return _of_hetero(data, where) if isinstance(data, HeteroData) else _of_typed(data, where)
 
 
 def _of_typed(data: Data, where: str) -> Source:
-    """A graph whose names are numbers."""
+    """A homogeneous graph with edge types, whose names are numbers."""
     if data.edge_index is None or data.get("edge_type") is None:
         reject(where, "a graph with edge_type", type(data).__name__, "choose a dataset with relations")
     N = data.num_nodes if data.can_infer_num_nodes else int(data.edge_index.max()) + 1

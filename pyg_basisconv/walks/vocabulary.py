@@ -13,8 +13,8 @@ from .nearest import suggestion
 from .wording import shown
 
 Ends = tuple[str, str]
-IDS = 10**9  # where any are taken, they are below
-MOST = 10**6  # that a number stands for
+IDS = 10**9  # the bound on ids of an open vocabulary
+MOST = 10**6  # relations that may be given by their number
 
 
 class Vocabulary:
@@ -22,8 +22,8 @@ class Vocabulary:
 
     Args:
         names: one name per relation, all different.
-        ends: per relation the types of its heads and of its tails, or None where they are open; None: all are open.
-        aliases: further names, each for one of `names`; a sort is shown with a relation's first alias.
+        ends: the types of heads and tails of each relation, or None if they are unknown; None if all are unknown.
+        aliases: further names for relations; sorts print a relation's first alias.
 
     >>> films = Vocabulary(["played", "/film/genre"], [("Actor", "Character"), None], {"genre": "/film/genre"})
     >>> films.id("played"), films.id("genre"), films.id("/film/genre"), films.shown(1)
@@ -51,7 +51,7 @@ class Vocabulary:
             self._alias(alias, name)
 
     def extended(self, aliases: Mapping[str, str], ends: Sequence[Ends | None] | None = None) -> "Vocabulary":
-        """The same relations under further names, and with these types where they are given."""
+        """The same relations with more aliases, and maybe types."""
         found = copy(self)
         found._ids, found._shown = dict(self._ids), dict(self._shown)
         found.ends = self.ends if ends is None else _ends(ends, len(self))
@@ -68,12 +68,12 @@ class Vocabulary:
 
     @classmethod
     def of(cls, relations: Any) -> "Vocabulary":
-        """Whatever names relations.
+        """A vocabulary from various sources.
 
         Args:
             relations: a `Vocabulary`; a sequence of names; a number R > 0, for the names '0' to 'R-1'; a `HeteroData`,
-                whose edge types (src, rel, dst) are called rel where no other is, and always src__rel__dst; or None,
-                for all numbers from '0' on, where it is not yet known how many relations there are.
+                whose edge types (src, rel, dst) are called src__rel__dst, and rel if that is unique; or None for an
+                open vocabulary, of all numbers from '0' on.
 
         >>> Vocabulary.of(3).names
         ('0', '1', '2')
@@ -121,13 +121,13 @@ class Vocabulary:
         return len(self.names)
 
     def find(self, name: str) -> int | None:
-        """The id of a name or alias, None where there is none."""
+        """The id of a name or alias; None for unknown names."""
         if self.open:
             return int(name) if name.isascii() and name.isdecimal() and len(name) < len(str(IDS)) else None
         return self._ids.get(name)
 
     def id(self, name: str) -> int:
-        """The id of a name or alias; a `ValueError` with the nearest names where there is none."""
+        """The id of a name or alias; a `ValueError` with the nearest names for unknown ones."""
         _check_name(name)
         found = self.find(name)
         if found is None:
@@ -142,7 +142,7 @@ class Vocabulary:
         return pairs if len(ends) == 2 else [i for i in pairs if i in (self.find(ends[1]), self.find("__".join(ends)))]
 
     def suggestion(self, name: str) -> str:
-        """Words that offer the names nearest to one that there is not."""
+        """A hint at the names nearest to an unknown one."""
         some = ", ".join(map(repr, self.names[:5])) + (", ..." if len(self) > 5 else "")
         none = "name relations by their ids" if self.open else "the graph has no relations"
         return suggestion(name, self._ids, f"there are {some}" if some else none)

@@ -1,10 +1,10 @@
-"""How messages show what was written."""
+"""How messages show names and values."""
 
 _CONTROLS = {c: repr(chr(c))[1:-1] for c in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 def brief(text: str, most: int = 80) -> str:
-    """A text in quotes, its middle left out where it is long.
+    """A text in quotes; the middle of a long one is left out.
 
     >>> brief("played"), brief("a" * 100, 7)
     ("'played'", "'aa...aa'")
@@ -13,7 +13,7 @@ def brief(text: str, most: int = 80) -> str:
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as Python writes it, or its type where Python cannot: numbers of thousands of digits, lists without end.
+    """The repr of a value; its type where repr fails, as for huge integers and recursive lists.
 
     >>> shown(["played", 3]), shown(10**10000)
     ("['played', 3]", 'int')
@@ -25,7 +25,7 @@ def shown(value: object, most: int = 80) -> str:
 
 
 def printed(name: str) -> str:
-    r"""A name on one line, and without what would steer a terminal.
+    r"""A name on one line, with control characters escaped.
 
     >>> printed("七人の侍"), printed("two\nlines")
     ('七人の侍', 'two\\nlines')

@@ -989,8 +989,12 @@ BITES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
     "no bias before": (folding, "before", lambda f: lambda affine, layer: f(affine._replace(shift=None), layer)),
     "constants that stay": (rewrites, "keeps_constants", lambda f: lambda basis: True),
     "rows for columns": (rewrites, "followed", lambda f: lambda kind, matrix: f(kind, matrix.flip(-1))),
-    "what is between": (tracing, "is_nothing", lambda f: lambda node, parts: node.target == "act" or f(node, parts)),
-    "all graphs are one": (folding, "alike", lambda f: lambda a, b: True),
+    "what is between": (
+        tracing,
+        "returns_argument",
+        lambda f: lambda node, parts: node.target == "act" or f(node, parts),
+    ),
+    "all graphs are one": (folding, "same_argument", lambda f: lambda a, b: True),
 }
 
 

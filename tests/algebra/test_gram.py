@@ -92,7 +92,9 @@ def check_gram(bound: BoundBasis, A: Tensor, made: Callable[[BoundBasis], Gram] 
         others = torch.cat([scaled[:k], scaled[k + 1 :]])
         nearest = torch.linalg.pinv(others.t(), rtol=1e-7) @ rows[k] if len(others) else rows.new_zeros(0)
         left = (rows[k] - nearest @ others).square().sum()
-        assert_close(found.apart[k], left, rtol=1e-6, atol=1e-9, msg=lambda m, k=k: f"A_{k} from the others: {m}")
+        assert_close(
+            found.squared_distances[k], left, rtol=1e-6, atol=1e-9, msg=lambda m, k=k: f"A_{k} from the others: {m}"
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in cases.CASES if name.endswith(("random", "batch", "typed", "none"))])

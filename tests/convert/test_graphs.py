@@ -12,7 +12,7 @@ from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_t
 
 from pyg_basisconv import BasisConv, convert
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, forget, graph, made
-from pyg_basisconv.verify.recipes import asks, attends, beside, called
+from pyg_basisconv.verify.recipes import attends, called, more_inputs, takes
 from tests.convert.conversion import ATTENDING, GRAPHS, LINEAR, agree, over
 
 # CSC is refused by PyG's own normalisation; COO it converts, with a warning.
@@ -38,7 +38,7 @@ def in_layout(name: str, edge_index: Tensor, weight: Tensor) -> Tensor:
     return to(edge_index.flip(0), weight, size=(N, N), is_coalesced=name == "csr")
 
 
-def takes(kind: str, options: dict) -> bool:
+def takes_sparse(kind: str, options: dict) -> bool:
     """Whether PyG's layer takes a sparse layout; its ClusterGCNConv is defined for one loop per node only."""
     looped = kind != "ClusterGCNConv" or options.get("add_self_loops", True)
     featured = "edge_dim" in options and options.get("add_self_loops", kind.startswith("GAT"))
@@ -46,7 +46,7 @@ def takes(kind: str, options: dict) -> bool:
 
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
-@pytest.mark.parametrize(("kind", "options"), over(lambda kind, sweep: [o for o in sweep if takes(kind, o)]))
+@pytest.mark.parametrize(("kind", "options"), over(lambda kind, sweep: [o for o in sweep if takes_sparse(kind, o)]))
 def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
     reference = made(kind, options)
     ours, (edge_index, weight) = convert(reference), simple_graph()
@@ -60,7 +60,7 @@ def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
     if layout == "csr" and not mean and not attends(ours):  # torch has no gradient of a sparse mean
         leaves = [features(N, P), weight]
         return agree(Case(ours, reference, leaves, lambda f, x, w: f(x, in_layout(layout, edge_index, w))))
-    given, types = beside(reference, edge_index.shape[1])
+    given, types = more_inputs(reference, edge_index.shape[1])
     agree(Case(ours, reference, [features(N, P), *given.values()], called(adj_t, given, **types)))
 
 
@@ -68,8 +68,8 @@ def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
 def test_edge_index_class(kind: str, options: dict) -> None:
     reference = made(kind, options)
     edge_index, weight = simple_graph()
-    given, types = beside(reference, edge_index.shape[1])
-    if kind in LINEAR and asks(reference, "edge_weight"):
+    given, types = more_inputs(reference, edge_index.shape[1])
+    if kind in LINEAR and takes(reference, "edge_weight"):
         given["edge_weight"] = weight
     call = called(in_layout("EdgeIndex", edge_index, weight), given, **types)
     agree(Case(convert(reference), reference, [features(N, P), *given.values()], call))
@@ -131,16 +131,16 @@ def test_bipartite(kind: str, options: dict, widths: Any) -> None:
     # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
     reference = drawn(made(kind, options, in_channels=widths))
     ours, (edge_index, weight) = convert(reference), two_sides()
-    given, _ = beside(reference, edge_index.shape[1])
+    given, _ = more_inputs(reference, edge_index.shape[1])
     pair = [features(7, P), features(4, widths if isinstance(widths, int) else widths[1])]
 
     def call(f: Any, x: Tensor, y: Tensor | None, *leaves: Tensor, **more: Any) -> Tensor:
         return f((x, y), edge_index, **dict(zip(given, leaves, strict=False)), **more)
 
     agree(Case(ours, reference, [*pair, *given.values()], call))
-    if asks(reference, "edge_weight"):
+    if takes(reference, "edge_weight"):
         agree(Case(ours, reference, [*pair, weight], lambda f, x, y, w: call(f, x, y, edge_weight=w)))
-    if asks(reference, "size") and (kind == "GATConv" or not attends(ours)):
+    if takes(reference, "size") and (kind == "GATConv" or not attends(ours)):
         agree(Case(ours, reference, [*pair, *given.values()], lambda f, *leaves: call(f, *leaves, size=(7, 4))))
         if not attends(ours):
             agree(Case(ours, reference, pair[:1], lambda f, x: call(f, x, None, size=(7, 4))))
@@ -229,7 +229,7 @@ def test_calls_in_order() -> None:
 def test_a_pair_against_the_flow_is_rejected(kind: str) -> None:
     x, (edge_index, _) = features(N, P), graph()
     reference = made(kind, {"flow": "target_to_source"})
-    ours, types = convert(reference), beside(reference, edge_index.shape[1])[1]
+    ours, types = convert(reference), more_inputs(reference, edge_index.shape[1])[1]
     torch.testing.assert_close(ours((x, x), edge_index, **types), reference((x, x), edge_index, **types))
     with pytest.raises(ValueError, match="target_to_source"):
         ours((x, x.clone()), edge_index, **types)
@@ -239,7 +239,7 @@ def test_a_pair_against_the_flow_is_rejected(kind: str) -> None:
 def test_weights_are_returned_when_pyg_returns_them(kind: str) -> None:
     edge_index, _ = graph()
     reference = made(kind, {"heads": 2} if kind != "FAConv" else {})
-    given, types = beside(reference, edge_index.shape[1])
+    given, types = more_inputs(reference, edge_index.shape[1])
     for asked in (None, False, True):
         more = types | given | {"return_attention_weights": asked}
         ours, theirs = (f(features(N, P), edge_index=edge_index, **more) for f in (convert(reference), reference))
@@ -280,7 +280,7 @@ def test_loops_with_features_in_a_sparse_tensor_are_implemented_nowhere(kind: st
 @pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
 def test_no_edges(kind: str, options: dict) -> None:
     reference, edge_index = made(kind, options), torch.empty(2, 0, dtype=torch.long)
-    given, types = beside(reference, 0)
+    given, types = more_inputs(reference, 0)
     call = called(edge_index, given, **types)
     agree(Case(convert(reference), reference, [features(N, P), *given.values()], call))
 
@@ -288,7 +288,7 @@ def test_no_edges(kind: str, options: dict) -> None:
 @pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
 def test_a_graph_that_changes_in_place(kind: str, options: dict) -> None:
     reference, (edge_index, _) = made(kind, options), graph()
-    ours, (given, types) = convert(reference), beside(reference, edge_index.shape[1])
+    ours, (given, types) = convert(reference), more_inputs(reference, edge_index.shape[1])
     x = features(N, P)
     for edges in (edge_index, edge_index.flip(0).contiguous(), edge_index):
         torch.testing.assert_close(*(f(x=x, edge_index=edges, **given, **types) for f in (ours, reference)))
@@ -342,7 +342,7 @@ def test_dropout(kind: str) -> None:
     (dropout,) = {m.basis.dropout for m in ours.modules() if isinstance(m, BasisConv) and hasattr(m.basis, "dropout")}
     assert dropout == 0.5
     edge_index, _ = graph()
-    given, types = beside(reference, edge_index.shape[1])
+    given, types = more_inputs(reference, edge_index.shape[1])
     many = torch.cat([edge_index + N * copy for copy in range(COPIES)], 1)
     given = {name: t.repeat(COPIES, *[1] * (t.dim() - 1)) for name, t in (given | types).items()}
     if kind == "SuperGATConv":
@@ -423,3 +423,31 @@ def test_which_parameter_is_frozen() -> None:
     assert [name for name, p in ours.named_parameters() if not p.requires_grad] == ["conv.theta.weight"]
     same = copy.deepcopy(ours)
     assert [p.requires_grad for p in same.parameters()] == [p.requires_grad for p in ours.parameters()]
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("kind", ["GATConv", "GraphConv", "RGCNConv", "TransformerConv"])
+def test_what_learns_does_not_depend_on_the_mode(kind: str, mode: Any) -> None:
+    reference = made(kind)
+    next(reference.parameters()).requires_grad_(False)
+    expected = convert(reference)
+    with mode():
+        ours = convert(reference)
+    assert [p.requires_grad for p in ours.parameters()] == [p.requires_grad for p in expected.parameters()]
+    assert not any(p.is_inference() for p in ours.parameters())
+
+
+def test_a_layer_of_inference_mode_learns() -> None:
+    with torch.inference_mode():
+        reference = pyg.GATConv(P, Q)
+    assert all(p.requires_grad for p in convert(reference).parameters())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("width", [P, 3])
+def test_a_root_with_a_bias(width: int, bias: bool) -> None:
+    reference, edge_index = pyg.GraphConv((P, width), Q, bias=bias), graph()[0]
+    reference.lin_root = pyg.Linear(width, Q)
+    pair = [features(N, P), features(N, width)]
+    drawn(reference)
+    agree(Case(convert(reference), reference, pair, lambda f, x, y: f((x, y), edge_index)))

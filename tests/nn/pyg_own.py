@@ -25,7 +25,7 @@ from torch import nn
 
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
-from pyg_basisconv.nn.live import Evaluator
+from pyg_basisconv.nn.evaluator import Evaluator
 
 FILES = {
     "test_gcn_conv.py": ["GCNConv"],

@@ -25,7 +25,7 @@ from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
 from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
-from pyg_basisconv.nn.live import Evaluator
+from pyg_basisconv.nn.evaluator import Evaluator
 from pyg_basisconv.nn.refused import REFUSED
 from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph
 from pyg_basisconv.verify.recipes import constructed

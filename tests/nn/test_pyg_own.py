@@ -6,7 +6,7 @@ import pytest
 from torch_geometric.nn import SAGEConv, SimpleConv
 
 from pyg_basisconv import convert
-from pyg_basisconv.nn.live import Evaluator
+from pyg_basisconv.nn.evaluator import Evaluator
 from tests.nn import pyg_own
 
 TINY = """

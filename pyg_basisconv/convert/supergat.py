@@ -16,9 +16,9 @@ from torch_geometric.utils import (
 )
 
 from ..mechanisms import Additive, Dot
-from .additive import combined
-from .attention import Attending, attention_conv, fill, heads_of, started
-from .ends import Ends
+from .attention import AttentionLayer, multihead_conv
+from .build import fill
+from .edges import CallEdges
 from .registry import rule
 
 
@@ -35,31 +35,23 @@ from .registry import rule
 )
 def supergat(layer: Any) -> nn.Module:
     """GAT's score times a sigmoid of the dot product, or the dot product alone."""
-    started(layer)
-    H = layer.heads
+    mixed = layer.attention_type == "MX"
     additive = Additive(projected=True)
-    if layer.attention_type == "MX":
-        score = additive * Dot(scale=1.0, projected=True).then(nn.Sigmoid())
-    else:
-        score = Dot(projected=True)
-    theta, Q = combined(layer)
-    activation = nn.LeakyReLU(layer.negative_slope)
-    conv = attention_conv(
-        layer, H, score.then(activation), theta, layer.in_channels, Q, dropout=layer.dropout, bias=layer.bias
-    )
-    fill(conv.theta, weight=heads_of(layer.lin, H))
-    if layer.attention_type == "MX":
-        fill(additive, source=(layer.att_l[0], layer.att_l), target=(layer.att_r[0], layer.att_r))
-    return SelfSupervised(layer, conv)
+    gate = Dot(scale=1.0, projected=True).then(nn.Sigmoid())
+    score = additive * gate if mixed else Dot(projected=True)
+    conv = multihead_conv(layer, score.then(nn.LeakyReLU(layer.negative_slope)), layer.lin, bias=layer.bias)
+    if mixed:
+        fill(additive, source=layer.att_l, target=layer.att_r)
+    return ConvertedSuperGAT(layer, conv)
 
 
-class SelfSupervised(Attending):
-    """Attention that in training learns to tell edges from pairs that are none, as SuperGAT."""
+class ConvertedSuperGAT(AttentionLayer):
+    """Attention that in training learns to tell edges from pairs of nodes that are none."""
 
     draws = True  # these pairs, in training
 
     def __init__(self, layer: Any, conv: Any) -> None:
-        super().__init__(layer, conv, loops=1.0 if layer.add_self_loops else None)
+        super().__init__(layer, conv)
         self.scale = 1.0 if layer.attention_type == "MX" else 1 / math.sqrt(layer.out_channels)
         self.neg_sample_ratio, self.edge_sample_ratio = layer.neg_sample_ratio, layer.edge_sample_ratio
         self.is_undirected = layer.is_undirected
@@ -67,16 +59,18 @@ class SelfSupervised(Attending):
         self.att_y: Tensor | None = None
 
     def operates(self, given: dict[str, Any]) -> bool:
-        return not self.training and super().operates(given)  # or it keeps what the loss is made of
+        return not self.training and super().operates(given)  # in training the layer keeps what its loss is made of
 
-    def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
-        y = super().attend(x, ends, z, size, needed, call)
+    def attend(
+        self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        y = super().attend(x, edges, z, size, wanted, call)
         if self.training:
             nodes = x.shape[0]
-            positive, _ = dropout_edge(ends.edges, p=1.0 - self.edge_sample_ratio, training=True)
+            positive, _ = dropout_edge(edges.edge_index, p=1.0 - self.edge_sample_ratio, training=True)
             negative = call.get("neg_edge_index")
             if negative is None:
-                negative = self._sample(ends.edges, nodes, call.get("batch"))
+                negative = self._sample(edges.edge_index, nodes, call.get("batch"))
             h = torch.stack([*self.conv.theta.project(x)])  # (H, N, C)
             pairs = torch.cat([positive, negative], 1)
             self.att_x = (h[:, pairs[0]] * h[:, pairs[1]]).sum(-1).t() * self.scale

@@ -5,29 +5,26 @@ from functools import reduce
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import compiled
 from ..conv import BasisConv
 from ..layouts import check_form
+from .layers import Composite, Signature
 
 
-class Whole(nn.Module):
-    """A layer whose call is one operator of a compiled graph, whatever it is made of.
+class OperatorModule(Composite):
+    """A layer whose call is one operator of a compiled graph.
 
-    It is for layers that do more with a bound basis than a `BasisConv` does, which only eager mode can: read the
-    weights of attention, or apply those of some features to others. A kind says in `likeness` what its results are
-    like, and begins its `forward` with
-
-        if self.operates(given):
-            return ... self.operator(given)
-
-    where `given` are its arguments by name. The operator then calls this very `forward`, in eager mode.
+    It is for layers that do with a bound basis what torch.compile cannot trace: read the weights of attention, or apply
+    the weights of some features to others. A subclass computes its results in `compute`, which the operator calls in
+    eager mode, and describes them in `likeness`.
     """
 
+    call: Signature
     serial: int  # see `compiled.serial_number`
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "Whole":
+    def __new__(cls, *args: Any, **kwargs: Any) -> "OperatorModule":
         self = super().__new__(cls)
         vars(self)["serial"] = compiled.serial_number(self)
         return self
@@ -35,6 +32,22 @@ class Whole(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.serial = compiled.serial_number(self)  # a copy is a layer of its own
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Applies the layer; takes what the layer takes that it replaces."""
+        return self.run(self.call.read(args, kwargs))
+
+    def run(self, given: dict[str, Any]) -> Any:
+        """The results of a call, whose arguments are given by name; as one operator where torch.compile traces it."""
+        check_forms(given)
+        if not self.operates(given):
+            return self.compute(given)
+        y, *weights = self.operator(given)
+        return (y, tuple(weights)) if weights else y
+
+    def compute(self, given: dict[str, Any]) -> Any:
+        """The results of a call in eager mode."""
+        raise NotImplementedError
 
     def operates(self, given: dict[str, Any]) -> bool:
         """Whether torch.compile is tracing, and the operator can stand for a call with these arguments."""
@@ -50,33 +63,33 @@ class Whole(nn.Module):
 
     @property
     def explain(self) -> bool:
-        """Whether a part of it is explained, by a mask that is none of the arguments."""
+        """Whether an explainer has set a mask on a part of it."""
         return any(bool(part.explain) for part in self.modules() if isinstance(part, BasisConv))
 
     @property
     def is_lazy(self) -> bool:
-        """Whether a part of it has yet to find its width."""
+        """Whether the width of a part of it is not known yet."""
         return any(part.is_lazy for part in self.modules() if isinstance(part, BasisConv))
 
     def evaluate(self, **given: Any) -> list[Tensor]:
         """What the operator does."""
-        return list(_tensors(self.forward(**given)))
+        return list(_tensors(self.compute(given)))
 
     def laid_out(self, found: Sequence[Tensor], given: dict[str, Any]) -> list[Tensor]:
         """The results in the layout that `likeness` has."""
         return [t.contiguous() for t in found]
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        """Empty tensors of the shapes and kinds that the results of a call have, without a look at numbers.
+        """Empty tensors with the shapes and dtypes of a call's results, found without reading any values.
 
         Args:
             given: the arguments of the call by name.
-            unknown: makes a size that only numbers tell.
+            unknown: makes a size that depends on values.
         """
         raise NotImplementedError
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
-        """Those of floating point results under autocast: of the sums the narrow one, of weights that of x.
+        """The dtypes of floating point results under autocast: the narrow one for sums, that of x for weights.
 
         Args:
             found: what `likeness` gave.
@@ -87,7 +100,7 @@ class Whole(nn.Module):
 
 
 def check_forms(given: dict[str, Any]) -> None:
-    """Rejects arguments in a form that nothing here reads, before anything is made of them."""
+    """Rejects arguments whose type or layout is not supported."""
     for name, value in given.items():
         if value is None:
             continue
@@ -98,8 +111,8 @@ def check_forms(given: dict[str, Any]) -> None:
             check_form(name, value, sparse=True)
 
 
-def joined(narrow: torch.dtype, *others: Tensor | None) -> torch.dtype:
-    """The dtype of the sum of something narrow and others, where they are there."""
+def promoted(narrow: torch.dtype, *others: Tensor | None) -> torch.dtype:
+    """The dtype of the sum of something narrow and these tensors."""
     return reduce(torch.promote_types, [t.dtype for t in others if t is not None], narrow)
 
 

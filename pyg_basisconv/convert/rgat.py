@@ -1,6 +1,8 @@
-"""Attention between nodes that each relation projects in its own way."""
+"""RGAT: attention between nodes that each relation projects by its own matrix."""
 
+import operator
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -16,12 +18,12 @@ from ..entries import Entries
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
 from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
-from .attention import fill, matrix, own, some_left, started, weigh
-from .build import only_sum
-from .ends import by_edge, read_ends, returned
-from .layers import Signature, reset
-from .registry import REVERSED, over, rule
-from .whole import Whole, check_forms, joined
+from .attention import weigh
+from .build import META, check_dropout, check_initialized, check_sum, fill, matrix, parameter
+from .edges import as_returned, read_edges, weights_by_edge
+from .layers import Signature
+from .operator_module import OperatorModule, promoted
+from .registry import REVERSED, combinations, rule
 
 _JOINT = IdentityCache()
 _MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
@@ -40,27 +42,27 @@ _MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
         _MULTIPLIED | {"dim": 3},
         _MULTIPLIED | {"dim": 2, "concat": False, "mod": "additive"},
         {"heads": 2, "attention_mechanism": "within-relation", "edge_dim": 3},
-        *over({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
-        *over({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
+        *combinations({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
+        *combinations({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
         {"heads": 2, "edge_dim": 3} | REVERSED,
     ],
     node_dim=0,
 )
 def rgat(layer: Any) -> nn.Module:
-    """One source for each node and relation."""
-    started(layer)
-    only_sum(layer)
-    some_left(layer.dropout)
-    return Relational(layer)
+    """Attention with a source for each pair of a relation and a node."""
+    check_initialized(layer)
+    check_sum(layer)
+    check_dropout(layer.dropout)
+    return ConvertedRGAT(layer)
 
 
 class OfRelation(Mechanism):
-    """A term of the target, of the features that the relation of the source gives it.
+    """A term of the target's features, as the relation of the source projects them.
 
-    Sources stand relation by relation, and targets have as many groups of features as there are relations.
+    Sources are ordered by relation, and targets have a group of features for each relation.
 
     Args:
-        relations: how many.
+        relations: their number.
     """
 
     def __init__(self, relations: int) -> None:
@@ -89,14 +91,15 @@ class OfRelation(Mechanism):
         return str(self.relations)
 
 
-class Relational(Whole):
+class ConvertedRGAT(OperatorModule):
     r""":math:`\sum_{r, m} a_{rmn} \, x_m W_r` with the softmax of :math:`LeakyReLU(k \cdot x_m W_r + q \cdot x_n W_r)`
     for a, or of the product of the two: a BasisConv whose sources are the pairs of a relation and a node.
 
-    A value is sent along an edge as many times as its head has weights. Within relations targets are pairs, too, and
-    what they get is summed afterwards.
+    A head may have several weights for an edge (`dim`); its values are then repeated. With a softmax within relations,
+    targets are pairs as well, and their results are summed.
     """
 
+    bias: Tensor | None
     l1: Tensor
     b1: Tensor
     l2: Tensor
@@ -107,47 +110,38 @@ class Relational(Whole):
         self.call = Signature.of(layer)
         H, D, K = layer.heads, layer.heads * layer.out_channels, layer.heads * layer.dim
         self.relations, self.heads, self.concat, self.mod = layer.num_relations, H, layer.concat, layer.mod
-        self.dim = layer.dim
+        self.dim, self.flow = layer.dim, layer.flow
         self.within = layer.attention_mechanism == "within-relation"
-        for name in ("weight", "att", "basis", "w", "l1", "b1", "l2", "b2"):
-            found = getattr(layer, name, None)
-            self.register_parameter(name, None if found is None else own(found, found))
+        self.additive = layer.attention_mode == "additive-self-attention"
+        for name in ("weight", "att", "basis", "w", "l1", "b1", "l2", "b2", "bias"):
+            self.register_parameter(name, parameter(getattr(layer, name, None)))
         parts = 1 if self.within else self.relations
         source, target = Additive(target=None), OfRelation(parts)
-        edge = None if layer.lin_edge is None else Edge(D)
-        self.additive = layer.attention_mode == "additive-self-attention"
+        terms: list[Mechanism] = [source, target]
+        self.lin_edge = None
+        if layer.lin_edge is not None:
+            weight = matrix(layer.lin_edge)
+            self.lin_edge = nn.Linear(weight.shape[1], D, bias=False, device="meta")
+            fill(self.lin_edge, weight=weight)
+            terms.append(Edge(D))
+        score = reduce(operator.add if self.additive else operator.mul, terms)
         if self.additive:
-            score = source + target if edge is None else source + target + edge
             score = score.then(nn.LeakyReLU(layer.negative_slope))
-        else:
-            score = source * target if edge is None else source * target * edge
-        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+        with META:
             basis = Attention(K, score, Adjacency(), dropout=0.0 if layer.mod else layer.dropout)
             self.conv = BasisConv((D, parts * D), D, basis, Pass(), bias=False)
             self.conv.theta = Split().build(K, layer.dim * D, layer.dim * D)
             self.sum = BasisConv(-1, -1, Adjacency(), Pass(), bias=False)
-        fill(source, source=(layer.k.t(), layer.k))
-        fill(target, weight=(layer.q.t(), layer.q))
-        self.lin_edge = None
-        if edge is not None:
-            fill(edge, weight=(layer.e.t(), layer.e))
-            weight = matrix(layer.lin_edge)
-            self.lin_edge = nn.Linear(weight.shape[1], D, bias=False, device="meta")
-            fill(self.lin_edge, weight=weight)
-        self.bias = None if layer.bias is None else own(layer.bias, layer.bias)
-        self.flow = layer.flow
+        fill(source, source=layer.k.t())
+        fill(target, weight=layer.q.t())
+        if self.lin_edge is not None:
+            fill(terms[2], weight=layer.e.t())
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Applies the layer; takes what the PyG layer takes."""
-        call = self.call.read(args, kwargs)
-        check_forms(call)
-        if self.operates(call):
-            y, *weights = self.operator(call)
-            return (y, tuple(weights)) if weights else y
+    def compute(self, call: dict[str, Any]) -> Any:
         x, z = call["x"], call.get("edge_attr")
         N, R = x.shape[0], self.relations
-        ends = read_ends(call["edge_index"], False, N, self.flow)
-        kind, values = call.get("edge_type"), ends.values
+        read = read_edges(call["edge_index"], False, N, self.flow)
+        kind, values = call.get("edge_type"), read.values
         if kind is None:
             kind = values
         elif z is None and values is not None and (values.dim() > 1 or isinstance(call["edge_index"], SparseTensor)):
@@ -159,7 +153,7 @@ class Relational(Whole):
         elif self.lin_edge is not None:
             assert self.additive, "RGATConv multiplies with edge_attr"
             z = x.new_zeros(kind.numel(), self.lin_edge.out_features)
-        edges = self._joint_edges(ends.edges, kind, N)
+        edges = self._joint_edges(read.edge_index, kind, N)
         h = x @ self.matrices()  # (R, N, H C)
         sources = h.flatten(0, 1)
         targets = sources if self.within else h.transpose(0, 1).flatten(1)
@@ -172,7 +166,7 @@ class Relational(Whole):
         y = y if self.bias is None else y + self.bias
         if not isinstance(call.get("return_attention_weights"), bool):
             return y
-        return y, returned(ends, call["edge_index"], by_edge(A, kind.numel()))
+        return y, as_returned(read, call["edge_index"], weights_by_edge(A, kind.numel()))
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x, edges = given["x"], given["edge_index"]
@@ -183,10 +177,10 @@ class Relational(Whole):
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
         learnt: Any = {"additive": self.w, "scaled": self.b2}.get(self.mod)
-        return [joined(narrow, self.bias, learnt), *[narrow] * (len(found) - 1)]
+        return [promoted(narrow, self.bias, learnt), *[narrow] * (len(found) - 1)]
 
     def _modified(self, y: Tensor, values: Tensor, edges: Tensor) -> Tensor:
-        """The result where the weights of the edges, all positive, are changed after the softmax."""
+        """Applies `mod`, which changes the weights of edges after the softmax."""
         if self.mod is None:
             return y
         N = y.shape[0]
@@ -201,22 +195,19 @@ class Relational(Whole):
         return y * self._per_head(hidden @ self.l2 + self.b2)
 
     def _per_head(self, t: Any) -> Tensor:
-        """(*, C) -> (*, K C) the same for every member."""
+        """(*, C) -> (*, K C), repeated for each of the K weights."""
         return torch.cat([t] * (self.heads * self.dim), -1)
 
     def reset_parameters(self) -> None:
         """Draws the parameters anew."""
-        reset(self.children())
+        super().reset_parameters()
         for name in ("weight", "att", "basis"):
-            parameter = self._parameters[name]
-            if parameter is not None:
-                nn.init.xavier_uniform_(parameter)
+            if self._parameters[name] is not None:
+                nn.init.xavier_uniform_(getattr(self, name))
         for name in ("w", "l1"):
             nn.init.ones_(getattr(self, name))
-        for name in ("b1", "b2", "bias"):
-            parameter = self._parameters.get(name)
-            if parameter is not None:
-                nn.init.zeros_(parameter)
+        for name in ("b1", "b2"):
+            nn.init.zeros_(getattr(self, name))
 
     def matrices(self) -> Tensor:
         """(R, P, H C) of the relations."""
@@ -229,7 +220,7 @@ class Relational(Whole):
         return weight
 
     def _joint_edges(self, edges: Tensor, kind: Tensor, N: int) -> Tensor:
-        """The edges between pairs of a relation and a node, that is r N + m."""
+        """The edges between pairs of a relation r and a node m, which have the number r N + m."""
 
         def build() -> Tensor:
             source, target = edges if self.flow == "source_to_target" else edges.flip(0)

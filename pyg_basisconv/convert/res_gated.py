@@ -3,14 +3,14 @@
 from copy import deepcopy
 from typing import Any
 
-import torch
 from torch import nn
 from torch_geometric.nn import ResGatedGraphConv
 
 from ..bases.bound_attention import Normalize
 from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
-from .attention import Attending, attention_conv, fill, matrix, started
+from .attention import AttentionLayer, attention_conv
+from .build import META, check_initialized, fill, matrix
 from .registry import REVERSED, Left, rule
 
 
@@ -31,33 +31,29 @@ def res_gated(layer: Any) -> nn.Module:
 
     The two biases inside act stay two parameters: the second is a term of the relative position of period 1.
     """
-    started(layer)
+    check_initialized(layer)
     if isinstance(layer.act, nn.Module) and next(layer.act.parameters(), None) is not None:
         raise Left("its activation has parameters")
-    Q, R = layer.out_channels, layer.edge_dim or 0
     key, query, value = layer.lin_key, layer.lin_query, layer.lin_value
-    P, target = value.in_channels - R, key.in_channels - R
-    additive, second = Additive(target="own", bias=True), Relative(period=1)
-    score = additive + second
+    Q, R = layer.out_channels, layer.edge_dim or 0
+    P, target = value.in_channels - R, key.in_channels - R  # the linears read x and, behind it, the edges' features
+    additive, key_bias = Additive(target="own", bias=True), Relative(period=1)
     edges = [Edge(R), Edge(R)] if R else []
-    for edge in edges:
-        score = score + edge
+    score = sum(edges, additive + key_bias)
     sigmoid = type(layer.act) is nn.Sigmoid
-    if not sigmoid:
-        score = score.then(deepcopy(layer.act))
     normalize: Normalize = "sigmoid" if sigmoid else None
-    theta = Heads(bias=True)
-    conv = attention_conv(layer, Q, score, theta, (P, target), Q, normalize=normalize, bias=layer.bias)
+    gate = score if sigmoid else score.then(deepcopy(layer.act))
+    conv = attention_conv(layer, Q, gate, Heads(bias=True), (P, target), Q, normalize=normalize, bias=layer.bias)
     W_key, W_query, W_value = map(matrix, (key, query, value))
-    fill(additive, source=(W_query[:, :P], W_query), target=(W_key[:, :target], W_key), bias=query.bias)
-    fill(second, weight=(key.bias.view(Q, 1), key.bias))
-    fill(theta, weight=(W_value[:, :P].unsqueeze(-1), W_value), value_bias=(value.bias.view(Q, 1), value.bias))
+    fill(additive, source=W_query[:, :P], target=W_key[:, :target], bias=query.bias)
+    fill(key_bias, weight=key.bias)
+    fill(conv.theta, weight=W_value[:, :P], value_bias=value.bias)
     values = None
     if R:
-        for edge, weight, width in ((edges[0], W_query, P), (edges[1], W_key, target)):
-            fill(edge, weight=(weight[:, width:], weight))
-        with torch.device("meta"):  # draws nothing, so that the state of torch's generator stays
+        fill(edges[0], weight=W_query[:, P:])
+        fill(edges[1], weight=W_key[:, target:])
+        with META:
             values = Heads().build(Q, R, Q)
-        fill(values, weight=(W_value[:, P:].unsqueeze(-1), W_value))
+        fill(values, weight=W_value[:, P:])
     root = deepcopy(layer.lin_skip) if layer.root_weight else None
-    return Attending(layer, conv, edge_dim=R, values=values, root=root)
+    return AttentionLayer(layer, conv, values=values, root=root)

@@ -1,4 +1,4 @@
-"""A recipe whose parameters are those of PyG's layer, read anew in each call."""
+"""Evaluates a layer as its rule would convert it, on views of the layer's own parameters, taken in each call."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -10,13 +10,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from ..convert.registry import Left, recipe
+from ..convert.registry import Left, apply_rule
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Place(NamedTuple):
-    """Where numbers lie in memory.
+    """Where the numbers of a tensor lie in its storage.
 
     >>> Place.of(torch.zeros(2, 3).t())
     Place(shape=torch.Size([3, 2]), stride=(1, 3), offset=0)
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Moved(Exception):
-    """A parameter of the layer does not lie as it did when the recipe was read."""
+    """A parameter of the layer has another shape or layout than when the evaluator was made."""
 
 
 class Given:
@@ -42,7 +42,7 @@ class Given:
         self.owner, self.name, self.place = owner, name, place
 
     def value(self, layer: nn.Module) -> Tensor:
-        """The parameter, or what stands under its name: that of a parametrization, of `functional_call`."""
+        """The parameter; under parametrizations and `functional_call`, the tensor that has its name."""
         for name in self.owner:
             layer = layer._modules[name]  # type: ignore[assignment]
         found = layer._parameters.get(self.name)
@@ -53,7 +53,7 @@ class Given:
 
 
 class Joined:
-    """Several tensors in one, by `torch.stack` or `torch.cat`."""
+    """Several tensors as one, by `torch.stack` or `torch.cat`."""
 
     def __init__(self, join: Callable[..., Tensor], parts: "Sequence[Part]", dim: int, place: Place) -> None:
         self.join, self.parts, self.dim, self.place = join, parts, dim, place
@@ -63,7 +63,7 @@ class Joined:
 
 
 class Part:
-    """A view of a parameter of the layer, or of several that are joined."""
+    """A view of a parameter of the layer, or of several joined ones."""
 
     def __init__(self, whole: Given | Joined, place: Place) -> None:
         self.whole, self.shape, self.stride = whole, place.shape, place.stride
@@ -76,9 +76,9 @@ class Part:
 
 
 class _Reading(TorchFunctionMode):
-    """While a rule runs: what it would copy it shares, and what it joins is noted.
+    """While a rule runs, copies are views, and joins are recorded.
 
-    So a parameter of what it makes lies in the memory of the parameter that it comes from, and is found there.
+    Each parameter of the converted layer then shares its storage with a parameter of the layer, or with a join.
     """
 
     def __init__(self) -> None:
@@ -99,20 +99,20 @@ class _Reading(TorchFunctionMode):
 
 
 class Evaluator:
-    """What a rule makes of a layer, without a number of its own: its parameters are views of the layer's.
+    """The conversion of a layer, whose parameters are views of the layer's own.
 
     Args:
         layer: a drop-in layer.
-        kind: the class of PyG, or of torch, whose rule is taken.
+        kind: the class of PyG, or of torch, whose rule converts it.
 
     Raises:
-        Left: with the reason, where no recipe covers the layer.
+        Left: with the reason, where no rule covers the layer.
     """
 
     def __init__(self, layer: nn.Module, kind: type[nn.Module]) -> None:
         twin, reading = _twin(layer, kind), _Reading()
         with reading:
-            self.module = recipe(twin, kind)
+            self.module = apply_rule(twin, kind)
         wholes: dict[int, Given | Joined] = {
             _storage(p): Given(tuple(name.split(".")[:-1]), name.split(".")[-1], Place.of(p))
             for name, p in twin.named_parameters(remove_duplicate=False)
@@ -120,7 +120,7 @@ class Evaluator:
 
         def part(t: Tensor) -> Part:
             if _storage(t) not in wholes:
-                raise Left("its rule computes new numbers, where a drop-in reads those that are there")
+                raise Left("its rule computes new numbers, but a drop-in can only read those of the layer")
             return Part(wholes[_storage(t)], Place.of(t))
 
         for result, join, tensors, dim in reading.joined:
@@ -146,12 +146,12 @@ class Evaluator:
 
     @property
     def observed(self) -> bool:
-        """Whether somebody looks at how the layer computes, as hooks do."""
+        """Whether a hook observes how the layer computes."""
         return any(self.hooks)
 
     @property
     def current(self) -> bool:
-        """Whether what the layer is made of is as it was."""
+        """Whether the layer's modules, options and buffers are the same as when this was made."""
         held: Any = self.members
         return all(own.get(name) is part for own, name, part in held) and all(
             b._version == v for b, v in self.constants
@@ -168,7 +168,7 @@ class Evaluator:
 
 
 def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """A layer of PyG's own class like this one, with parameters that take no memory."""
+    """A copy of the layer as PyG's own class, with parameters that take no memory."""
     memo: dict[int, Any] = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in layer.parameters()}
     memo.update((id(b), b) for b in layer.buffers())
     held = {name: value for name, value in vars(layer).items() if not name.startswith(("_cached", "_evaluators"))}
@@ -180,7 +180,7 @@ def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
 
 
 def is_lazy(layer: nn.Module) -> bool:
-    """Whether the first call has yet to tell its widths."""
+    """Whether widths are unknown before the first call."""
     return any(isinstance(p, UninitializedParameter) for p in layer.parameters())
 
 
@@ -189,7 +189,7 @@ def _storage(t: Tensor) -> int:
 
 
 def _draws(part: nn.Module) -> bool:
-    """Whether it draws random numbers in training."""
+    """Whether a module draws random numbers in training."""
     return bool(getattr(part, "dropout", 0.0) or getattr(part, "draws", False)) or isinstance(part, _DropoutNd)
 
 

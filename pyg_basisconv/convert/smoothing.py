@@ -16,22 +16,21 @@ from ..errors import reject
 from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
 from ..mechanisms.base import copies, node_score, upcast
 from ..theta import Full, Pass
-from .attention import Attending, attention_conv, fill, heads_of, matrix, started
-from .build import only_sum
-from .ends import Ends
+from .attention import AttentionLayer, attention_conv
+from .build import check_initialized, check_sum, fill, heads_of, matrix
+from .edges import CallEdges
+from .operator_module import promoted
 from .registry import REVERSED, rule
-from .whole import joined
 
 
 @rule(AGNNConv, "AGNN, cosine", [{}, {"requires_grad": False}, {"add_self_loops": False}, REVERSED])
 def agnn(layer: Any) -> nn.Module:
     r""":math:`\beta \cos(x_m, x_n)`; a learnt beta is a term of the relative position of period 1."""
-    beta = Relative(period=1)
-    score = beta * Cosine() if layer.requires_grad else float(layer.beta) * Cosine()
-    conv = attention_conv(layer, 1, score, Pass(), -1, -1)
-    if layer.requires_grad:
-        fill(beta, weight=(layer.beta.view(1, 1), layer.beta))
-    return Attending(layer, conv, loops=1.0 if layer.add_self_loops else None)
+    beta = Relative(period=1) if layer.requires_grad else float(layer.beta)
+    conv = attention_conv(layer, 1, beta * Cosine(), Pass(), -1, -1)
+    if isinstance(beta, Relative):
+        fill(beta, weight=layer.beta)
+    return AttentionLayer(layer, conv)
 
 
 @rule(
@@ -41,78 +40,70 @@ def agnn(layer: Any) -> nn.Module:
 )
 def fa(layer: Any) -> nn.Module:
     r""":math:`\tanh(s \cdot x_m + t \cdot x_n)` times the weights of GCN."""
-    started(layer)
-    only_sum(layer)
-    source, target = matrix(layer.att_l), matrix(layer.att_r)
-    score = Additive(target="own")
+    check_initialized(layer)
+    check_sum(layer)
+    score, P = Additive(target="own"), layer.channels
     mask = Adjacency("sym", layer.add_self_loops) if layer.normalize else Adjacency()
-    conv = attention_conv(
-        layer,
-        1,
-        score,
-        Pass(),
-        layer.channels,
-        layer.channels,
-        mask=mask,
-        normalize="tanh",
-        weighted=True,
-        dropout=layer.dropout,
-    )
-    fill(score, source=source, target=target)
-    return FrequencyAdaptive(layer, conv)
+    about: Any = {"mask": mask, "weighted": True, "dropout": layer.dropout}
+    conv = attention_conv(layer, 1, score, Pass(), P, P, normalize="tanh", **about)
+    fill(score, source=matrix(layer.att_l), target=matrix(layer.att_r))
+    return ConvertedFA(layer, conv)
 
 
-class FrequencyAdaptive(Attending):
+class ConvertedFA(AttentionLayer):
     """The sum, and a share of the initial features."""
 
     def __init__(self, layer: Any, conv: Any) -> None:
         super().__init__(layer, conv)
+        self.loops = None  # those that are added belong to the mask
         self.eps, self.looped = layer.eps, layer.normalize and layer.add_self_loops
 
-    def ends(self, edge_index: Any, count: int) -> Ends:
+    def edges(self, edge_index: Any, count: int) -> CallEdges:
         """The edges; PyG adds loops to those that a sparse matrix has, and replaces those of a SparseTensor."""
         if isinstance(edge_index, SparseTensor):
-            return super().ends(torch_sparse.fill_diag(edge_index, 1.0) if self.looped else edge_index, count)
+            return super().edges(torch_sparse.fill_diag(edge_index, 1.0) if self.looped else edge_index, count)
         if self.looped and isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index):
             edge_index = add_self_loops(edge_index, fill_value=1.0)[0].to_sparse_coo().coalesce()
-        return super().ends(edge_index, count)
+        return super().edges(edge_index, count)
 
-    def attend(self, x: Any, ends: Ends, z: Any, size: Any, needed: bool, call: dict[str, Any]) -> tuple[Tensor, Any]:
-        if ends.values is not None and call.get("edge_weight") is None:
-            call = {**call, "edge_weight": ends.values}
-        return super().attend(x, ends, z, size, False, call)
+    def attend(
+        self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        if edges.values is not None and call.get("edge_weight") is None:
+            call = {**call, "edge_weight": edges.values}
+        return super().attend(x, edges, z, size, False, call)
 
     @property
     def keeps_edges(self) -> bool:
         return not self.looped
 
-    def reply_like(self, y: Tensor, E: int) -> Tensor:
+    def weights_like(self, y: Tensor, E: int) -> Tensor:
         return y.new_empty(E)
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
-        return [joined(narrow, given["x_0"] if self.eps != 0.0 else None), *[narrow] * (len(found) - 1)]
+        return [promoted(narrow, given["x_0"] if self.eps != 0.0 else None), *[narrow] * (len(found) - 1)]
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
         return y + self.eps * call["x_0"] if self.eps != 0.0 else y
 
-    def replies(self, asked: Any) -> bool:
+    def returns_weights(self, asked: Any) -> bool:
         return isinstance(asked, bool)
 
-    def reply(self, A: Any, ends: Ends, call: dict[str, Any]) -> Any:
+    def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The signs and strengths alone, (E,), without the weights of the edges."""
-        x, given = call["x"], call["edge_index"]
+        x, given, index = call["x"], call["edge_index"], edges.edge_index
         if is_torch_sparse_tensor(given):
             reject("return_attention_weights", "None with a sparse edge_index", True, "pass edge_index as (2, E)")
-        edges, sparse = ends.edges, isinstance(given, SparseTensor)
+        sparse = isinstance(given, SparseTensor)
         if self.looped and not sparse:
-            edges = add_remaining_self_loops(edges, num_nodes=x.shape[-2])[0]
-        j, i = edges if self.conv.flow == "source_to_target" else edges.flip(0)
+            index = add_remaining_self_loops(index, num_nodes=x.shape[-2])[0]
+        j, i = index if self.conv.flow == "source_to_target" else index.flip(0)
         score: Any = self.conv.basis.mechanism
         alpha = ((x @ score.source[0])[j] + (x @ score.target[0])[i]).tanh()
         if not sparse:
-            return edges, alpha
-        held = torch_sparse.fill_diag(given, 1.0) if self.looped else given
-        return held.set_value(alpha, layout="coo")
+            return index, alpha
+        looped = torch_sparse.fill_diag(given, 1.0) if self.looped else given
+        return looped.set_value(alpha, layout="coo")
 
 
 @rule(
@@ -128,22 +119,12 @@ class FrequencyAdaptive(Attending):
 )
 def feast(layer: Any) -> nn.Module:
     r""":math:`u_k \cdot (x_m - x_n) + c_k`, a softmax over k."""
-    started(layer)
-    H = layer.heads
-    score = Steered()
-    conv = attention_conv(
-        layer,
-        H,
-        score,
-        Full(),
-        layer.in_channels,
-        layer.out_channels,
-        normalize="heads",
-        bias=layer.bias,
-    )
-    fill(conv.theta, weight=heads_of(layer.lin, H))
+    check_initialized(layer)
+    score, P, Q = Steered(), layer.in_channels, layer.out_channels
+    conv = attention_conv(layer, layer.heads, score, Full(), P, Q, normalize="heads", bias=layer.bias)
+    fill(conv.theta, weight=heads_of(layer.lin, layer.heads))
     fill(score, source=matrix(layer.u), bias=layer.c)
-    return Attending(layer, conv, loops=1.0 if layer.add_self_loops else None)
+    return AttentionLayer(layer, conv)
 
 
 class Steered(Mechanism):

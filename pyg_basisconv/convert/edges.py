@@ -1,0 +1,96 @@
+"""The edges of a call to a layer with attention, with loops, and their weights in PyG's order."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.typing import SparseTensor, torch_sparse
+from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops, to_edge_index
+from torch_geometric.utils.sparse import set_sparse_value
+
+from ..cache import IdentityCache
+from ..errors import reject
+from ..layouts import layout
+
+_EDGES = IdentityCache()
+
+
+class CallEdges(NamedTuple):
+    """The edges of a call.
+
+    edge_index: (2, E), in the order in which PyG returns their weights.
+    values: of a sparse layout.
+    looped: the graph in its own layout with the loops that were added; None where none were.
+    """
+
+    edge_index: Tensor
+    values: Tensor | None = None
+    looped: Any = None
+
+
+def weights_by_edge(A: Any, edges: int) -> Tensor:
+    """(E, K) the weight of each edge in each matrix, in the order of the edges."""
+    kind, edge, _, weight = A.incidence.edges()
+    place = edge.long() * A.K + kind.long()
+    return weight.new_zeros(edges * A.K).index_put((place,), weight).view(edges, A.K)
+
+
+def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_target") -> CallEdges:
+    """The edges of a call, with loops or without; computed once for a graph."""
+    if flow != "source_to_target":
+        layout(edge_index, flow)  # which rejects sparse matrices
+    if isinstance(edge_index, SparseTensor):
+        row, col, values = edge_index.coo()
+        if not loops:
+            index: Tensor = _EDGES.get((row, col), "sparse_tensor", lambda: torch.stack([col, row]))
+            return CallEdges(index, values)
+        if values is not None and values.dim() > 1:
+            fix = "drop them with .set_value(None)"
+            reject("edge_index", "a SparseTensor with one value per edge where loops are added", "several", fix)
+
+        def read() -> CallEdges:
+            looped = torch_sparse.set_diag(edge_index)
+            i, j, w = looped.coo()
+            return CallEdges(torch.stack([j, i]), w, looped)
+
+        found: CallEdges = read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
+        return found
+    plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
+    sparse = is_torch_sparse_tensor(plain)
+    if not sparse and not loops:
+        return CallEdges(plain)
+
+    def build() -> CallEdges:
+        if not sparse:
+            return CallEdges(_with_loops(plain, count))
+        looped = add_self_loops(remove_self_loops(plain)[0], num_nodes=count)[0] if loops else None
+        edges, values = to_edge_index(plain if looped is None else looped)
+        return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
+
+    found = _EDGES.get((plain,), (loops, count), build)
+    return found
+
+
+def _with_loops(edges: Tensor, count: int) -> Tensor:
+    """The edges without their loops, followed by one loop for each node."""
+    nodes = torch.arange(count, dtype=edges.dtype, device=edges.device)
+    return torch.cat([edges[:, edges[0] != edges[1]], nodes.expand(2, count)], 1)
+
+
+def count_targets(edge_index: Any, source: Tensor) -> int:
+    """The number of targets, where neither features nor a size tell it."""
+    if isinstance(edge_index, SparseTensor):
+        return int(edge_index.size(0))
+    sparse = isinstance(edge_index, Tensor) and is_torch_sparse_tensor(edge_index)
+    return int(edge_index.shape[0] if sparse else source.shape[-2])
+
+
+def as_returned(edges: CallEdges, given: Any, alpha: Tensor) -> Any:
+    """The graph and the weights of its edges, as PyG returns them; cached tensors are copied."""
+    held = given if edges.looped is None else edges.looped.clone()
+    if isinstance(given, SparseTensor):
+        return held.set_value(alpha, layout="coo")
+    if is_torch_sparse_tensor(given):
+        return set_sparse_value(held, alpha), alpha
+    return edges.edge_index if edges.edge_index is given else edges.edge_index.clone(), alpha
