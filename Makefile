@@ -44,7 +44,7 @@ wheel: .venv/test
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt torch
 	build/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt dist/*.whl pytest
-	mkdir build/wheel/tests && cp -R README.md datasets build/wheel && cp tests/test_readme.py build/wheel/tests
+	mkdir build/wheel/tests && cp -R README.md CHANGELOG.md CONTRIBUTING.md CITATION.cff docs datasets examples benchmarks build/wheel && cp tests/test_readme.py build/wheel/tests
 	cd build/wheel && BASISCONV_KERNELS=compiled bin/python -m pytest -q -c /dev/null --rootdir . tests
 
 bench: .venv/test

@@ -1,22 +1,42 @@
-"""Every Python block of the README runs, by itself."""
+"""Every Python block of the README and of the pages in docs/ runs, by itself; and no link is broken."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-TEXT = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-TITLES = [
-    re.findall(r"^## (.+)$", TEXT[: TEXT.index(block)], re.MULTILINE)[-1].lower().replace(" ", "-") for block in BLOCKS
-]
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=TITLES)
-def test_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The blocks of a page, each with a name: the page, and the heading above it."""
+    text, found = page.read_text("utf-8"), []
+    for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        above = re.findall(r"^##? ([A-Z].*)$", text[: match.start()], re.MULTILINE)[-1]
+        found.append((f"{page.stem}-{above.lower().replace(' ', '-')}", match[1]))
+    return found
 
 
-def test_there_are_blocks_and_they_assert() -> None:
-    assert len(BLOCKS) >= 4
-    assert all("assert" in block for block in BLOCKS)
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+
+@pytest.mark.parametrize("block", [code for _, code in BLOCKS], ids=[name for name, _ in BLOCKS])
+def test_block_runs(block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    exec(compile(block, "a page", "exec"), {"__name__": "page"})
+
+
+def test_blocks_assert_what_they_show() -> None:
+    assert len(blocks(PAGES[0])) >= 3
+    assert all("assert" in code for _, code in BLOCKS)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[0].read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_no_link_is_broken(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -15,7 +15,7 @@ import pyg_basisconv.walks.counting
 from pyg_basisconv.__main__ import main
 
 FILMS = str(Path(__file__).parents[2] / "datasets" / "films" / "walks.toml")
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 PREFIX = "python -m pyg_basisconv walks: error: "
 
 
@@ -219,10 +219,10 @@ def test_a_bound_of_the_cost(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "  cost       at most 127 multiply-adds per channel\n" in capsys.readouterr().out
 
 
-def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    text = README.read_text("utf-8")
+def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "knowledge-graphs.md").read_text("utf-8")
     command, shown = text.split("    $ python -m pyg_basisconv walks ")[1].split("    ...\n")[0].split("\n", 1)
-    monkeypatch.chdir(README.parent)
+    monkeypatch.chdir(ROOT)
     assert main(["walks", *shlex.split(command)]) == 0
     assert capsys.readouterr().out.startswith(textwrap.dedent(shown))
     assert "  cost " in shown
