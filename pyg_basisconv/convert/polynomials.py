@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import ChebConv, GCNConv, LGConv, MixHopConv, SGConv, SSGConv, TAGConv
+from torch_geometric.nn import APPNP, ChebConv, GCNConv, LGConv, MixHopConv, SGConv, SSGConv, TAGConv
 from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Adjacency, Chebyshev, Mix, Powers
@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..theta import Heads
 from .build import adjacency, basis_conv, check_sum, parameter, takes_mean
 from .layers import Composite, Signature
-from .registry import REVERSED, combinations, rule
+from .registry import REVERSED, Left, combinations, rule
 
 
 def polynomial(
@@ -116,6 +116,28 @@ def sg(layer: Any) -> BasisConv:
 def ssg(layer: Any) -> BasisConv:
     """The mean of the powers from 1 on, with alpha of the zeroth."""
     return mixture(layer, [layer.alpha, *[(1 - layer.alpha) / layer.K for _ in range(layer.K)]])
+
+
+@rule(
+    APPNP,
+    "APPNP",
+    [
+        {"K": 3, "alpha": 0.1},
+        *combinations({"alpha": 0.2}, K=(0, 1, 10)),
+        *(
+            {"K": 2, "alpha": 0.3} | more
+            for more in ({"add_self_loops": False}, {"normalize": False}, {"cached": True})
+        ),
+        {"K": 2, "alpha": 0.1} | REVERSED,
+    ],
+)
+def appnp(layer: Any) -> BasisConv:
+    r"""Powers, weighted by :math:`\alpha (1 - \alpha)^k`: of a walk that returns with probability :math:`\alpha`."""
+    if layer.dropout:
+        raise Left("it drops edges in training")
+    K, stays = layer.K, 1 - layer.alpha
+    coefficients = [*(layer.alpha * stays**k for k in range(K)), stays**K]
+    return polynomial(layer, [], lambda S: Mix(coefficients, Powers(K + 1, S)), loops=layer.add_self_loops)
 
 
 @rule(

@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # names for editors
         Unfold as Unfold,
     )
     from torch_geometric.nn import (
+        APPNP as APPNP,
         AGNNConv as AGNNConv,
         ChebConv as ChebConv,
         ClusterGCNConv as ClusterGCNConv,

@@ -25,7 +25,6 @@ _AFTER = "a network is applied to the sum over the neighbours"
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
-    "APPNP": Refused("it has no matrix, and no recipe yet", "SSGConv, or bases.Mix over bases.Powers and theta.Pass"),
     "ARMAConv": Refused("an activation stands between its steps", "TAGConv"),
     "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
     "CGConv": Refused(_EDGES, "ResGatedGraphConv"),

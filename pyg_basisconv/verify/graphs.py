@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
-import torch_geometric.nn as pyg
 from torch import Tensor
 from torch.func import functional_call
 
 from .. import bases
 from ..conv import BasisConv
-from ..theta import Pass
 from .comparison import Case, system
 from .data import N, P, Q, features, graph
 from .matrices import applied, chebyshev, dense, diffusion, inverse
@@ -126,14 +124,3 @@ def _wavelets() -> Iterator[Case]:
             lambda x, w, theta, sym=sym: reference(x, w, theta, sym),
             [features(N, P), weight, features(J + 1, P, Q)],
         )
-
-
-@system("APPNP", "torch_geometric.nn.APPNP")
-def _appnp() -> Iterator[Case]:
-    edge_index, weight = graph()
-    for K, alpha, loops in ((1, 0.5, True), (4, 0.1, True), (10, 0.2, False)):
-        powers = bases.Powers(K + 1, bases.Adjacency("sym", self_loops=loops))
-        C = [alpha * (1 - alpha) ** k for k in range(K)] + [(1 - alpha) ** K]
-        ours = BasisConv(-1, -1, bases.Mix(C, powers), Pass(), bias=False)
-        reference = pyg.APPNP(K, alpha, add_self_loops=loops)
-        yield Case(ours, reference, [features(N, P), weight], lambda f, x, w: f(x, edge_index, w))
