@@ -26,7 +26,7 @@ _JOINT = IdentityCache()
 
 def _check_flow(layer: Any) -> None:
     if layer.flow != "source_to_target":
-        raise Left("flow='target_to_source' between nodes of several types, which PyG mixes up")
+        raise Left("flow='target_to_source' between nodes of several types, which PyG confuses")
 
 
 @rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
@@ -66,7 +66,7 @@ class ConvertedHAN(Composite):
         return (outcome, weights) if return_semantic_attention_weights else outcome
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         nn.init.xavier_uniform_(self.q)
 
@@ -149,7 +149,7 @@ class ConvertedHGT(Composite):
         return outcome
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         for scale in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
             nn.init.ones_(scale)

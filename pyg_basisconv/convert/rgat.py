@@ -199,7 +199,7 @@ class ConvertedRGAT(OperatorModule):
         return torch.cat([t] * (self.heads * self.dim), -1)
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         for name in ("weight", "att", "basis"):
             if self._parameters[name] is not None:

@@ -87,7 +87,7 @@ class ConvertedRGCN(Converted):
         return BasisConv.plan(like, one_hot if x.same else (one_hot, None), edge_index, None, edge_type, size=size)
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         reset(self.children())
 
