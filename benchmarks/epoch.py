@@ -1,7 +1,6 @@
 """A whole training epoch of the two-layer GCN on Cora (Kipf and Welling, arXiv:1609.02907), dropout included.
 
-Ours has sparse features, of which dropout draws only the entries that are there; PyG's has the same, or dense ones if
-it is faster so.
+Ours has sparse features, so that dropout draws only their entries; PyG's has sparse or dense ones, whichever is faster.
 """
 
 from collections.abc import Callable

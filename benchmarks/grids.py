@@ -19,9 +19,9 @@ LAYER = Target(ratio=0.95, group="layers of torch on grids")
 
 
 class GridRow(NamedTuple):
-    """A layer of torch on images (B, P, *grid), against what it is converted to.
+    """A layer of torch on images (B, P, *grid), against its conversion.
 
-    layer: makes it for P channels in, and as many out.
+    layer: makes the layer, with P channels in and out.
     """
 
     kind: str
@@ -129,9 +129,9 @@ def training(model: nn.Module, x: Tensor, labels: Tensor) -> Callable[[], None]:
 
 
 class TrainingRow(NamedTuple):
-    """A residual network as torch has it, and converted; a first step is compared in its values and gradients.
+    """A residual network of torch and its conversion; values and gradients of a first step are compared.
 
-    width: of the first blocks; the narrower, the more of the time is what surrounds the kernels.
+    width: of the first blocks; narrow ones show the overhead around the kernels.
     """
 
     width: int
@@ -178,9 +178,9 @@ def lay_out(way: str, edge_index: Tensor, kind: Tensor, N: int) -> tuple[Tensor,
 
 
 class TypedRow(NamedTuple):
-    """Conv2d 3 x 3 on images that are written as one graph: nine types of edges, one for each tap of the window.
+    """Conv2d 3 x 3 on images as one graph, with nine types of edges, one for each tap of the window.
 
-    layer: of PyG; the fast one makes a matrix for every edge, and finds no room for as many images as the other.
+    layer: of PyG; the fast one makes a matrix for every edge, and needs more memory for as many images.
     """
 
     layer: type[RGCNConv]

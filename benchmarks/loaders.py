@@ -1,4 +1,4 @@
-"""Rows of training on a new graph at every step: PyG's layers against what `convert` makes of them."""
+"""Rows of training on a new graph at every step: PyG's layers against their conversions."""
 
 import copy
 import itertools
@@ -27,7 +27,7 @@ from .result import Bench, Result, Target
 
 WIDTH, CLASSES = 64, 7
 NEIGHBOURS = [10, 10]
-SAMPLES, LOADED = 40, 10  # batches that are gone round, and that are drawn anew
+SAMPLES, LOADED = 40, 10  # batches that are repeated, and that are loaded anew
 LAYOUTS = ["edge_index"] + ["SparseTensor"] * WITH_TORCH_SPARSE
 
 _to_sparse_tensor = ToSparseTensor()
@@ -50,8 +50,12 @@ class Small(nn.Module):
 class Training:
     """A model and the batches that it is trained on.
 
-    make: of the widths of x and inside; loader: yields the batches; layouts: those in which PyG takes one; called: the
-    arguments that the model gets of it; least: the least width inside; convert: makes ours of the model.
+    make: makes the model, for the widths of x and of hidden layers.
+    loader: yields the batches.
+    layouts: of the graph, for PyG.
+    called: the model's arguments, from a batch.
+    least: the least hidden width.
+    convert: makes ours of the model.
     """
 
     name: str
@@ -72,7 +76,7 @@ class Training:
         optimizer.step()
 
     def steps(self, model: nn.Module, batches: Sequence[Any], layout: str = "edge_index", again: bool = False) -> Work:
-        """A step on the next of the batches; `again`, on edges that were seen before."""
+        """Steps on the batches in turn; with `again`, on edges that were seen before."""
         optimizer, turn = torch.optim.Adam(model.parameters()), itertools.cycle(batches)
 
         def work() -> None:
@@ -82,7 +86,7 @@ class Training:
         return work
 
     def start(self, bench: Bench) -> tuple[Callable[[], nn.Module], Iterable[Any], list[Any]]:
-        """Makes the model, always with the same parameters; the loader, and batches of it."""
+        """The model, always with the same parameters, the loader, and some of its batches."""
         torch.manual_seed(0)
         loader = self.loader(bench)
         batches = list(itertools.islice(loader, 3 if bench.quick else SAMPLES))
@@ -99,7 +103,7 @@ class Training:
         return make, loader, batches
 
     def assert_same(self, make: Callable[[], nn.Module], batch: Any) -> None:
-        """The loss, and all gradients in float64: rounding may take a number to the other side of a ReLU."""
+        """Compares the loss and all gradients in float64, since rounding may change the sign before a ReLU."""
         peer = make()
         ours = checked(self.convert(peer))
         with torch.no_grad():
@@ -120,7 +124,7 @@ class Training:
 
 
 def new(batch: Any) -> Any:
-    """The batch with edges that nobody has seen."""
+    """The batch with new edges, for which nothing is cached."""
     fresh = copy.copy(batch)
     fresh.edge_index = batch.edge_index.clone()
     return fresh
@@ -165,7 +169,7 @@ class StepsRow:
 
 @dataclass(frozen=True)
 class LoadedRow:
-    """An epoch or its beginning, with the loader's work. most: batches, None for all."""
+    """An epoch or its beginning, with the loader's work. most: the number of batches, None for all."""
 
     training: Training
     target: Target
@@ -208,9 +212,9 @@ class LoadedRow:
 
 @dataclass(frozen=True)
 class SetUpRow:
-    """What depends on the graph alone, against a whole step.
+    """The work that depends on the graph alone, against a whole step.
 
-    Of a model with hardly a channel, a step on a new graph takes so much longer than one on a graph that it has seen.
+    It is the difference between steps on a new graph and on a known one, of a model with very few channels.
     """
 
     training: Training
@@ -262,7 +266,7 @@ def sampled(bench: Bench) -> Iterable[Any]:
 
 
 def of_seeds(batch: Data) -> Data:
-    """Only the nodes that were drawn from have a label."""
+    """Only the seed nodes have labels."""
     batch.y = batch.y[: batch.batch_size]
     return batch
 

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Describes the machine of the measurements."""
 
 import platform
 from pathlib import Path
@@ -12,7 +12,7 @@ import pyg_basisconv
 
 
 def machine(device: str) -> dict[str, Any]:
-    """The processor, the versions and the threads; no names of hosts."""
+    """The processor, the versions and the threads, without host names."""
     return {
         "processor": processor(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",

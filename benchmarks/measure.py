@@ -17,7 +17,7 @@ Work = Callable[[], object]
 
 
 class Effort(NamedTuple):
-    """How long to measure: rounds at least, seconds at least, and seconds that one timing should last."""
+    """How long to measure: the least rounds and seconds, and the seconds that one timing should last."""
 
     rounds: int
     seconds: float
@@ -30,7 +30,7 @@ QUICK = Effort(rounds=2, seconds=0.01, burst=0.001)
 
 
 class Memory(NamedTuple):
-    """Bytes above what was held before: at the peak, and in the largest single allocation (None: not known)."""
+    """Bytes above those held before: at the peak, and of the largest single allocation (None if unknown)."""
 
     peak: int
     largest: int | None
@@ -43,13 +43,13 @@ class Ceilings(NamedTuple):
     arithmetic: float
 
     def seconds(self, operations: float, moved: float) -> float:
-        """The least time that so many operations and bytes take."""
+        """The least time for these operations and bytes."""
         return max(operations / self.arithmetic, moved / self.bandwidth)
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """With so many threads of torch, and then as many as before."""
+    """Sets torch's threads within a context."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -74,14 +74,13 @@ def clock(work: Work, times: int, device: str) -> float:
 
 
 def interleave(works: Sequence[Work], effort: Effort, device: str = "cpu") -> list[list[float]]:
-    """Seconds per call of each work in each round; every round runs them all, each starting one later than the last.
+    """Seconds per call of each work in each round; each round runs all, in rotating order.
 
-    A fast work is called several times in a row, as a training loop would, so that the others' data is not what it
-    finds in the cache.
+    A fast work is called several times in a row, as in a training loop, so that it finds its own data in the cache.
     """
     calls = []
     for work in works:
-        once = clock(work, 1, device)  # warm-up: what is paid once, and the allocator
+        once = clock(work, 1, device)  # warm-up of caches and the allocator
         if once < 1:
             once = clock(work, 1 if once > effort.burst else 3, device)
         calls.append(max(1, round(effort.burst / max(once, 1e-6))))
@@ -103,12 +102,12 @@ def interleave(works: Sequence[Work], effort: Effort, device: str = "cpu") -> li
 
 
 def median_ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
-    """The median over the rounds: what disturbs the machine disturbs both of a round."""
+    """The median of the ratios in each round, since disturbances affect both works of a round."""
     return statistics.median(a / b for a, b in zip(numerator, denominator, strict=True))
 
 
 def memory(work: Work, device: str = "cpu") -> Memory:
-    """What a warm call allocates through torch; the workspace of a library behind it (MKL) is not seen on the CPU."""
+    """The memory that a warm call allocates through torch; on the CPU, without workspaces of libraries such as MKL."""
     if device == "cuda":
         synchronize(device)
         torch.cuda.reset_peak_memory_stats()
@@ -116,7 +115,7 @@ def memory(work: Work, device: str = "cpu") -> Memory:
         work()
         synchronize(device)
         return Memory(torch.cuda.max_memory_allocated() - held, None)
-    gc.collect()  # what goes in the middle of the work would count as room
+    gc.collect()  # garbage that is freed during the work would hide allocations
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         result = work()
     del result

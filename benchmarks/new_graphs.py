@@ -1,4 +1,4 @@
-"""Rows of a graph that is new in every step: a layer of PyG against what `convert` makes of it."""
+"""Rows of layers on a new graph in every step: a layer of PyG against its conversion."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from .result import Bench, Result, Row, Target, in_double, one_thread
 
 WIDTH, HEADS, RELATIONS = 64, 8, 4
 SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
-POOL = 20  # graphs that are gone round
+POOL = 20  # graphs that are repeated
 EFFORT = Effort(rounds=15, seconds=1.0, burst=0.02)
 
 
@@ -37,7 +37,7 @@ class Drawn(NamedTuple):
 
 
 class NewGraphRow(NamedTuple):
-    """Forward and backward. typed: the layer reads the types of the edges."""
+    """Forward and backward. typed: whether the layer reads the types of the edges."""
 
     layer: str
     make: Callable[[], nn.Module]
@@ -63,7 +63,7 @@ class NewGraphRow(NamedTuple):
             self._assert_same(peer, ours, pool[:3], gradient, layout)
             return self._steps(peer, pool, gradient, layout)
 
-        build("edge_index")  # here a difference is an error; in another layout it rules that layout out
+        build("edge_index")  # a difference is an error here; other layouts are skipped if they differ
         layout, theirs, skipped = best(["edge_index"] if self.typed else ["edge_index", "CSR"], build, bench.device)
         about = {"E": E, "P": WIDTH, "Q": WIDTH, "gradients": "Theta, x", "way": layout, "skipped": skipped}
         mine = self._steps(ours, pool, gradient)
@@ -72,21 +72,21 @@ class NewGraphRow(NamedTuple):
     def _step(
         self, module: nn.Module, drawn: Drawn, gradient: Tensor, layout: str = "edge_index"
     ) -> tuple[Tensor, ...]:
-        """On a copy of the edges, which nobody has seen; another layout is made here, as it would have to be."""
+        """A step on a fresh copy of the edges; other layouts are made within the step, as a user would have to."""
         given: tuple[Any, ...] = lay_out(drawn.edge_index.clone(), drawn.x.shape[0], layout)
         if self.typed:
             given = *given, drawn.edge_type.clone()
         return step(lambda: module(drawn.x, *given), [drawn.x, *module.parameters()], gradient)
 
     def _steps(self, module: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str = "edge_index") -> Work:
-        """A step on the next of the graphs."""
+        """Steps on the graphs in turn."""
         turn = itertools.cycle(pool)
         return lambda: self._step(module, next(turn), gradient, layout)
 
     def _assert_same(
         self, peer: nn.Module, ours: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str
     ) -> None:
-        """The value and all gradients, of some of the graphs."""
+        """Compares values and all gradients on some of the graphs."""
         name = f"{self.name}, {layout}"
         for drawn in pool:
             expected, found = self._step(peer, drawn, gradient, layout), self._step(ours, drawn, gradient)

@@ -1,4 +1,4 @@
-"""Rows of layers on graphs: PyG's layer against what `convert` makes of it."""
+"""Rows of layers on graphs: PyG's layer against its conversion."""
 
 from typing import NamedTuple
 
@@ -13,13 +13,16 @@ from .layers import ATTENTION, CONVOLUTIONS, LAYOUTS, Layer, layer
 from .result import Bench, Result, Target
 
 EVERY = Target(ratio=1, group="any layer, any size")
-SPARSE = ", sparse x"  # of a way in which PyG has it, too
+SPARSE = ", sparse x"  # the suffix of ways in which PyG has sparse features, too
 
 
 class LayerRow(NamedTuple):
-    """A layer on one of the graphs. sparse_x: ours has sparse features, and PyG's the same, where it takes them, or
-    dense ones if it is faster so; layouts: those open to PyG, None for all; Q: the width out, where it is not the
-    graph's; backward: False for the forward pass alone.
+    """A layer on one of the graphs.
+
+    sparse_x: whether ours has sparse features; PyG gets sparse or dense ones, whichever is faster.
+    layouts: of the graph, for PyG; None for all.
+    Q: the width of the result, if it is not the graph's.
+    backward: whether to run the backward pass, too.
     """
 
     layer: Layer
@@ -89,8 +92,8 @@ def convolution_rows() -> list[LayerRow]:
 def attention_rows() -> list[LayerRow]:
     """Attention with a target of its own: 8 heads of width 8.
 
-    With most parameters, one of the 34 million scores of the large row lies so near to zero that its sign, and with it
-    the slope of LeakyReLU, is a matter of rounding: then the gradients of two nodes differ. With seed 2 none does.
+    With most seeds, one of the 34 million scores of the large row is so near to zero that rounding decides its sign,
+    and with it the slope of LeakyReLU, so that the gradients of two nodes differ. With seed 2 there is none.
     """
     gat, v2, transformer = ATTENTION[:3]
     return [
@@ -104,7 +107,7 @@ def attention_rows() -> list[LayerRow]:
 
 
 def every_row() -> list[LayerRow]:
-    """Every layer on every smaller graph, and some on a large one, that are not above."""
+    """All other layers on the smaller graphs, and some on a large one."""
     have = {(row.layer.name, row.size) for row in convolution_rows() + attention_rows()}
     rows = [LayerRow(one, size, EVERY) for size in ("Cora", "PubMed-sized", "medium") for one in CONVOLUTIONS]
     rows += [LayerRow(one, size, EVERY, Q=64) for size in ("Cora", "PubMed-sized", "medium") for one in ATTENTION]

@@ -1,7 +1,7 @@
-"""Over a grid of sizes: does the planner pick the fastest order, and what does it lose when it does not?
+"""The planner over a grid of sizes: whether it picks the fastest order, and what it loses otherwise.
 
-`python -m benchmarks.orders`. Every possible order is timed, interleaved with the others, after the results were found
-equal; the predicted seconds stand beside the measured ones, so that `plan.MACHINES` can be calibrated.
+`python -m benchmarks.orders` times every possible order, interleaved with the others, after comparing the results. It
+prints predicted and measured seconds, to calibrate `costs.MACHINES`.
 """
 
 import argparse
@@ -24,12 +24,12 @@ from .machine import machine
 from .measure import FULL, QUICK, Effort, clock, interleave, median_ratio
 from .table import markdown, milliseconds
 
-GOOD, WANTED = 0.10, 0.95  # a loss that is no loss, and the share of points that should have no more
-HOPELESS = 20  # an order that takes so many times the fastest is timed once
+GOOD, WANTED = 0.10, 0.95  # the loss that counts as none, and the target for the share of such points
+HOPELESS = 20  # an order that is so many times slower than the fastest is timed once
 
 
 class Scene(NamedTuple):
-    """Sizes, and what is computed: forward or with backward, and whether x needs a gradient."""
+    """Sizes, whether to run the backward pass, and whether x needs a gradient."""
 
     N: int
     degree: int
@@ -72,7 +72,7 @@ THETAS: dict[str, Callable[[], theta.Theta]] = {
     "Grouped(4)": lambda: theta.Grouped(4),
 }
 
-# How many types its edges have.
+# The number of edge types of each family.
 TYPES: dict[type, Callable[[Any], int]] = {
     bases.Edges: lambda basis: basis.K,
     bases.Relations: lambda basis: basis.num_relations,
@@ -196,7 +196,7 @@ def cells(result: dict[str, Any], names: Sequence[str]) -> list[str]:
 
 
 def summary(found: Sequence[dict[str, Any]], names: Sequence[str]) -> list[str]:
-    """The share of points without a loss, the worst ones, and how far the predictions are off."""
+    """The share of points without a loss, the worst points, and the errors of the predictions."""
     good = sum(r["loss"] <= GOOD for r in found)
     lines = [f"- {good} of {len(found)} points lose at most {GOOD:.0%} (target: {WANTED:.0%} of them)"]
     bad = sorted((r for r in found if r["loss"] > GOOD), key=lambda r: -r["loss"])

@@ -26,10 +26,10 @@ SENSORS, LINKS, BATCH, READ, UNITS = 207, 1722, 64, 2, 64
 
 
 def roads(N: int, E: int, seed: int = 0) -> Tensor:
-    """(2, E) directed links, sorted by source, E a multiple of three; as many leave a node as arrive.
+    """(2, E) directed links, sorted by source, E a multiple of three; in- and out-degrees are equal.
 
-    They are E / 3 triangles. PyG-Temporal takes the weights of the walk against the links from the nodes in the order
-    of the walk along them, and so is the diffusion of the paper on graphs like this one, without weights.
+    They are E / 3 triangles. PyG-Temporal weights the reverse walk in the order of the forward one, which is the
+    diffusion of the paper only on graphs like this one, without weights.
     """
     draw, links = random.Random(seed), set[tuple[int, int]]()
     while len(links) < E:
@@ -42,7 +42,7 @@ def roads(N: int, E: int, seed: int = 0) -> Tensor:
 
 @cache
 def temporal() -> ModuleType:
-    """PyG-Temporal's DCRNN: the one file, since the package as a whole asks for others at its door."""
+    """PyG-Temporal's DCRNN, from its file alone, since importing the whole package requires others."""
     found = importlib.util.find_spec("torch_geometric_temporal")
     if found is None or found.origin is None:
         raise Missing("torch_geometric_temporal is not installed")
@@ -56,7 +56,7 @@ def temporal() -> ModuleType:
 
 
 class OfPowers(nn.Module):
-    """The parameters of I, P and 2 P^2 - I, which PyG-Temporal has, of those of I, P and P^2: (2, K, P, Q), K to 3."""
+    """Converts parameters of I, P and P^2 to PyG-Temporal's, of I, P and 2 P^2 - I: (2, K, P, Q), K up to 3."""
 
     def forward(self, weight: Tensor) -> Tensor:
         if weight.shape[1] < 3:
@@ -66,10 +66,10 @@ class OfPowers(nn.Module):
 
 
 class TemporalStep(nn.Module):
-    """A step of PyG-Temporal's `BatchedDCRNN` from a given state, on as many copies of the graph as there are entries.
+    """A step of PyG-Temporal's `BatchedDCRNN` from a given state, with a copy of the graph for each entry.
 
-    Its own call runs a sequence from zeros: this is what it does at each step, with what it keeps of the graph. Its
-    parameters are those of the powers of the walks.
+    Its own call runs a sequence from zeros; this is one of its steps, with its cached graph. The parameters are those
+    of the powers of the walks.
     """
 
     def __init__(self, units: int, K: int, edge_index: Tensor, N: int, B: int) -> None:
@@ -102,10 +102,10 @@ LAYOUTS = ("edge_index", "copies of the graph, torch.sparse", "nodes first, torc
 
 
 class PyGStep(nn.Module):
-    """The same of `SimpleConv`s, r and z of one product: along the links, and against them, weighted as the walks are.
+    """The same step by `SimpleConv`s along and against the links, weighted as the walks; one product makes r and z.
 
-    way: the graph and a batch of features; the graphs of a batch beside each other in one matrix; or the nodes first,
-    so that a product with the matrix is one with all the features of a node.
+    way: the graph with a batch of features; one block-diagonal matrix of the batch; or the nodes on the first axis, so
+    that one product takes all features of a node.
     """
 
     def __init__(self, units: int, K: int, edge_index: Tensor, edge_weight: Tensor, N: int, B: int, way: str) -> None:
@@ -123,11 +123,11 @@ class PyGStep(nn.Module):
                 walk = [walk[0].repeat(1, B) + ahead, walk[1].repeat(B)]
             if way != LAYOUTS[0]:
                 size = (N * B,) * 2 if way == LAYOUTS[1] else (N,) * 2
-                walk = [to_torch_csr_tensor(walk[0].flip(0), walk[1], size)]  # the transposed matrix, as PyG wants it
+                walk = [to_torch_csr_tensor(walk[0].flip(0), walk[1], size)]  # PyG takes the transposed matrix
             self.walks.append(walk)
 
     def expand(self, x: Tensor) -> Tensor:
-        """All powers of both walks, side by side."""
+        """All powers of both walks, concatenated."""
         parts = []
         for walk in self.walks:
             now = x
@@ -154,7 +154,7 @@ class PyGStep(nn.Module):
 
 
 def gru(step: Any) -> nn.Module:
-    """The step of one of these, by our cell."""
+    """Our cell with the parameters of one of these steps."""
     weight, bias = step.gates()
     K, width, H = weight.shape[0] // 2, weight.shape[1], weight.shape[2] // 3
     cell = BasisGRUCell(width - H, H, bases.Diffusion(K)).to(weight.device)
@@ -169,9 +169,9 @@ def gru(step: Any) -> nn.Module:
 class DiffusionRow(NamedTuple):
     """A step of DCRNN, forward and backward, with the gradients of the state and of the parameters.
 
-    As within a sequence: ours is bound to the graph, and the peer has made of it what it keeps.
+    As within a sequence, ours is bound to the graph, and the peer has cached it.
 
-    K: how many powers of the walks in each direction, the zeroth included.
+    K: the number of powers of the walks in each direction, with the zeroth.
     """
 
     K: int
@@ -217,7 +217,7 @@ class DiffusionRow(NamedTuple):
             ours=ours,
             inputs=[h],
         )
-        # No ceiling: what is done number by number is no part of a plan.
+        # No ceiling: plans do not include elementwise operations.
         return contest.run(bench, graph="roads", E=E, P=READ, Q=units, target=self.target, ceiling=None)
 
 
@@ -227,7 +227,7 @@ TOGETHER, APART = "one F.conv2d", "two F.conv2d"
 class ConvLSTMStep(nn.Module):
     """The cell of Shi et al. (arXiv:1506.04214), with its peepholes; gates i, f, g, o.
 
-    way: one convolution of x and h side by side, or one of each.
+    way: one convolution of x and h concatenated, or one of each.
     """
 
     def __init__(self, width: int, side: int, way: str) -> None:
@@ -251,7 +251,7 @@ class ConvLSTMStep(nn.Module):
 
 
 class Joined(nn.Module):
-    """Our cell, whose new state h and c is given as one tensor, as the peer gives it."""
+    """Our cell, with h and c concatenated, as the peer returns them."""
 
     def __init__(self, cell: BasisLSTMCell) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ class Joined(nn.Module):
 
 
 def lstm(step: Any) -> nn.Module:
-    """The step of the peer, by our cell."""
+    """Our cell with the peer's parameters."""
     width, side = step.weight.shape[1] // 2, step.peephole.shape[-1]
     window = bases.Window((side, side), 3, padding=1)
     cell = BasisLSTMCell(width, width, window, images=True, peepholes=(side, side)).to(step.weight.device)

@@ -1,4 +1,4 @@
-"""Rows of R-GCN on a knowledge graph: PyG's layers against what `convert` makes of them."""
+"""Rows of R-GCN on a knowledge graph: PyG's layers against their conversions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,7 @@ WIDTH = 64
 
 @dataclass(frozen=True)
 class RelationsRow:
-    """A layer on the edges and their inverses. share: of the edges, drawn at random; options: of the layer."""
+    """A layer on the edges and their inverses. share: the random share of the edges; options: of the layer."""
 
     layer: type[RGCNConv]
     target: Target

@@ -46,11 +46,15 @@ class Bench:
 
 @dataclass(frozen=True)
 class Target:
-    """What is asked of a row; None where nothing is.
+    """The targets of a row; None for no target.
 
-    ratio: the peer's time over ours, at least; memory: the peer's peak over ours, at least; peak: our bytes, at most;
-    resident: bytes of the whole process, at most; seconds: our time, at most; slope: of the time over the length in a
-    log-log plot, at most, over all rows of a series; group: rows that are judged together, in one line.
+    ratio: the peer's time over ours, at least.
+    memory: the peer's peak memory over ours, at least.
+    peak: our bytes, at most.
+    resident: the bytes of the whole process, at most.
+    seconds: our time, at most.
+    slope: the exponent of the time in the length, over all rows of a series, at most.
+    group: the name of rows that are judged together, in one line.
     """
 
     ratio: float | None = None

@@ -1,7 +1,7 @@
 """Rows of convolutions on the active sites of a large grid, whose time should be linear in their number.
 
-A site sees those of its 27 neighbours that are there (Graham and van der Maaten, arXiv:1706.01307). The dense grid
-would have 128 million positions: ours stands alone, and is compared with `F.conv3d` on a grid of 64 x 64 x 64.
+A site reads those of its 27 neighbours that are sites (Graham and van der Maaten, arXiv:1706.01307). The dense grid
+would have 128 million positions, so ours has no peer there, and is compared with `F.conv3d` on a grid of 64 x 64 x 64.
 """
 
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Cloud:
 
 
 def _code(sites: Tensor, side: int) -> Tensor:
-    """(..., 3) -> (...) the places in a flattened grid."""
+    """(..., 3) -> (...) the positions in a flattened grid."""
     a, b, c = sites.long().unbind(-1)
     return (a * side + b) * side + c
 
@@ -166,7 +166,7 @@ def some(bench: Bench, count: int, side: int) -> Cloud:
 
 
 def sites_rows() -> list[Any]:
-    # Thirty arrays of the sites' features: those of input and output, and what the products of 27 members need.
+    # Thirty arrays of the sites' features: input and output, and the products of 27 members.
     most = {100_000: 30 * 100_000 * CHANNELS * 4}
     rows = [SitesRow(N, Target(slope=1.1, peak=most.get(N))) for N in COUNTS]
     setups = [SetUpRow(N, Target(slope=1.1)) for N in COUNTS]

@@ -78,8 +78,10 @@ def assert_same_weights(peer: Any, ours: Any, x: Tensor) -> None:
 class Call(NamedTuple):
     """A layer, and what it is called with.
 
-    forward, both: the targets of the ratio without gradients, and with those of the parameters; convert: makes ours of
-    the layer; check: what is asserted beside the values and their gradients.
+    forward: the target of the ratio without gradients.
+    both: the target with gradients of the parameters.
+    convert: makes ours of the layer.
+    check: further assertions.
     """
 
     name: str

@@ -191,4 +191,4 @@ def _check_bound_call(call: Call) -> None:
         value = getattr(call, name)
         if value is not None:
             got = tuple(value.shape) if isinstance(value, Tensor) else value
-            reject(name, "None beside a bound basis", got, "bind the basis with it instead")
+            reject(name, "None with a bound basis", got, "bind the basis with it instead")

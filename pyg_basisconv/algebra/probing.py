@@ -135,12 +135,12 @@ class Probed(Operator):
         if numbers > MOST:
             count = f"{self.M * self.P:,} unit inputs give {numbers:.3g} numbers"
             got, fix = (
-                f"something beside them, of a function whose {count}",
+                f"entries elsewhere, of a function whose {count}",
                 "take a larger basis, or less of the function",
             )
             reject("phi", "entries where the basis has some", got, fix)
-        values, beside = self._probed(channels, torch.arange(self.M, device=self.device))
-        self.outside += beside
+        values, outside = self._probed(channels, torch.arange(self.M, device=self.device))
+        self.outside += outside
         return values
 
     def _probed(self, channels: range, colour: Tensor) -> tuple[Tensor, float]:
@@ -150,7 +150,7 @@ class Probed(Operator):
             channels: of x, one at a time.
             colour: (M,) of the sources; -1 for those that are left out.
         """
-        g, beside = len(channels), 0.0
+        g, outside = len(channels), 0.0
         values = torch.empty(self.rows, g, self.Q, dtype=torch.float64, device=self.device)
         probe = colour.unsqueeze(1) * g + torch.arange(g, device=self.device)  # (M, g) which input has it
         asked, read = probe.flatten(), probe[self.source].flatten()
@@ -164,8 +164,8 @@ class Probed(Operator):
             at = read[rows] - start, self.target[rows // g]
             values.view(-1, self.Q)[rows] = y[at]
             y[at] = 0
-            beside += float(y.square().sum())
-        return values, beside
+            outside += float(y.square().sum())
+        return values, outside
 
     def _complete(self, channels: range, values: Tensor) -> bool:
         """Whether the values are all there is, on a random probe."""

@@ -92,11 +92,6 @@ class DeepSigned(Composite):
         {"conv": lambda P, Q: GraphConv(P, Q, aggr="mean"), "alpha": 0.0},
     ],
 )
-def directed(layer: Any) -> nn.Module:
-    """One layer on the edges, one on the reversed edges, and the root."""
-    return ConvertedDirGNN(layer)
-
-
 class ConvertedDirGNN(Composite):
     r""":math:`\alpha \, f(x, E^\top) + (1 - \alpha) \, g(x, E) + x W + b`, of two converted layers f and g.
 

@@ -24,18 +24,13 @@ Edges = dict[tuple[str, str, str], Any]
 _JOINT = IdentityCache()
 
 
-def _check_flow(layer: Any) -> None:
+def check_flow(layer: Any) -> None:
+    """Rejects layers with flow='target_to_source'."""
     if layer.flow != "source_to_target":
-        raise Left("flow='target_to_source' between nodes of several types, which PyG mixes up")
+        raise Left("flow='target_to_source' between nodes of several types, which PyG confuses")
 
 
 @rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
-def han(layer: Any) -> nn.Module:
-    """Attention along each type of edges, and over these types."""
-    _check_flow(layer)
-    return ConvertedHAN(layer)
-
-
 class ConvertedHAN(Composite):
     r"""For each type of edges :math:`relu(A_k^\top h_k)` of projected features h, with the softmax of
     :math:`LeakyReLU(s_k \cdot h_{mk} + t_k \cdot h_{nk})` for A: a BasisConv. Their mixture, whose coefficients are a
@@ -44,6 +39,7 @@ class ConvertedHAN(Composite):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
+        check_flow(layer)
         H, Q = layer.heads, layer.out_channels
         self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), parameter(layer.q)
         self.convs = nn.ModuleDict()
@@ -66,18 +62,12 @@ class ConvertedHAN(Composite):
         return (outcome, weights) if return_semantic_attention_weights else outcome
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         nn.init.xavier_uniform_(self.q)
 
 
 @rule(HGTConv, "HGT", combinations(heads=(1, 2, 4)), node_dim=0)
-def hgt(layer: Any) -> nn.Module:
-    """One attention over the edges of all types, with keys and values that depend on the type."""
-    _check_flow(layer)
-    return ConvertedHGT(layer)
-
-
 class ConvertedHGT(Composite):
     r"""Attention by scaled dot products along the edges of all types: a BasisConv whose sources are the pairs of a type
     of edges and a source node, with keys and values that are the node's, times a matrix for each head and type.
@@ -85,6 +75,7 @@ class ConvertedHGT(Composite):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
+        check_flow(layer)
         H, Q = layer.heads, layer.out_channels
         self.heads, self.kinds = H, {kind for *_, kind in layer.edge_types}
         self.place = {relation: i for i, relation in enumerate(layer.edge_types)}
@@ -149,7 +140,7 @@ class ConvertedHGT(Composite):
         return outcome
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         for scale in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
             nn.init.ones_(scale)

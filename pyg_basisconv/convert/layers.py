@@ -172,7 +172,7 @@ class Composite(nn.Module):
     """A layer made of converted parts, and perhaps a bias."""
 
     def reset_parameters(self) -> None:
-        """Draws the parameters of its parts anew, and sets its bias to zero."""
+        """Resets the parameters of its parts, and sets its bias to zero."""
         reset(self.children())
         bias = self._parameters.get("bias")
         if bias is not None:
@@ -220,14 +220,14 @@ class Normalize(nn.Module):
 
 
 class ConcatRoot(nn.Module):
-    """The target's own features, and the result beside them."""
+    """Concatenates the target's own features and the result."""
 
     def forward(self, y: Tensor, target: Tensor | None) -> Tensor:
         return y if target is None else torch.cat([target, y], dim=-1)
 
 
 def reset(modules: Iterable[nn.Module]) -> None:
-    """Draws the parameters of each module anew, down to those that know how."""
+    """Resets each module, or the children of those that have no `reset_parameters`."""
     for module in modules:
         again = getattr(module, "reset_parameters", None)
         if callable(again):

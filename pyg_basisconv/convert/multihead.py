@@ -30,14 +30,6 @@ from .registry import Left, rule
         *({"add_bias_kv": True, "add_zero_attn": True} | more for more in ({"kdim": 5}, {"bias": False})),
     ],
 )
-def multihead(layer: Any) -> nn.Module:
-    """Attention between all pairs."""
-    if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:
-        raise Left(f"its output projection is a {type(layer.out_proj).__name__}")
-    check_dropout(layer.dropout)
-    return ConvertedMultihead(layer)
-
-
 class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     r""":math:`\sum_k A_k^\top (x V_k + \beta_k) O_k + b` with the softmax of scaled dot products for A, called as
     `torch.nn.MultiheadAttention`.
@@ -57,6 +49,9 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
 
     def __init__(self, layer: Any) -> None:
         nn.Module.__init__(self)
+        if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:
+            raise Left(f"its output projection is a {type(layer.out_proj).__name__}")
+        check_dropout(layer.dropout)
         E, H, D = layer.embed_dim, layer.num_heads, layer.head_dim
         self.embed_dim, self.num_heads, self.head_dim = E, H, D
         self.kdim, self.vdim, self.batch_first, self.dropout = layer.kdim, layer.vdim, layer.batch_first, layer.dropout

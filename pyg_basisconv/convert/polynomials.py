@@ -172,7 +172,7 @@ def cheb(layer: Any) -> BasisConv:
     ],
 )
 def mixhop(layer: Any) -> nn.Module:
-    """Powers side by side; one that repeats is computed once."""
+    """Concatenated powers; one that repeats is computed once."""
     powers = list(dict.fromkeys(layer.powers))
     K, H = max(powers) + 1, len(powers)
     rows = [[float(k == p) for k in range(K)] for p in powers]

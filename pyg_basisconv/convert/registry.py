@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from ..conv import BasisConv
 from .checkpoints import Original
 
 Options = dict[str, Any]
+Rebuild = TypeVar("Rebuild", bound=Callable[[Any], nn.Module])
 REVERSED: Options = {"flow": "target_to_source"}
 
 
@@ -40,8 +41,8 @@ class Left(Exception):
 
 def rule(
     layer: type, system: str = "", options: Sequence[Options] = (), node_dim: int = -2
-) -> Callable[[Callable[[Any], nn.Module]], Callable[[Any], nn.Module]]:
-    """Registers the function that rebuilds layers of exactly this type, or raises `Left`.
+) -> Callable[[Rebuild], Rebuild]:
+    """Registers the function or class that makes the converted layer, of layers of exactly this type, or raises `Left`.
 
     It makes parameters as copies of views, by `build.parameter`, and joins several by `torch.stack` and `torch.cat`. A
     drop-in, see `pyg_basisconv.nn`, can then find each number in the layer's own parameters, and reads it there.
@@ -53,7 +54,7 @@ def rule(
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
     """
 
-    def register(function: Callable[[Any], nn.Module]) -> Callable[[Any], nn.Module]:
+    def register(function: Rebuild) -> Rebuild:
         _RULES[layer] = Rule(function, node_dim, {system: options} if options else {})
         return function
 

@@ -29,33 +29,6 @@ _JOINT = IdentityCache()
 _MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
 
 
-@rule(
-    RGATConv,
-    "RGAT, relational",
-    [
-        {},
-        {"heads": 2, "negative_slope": 0.4},
-        {"heads": 2, "concat": False, "num_bases": 2},
-        {"heads": 4, "num_blocks": 1, "bias": False},
-        {"heads": 2, "edge_dim": 3},
-        _MULTIPLIED | {"edge_dim": 3},
-        _MULTIPLIED | {"dim": 3},
-        _MULTIPLIED | {"dim": 2, "concat": False, "mod": "additive"},
-        {"heads": 2, "attention_mechanism": "within-relation", "edge_dim": 3},
-        *combinations({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
-        *combinations({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
-        {"heads": 2, "edge_dim": 3} | REVERSED,
-    ],
-    node_dim=0,
-)
-def rgat(layer: Any) -> nn.Module:
-    """Attention with a source for each pair of a relation and a node."""
-    check_initialized(layer)
-    check_sum(layer)
-    check_dropout(layer.dropout)
-    return ConvertedRGAT(layer)
-
-
 class OfRelation(Mechanism):
     """A term of the target's features, as the relation of the source projects them.
 
@@ -91,6 +64,25 @@ class OfRelation(Mechanism):
         return str(self.relations)
 
 
+@rule(
+    RGATConv,
+    "RGAT, relational",
+    [
+        {},
+        {"heads": 2, "negative_slope": 0.4},
+        {"heads": 2, "concat": False, "num_bases": 2},
+        {"heads": 4, "num_blocks": 1, "bias": False},
+        {"heads": 2, "edge_dim": 3},
+        _MULTIPLIED | {"edge_dim": 3},
+        _MULTIPLIED | {"dim": 3},
+        _MULTIPLIED | {"dim": 2, "concat": False, "mod": "additive"},
+        {"heads": 2, "attention_mechanism": "within-relation", "edge_dim": 3},
+        *combinations({"heads": 2}, mod=("additive", "scaled", "f-additive", "f-scaled")),
+        *combinations({"heads": 2, "attention_mechanism": "within-relation"}, mod=("additive", "scaled")),
+        {"heads": 2, "edge_dim": 3} | REVERSED,
+    ],
+    node_dim=0,
+)
 class ConvertedRGAT(OperatorModule):
     r""":math:`\sum_{r, m} a_{rmn} \, x_m W_r` with the softmax of :math:`LeakyReLU(k \cdot x_m W_r + q \cdot x_n W_r)`
     for a, or of the product of the two: a BasisConv whose sources are the pairs of a relation and a node.
@@ -107,6 +99,9 @@ class ConvertedRGAT(OperatorModule):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
+        check_initialized(layer)
+        check_sum(layer)
+        check_dropout(layer.dropout)
         self.call = Signature.of(layer)
         H, D, K = layer.heads, layer.heads * layer.out_channels, layer.heads * layer.dim
         self.relations, self.heads, self.concat, self.mod = layer.num_relations, H, layer.concat, layer.mod
@@ -199,7 +194,7 @@ class ConvertedRGAT(OperatorModule):
         return torch.cat([t] * (self.heads * self.dim), -1)
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         for name in ("weight", "att", "basis"):
             if self._parameters[name] is not None:

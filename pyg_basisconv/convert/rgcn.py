@@ -4,7 +4,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.nn import FastRGCNConv, RGCNConv
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
@@ -32,11 +32,6 @@ _CHECKED += [{"is_sorted": True}, REVERSED]
 
 @rule(RGCNConv, "R-GCN", _CHECKED, node_dim=0)
 @rule(FastRGCNConv, "R-GCN, fast", _CHECKED, node_dim=0)
-def rgcn(layer: Any) -> nn.Module:
-    """PyG's loop over the relations, and its matrix for each edge: both are one operator."""
-    return ConvertedRGCN(layer)
-
-
 class ConvertedRGCN(Converted):
     r"""A `BasisConv` over `bases.Relations`, with the call of RGCNConv.
 
@@ -87,7 +82,7 @@ class ConvertedRGCN(Converted):
         return BasisConv.plan(like, one_hot if x.same else (one_hot, None), edge_index, None, edge_type, size=size)
 
     def reset_parameters(self) -> None:
-        """Draws all parameters anew."""
+        """Resets all parameters."""
         super().reset_parameters()
         reset(self.children())
 

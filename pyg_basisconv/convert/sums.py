@@ -164,12 +164,6 @@ class LoopedMean(Basis):
 
 
 @rule(LEConv, "local extremum", [{}, {"bias": False}, REVERSED])
-def le(layer: Any) -> nn.Module:
-    """The local extremum operator."""
-    check_sum(layer)
-    return ConvertedLE(layer)
-
-
 class ConvertedLE(Composite):
     r""":math:`y = A^\top x \Theta_1 - D x \Theta_2 + x \Theta_3 + b_3 + A^\top 1 b_1`, as LEConv.
 
@@ -179,6 +173,7 @@ class ConvertedLE(Composite):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
+        check_sum(layer)
         first, rest, bias = [layer.lin1], [layer.lin2, layer.lin3], layer.lin3.bias
         own = Mix([-1.0], Degree()) + Identity()
         self.root = self.constant = None

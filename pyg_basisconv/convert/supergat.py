@@ -1,4 +1,4 @@
-"""Attention that learns, beside what it is for, to tell edges from other pairs."""
+"""SuperGAT: attention that also learns to tell edges from other pairs of nodes."""
 
 import math
 from typing import Any

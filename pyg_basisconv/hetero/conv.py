@@ -99,7 +99,7 @@ class HeteroBasisConv(nn.Module):
                 self.bias[t] = nn.Parameter(torch.zeros(out_channels))
 
     def reset_parameters(self) -> None:
-        """Draws all matrices anew and sets the biases to zero."""
+        """Resets all matrices, and sets the biases to zero."""
         for conv in self.convs.values():
             conv.reset_parameters()
         for root in self.roots.values():

@@ -67,7 +67,7 @@ class TypeEdges(NamedTuple):
     def _check(self, edge_weight: Any) -> None:
         key, E = f"edge_weight_dict[{self.name}]", self.ends[0].numel()
         if self.edges.values is not None:
-            reject(key, "no weights beside a sparse matrix that has values", "both", "give them once")
+            reject(key, "no weights with a sparse matrix that has values", "both", "give them once")
         if not isinstance(edge_weight, Tensor) or edge_weight.shape != (E,):
             got = tuple(edge_weight.shape) if isinstance(edge_weight, Tensor) else type(edge_weight).__name__
             reject(key, f"one weight per edge, shape ({E},)", got, "give as many as there are edges")

@@ -12,7 +12,7 @@ random numbers (dropout of attention), to draw the same ones.
 
 Options that no rule covers raise a `ValueError` in the constructor. Importing a layer that has no rule raises an
 `ImportError`, which gives the reason and the nearest layer. Everything else, such as `global_mean_pool`, `Sequential`,
-`HeteroConv` and `to_hetero`, is PyG's own, so that an import can be exchanged as it stands.
+`HeteroConv` and `to_hetero`, is PyG's own, so that changing the import is enough.
 
 >>> import torch
 >>> from pyg_basisconv import convert

@@ -25,7 +25,7 @@ _AFTER = "a network is applied to the sum over the neighbours"
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
-    "ARMAConv": Refused("an activation stands between its steps", "TAGConv"),
+    "ARMAConv": Refused("it applies an activation between its steps", "TAGConv"),
     "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
     "CGConv": Refused(_EDGES, "ResGatedGraphConv"),
     "CuGraphGATConv": Refused(_FUSED, "GATConv"),
@@ -43,7 +43,7 @@ REFUSED: dict[str, Refused] = {
     "GINConv": Refused(_AFTER, "GraphConv, followed by your network"),
     "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
     "GMMConv": Refused("weights of edges come from Gaussians over their features", "RGCNConv"),
-    "GatedGraphConv": Refused("a GRU cell stands between its steps", "GraphConv, before a GRU cell"),
+    "GatedGraphConv": Refused("it applies a GRU cell between its steps", "GraphConv, before a GRU cell"),
     "GeneralConv": Refused("it is put together by name, and normalises its result", "TransformerConv or SAGEConv"),
     "GravNetConv": Refused("its graph is computed from x in each call", "GATConv, on a graph of neighbours"),
     "HEATConv": Refused("its messages and scores read embeddings of types and features of edges", "RGATConv"),

@@ -82,7 +82,7 @@ class BasisCell(nn.Module):
         return self.input.basis
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew."""
+        """Resets all parameters."""
         for part in self.children():
             part.reset_parameters()  # type: ignore[operator]
 

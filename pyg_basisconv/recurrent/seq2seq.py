@@ -73,7 +73,7 @@ class DCRNN(nn.Module):
         self.out_channels, self.horizon, self.batch_first = out_channels, horizon, batch_first
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew."""
+        """Resets all parameters."""
         for part in (self.encoder, *self.decoder, self.out):
             part.reset_parameters()  # type: ignore[operator]
 
@@ -120,7 +120,7 @@ class DCRNN(nn.Module):
     def _targets(self, targets: Tensor | None, y: Tensor) -> Tensor:
         """(horizon, *, M, Q), checked."""
         if targets is None:
-            reject("targets", "what comes, beside teacher", None, "pass targets, or teacher=0")
+            reject("targets", "the true steps, for teacher > 0", None, "pass targets, or teacher=0")
         if not isinstance(targets, Tensor) or targets.device != y.device:
             got = f"a tensor on {targets.device}" if isinstance(targets, Tensor) else type(targets).__name__
             reject("targets", f"a tensor on {y.device}, where x is", got, "stack the steps, and move them with .to()")

@@ -65,7 +65,7 @@ class BasisRNN(nn.Module):
         self.batch_first = batch_first
 
     def reset_parameters(self) -> None:
-        """Draws the parameters anew."""
+        """Resets all parameters."""
         for cell in self._layers:
             cell.reset_parameters()
 
@@ -99,7 +99,7 @@ class BasisRNN(nn.Module):
             structure["edge_index"] = edge_index
         if isinstance(x, PackedSequence):
             if lengths is not None:
-                reject("lengths", "None beside a PackedSequence, which says them", lengths, "leave it out")
+                reject("lengths", "None with a PackedSequence, which has them", lengths, "leave it out")
             self._check(x.data, "S", 1)
             return self._packed(x, h, truncate, structure)
         self._check(x, *(("B, T", 2) if self.batch_first else ("T, *", 1)))
@@ -174,7 +174,7 @@ class BasisRNN(nn.Module):
         first = self._layers[0]
         axes = 1 if not first.images else first.basis.axes
         if axes is not None and x.dim() != axes + 3:
-            reject("x", "one batch dimension, beside lengths", f"shape {tuple(x.shape)}", "flatten several into one")
+            reject("x", "one batch dimension, with lengths", f"shape {tuple(x.shape)}", "flatten several into one")
         fix = "give the number of steps of each sequence"
         try:
             lengths = torch.as_tensor(lengths)
@@ -185,7 +185,7 @@ class BasisRNN(nn.Module):
             got = f"{tuple(lengths.shape)}, {lengths.dtype}, on {lengths.device}"
             reject("lengths", f"{B} integers, one per sequence", got, fix)
         if not B:
-            reject("x", "at least one sequence, beside lengths", f"shape {tuple(x.shape)}", "leave lengths out")
+            reject("x", "at least one sequence, with lengths", f"shape {tuple(x.shape)}", "leave lengths out")
         least, most = int(lengths.min()), int(lengths.max())
         if least < 1 or most > T:
             reject("lengths", f"from 1 to {T}, the steps of x", f"{least} to {most}", "leave out what has no step")

@@ -162,7 +162,7 @@ def _vocabulary(document: Document, plain: Vocabulary) -> Vocabulary:
     if "types" not in document.tables:
         return found
     if plain.ends is not None:
-        document.refuse("types", "", "no types beside those of a HeteroData", "some", "leave out [types]")
+        document.refuse("types", "", "no types with a HeteroData, which has its own", "some", "leave out [types]")
     return found.extended({}, _ends(document, found))
 
 

@@ -85,7 +85,7 @@ class Document:
             self.refuse("graph", "", f"one of {', '.join(GRAPHS)}", got, 'write for example triples = "triples.tsv"')
         for key in ("root", "options"):
             if key in self.table("graph") and given != ["dataset"]:
-                self.refuse("graph", key, "it only beside dataset", f"it beside {given[0]}", "leave it out")
+                self.refuse("graph", key, "it only with dataset", f"it with {given[0]}", "leave it out")
         return given[0]
 
 

@@ -865,7 +865,7 @@ def test_functions_that_give_something_else() -> None:
 
 def test_too_many_unit_inputs_are_refused() -> None:
     huge = bases.Identity().bind(size=300_000, dtype=DOUBLE)
-    with pytest.raises(ValueError, match=r"^phi: expected entries where the basis has some, got something beside them"):
+    with pytest.raises(ValueError, match=r"^phi: expected entries where the basis has some, got entries elsewhere"):
         decompose(lambda x: x.roll(1, 1), huge, in_channels=1)
 
 

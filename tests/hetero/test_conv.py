@@ -453,7 +453,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], str]] = {
     "float weights": ((X, {WRITES: E8}, {WRITES: torch.ones(8)}), "edge_weight: expected dtype torch.float64"),
     "weights twice": (
         (X, {WRITES: torch.eye(6, 4, dtype=DOUBLE).to_sparse_csr()}, {WRITES: torch.ones(4)}),
-        "'writes'.*: expected no weights beside a sparse matrix",
+        "'writes'.*: expected no weights with a sparse matrix",
     ),
     "a matrix of another size": (
         (X, {WRITES: torch.eye(4, 6, dtype=DOUBLE).to_sparse_csr()}),

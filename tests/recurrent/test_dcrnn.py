@@ -186,7 +186,7 @@ def targets(*shape: int) -> Tensor:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"teacher": 0.5}, "targets: expected what comes, beside teacher, got None"),
+        ({"teacher": 0.5}, "targets: expected the true steps, for teacher > 0, got None"),
         ({"teacher": 1.5}, "teacher: expected a probability"),
         ({"teacher": math.nan}, "teacher: expected a probability"),
         ({"teacher": 1, "targets": targets(HORIZON, B, N, Q + 1)}, r"targets: expected shape \(3, 3, 5, 2\), as y"),

@@ -377,7 +377,7 @@ FAULTY = {
     "lengths of nothing": (run(6, 0, 5, 3, lengths=torch.ones(0).long()), "x: expected at least one sequence"),
     "lengths beside a PackedSequence": (
         lambda: network()(pack_padded_sequence(torch.randn(*X), torch.tensor([6, 2])), edges, lengths=[6, 2]),
-        "lengths: expected None beside a PackedSequence",
+        "lengths: expected None with a PackedSequence",
     ),
     "a PackedSequence without nodes": (
         lambda: network()(pack_padded_sequence(torch.randn(6, 2, 3), torch.tensor([6, 2])), edges),

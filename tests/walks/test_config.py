@@ -288,7 +288,7 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     "table that is none": ("sorts = 3\n" + GRAPH, {}, ["[sorts]: expected a table [sorts], got '3' (int)"]),
     "no graph": (SORTS, {}, ["[graph]: expected one of triples, hetero, dataset, got none of them"]),
     "two graphs": (toml(GRAPH + 'hetero = "x"\n'), {}, ["[graph]: expected one of", "got triples and hetero"]),
-    "root of triples": (toml(GRAPH + 'root = "x"\n'), {}, ["[graph] root: expected it only beside dataset"]),
+    "root of triples": (toml(GRAPH + 'root = "x"\n'), {}, ["[graph] root: expected it only with dataset"]),
     "triples of a number": (toml("[graph]\ntriples = 3\n"), {}, ["[graph] triples: expected a path, got '3' (int)"]),
     "triples of no files": (toml("[graph]\ntriples = []\n"), {}, ["[graph] triples: expected a path", "empty list"]),
     "triples of numbers": (toml("[graph]\ntriples = ['facts.tsv', 3]\n"), {}, ["[graph] triples: expected a path"]),
@@ -496,7 +496,7 @@ def test_mistakes(tmp_path: Path, text: str | bytes, files: dict[str, str | byte
 def test_types_of_a_graph_that_has_them(tmp_path: Path) -> None:
     torch.save(films(), tmp_path / "films.pt")
     text = '[graph]\nhetero = "films.pt"\n[types]\nin = ["a", "b"]\n[sorts]\na = "in"'
-    with pytest.raises(ValueError, match=r"\[types\]: expected no types beside those of a HeteroData"):
+    with pytest.raises(ValueError, match=r"\[types\]: expected no types with a HeteroData"):
         load_walks(write(tmp_path, text))
 
 
