@@ -18,6 +18,7 @@ from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_a
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import add_causal_mask, by_heads, pair_attention, pair_product, pair_rows, pair_weights
 from ..kernels.attend import Side, Weights
+from ..kernels.grids import Ints
 from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import Scoring
@@ -107,7 +108,7 @@ class BoundAttention(MemberByMember):
         K: int,
         weighing: Weighing,
         entries: Entries,
-        batch: tuple[int, ...],
+        batch: Ints,
         dtype: torch.dtype,
         observed: bool = False,
         has_edge_attr: bool = False,
@@ -270,7 +271,7 @@ class BoundAttention(MemberByMember):
             reject("batch", "one graph, for a list of edges", f"a batch of {self.batch}", fix)
         return self.explicit.edges()
 
-    def __getitem__(self, index: int | tuple[int, ...]) -> Explicit:
+    def __getitem__(self, index: int | Ints) -> Explicit:
         """One graph of the batch."""
         one = index if isinstance(index, tuple) else (index,)
         if len(one) != len(self.batch):
@@ -552,7 +553,7 @@ def _as_shared_edges(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> Sh
 class DisjointUnion(MemberByMember):
     """Families of the graphs of a batch, written out as one on their disjoint union."""
 
-    def __init__(self, whole: BoundBasis, batch: tuple[int, ...], M: int, N: int) -> None:
+    def __init__(self, whole: BoundBasis, batch: Ints, M: int, N: int) -> None:
         self.whole, self.batch = whole, batch
         self.K, self.M, self.N, self.dtype, self.device = whole.K, M, N, whole.dtype, whole.device
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis
 from ..cache import cached_property
 from ..errors import check_depth, reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 
 
 class Composed(Basis):
@@ -39,9 +40,7 @@ class Composed(Basis):
         for part in self._parts:
             part.complete(source, target, inner)
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         for part in self._sized:
             M, N = part.sized(M, N, batch, grid)
         return M, N
@@ -51,8 +50,8 @@ class Composed(Basis):
         """The parts that override `sized`."""
         return [part for part in self._parts if type(part).sized is not Basis.sized]
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        return next((r for part in self.parts if (r := part.reach(grid)) is not None), None)  # type: ignore[operator]
+    def target_shape(self, grid: Ints) -> Ints | None:
+        return next((r for part in self.parts if (r := part.target_shape(grid)) is not None), None)  # type: ignore[operator]
 
     def reset_parameters(self) -> None:
         for part in self.parts:

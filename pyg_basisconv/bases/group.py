@@ -265,15 +265,12 @@ class Group(Gridded):
     def target_axes(self) -> int:
         return 1 if self.window is None else 1 + self.window.axes
 
-    def targets(self, shape: Ints) -> Ints:
+    def target_shape(self, grid: Ints) -> Ints:
         if self.window is None:
-            return shape
-        plane = shape
-        if not self.lift:
-            if shape[0] != self.group.order:
-                reject("grid", f"{self.group.order} sheets on its first axis", shape, "lift the image first")
-            plane = shape[1:]
-        return (self.group.order, *self.window.targets(plane))
+            return grid
+        if not self.lift and grid[0] != self.group.order:
+            reject("grid", f"{self.group.order} sheets on its first axis", grid, "lift the image first")
+        return (self.group.order, *self.window.target_shape(grid if self.lift else grid[1:]))
 
     def build(self, graph: Graph) -> BoundBasis:
         shape = self.shape_of(graph)
