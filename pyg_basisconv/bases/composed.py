@@ -71,11 +71,14 @@ class Composed(Basis):
         raise NotImplementedError
 
 
-def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers as a dense real tensor; raises `TypeError` for others."""
-    found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
+def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Numbers as a dense real tensor; None if they are not."""
+    try:
+        found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
+    except (OverflowError, TypeError, ValueError, RuntimeError):
+        return None
     if found.is_complex() or found.is_meta or found.layout != torch.strided:
-        raise TypeError("no dense real numbers")
+        return None
     return found if dtype is None else found.to(dtype)
 
 

@@ -99,9 +99,8 @@ class Mix(Composed):
     def __init__(self, coefficients: Sequence[float] | Sequence[Sequence[float]] | Tensor, basis: Basis) -> None:
         if not isinstance(basis, Basis):
             reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
-        try:
-            C = real(coefficients, torch.float64)
-        except (OverflowError, TypeError, ValueError, RuntimeError):
+        C = real(coefficients, torch.float64)
+        if C is None:
             got, fix = repr(coefficients)[:200], "give rows of one length, of numbers in the range of float64"
             reject("coefficients", f"numbers of shape (H, {basis.K})", got, fix)
         C = C.unsqueeze(0) if C.dim() == 1 else C
