@@ -72,9 +72,7 @@ class BoundProduct(Derived):
         second, i, n, w = self.second.edges()
         K2, N = self.second.K, self.N
         left = torch.sparse_coo_tensor(
-            torch.stack([k.long() * self.M + m.long(), j.long()]),
-            v.to(dtype),
-            (self.first.K * self.M, self.first.N),
+            torch.stack([k.long() * self.M + m.long(), j.long()]), v.to(dtype), (self.first.K * self.M, self.first.N)
         )
         right = torch.sparse_coo_tensor(
             torch.stack([i.long(), second.long() * N + n.long()]), w.to(dtype), (self.first.N, K2 * N)

@@ -41,10 +41,7 @@ class Shifts(Gridded):
     moves = True
 
     def __init__(
-        self,
-        shape: int | Sequence[int] | None,
-        offsets: Iterable[int | Sequence[int]],
-        padding_mode: Mode = "zeros",
+        self, shape: int | Sequence[int] | None, offsets: Iterable[int | Sequence[int]], padding_mode: Mode = "zeros"
     ) -> None:
         given = list(offsets) if isinstance(offsets, Iterable) and not isinstance(offsets, Tensor) else []
         if not given:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..portable import portable
-from .op import derivative
+from .op import derivative, raw_apply
 
 
 class Rows(Protocol):
@@ -66,8 +66,7 @@ class _Applied(torch.autograd.Function):
         return applied(grad.contiguous(), ctx.A.adjoint), None, None
 
 
-# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which this is not called.
-_record_applied: Callable[..., Tensor] = super(torch.autograd.Function, _Applied).apply  # type: ignore[misc]
+_record_applied: Callable[..., Tensor] = raw_apply(_Applied)
 
 
 def _expand(x: Tensor, A: Rows) -> Tensor:
@@ -130,7 +129,7 @@ class _ThetaFirst(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
-_record_theta_first: Callable[..., Tensor] = super(torch.autograd.Function, _ThetaFirst).apply  # type: ignore[misc]
+_record_theta_first: Callable[..., Tensor] = raw_apply(_ThetaFirst)
 
 
 def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
