@@ -56,10 +56,8 @@ class BoundMix(Derived):
 
     def each(self, z: Tensor) -> Tensor:
         # Mixture h is applied to z_h alone, by a pass of the whole family.
-        return torch.stack([self._one(h).combine([z_h]) for h, z_h in enumerate(z)])
-
-    def _one(self, h: int) -> "BoundMix":
-        return BoundMix([self.coefficients[h]], self.family)
+        rows = zip(self.coefficients, z, strict=True)
+        return torch.stack([BoundMix([row], self.family).combine([z_h]) for row, z_h in rows])
 
     def edges(self) -> EdgeList:
         if not all(all(row) for row in self.coefficients):
