@@ -11,7 +11,8 @@ from .bound import COMPOSITES, BoundBasis, EdgeList, explicit
 from .cache import cached_property, memo, underived
 from .costs import Direction, Work
 from .errors import check_count, reject
-from .graph import Graph, Size, grid_shape, sizes
+from .graph import Counts, Graph, Size, grid_shape, sizes
+from .kernels.grids import Ints
 from .kernels.lists import List
 from .orders.base import OnImage
 from .orders.compacted import Compact, Compaction, End
@@ -99,13 +100,11 @@ class Basis(nn.Module):
     def reset_parameters(self) -> None:
         """Draws the parameters, if there are any, anew."""
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         """The numbers of sources and targets of a call; fills in those that are None and that the basis knows."""
         return M, N
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+    def target_shape(self, grid: Ints) -> Ints | None:
         """The shape of the targets' grid, given that of the sources; None if the family is not on a grid."""
         return None
 

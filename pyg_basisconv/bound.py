@@ -15,6 +15,7 @@ from .entries import Entries
 from .errors import reject
 from .graph import Graph
 from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
+from .kernels.grids import Ints
 from .kernels.lists import List, Matrix, columns, compressed, weights
 from .kernels.op import acc_dtype
 from .kernels.pattern import extremes, in_range, tally
@@ -80,9 +81,9 @@ class BoundBasis:
     dtype: torch.dtype
     device: torch.device
     serial: int  # see `serial_number`
-    batch: tuple[int, ...] = ()  # batch dimensions, if each graph of a batch has matrices of its own
-    source_grid: tuple[int, ...] | None = None  # the shape of the sources' grid, if they are on one
-    target_grid: tuple[int, ...] | None = None  # the shape of the targets' grid
+    batch: Ints = ()  # batch dimensions, if each graph of a batch has matrices of its own
+    source_grid: Ints | None = None  # the shape of the sources' grid, if they are on one
+    target_grid: Ints | None = None  # the shape of the targets' grid
     written_out = False  # True if it holds its edges
     lists: Sequence[List] = ()  # its entries in numpy, if they are constant and known there
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
@@ -191,7 +192,7 @@ class BoundBasis:
         """The same family as a `BoundGrid` of ones, if its matrices are shifts of a grid."""
         return None
 
-    def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
+    def offsets_in(self, stencil: Any) -> list[Ints] | None:
         """The offsets of its matrices on the grid of a stencil, if they are shifts of that grid."""
         return None
 

@@ -46,7 +46,7 @@ class Inputs:
     def affine(self, maps: Sequence[Affine], values: bool = True) -> Sequence[Tensor]:
         """Affine maps of the features, in one product if possible, which computes `rows` as well if `values`."""
         own = self.theta.affine if values and self.summed and "rows" not in vars(self) else None
-        # Not for values wider than x, which an order may avoid to compute.
+        # Not for values wider than x: an order may do without them.
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
             if can_join(self.x, joined):

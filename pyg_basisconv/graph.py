@@ -10,12 +10,14 @@ from .cache import cached_property, memo
 from .content import Content
 from .errors import reject
 from .kernels import Pattern, spmm
+from .kernels.grids import Ints
 from .kernels.lists import Array, List, lists_of
 from .kernels.op import acc_dtype
 from .portable import portable
 
 _CPU = torch.device("cpu")
-Size = int | tuple[int | None, int | None] | None
+Counts = tuple[int | None, int | None]  # (M, N), None for unknown ones
+Size = int | Counts | None
 
 
 class Structure:
@@ -127,7 +129,7 @@ class Graph:
         lambda_max: Tensor | float | None = None,
         target_row: int | None = 0,
         sources: int | None = None,
-        grid: tuple[int, ...] | None = None,
+        grid: Ints | None = None,
     ) -> None:
         self.structure, self.M, self.N = structure, structure.M, structure.N
         self.weight, self.dtype, self.batch, self.lambda_max = weight, dtype, batch, lambda_max
@@ -191,13 +193,13 @@ class Graph:
         # `learns` is True so that nothing that depends on the mask is cached.
         return self._replace(mask=None, weight=self.apply_mask(self.weight), learns=True, _list=None, _memo={})
 
-    def on_grid(self, grid: tuple[int, ...] | None) -> "Graph":
+    def on_grid(self, grid: Ints | None) -> "Graph":
         """The same graph with another grid of sources, or none; cached."""
         if grid == self.grid:
             return self
         return self.memo(("on_grid", grid), lambda: self._replace(grid=grid, _memo={}))  # type: ignore[no-any-return]
 
-    def resized(self, M: int, N: int, grid: tuple[int, ...] | None) -> "Graph":
+    def resized(self, M: int, N: int, grid: Ints | None) -> "Graph":
         """A graph of these numbers of sources and targets: `on_grid` if they are the same, else without edges."""
         if (M, N) == (self.M, self.N):
             return self.on_grid(grid)
@@ -276,7 +278,7 @@ class Graph:
         return self.memo("T", build)  # type: ignore[no-any-return]
 
 
-def sizes(size: Size) -> tuple[int | None, int | None]:
+def sizes(size: Size) -> Counts:
     """(M, N) of a user's size, checked.
 
     >>> sizes(3), sizes([3, None])
@@ -293,7 +295,7 @@ def sizes(size: Size) -> tuple[int | None, int | None]:
     return pair
 
 
-def grid_shape(grid: Any) -> tuple[int, ...] | None:
+def grid_shape(grid: Any) -> Ints | None:
     """The shape of a user's grid, checked.
 
     >>> grid_shape(3), grid_shape([3, 4])

@@ -101,7 +101,7 @@ class GridConv(BasisConv):
             return super().likeness(given, unknown)
         flat, grid = self._flat(Call(given["x"], grid=given.get("grid")))
         y = super().likeness({**given, "x": flat.x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
-        targets = given.get("onto") or self.basis.reach(grid)
+        targets = given.get("onto") or self.basis.target_shape(grid)
         if targets is None or len(targets) != len(grid):
             targets = grid if math.prod(grid) == y.shape[-1] else (y.shape[-1],)
         return self.laid_out(y.unflatten(-1, targets), given)

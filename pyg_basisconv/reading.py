@@ -9,7 +9,8 @@ from torch import Tensor
 
 from .cache import IdentityCache, Witness
 from .errors import reject
-from .graph import Graph, Size, Structure, sizes
+from .graph import Counts, Graph, Size, Structure, sizes
+from .kernels.grids import Ints
 from .kernels.lists import LIMIT, arrays_of, narrow
 from .kernels.pattern import extremes, in_range, index_dtype
 from .layouts import Ends, Layout, check_form, layout
@@ -34,7 +35,7 @@ def read_graph(
     lambda_max: Tensor | float | None = None,
     target_row: int | None = 0,
     sources: int | None = None,
-    grid: tuple[int, ...] | None = None,
+    grid: Ints | None = None,
     seen: Witness | None = None,
 ) -> Graph:
     """Reads a graph. The same unchanged tensors give the same `Graph`, with all that was derived from it.
@@ -93,7 +94,7 @@ class _Arguments(NamedTuple):
     lambda_max: Tensor | float | None
     target_row: int | None
     sources: int | None
-    grid: tuple[int, ...] | None
+    grid: Ints | None
 
     def read(self) -> Graph:
         """Checks the arguments and makes the graph; its `Structure` is cached for the same edges."""
@@ -120,7 +121,7 @@ class _Arguments(NamedTuple):
         graph.kind = edges.kind
         return graph
 
-    def _sizes(self) -> tuple[int | None, int | None]:
+    def _sizes(self) -> Counts:
         """M and N, by the arguments, or by edges that have a shape."""
         M, N = self.M, self.N
         rows = M if self.sources is None else self.sources  # rows behind the sources belong to no edge

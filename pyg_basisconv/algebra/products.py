@@ -149,7 +149,7 @@ def _windows(first: Basis, second: Basis) -> Joined | None:
     plain = all(w.sites is None and w.norm is None and not w.transposed and not w.ceil_mode for w in (first, second))
     if not plain or first.axes != second.axes or first.before != first.after or second.before != second.after:
         return None
-    if second.shape is not None and (first.shape is None or first.targets(first.shape) != second.shape):
+    if second.shape is not None and (first.shape is None or first.target_shape(first.shape) != second.shape):
         return None
     padding = [p + q for p, q in zip(first.before, second.before, strict=True)]
     if any(second.before):  # the second one reads zeros there, not results of the first one

@@ -112,7 +112,7 @@ class Adjacency(GraphMatrix):
             weight = masked
         if self.diagonal:
             loop = structure.memo("is_loop", lambda: structure.source == structure.target)
-            weight = _ones(structure, graph.acc_dtype) if weight is None else weight
+            weight = loop.new_ones(loop.shape, dtype=graph.acc_dtype) if weight is None else weight
             weight = torch.where(loop, weight * (1 + self.diagonal), weight)
         return structure, weight
 
@@ -313,10 +313,6 @@ def normalise(
     scaled = weight if masked is None else masked
     total = factors[0] if scaled is None else factors[0] * scaled
     return total if len(factors) == 1 else total * factors[1]
-
-
-def _ones(structure: Structure, dtype: torch.dtype) -> Tensor:
-    return torch.ones(structure.source.numel(), dtype=dtype, device=structure.source.device)
 
 
 def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,8 @@ from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_count, check_depth, check_flags, check_probability, reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
@@ -94,13 +95,11 @@ class Attention(Basis):
     def complete(self, source: int, target: int, inner: int) -> None:
         self.mechanism.build(Sizes(self.K, source, target, inner))
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         return self.mask.sized(M, N, batch, grid)
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        return self.mask.reach(grid)
+    def target_shape(self, grid: Ints) -> Ints | None:
+        return self.mask.target_shape(grid)
 
     def reset_parameters(self) -> None:
         """Draws the parameters of the mechanism anew."""

@@ -18,6 +18,7 @@ from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_a
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import add_causal_mask, by_heads, pair_attention, pair_product, pair_rows, pair_weights
 from ..kernels.attend import Side, Weights
+from ..kernels.grids import Ints
 from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import Scoring
@@ -108,7 +109,7 @@ class BoundAttention(MemberByMember):
         K: int,
         weighing: Weighing,
         entries: Entries,
-        batch: tuple[int, ...],
+        batch: Ints,
         dtype: torch.dtype,
         observed: bool = False,
         has_edge_attr: bool = False,
@@ -219,9 +220,9 @@ class BoundAttention(MemberByMember):
         e = self.entries
         if e.edge_ids is None or self.batch:
             return None
-        weight, there = self.weights().t(), e.edge_ids >= 0  # (E, K)
-        own = weight.new_zeros(e.num_edges, self.K).index_put((e.edge_ids[there],), weight[there])
-        return torch.cat([own, weight[~there]])
+        weight, is_edge = self.weights().t(), e.edge_ids >= 0  # (E, K)
+        own = weight.new_zeros(e.num_edges, self.K).index_put((e.edge_ids[is_edge],), weight[is_edge])
+        return torch.cat([own, weight[~is_edge]])
 
     def each(self, z: Tensor) -> Tensor:
         extra = torch.Size()
@@ -271,7 +272,7 @@ class BoundAttention(MemberByMember):
             reject("batch", "one graph, for a list of edges", f"a batch of {self.batch}", fix)
         return self.explicit.edges()
 
-    def __getitem__(self, index: int | tuple[int, ...]) -> Explicit:
+    def __getitem__(self, index: int | Ints) -> Explicit:
         """One graph of the batch."""
         one = index if isinstance(index, tuple) else (index,)
         if len(one) != len(self.batch):
@@ -303,9 +304,9 @@ class BoundAttention(MemberByMember):
         else:
             edge = torch.arange(e.E, device=self.device) if order is None else order.long()
         weight = self.weights().flatten(1)
-        there = edge >= 0
-        if not bool(there.all()):
-            edge, weight, row = edge[there], weight[:, there], e.pattern.row[there]
+        is_edge = edge >= 0
+        if not bool(is_edge.all()):
+            edge, weight, row = edge[is_edge], weight[:, is_edge], e.pattern.row[is_edge]
         else:
             row = e.pattern.row
         pattern = Pattern(edge, row, size, e.N)
@@ -356,11 +357,11 @@ class BoundAttention(MemberByMember):
             if basis.mask is not mask or (basis.weighted and e.has_weight):
                 return None
             weighing = basis.weighing(content, e)
-            y, held = _native_rows(weighing, e, content.inputs, bias, content.observed)
+            y, weights = _native_rows(weighing, e, content.inputs, bias, content.observed)
             if y is None or not content.observed:
                 return y
             family = BoundAttention(K, weighing, e, content.batch, dtype, True, has_edge_attr)
-            family._pair_weights = held
+            family._pair_weights = weights
             return y, family
 
         return ContentStep(run, again)
@@ -475,12 +476,12 @@ class BoundAttention(MemberByMember):
 
     def pair_weights(self) -> Tensor:
         """(B, K, N, M) the weights of all pairs; cached, so that the layer applies the weights that it returns."""
-        grad, held = torch.is_grad_enabled(), self._pair_weights
-        if held is None or held.is_inference() or (grad and self.requires_grad and not held.requires_grad):
+        grad, weights = torch.is_grad_enabled(), self._pair_weights
+        if weights is None or weights.is_inference() or (grad and self.requires_grad and not weights.requires_grad):
             query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
             bias = add_causal_mask(bias, query, key) if self.entries.causal else bias
-            held = self._pair_weights = pair_weights(query, key, bias)
-        return held if grad else held.detach()
+            weights = self._pair_weights = pair_weights(query, key, bias)
+        return weights if grad else weights.detach()
 
     @property
     def holds_pairs(self) -> bool:
@@ -542,10 +543,10 @@ def _native_rows(
     if normalize != "source" or not isinstance(score.scoring, ProductScores) or (observed and p):
         return None, None
     key, query = cast(tuple[Tensor, Tensor], score.rows)
-    y, held = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, observed, p)
+    y, weights = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, observed, p)
     y = inputs.theta.join(y, bias)
     # A view that was made under no_grad may not be written to with gradients.
-    return y if y._base is None or torch.is_grad_enabled() else y.detach(), held
+    return y if y._base is None or torch.is_grad_enabled() else y.detach(), weights
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:
@@ -563,7 +564,7 @@ def _as_shared_edges(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> Sh
 class DisjointUnion(MemberByMember):
     """Families of the graphs of a batch, written out as one on their disjoint union."""
 
-    def __init__(self, whole: BoundBasis, batch: tuple[int, ...], M: int, N: int) -> None:
+    def __init__(self, whole: BoundBasis, batch: Ints, M: int, N: int) -> None:
         self.whole, self.batch = whole, batch
         self.K, self.M, self.N, self.dtype, self.device = whole.K, M, N, whole.dtype, whole.device
 

@@ -28,6 +28,7 @@ from ..kernels.grids import (
 )
 from ..portable import portable
 from ..theta import Blocks, Theta
+from ..theta.base import add_bias
 
 Mode = Literal["zeros", "circular", "reflect", "replicate"]
 MODES = ("zeros", "circular", "reflect", "replicate")
@@ -250,10 +251,10 @@ class BoundGrid(ImageFamily):
         folded = [self._padded_index(i) for i in range(len(self.lattice.sources))] if self._is_padded else None
         kinds, sources, targets = [], [], []
         for k, (source, target) in enumerate(self._slices):
-            along = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in source]
+            coordinates = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in source]
             if folded is not None:
-                along = [places[index] for places, index in zip(folded, along, strict=True)]
-            sources.append(self._flat(along, self.lattice.sources))
+                coordinates = [places[index] for places, index in zip(folded, coordinates, strict=True)]
+            sources.append(self._flat(coordinates, self.lattice.sources))
             onto = [torch.arange(s.start, s.stop, s.step or 1, device=self.device) for s in target]
             targets.append(self._flat(onto, self.lattice.targets))
             kinds.append(torch.full_like(sources[-1], k))
@@ -263,10 +264,10 @@ class BoundGrid(ImageFamily):
             weight = self._scale.flatten().index_select(0, target_index)
         return EdgeList(kind, source_index, target_index, weight)
 
-    def _flat(self, along: Sequence[Tensor], shape: Ints) -> Tensor:
+    def _flat(self, coordinates: Sequence[Tensor], shape: Ints) -> Tensor:
         """The flat indices of the product of coordinates along each axis, the last axis fastest."""
         total = torch.zeros(1, dtype=torch.int64, device=self.device)
-        for index, size in zip(along, shape, strict=True):
+        for index, size in zip(coordinates, shape, strict=True):
             total = (total.unsqueeze(-1) * size + index).flatten()
         return total
 
@@ -323,7 +324,7 @@ class BoundGrid(ImageFamily):
         if self._is_shared_depthwise(theta, window):
             length = window.frame.kernel[0]
             return Native(
-                lambda inputs, bias: _add_bias(self._by_banded_convolution(inputs, window), bias),
+                lambda inputs, bias: add_bias(self._by_banded_convolution(inputs, window), bias),
                 2 * (strip_length(length) + length) * self.M * width,
                 6 * self.M * width,
                 1,
@@ -425,10 +426,6 @@ def _index(slices: tuple[slice, ...]) -> tuple[Any, ...]:
 
 def _add_image_bias(image: Tensor, bias: Tensor | None) -> Tensor:
     return image if bias is None else image + bias.to(image.dtype).view(-1, *[1] * (image.dim() - 2))
-
-
-def _add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
-    return y if bias is None else y + bias.to(y.dtype)
 
 
 def with_grids(bound: BoundBasis, shape: Ints, grid: Ints) -> BoundBasis:

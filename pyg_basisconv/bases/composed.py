@@ -10,7 +10,8 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis
 from ..cache import cached_property
 from ..errors import check_depth, reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 
 
 class Composed(Basis):
@@ -39,9 +40,7 @@ class Composed(Basis):
         for part in self._parts:
             part.complete(source, target, inner)
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         for part in self._sized:
             M, N = part.sized(M, N, batch, grid)
         return M, N
@@ -51,8 +50,8 @@ class Composed(Basis):
         """The parts that override `sized`."""
         return [part for part in self._parts if type(part).sized is not Basis.sized]
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        return next((r for part in self.parts if (r := part.reach(grid)) is not None), None)  # type: ignore[operator]
+    def target_shape(self, grid: Ints) -> Ints | None:
+        return next((r for part in self.parts if (r := part.target_shape(grid)) is not None), None)  # type: ignore[operator]
 
     def reset_parameters(self) -> None:
         for part in self.parts:
@@ -72,11 +71,14 @@ class Composed(Basis):
         raise NotImplementedError
 
 
-def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor:
-    """Numbers as a dense real tensor; raises `TypeError` for others."""
-    found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
+def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Numbers as a dense real tensor; None if they are not."""
+    try:
+        found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
+    except (OverflowError, TypeError, ValueError, RuntimeError):
+        return None
     if found.is_complex() or found.is_meta or found.layout != torch.strided:
-        raise TypeError("no dense real numbers")
+        return None
     return found if dtype is None else found.to(dtype)
 
 

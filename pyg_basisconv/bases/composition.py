@@ -9,7 +9,8 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import Change
 from ..errors import reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 from .composed import Composed, check_bases
 from .product import Product, bind_in_sequence
 
@@ -127,13 +128,11 @@ class Composition(Composed):
     def target_axes(self) -> int | None:
         return self.parts[0].target_axes  # type: ignore[return-value]
 
-    def sized(
-        self, M: int | None, N: int | None, batch: object, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         return self.parts[0].sized(M, N, batch, grid)  # type: ignore[operator, no-any-return]
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
-        return self.parts[0].reach(grid)  # type: ignore[operator, no-any-return]
+    def target_shape(self, grid: Ints) -> Ints | None:
+        return self.parts[0].target_shape(grid)  # type: ignore[operator, no-any-return]
 
     def build(self, graph: Graph) -> BoundBasis:
         family, first, second = self.parts

@@ -15,6 +15,7 @@ from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
 from ..kernels import Matchings
+from ..kernels.grids import Ints
 from ..kernels.lists import List, lists_of
 from ..orders.compacted import on_all_rows
 from ..theta import Theta
@@ -118,7 +119,7 @@ class BoundConcat(Derived):
     def typed(self) -> TypedEdges | None:
         return merged_edges(self.parts)
 
-    def __getitem__(self, index: int | tuple[int, ...]) -> "BoundConcat":
+    def __getitem__(self, index: int | Ints) -> "BoundConcat":
         """One graph of a batch."""
         return BoundConcat([part[index] if part.batch else part for part in self.parts])  # type: ignore[index]
 

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Sequence
-
-from torch import Tensor
+from typing import Any
 
 from ..basis import Basis, EdgeList
 from ..errors import reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 from .bound_grid import ints
 
 
@@ -29,20 +29,15 @@ class Gridded(Basis):
         self.axes, self.variance_gain = axes, K
         self.shape = None if shape is None else ints(shape, "shape", axes, least=0)
 
-    def targets(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def target_shape(self, grid: Ints) -> Ints:
         """The shape of the targets' grid, given that of the sources, which is checked."""
         raise NotImplementedError
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...]:
-        return self.targets(grid)
-
-    def sized(
-        self, M: int | None, N: int | None, batch: Tensor | None, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         shape = self._shape(grid, M)
         if shape is None:
             return M, N
-        rows, count = math.prod(shape), math.prod(self.targets(shape))
+        rows, count = math.prod(shape), math.prod(self.target_shape(shape))
         if M is not None and rows != M:
             reject("x", f"{rows} rows, the grid {shape}", M, "flatten images, last axis fastest, or see GridConv")
         if self.any_targets and grid is None:
@@ -51,7 +46,7 @@ class Gridded(Basis):
             reject("size", f"N = {count}, the targets of the grid {shape}", N, "leave it out")
         return rows, count
 
-    def _shape(self, grid: tuple[int, ...] | None, M: int | None) -> tuple[int, ...] | None:
+    def _shape(self, grid: Ints | None, M: int | None) -> Ints | None:
         if self.shape is not None:
             if grid is not None and grid != self.shape:
                 reject("grid", f"the shape of the basis, {self.shape}", grid, "make the basis with shape=None")
@@ -62,12 +57,12 @@ class Gridded(Basis):
             return grid
         return None if M is None or self.axes > 1 else (M,)
 
-    def shape_of(self, graph: Graph) -> tuple[int, ...]:
+    def shape_of(self, graph: Graph) -> Ints:
         """The shape of the sources' grid in a call."""
         shape = self._shape(graph.grid, graph.sources)
         if shape is None:
             reject("grid", f"the shape of the grid, for {self}", None, "pass grid=, or make the basis with a shape")
-        self.targets(shape)
+        self.target_shape(shape)
         return shape
 
     @staticmethod

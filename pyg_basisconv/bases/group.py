@@ -46,11 +46,10 @@ class FiniteGroup:
 
     @staticmethod
     def _checked(table: Any) -> list[list[int]]:
-        try:
-            t = real(table)
-        except (TypeError, ValueError, RuntimeError):
+        t = real(table)
+        if t is None:
             reject("group", "a (G, G) table of integers", type(table).__name__, "table[a][b] is the product a b")
-        if t.is_floating_point() or t.is_complex() or t.dtype == torch.bool or t.dim() != 2 or len(set(t.shape)) > 1:
+        if t.is_floating_point() or t.dtype == torch.bool or t.dim() != 2 or len(set(t.shape)) > 1:
             reject("group", "a (G, G) table of integers", f"{t.dtype} {tuple(t.shape)}", "table[a][b] is a b")
         t, G = t.long().cpu(), t.shape[0]
         if not G or int(t.min()) < 0 or int(t.max()) >= G:
@@ -71,9 +70,8 @@ class FiniteGroup:
         return listed
 
     def _checked_action(self, action: Any) -> list[list[list[int]]]:
-        try:
-            A = real(action)
-        except (TypeError, ValueError, RuntimeError):
+        A = real(action)
+        if A is None:
             reject("action", "(G, r, r) matrices", type(action).__name__, "one for each element")
         A = A.cpu()
         if A.dim() != 3 or A.shape[0] != self.order or A.shape[1] != A.shape[2] or not A.shape[1]:
@@ -265,15 +263,12 @@ class Group(Gridded):
     def target_axes(self) -> int:
         return 1 if self.window is None else 1 + self.window.axes
 
-    def targets(self, shape: Ints) -> Ints:
+    def target_shape(self, grid: Ints) -> Ints:
         if self.window is None:
-            return shape
-        plane = shape
-        if not self.lift:
-            if shape[0] != self.group.order:
-                reject("grid", f"{self.group.order} sheets on its first axis", shape, "lift the image first")
-            plane = shape[1:]
-        return (self.group.order, *self.window.targets(plane))
+            return grid
+        if not self.lift and grid[0] != self.group.order:
+            reject("grid", f"{self.group.order} sheets on its first axis", grid, "lift the image first")
+        return (self.group.order, *self.window.target_shape(grid if self.lift else grid[1:]))
 
     def build(self, graph: Graph) -> BoundBasis:
         shape = self.shape_of(graph)

@@ -14,6 +14,7 @@ from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
 from ..kernels import Matchings
+from ..kernels.grids import Ints
 from ..kernels.lists import List, lists_of
 from ..kernels.pattern import index_dtype
 from ..portable import portable
@@ -71,7 +72,7 @@ class BoundIdentity(BoundBasis):
         nodes = torch.arange(self.M, device=self.device)
         return Matchings([(nodes, nodes)], self.M, self.M)
 
-    def offsets_in(self, stencil: Any) -> list[tuple[int, ...]] | None:
+    def offsets_in(self, stencil: Any) -> list[Ints] | None:
         lattice = stencil.lattice
         here = lattice.sources == lattice.targets and {*lattice.stride, *lattice.upsampling} == {1}
         return [(0,) * len(lattice.sources)] if here else None

@@ -11,7 +11,8 @@ from ..bound import TypedEdges, explicit, members
 from ..edge_set import EdgeSet
 from ..entries import Entries, LazyEntries
 from ..errors import check_choice, reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 from ..kernels.pattern import extremes, in_range, tally
 from ..portable import portable, refuse
 from ..printing import arguments
@@ -189,9 +190,7 @@ class Bags(Basis):
         check_choice("norm", norm, None, "mean")
         self.norm = norm
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         if N is None and isinstance(batch, Tensor) and not batch.is_floating_point():
             if batch.is_meta:
                 reject("batch", "numbers", "a tensor on 'meta', which has none", "make it on a device")

@@ -56,10 +56,8 @@ class BoundMix(Derived):
 
     def each(self, z: Tensor) -> Tensor:
         # Mixture h is applied to z_h alone, by a pass of the whole family.
-        return torch.stack([self._one(h).combine([z_h]) for h, z_h in enumerate(z)])
-
-    def _one(self, h: int) -> "BoundMix":
-        return BoundMix([self.coefficients[h]], self.family)
+        rows = zip(self.coefficients, z, strict=True)
+        return torch.stack([BoundMix([row], self.family).combine([z_h]) for row, z_h in rows])
 
     def edges(self) -> EdgeList:
         if not all(all(row) for row in self.coefficients):
@@ -99,9 +97,8 @@ class Mix(Composed):
     def __init__(self, coefficients: Sequence[float] | Sequence[Sequence[float]] | Tensor, basis: Basis) -> None:
         if not isinstance(basis, Basis):
             reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
-        try:
-            C = real(coefficients, torch.float64)
-        except (OverflowError, TypeError, ValueError, RuntimeError):
+        C = real(coefficients, torch.float64)
+        if C is None:
             got, fix = repr(coefficients)[:200], "give rows of one length, of numbers in the range of float64"
             reject("coefficients", f"numbers of shape (H, {basis.K})", got, fix)
         C = C.unsqueeze(0) if C.dim() == 1 else C

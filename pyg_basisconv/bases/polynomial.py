@@ -216,10 +216,7 @@ class Chebyshev(Basis):
     """
 
     def __init__(
-        self,
-        K: int,
-        norm: Literal["sym", "rw"] | None = "sym",
-        lambda_max: float | Literal["exact"] | None = None,
+        self, K: int, norm: Literal["sym", "rw"] | None = "sym", lambda_max: float | Literal["exact"] | None = None
     ) -> None:
         super().__init__(K)
         self.laplacian = Laplacian(norm)

@@ -12,7 +12,8 @@ from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import COMPOSITES, Derived, check_members, dense
 from ..cache import kept
 from ..errors import reject
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 from ..kernels.op import acc_dtype
 from ..portable import refuse
 from .composed import Composed, check_bases, operand_repr
@@ -71,9 +72,7 @@ class BoundProduct(Derived):
         second, i, n, w = self.second.edges()
         K2, N = self.second.K, self.N
         left = torch.sparse_coo_tensor(
-            torch.stack([k.long() * self.M + m.long(), j.long()]),
-            v.to(dtype),
-            (self.first.K * self.M, self.first.N),
+            torch.stack([k.long() * self.M + m.long(), j.long()]), v.to(dtype), (self.first.K * self.M, self.first.N)
         )
         right = torch.sparse_coo_tensor(
             torch.stack([i.long(), second.long() * N + n.long()]), w.to(dtype), (self.first.N, K2 * N)
@@ -132,23 +131,21 @@ class Product(Composed):
         first, second = self.parts
         return (first if second.axes is None else second).target_axes  # type: ignore[return-value]
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         first, second = self.parts
         M, between = first.sized(M, None, batch, grid)  # type: ignore[operator]
         on = None if grid is None else self._between(grid)
         _, N = second.sized(between, N, batch, on)  # type: ignore[operator]
         return M, between if N is None and not second.needs_edges else N
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+    def target_shape(self, grid: Ints) -> Ints | None:
         second, between = self.parts[1], self._between(grid)
-        found = second.reach(between)  # type: ignore[operator]
+        found = second.target_shape(between)  # type: ignore[operator]
         return between if found is None and not (second.needs_edges or second.pools) else found  # type: ignore[no-any-return]
 
-    def _between(self, grid: tuple[int, ...]) -> tuple[int, ...]:
+    def _between(self, grid: Ints) -> Ints:
         """The grid of the first factor's targets; that of the sources if the factor is not on a grid."""
-        found: tuple[int, ...] | None = self.parts[0].reach(grid)  # type: ignore[operator]
+        found: Ints | None = self.parts[0].target_shape(grid)  # type: ignore[operator]
         return grid if found is None else found
 
     def bind_parts(self, graph: Graph) -> list[BoundBasis]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from ..basis import BoundBasis
 from ..errors import check_choice, reject
 from ..graph import Graph
+from ..kernels.grids import Ints
 from ..printing import arguments
 from .bound_grid import MODES, BoundGrid, Lattice, Mode, ints
 from .gridded import Gridded
@@ -40,10 +41,7 @@ class Shifts(Gridded):
     moves = True
 
     def __init__(
-        self,
-        shape: int | Sequence[int] | None,
-        offsets: Iterable[int | Sequence[int]],
-        padding_mode: Mode = "zeros",
+        self, shape: int | Sequence[int] | None, offsets: Iterable[int | Sequence[int]], padding_mode: Mode = "zeros"
     ) -> None:
         given = list(offsets) if isinstance(offsets, Iterable) and not isinstance(offsets, Tensor) else []
         if not given:
@@ -59,14 +57,14 @@ class Shifts(Gridded):
         self.any_targets = shape is None and axes == 1
         self.offsets, self.padding_mode = tuple(vectors), padding_mode
         if self.shape is not None:
-            self.targets(self.shape)
+            self.target_shape(self.shape)
 
-    def targets(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        for axis, size in enumerate(shape):
+    def target_shape(self, grid: Ints) -> Ints:
+        for axis, size in enumerate(grid):
             most = max(abs(d[axis]) for d in self.offsets)
             if self.padding_mode == "reflect" and most >= max(size, 1):
                 reject("offsets", f"less than {size}, the grid's size, under 'reflect'", most, "use a larger grid")
-        return shape
+        return grid
 
     def build(self, graph: Graph) -> BoundBasis:
         shape = self.shape_of(graph)

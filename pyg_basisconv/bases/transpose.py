@@ -4,7 +4,8 @@ from typing import Any
 
 from ..basis import Basis, BoundBasis
 from ..bound import COMPOSITES
-from ..graph import Graph
+from ..graph import Counts, Graph
+from ..kernels.grids import Ints
 from .composed import Composed, check_bases, operand_repr
 
 
@@ -27,13 +28,11 @@ class Transpose(Composed):
     def target_axes(self) -> int | None:
         return self.parts[0].axes  # type: ignore[return-value]
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Any, grid: tuple[int, ...] | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         N, M = self.parts[0].sized(N, M, batch, self._inner(grid, batch))  # type: ignore[operator]
         return M, N
 
-    def reach(self, grid: tuple[int, ...]) -> tuple[int, ...] | None:
+    def target_shape(self, grid: Ints) -> Ints | None:
         if self.target_axes is None:
             return None
         shapes = (getattr(part, "shape", None) for part in self.parts.modules())
@@ -42,7 +41,7 @@ class Transpose(Composed):
     def build(self, graph: Graph) -> BoundBasis:
         return super().build(graph.on_grid(self._inner(graph.grid, graph.batch))).T
 
-    def _inner(self, grid: tuple[int, ...] | None, batch: Any) -> tuple[int, ...] | None:
+    def _inner(self, grid: Ints | None, batch: Any) -> Ints | None:
         """The sources' grid of the family that is transposed: that of the call, unless it has its own."""
         if grid is None:
             return None

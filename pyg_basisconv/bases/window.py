@@ -11,7 +11,7 @@ from torch import Tensor
 from ..basis import BoundBasis
 from ..cache import IdentityCache
 from ..errors import check_choice, check_flags, reject
-from ..graph import Graph
+from ..graph import Counts, Graph
 from ..kernels.grids import Ints, pooling_targets
 from ..portable import portable, refuse
 from .bound_grid import MODES, BoundGrid, Lattice, Mode, Norm, ints
@@ -119,7 +119,7 @@ class Window(Gridded):
             max(1.0, self.K / math.prod(self.stride)) if transposed else self.K if norm is None else 1 / self.K
         )
         if self.shape is not None:
-            self.targets(self.shape)
+            self.target_shape(self.shape)
         self._bound = IdentityCache(8)
         self._found: Sites | None = None  # the last result, for a batch with equal values
         if sites is not None:
@@ -167,13 +167,13 @@ class Window(Gridded):
         spans = (d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True))
         return tuple(span - b for span, b in zip(spans, self.before, strict=True))
 
-    def targets(self, shape: Ints) -> Ints:
+    def target_shape(self, grid: Ints) -> Ints:
         if self.padding == "same":
-            self._check_mode(shape)
-            return shape
+            self._check_mode(grid)
+            return grid
         found = []
         for axis, (m, k, s, p, d) in enumerate(
-            zip(shape, self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+            zip(grid, self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
         ):
             span = d * (k - 1) + 1
             if self.transposed:
@@ -185,7 +185,7 @@ class Window(Gridded):
                     reject("padding", f"less than all of the {n + 2 * p} targets", p, "take a smaller one")
                 reject("kernel_size", f"a window that fits the padded grid, {m + 2 * p} places", span, "pad the grid")
             found.append(n)
-        self._check_mode(shape)
+        self._check_mode(grid)
         return tuple(found)
 
     def _check_mode(self, shape: Ints) -> None:
@@ -197,7 +197,7 @@ class Window(Gridded):
     def lattice(self, shape: Ints) -> Lattice:
         """The geometry of sources and targets, on a grid of this shape."""
         ones = (1,) * self.axes
-        targets = self.targets(shape)
+        targets = self.target_shape(shape)
         if self.transposed:
             return Lattice(shape, targets, ones, self.stride)
         return Lattice(shape, targets, self.stride, ones, self.padding_mode)
@@ -209,9 +209,7 @@ class Window(Gridded):
         along = [[sign * (tap * d - p) for tap in range(k)] for k, p, d in axes]
         return list(itertools.product(*along))
 
-    def sized(
-        self, M: int | None, N: int | None, batch: Tensor | None, grid: Ints | None
-    ) -> tuple[int | None, int | None]:
+    def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
         if self.sites is None:
             return super().sized(M, N, batch, grid)
         count = self.sites.shape[0]
@@ -241,7 +239,7 @@ class Window(Gridded):
         bound: BoundSites = self._bound.get(
             (self.sites, graph.batch),
             (M, graph.dtype),
-            lambda: BoundSites(places, self.targets(cast(Ints, self.shape)), M, graph.dtype),
+            lambda: BoundSites(places, self.target_shape(cast(Ints, self.shape)), M, graph.dtype),
         )
         return bound
 

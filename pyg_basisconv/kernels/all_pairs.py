@@ -7,15 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter, functional as F
+from torch.nn import functional as F
 
 from ..errors import reject
 from ..portable import portable
 from .onepass import kernel
-from .op import acc_dtype, derivative
+from .op import PLAIN, acc_dtype, derivative, raw_apply
 
 _CALL = Struct("=24q")  # `PairCall` in the kernels
-_PLAIN = (Tensor, Parameter)
 _FEW = 1 << 18  # multiply-adds up to which the compiled kernels beat torch's, which stores no weights
 _WIDEST = 64  # channels of a head up to which the compiled kernels are used
 
@@ -133,7 +132,7 @@ def _takes(query: Tensor, key: Tensor, value: Tensor, heads: int, weighted: bool
     if not (numbers and value.numel()) or widest > heads * _WIDEST or (numbers > _FEW and not weighted):
         return False
     for t in (query, key, value):
-        if type(t) not in _PLAIN or t.dtype != query.dtype or not t.is_cpu or t.stride(2) != 1 or t.is_neg():
+        if type(t) not in PLAIN or t.dtype != query.dtype or not t.is_cpu or t.stride(2) != 1 or t.is_neg():
             return False
     return True
 
@@ -152,8 +151,7 @@ def _plain_rows(query: Tensor, key: Tensor, value: Tensor, heads: int, causal: b
     return pair_product(weight.to(v.dtype), v).transpose(1, 2).flatten(2), weight
 
 
-# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which this is not called.
-_record: Callable[..., tuple[Tensor, Tensor | None]] = super(torch.autograd.Function, _PairAttention).apply  # type: ignore[misc]
+_record: Callable[..., tuple[Tensor, Tensor | None]] = raw_apply(_PairAttention)
 
 
 def pair_rows(

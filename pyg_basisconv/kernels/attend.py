@@ -77,18 +77,18 @@ class _Attend(torch.autograd.Function):
         y = z.new_empty(whole.N, C, W)  # copies side by side at each target, the layout of heads
         totals = torch.empty(whole.N, C, dtype=acc_dtype(z.dtype), device=z.device) if normalised else None
         for copies, group in _by_copies(pieces):
-            table, local = node_rows(z[copies]), [_node_major(t[copies]) for t in tensors]
+            table, own_tensors = node_rows(z[copies]), [_node_major(t[copies]) for t in tensors]
             for piece in group:
-                cuts = [piece.cut(t, side) for t, side in zip(local, sides, strict=True)]
-                values, factor = weigh(piece, cuts)
-                in_one_piece = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in cuts)
+                parts = [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)]
+                values, factor = weigh(piece, parts)
+                owns_memory = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in parts)
                 part, _, total = raw_attention(
                     to_rows(values),
                     None if factor is None else to_rows(factor),
                     table,
                     normalised,
                     piece.pattern,
-                    in_one_piece,
+                    owns_memory,
                 )
                 y[piece.targets, copies] = part.view(part.shape[0], values.shape[0], W)
                 if totals is not None and total is not None:
@@ -114,50 +114,53 @@ class _Attend(torch.autograd.Function):
             for t, side, needed in zip(tensors, sides, needs, strict=True)
         ]
         for copies, group in _by_copies(ctx.pieces):
-            one, mean = z[copies].to(acc_dtype(z.dtype)), None
-            c, left = one.shape[0], to_rows(one).contiguous()
-            scaled_grad = grad[copies].to(one.dtype)  # (c, N, W)
+            z_part, mean_grad = z[copies].to(acc_dtype(z.dtype)), None
+            c, z_rows = z_part.shape[0], to_rows(z_part).contiguous()
+            scaled_grad = grad[copies].to(z_part.dtype)  # (c, N, W)
             if totals is not None:
                 # <z, g> - <y, g> as one inner product, of (z, 1) and (g, -<y, g>).
                 scaled_grad = scaled_grad / totals.t()[copies].unsqueeze(-1)
-                mean = (scaled_grad * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
-                ahead = to_rows(F.pad(one, (0, 1), value=1.0))
-            local = [_node_major(t[copies]) for t in tensors]
-            kept = []
+                mean_grad = (scaled_grad * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
+                z_and_one = to_rows(F.pad(z_part, (0, 1), value=1.0))
+            own_tensors = [_node_major(t[copies]) for t in tensors]
+            weights = []
             for piece in group:
                 pattern = piece.pattern
-                cuts = [piece.cut(t, side).detach() for t, side in zip(local, sides, strict=True)]
-                leaves = [t.requires_grad_(needed) for t, needed in zip(cuts, needs, strict=True)]
+                parts = [piece.cut(t, side).detach() for t, side in zip(own_tensors, sides, strict=True)]
+                leaves = [t.requires_grad_(needed) for t, needed in zip(parts, needs, strict=True)]
                 with torch.enable_grad():
                     values, factor = ctx.weigh(piece, leaves)
                 scores, factors = to_rows(values.detach()), None if factor is None else to_rows(factor.detach())
-                weight = scores if mean is None else exponentials(scores.contiguous(), pattern.at_target)
+                weight = scores if mean_grad is None else exponentials(scores.contiguous(), pattern.at_target)
                 if needs_z:
-                    kept.append(weight if factors is None else weight * factors)
-                ends = [t for t in (values, factor) if t is not None and t.requires_grad]
-                if not ends:
+                    weights.append(weight if factors is None else weight * factors)
+                outputs = [t for t in (values, factor) if t is not None and t.requires_grad]
+                if not outputs:
                     continue
-                right, at = scaled_grad[:, piece.targets], None if mean is None else mean[:, piece.targets]
-                if at is not None and factors is None:
-                    found = inner_products(ahead, to_rows(torch.cat([right, -at], -1)), c, pattern)
+                grad_part = scaled_grad[:, piece.targets]
+                mean_part = None if mean_grad is None else mean_grad[:, piece.targets]
+                if mean_part is not None and factors is None:
+                    products = inner_products(z_and_one, to_rows(torch.cat([grad_part, -mean_part], -1)), c, pattern)
                 else:
-                    found = inner_products(left, to_rows(right), c, pattern)
-                outward = []
+                    products = inner_products(z_rows, to_rows(grad_part), c, pattern)
+                grad_outputs = []
                 if values.requires_grad:
-                    own = found if factors is None else found * factors
-                    if at is not None and factors is not None:
-                        own = own.sub_(to_rows(at).index_select(0, pattern.row))
-                    outward.append((own if at is None else own.mul_(weight)).t().to(values.dtype))
+                    grad_values = products if factors is None else products * factors
+                    if mean_part is not None and factors is not None:
+                        grad_values = grad_values.sub_(to_rows(mean_part).index_select(0, pattern.row))
+                    grad_values = grad_values if mean_part is None else grad_values.mul_(weight)
+                    grad_outputs.append(grad_values.t().to(values.dtype))
                 if factor is not None and factor.requires_grad:
-                    outward.append((found * weight).t().to(factor.dtype))
-                wanted = [leaf for leaf in leaves if leaf.requires_grad]
-                back = iter(torch.autograd.grad(ends, wanted, outward, allow_unused=True, materialize_grads=True))
+                    grad_outputs.append((products * weight).t().to(factor.dtype))
+                inputs = [leaf for leaf in leaves if leaf.requires_grad]
+                options = {"allow_unused": True, "materialize_grads": True}
+                grad_inputs = iter(torch.autograd.grad(outputs, inputs, grad_outputs, **options))
                 for total, side in zip(grads, sides, strict=True):
                     if total is not None:
                         part = piece.cut(total[copies], side)
-                        part.copy_(next(back)) if side in ("target", "entry") else part.add_(next(back))
+                        part.copy_(next(grad_inputs)) if side in ("target", "entry") else part.add_(next(grad_inputs))
             if grad_z is not None:
-                weight = kept[0] if len(kept) == 1 else torch.cat(kept)
+                weight = weights[0] if len(weights) == 1 else torch.cat(weights)
                 grad_z[copies] = to_heads(transposed_sums(to_rows(scaled_grad), weight, ctx.whole), c)
         return None, None, None, None, None, grad_z, *grads
 
@@ -179,9 +182,9 @@ def _plain(
     """The same by differentiable torch operations, which store all weights."""
     parts = []
     for copies, group in _by_copies(pieces):
-        local, targets = [t[copies] for t in tensors], []
+        own_tensors, targets = [t[copies] for t in tensors], []
         for piece in group:
-            values, factor = weigh(piece, [piece.cut(t, side) for t, side in zip(local, sides, strict=True)])
+            values, factor = weigh(piece, [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)])
             targets.append(plain_attention(values, factor, z[copies], normalised, piece.pattern))
         parts.append(targets[0] if len(targets) == 1 else torch.cat(targets, 1))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

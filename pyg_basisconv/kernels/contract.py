@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..portable import portable
-from .op import derivative
+from .op import derivative, raw_apply
 
 
 class Rows(Protocol):
@@ -44,13 +44,6 @@ def _expanded(x: Tensor, A: Rows) -> Tensor:
     return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1]) if portable() else A.expand_rows(x)
 
 
-def _combined(z: Tensor, A: Rows) -> Tensor:
-    """The sum of all products; see `_expanded`."""
-    if not portable():
-        return A.combine_rows(z)
-    return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
-
-
 class _Applied(torch.autograd.Function):
     """Expand or combine on rows; the derivative of either is the other, of the transposed family."""
 
@@ -66,8 +59,7 @@ class _Applied(torch.autograd.Function):
         return applied(grad.contiguous(), ctx.A.adjoint), None, None
 
 
-# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which this is not called.
-_record_applied: Callable[..., Tensor] = super(torch.autograd.Function, _Applied).apply  # type: ignore[misc]
+_record_applied: Callable[..., Tensor] = raw_apply(_Applied)
 
 
 def _expand(x: Tensor, A: Rows) -> Tensor:
@@ -78,8 +70,9 @@ def _expand(x: Tensor, A: Rows) -> Tensor:
 
 def _combine(z: Tensor, A: Rows) -> Tensor:
     """The sum of all products, recorded for autograd where gradients are enabled."""
-    plain = not torch.is_grad_enabled() or portable()
-    return _combined(z, A) if plain else _record_applied(z, A, False)
+    if portable():
+        return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
+    return _record_applied(z, A, False) if torch.is_grad_enabled() else A.combine_rows(z)
 
 
 def side_by_side(weight: Tensor) -> Tensor:
@@ -130,7 +123,7 @@ class _ThetaFirst(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None
 
 
-_record_theta_first: Callable[..., Tensor] = super(torch.autograd.Function, _ThetaFirst).apply  # type: ignore[misc]
+_record_theta_first: Callable[..., Tensor] = raw_apply(_ThetaFirst)
 
 
 def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:

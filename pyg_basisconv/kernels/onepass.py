@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ..errors import reject
 from .activations import ActivationCode
 from .backend import KERNELS
-from .pattern import Pattern, extremes
+from .op import PLAIN
+from .pattern import INT32_MAX, Pattern, extremes
 
 Kernel = Callable[[bytes], int]
 
@@ -26,8 +26,6 @@ TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
 _CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
-_LIMIT = 2**31 - 1
-_PLAIN = (Tensor, Parameter)
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _GATES = 4  # channels from which on the kernels of gates fill their vectors
 
@@ -66,7 +64,7 @@ def kernel(name: str, dtype: torch.dtype) -> Kernel | None:
 
 def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
     """Whether the kernels take such scores; torch's operations would store a number per entry and head."""
-    return form is not None and KERNELS is not None and device.type == "cpu" and entries <= _LIMIT
+    return form is not None and KERNELS is not None and device.type == "cpu" and entries <= INT32_MAX
 
 
 def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
@@ -80,7 +78,7 @@ def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: 
     if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
         return False
     for t in (z, *tensors):
-        if t is not None and (type(t) not in _PLAIN or t.dtype != z.dtype or not t.is_cpu or t.is_neg()):
+        if t is not None and (type(t) not in PLAIN or t.dtype != z.dtype or not t.is_cpu or t.is_neg()):
             return False
     return True
 

@@ -10,7 +10,12 @@ from torch.nn import Parameter
 from ..portable import portable
 
 LIBRARY = torch.library.Library("basisconv", "DEF")
-_PLAIN = (Tensor, Parameter)
+PLAIN = (Tensor, Parameter)  # types whose operations nobody overrides
+
+
+def raw_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` in C++, without Python's checks for transforms of `torch.func`; not to be called under these."""
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc, no-any-return]
 
 
 def derivative(
@@ -70,7 +75,7 @@ def primitive(
     def call(first: Tensor, *rest: Any) -> Tensor:
         if portable():
             return plain(first, *rest)
-        if torch.compiler.is_compiling() or type(first) not in _PLAIN:
+        if torch.compiler.is_compiling() or type(first) not in PLAIN:
             result: Tensor = operator(first, *rest)
             return result
         if not torch.is_grad_enabled():

@@ -15,7 +15,7 @@ from ..portable import portable
 from .backend import KERNELS
 from .lists import below, coo_tocsr
 
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 _COPIES = 4  # repeated patterns that are cached
 
 
@@ -46,7 +46,7 @@ class End(NamedTuple):
 
 def index_dtype(*sizes: int) -> torch.dtype:
     """int32 where every size allows it: half the memory traffic, and no conversion for torch's kernels."""
-    return torch.int64 if portable() or max(sizes) > _INT32_MAX else torch.int32
+    return torch.int64 if portable() or max(sizes) > INT32_MAX else torch.int32
 
 
 def positions(mask: Tensor) -> Tensor:

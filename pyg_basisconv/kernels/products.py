@@ -5,17 +5,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ..errors import reject
 from ..portable import portable
 from .backend import KERNELS
-from .op import acc_dtype, primitive
+from .op import PLAIN, acc_dtype, primitive
 from .pattern import Pattern, extremes
 
 _NARROW = 8  # columns of x up to which torch's CSR product is the faster one
 _FEW = 1 << 12  # entries up to which the cost of a product is mostly its start
-_PLAIN = (Tensor, Parameter)
 _CHUNK = 1 << 22  # numbers per chunk where torch has no kernel
 
 # torch warns once per process that its compressed sparse layout is in beta. The layout is internal here, so the
@@ -62,7 +60,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
 def _can_compile(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
     """Whether the compiled kernel takes these: plain tensors on the CPU, outside of dispatch modes."""
     arrays = (x, ptr, index) if weight is None else (x, ptr, index, weight)
-    plain = all(type(t) in _PLAIN and t.is_cpu and t.is_contiguous() for t in arrays)
+    plain = all(type(t) in PLAIN and t.is_cpu and t.is_contiguous() for t in arrays)
     alike = ptr.dtype == index.dtype == torch.int32 and (weight is None or weight.dtype == x.dtype)
     return plain and alike and not torch._C._len_torch_dispatch_stack()
 

@@ -30,7 +30,7 @@ from .multihead import (
     weighted_sums,
 )
 from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, supports
-from .op import acc_dtype, derivative
+from .op import acc_dtype, derivative, raw_apply
 from .pattern import Pattern
 
 Activation = Callable[[Tensor], Tensor]
@@ -371,9 +371,8 @@ def _one_pass(
     return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
 
 
-# The C++ `apply`: Python's adds checks for transforms of `torch.func`, under which these are not called.
-_record: Callable[..., Tensor] = super(torch.autograd.Function, _Attention).apply  # type: ignore[misc]
-_record_one_pass: Callable[..., Tensor] = super(torch.autograd.Function, _OnePass).apply  # type: ignore[misc]
+_record: Callable[..., Tensor] = raw_apply(_Attention)
+_record_one_pass: Callable[..., Tensor] = raw_apply(_OnePass)
 
 
 def one_pass(

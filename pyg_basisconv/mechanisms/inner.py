@@ -150,9 +150,9 @@ class Dot(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         # The scale goes to the map of queries, which applies it where that is cheapest.
-        scale = self.key_width**-0.5 if self.scale is None else self.scale
         assert self.sizes is not None
-        H = self.sizes.heads
+        H, dim = self.sizes.heads, self.sizes.inner if self.dim is None else self.dim
+        scale = dim**-0.5 if self.scale is None else self.scale
         if self.projected:
             key, query = content.projected_rows, content.projected_target_rows * scale
         else:
@@ -166,11 +166,6 @@ class Dot(Mechanism):
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)
-
-    @property
-    def key_width(self) -> int:
-        """The width of a key."""
-        return cast(Sizes, self.sizes).inner if self.dim is None else self.dim
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The terms with features z of edges, as <z, b_n + a_m + z G>, all of width R."""

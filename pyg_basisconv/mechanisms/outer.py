@@ -19,18 +19,7 @@ from ..kernels.onepass import one_pass_fits
 from ..portable import portable
 from ..theta.base import param
 from ..theta.heads import all_heads, split_heads
-from .base import (
-    Combination,
-    Mechanism,
-    Score,
-    Sizes,
-    Tensors,
-    check_width,
-    elementwise,
-    entry_score,
-    per_copy,
-    upcast,
-)
+from .base import Combination, Mechanism, Score, Sizes, Tensors, check_width, elementwise, entry_score, per_copy, upcast
 from .edges import Feature, edge_rows
 from .inner import Bilinear
 from .rows import MappedRows, RowScore, TermRows
@@ -316,11 +305,7 @@ class Perceptron(Combination):
     """
 
     def __init__(
-        self,
-        dim: int,
-        *mechanisms: Mechanism,
-        edge_dim: int = 0,
-        activation: Callable[[Tensor], Tensor] | None = None,
+        self, dim: int, *mechanisms: Mechanism, edge_dim: int = 0, activation: Callable[[Tensor], Tensor] | None = None
     ) -> None:
         check_width("dim", dim)
         check_width("edge_dim", edge_dim, 0)

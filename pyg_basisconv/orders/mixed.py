@@ -36,7 +36,7 @@ class Mixed(Order):
         if p.messages:
             return self.refuse(MESSAGES)
         if offer is None:
-            return self.refuse("this is for edges of several types with theta.Separable, whose matrices are mixtures")
+            return self.refuse("this is for typed edges with theta.Separable, whose matrices are mixtures")
         H, work = offer
         rest = p._replace(
             K=H,

@@ -8,6 +8,7 @@ from torch import Tensor
 from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally
 from ..theta import Theta
+from ..theta.base import add_bias
 from .base import MESSAGES, Contracted, OnImage, Order
 
 
@@ -86,8 +87,7 @@ def after_theta(fast: Any, theta: Theta, width: int) -> Native:
     """
 
     def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
-        y = theta.gather(fast, inputs.projected)
-        return y if bias is None else y + bias.to(y.dtype)
+        return add_bias(theta.gather(fast, inputs.projected), bias)
 
     operations, numbers, kernels = fast.native_cost
     inner = theta.inner if theta.inner > 0 else width

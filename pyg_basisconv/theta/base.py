@@ -170,7 +170,7 @@ class Theta(nn.Module):
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
         """The output from the family's products side by side, (*, N, K D) -> (*, N, Q), plus the bias, (Q,)."""
-        return y if bias is None else y + bias.to(y.dtype)
+        return add_bias(y, bias)
 
     def step(self, order: str) -> "Step | None":
         """An order as one function of this parameter, x (M, P), the bias or None, and a family with `takes_rows`, to
@@ -255,6 +255,11 @@ def stacked(z: Members) -> Tensor:
 def side_by_side(z: Tensor) -> Tensor:
     """(K, *, N, D) -> (*, N, K D)."""
     return (z.transpose(0, 1) if z.dim() == 3 else z.movedim(0, -2)).flatten(-2)
+
+
+def add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    """The output plus the bias, in the output's dtype."""
+    return y if bias is None else y + bias.to(y.dtype)
 
 
 def param(module: nn.Module, name: str) -> Any:

@@ -92,7 +92,7 @@ class Chain(Full):
             return found if self.mixing is None else torch.tensordot(self.mixing.to(found), found, 1)
 
     def step(self, order: str) -> Step | None:
-        return None  # steps read a parameter named weight; here it is computed
+        return None  # each order computes the products by `_weight_for`
 
     def project(self, x: Tensor) -> Members:
         return project(x, self._weight_for(x))

@@ -11,7 +11,7 @@ from ..errors import check_choice, reject
 from ..kernels import a_first, matmuls, summed, theta_first
 from ..kernels.contract import Rows
 from ..printing import arguments
-from .base import Blocks, Members, Step, Theta, glorot, project
+from .base import Blocks, Members, Step, Theta, add_bias, glorot, project
 
 
 class Full(Theta):
@@ -179,12 +179,8 @@ class Pass(Theta):
 
 
 def _summed(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    scale = theta.common_scale
-    if scale is None:  # it has changed since the step was chosen
-        y = theta.contract([*A.expand(x)])
-    else:
-        y = _times(summed(x, A), scale)
-    return y if bias is None else y + bias.to(y.dtype)
+    scale = theta.common_scale  # None if it has changed since the step was chosen
+    return add_bias(theta.contract([*A.expand(x)]) if scale is None else _times(summed(x, A), scale), bias)
 
 
 def _is_number(scale: object) -> TypeGuard[float]:
