@@ -10,9 +10,14 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 TITLES = [
     re.findall(r"^## (.+)$", TEXT[: TEXT.index(block)], re.MULTILINE)[-1].lower().replace(" ", "-") for block in BLOCKS
 ]
+# What is compiled for the machine, by a compiler of C++, takes a quarter of a minute.
+RUN = [
+    pytest.param(block, id=title, marks=pytest.mark.slow if "torch.compile" in block else ())
+    for block, title in zip(BLOCKS, TITLES, strict=True)
+]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=TITLES)
+@pytest.mark.parametrize("block", RUN)
 def test_block_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
