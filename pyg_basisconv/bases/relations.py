@@ -24,6 +24,7 @@ NORMS = (None, "mean", "row", "sym")
 Norm = Literal["mean", "row", "sym"] | None
 _OVER = {"mean": "mean", "row": "rw", "sym": "ends"}  # what `normalise` and `over_degrees` call them
 _FEW = 1 << 16
+_IDENTITY = Identity()  # a value, whose key is found once
 
 
 class Relations(Basis):
@@ -96,7 +97,7 @@ class Relations(Basis):
         family = self._listed(graph)
         if family is None:
             family = self._typed(graph)
-        return BoundConcat([family, Identity().on(graph)]) if self.self_loop else family
+        return BoundConcat([family, _IDENTITY.on(graph)]) if self.self_loop else family
 
     def _listed(self, graph: Graph) -> TypedEdges | None:
         """The family of edges of weight 1 on the CPU, where relations have not many more nodes than there are edges."""
