@@ -4,28 +4,41 @@
 PYTHON ?= python3
 WORKERS ?= auto
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile --constraint constraints.txt
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4
+QUICK := -m "not slow" --hypothesis-profile=quick
 SPARSE := $(CURDIR)/.venv/with_sparse
 
 SANITIZED := $(CURDIR)/build/sanitized
 
-.PHONY: run test test-sparse test-sanitized bench lint wheel clean
+# Two things at a time: the compiler beside pip, the linters beside the tests. Python compiles what it imports, once.
+MAKEFLAGS += --jobs=2
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: run test test-all tests tests-all test-sparse test-sanitized bench lint wheel clean
 
 run: .venv/examples
 	$(BIN)/python -m examples.node_classification
 
+# Without what is marked slow, and with it.
+test: lint tests
+test-all: lint tests-all
+
 # One torch thread per worker: the tests are many and small. What is compiled has a twin in torch, which is tested alone.
-test: lint
+tests: .venv/test
+	$(PYTEST) $(QUICK)
+tests-all: .venv/test
 	$(PYTEST)
 	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/kernels/test_scored.py tests/kernels/test_backends.py
 
 # What they concern, with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of
-# their own. That is what says so, and what takes it from a file that the tests share.
-ON_SPARSE = $(shell grep -rlE 'SparseTensor|torch_sparse|TORCH_SPARSE|PYG_LIB' tests --include="test_*.py") \
-	$(wildcard tests/convert/test_*.py) tests/bases/test_contract.py tests/fuzz/test_fuzz.py tests/benchmarks/test_benchmarks.py
+# their own. Files that name them say so, or it comes from a file that tests share: of those, what is not slow.
+NAMING = $(shell grep -rlE 'SparseTensor|torch_sparse|TORCH_SPARSE|PYG_LIB' tests --include="test_*.py")
+SHARING = $(wildcard tests/convert/test_*.py) tests/bases/test_contract.py tests/fuzz/test_fuzz.py \
+	tests/benchmarks/test_benchmarks.py
 test-sparse: .venv/sparse
-	PYTHONPATH=$(SPARSE) $(PYTEST) $(sort $(ON_SPARSE))
+	PYTHONPATH=$(SPARSE) $(PYTEST) $(NAMING)
+	PYTHONPATH=$(SPARSE) $(PYTEST) $(QUICK) $(filter-out $(NAMING),$(SHARING))
 
 # The compiled kernels, every access of theirs checked: in a copy of the package that the others do not see.
 test-sanitized: .venv/test
@@ -40,7 +53,7 @@ test-sanitized: .venv/test
 
 # A wheel with the compiled kernels, and the README's blocks with what it installs in an empty environment.
 wheel: .venv/test
-	rm -rf dist build/wheel && $(PIP) setuptools && $(BIN)/python -m pip --quiet wheel --no-deps --wheel-dir dist .
+	rm -rf dist build/wheel && $(BIN)/python -m pip --quiet wheel --no-deps --wheel-dir dist .
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt torch
 	build/wheel/bin/python -m pip --quiet --disable-pip-version-check install --constraint constraints.txt dist/*.whl pytest
@@ -56,15 +69,23 @@ lint: .venv/test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# torch comes first and by its exact version, so that nothing later in the list draws another build of it.
-.venv/torch: constraints.txt
+.venv/new:
 	$(PYTHON) -m venv .venv
+	$(PIP) 'setuptools>=77'
+	touch $@
+
+# torch comes first and by its exact version, so that nothing later in the list draws another build of it.
+.venv/torch: constraints.txt | .venv/new
 	$(PIP) torch
 	touch $@
 
-# The compiled kernels are built with the package, where there is a compiler.
-.venv/examples .venv/test: .venv/%: pyproject.toml setup.py constraints.txt $(wildcard csrc/*) | .venv/torch
-	$(PIP) --editable '.[$*]'
+# The compiled kernels, where there is a compiler; they read nothing of torch. That pip would compile them once more.
+.venv/kernels: setup.py $(wildcard csrc/*) | .venv/new
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	touch $@
+
+.venv/examples .venv/test: .venv/%: pyproject.toml constraints.txt | .venv/torch .venv/kernels
+	BASISCONV_KERNELS=torch $(PIP) --no-build-isolation --editable '.[$*]'
 	touch $@
 
 # The extra `sparse`: compiled, in about ten minutes, against the torch that is there; no wheel of another time is taken.

@@ -1,5 +1,6 @@
 """Builds the compiled kernels. They are optional: without them everything works through torch's operations."""
 
+import os
 import sys
 from glob import glob
 
@@ -18,4 +19,5 @@ kernels = Extension(
     py_limited_api=True,  # one binary for all versions of Python, and of torch, whose headers are not read
     optional=True,
 )
-setup(ext_modules=[kernels], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+wanted = os.environ.get("BASISCONV_KERNELS") != "torch"  # whoever asks for those of torch compiles none
+setup(ext_modules=[kernels] if wanted else [], options={"bdist_wheel": {"py_limited_api": "cp311"}})

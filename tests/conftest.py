@@ -1,17 +1,22 @@
 """The same numbers in every run, in every order of the tests."""
 
 import gc
+import random
 from collections.abc import Iterator
+from itertools import groupby
 
 import pytest
 import torch
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from tests.tiers import leave_few
+
 # Among other numbers, those in the sources of all modules that happen to be loaded are drawn: other tests load more.
 providers._get_local_constants = lambda: providers._local_constants
 
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60)
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=15)
 settings.register_profile("long", deadline=None, max_examples=6_000, print_blob=True)
 settings.load_profile("ci")
 
@@ -21,15 +26,19 @@ seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> Iterator[None]:
+def _seed(request: pytest.FixtureRequest) -> Iterator[None]:
     seed(0)
+    random.seed(request.node.nodeid)  # PyG draws the names of modules that it writes: two tests must not draw the same
     threads = torch.get_num_threads()
     yield
     if torch.get_num_threads() != threads:  # the commands of the examples set it
         torch.set_num_threads(threads)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks for `slow`
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for _, cases in groupby(items, lambda item: item.nodeid.partition("[")[0]):
+        leave_few(list(cases))
     if not torch.cuda.is_available():
         skip = pytest.mark.skip(reason="needs a CUDA device")
         for item in items:
@@ -37,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(skip)
 
 
-def pytest_collection_finish() -> None:
-    """Modules and collected tests live to the end: the garbage collector need not look through them again and again."""
+@pytest.fixture(scope="module", autouse=True)
+def _frozen() -> None:
+    """What is there before a file is tested lives to the end: the garbage collector need not look through it again."""
     gc.collect()
     gc.freeze()

@@ -44,6 +44,7 @@ def several(names: list[str]) -> tuple[list[BoundBasis], Tensor]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sweep(10)
 def test_the_members_of_a_batch_are_block_diagonal(family):
     names = FAMILIES[family]
     bounds, A = several(names + names[:1])
@@ -64,6 +65,7 @@ def test_the_members_of_a_batch_are_block_diagonal(family):
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(10)
 def test_a_layer_on_a_batch_is_the_layer_on_each(name):
     case = CASES[name]
     bounds = [bind(case.basis(), case.graph()) for _ in range(3)]
@@ -221,6 +223,7 @@ WAYS = {"pickled": lambda b: pickle.loads(pickle.dumps(b)), "deep-copied": copy.
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(10)
 def test_a_copy_is_the_same_and_carries_nothing_else(name):
     bound = bind(CASES[name].basis(), CASES[name].graph())
     size = len(pickle.dumps(bound))
@@ -282,6 +285,7 @@ def tensors_of(thing: object, seen: set[int]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(12)
 def test_moved_nothing_stays_behind(name):
     """As PyG moves what is an attribute of data."""
     bound = bind(CASES[name].basis(), CASES[name].graph())

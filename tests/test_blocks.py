@@ -146,6 +146,7 @@ def features(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=str)
 @pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.sweep(15)
 def test_each_block_is_its_formula(name, lead):
     block = make(name)
     x = features(*lead, 7, 6).requires_grad_()
@@ -250,6 +251,7 @@ def test_masks_are_those_of_the_operator():
 
 
 @pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.sweep(6)
 def test_a_block_is_copied_saved_and_loaded(name):
     block, other = make(name), make(name)
     x = features(2, 7, 6)

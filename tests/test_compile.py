@@ -23,6 +23,7 @@ from tests.cases import CASES
 from tests.mechanisms import cases as attention_cases
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+INDUCTOR = pytest.param("inductor", marks=pytest.mark.slow)  # which asks a compiler of C++
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +66,7 @@ EACH = [
 
 
 @pytest.mark.parametrize("name", EACH)
+@pytest.mark.sweep(3)
 def test_every_basis(name):
     case = CASES[name]
     g = case.graph()
@@ -74,6 +76,7 @@ def test_every_basis(name):
 
 
 @pytest.mark.parametrize("name", list(attention_cases.CASES)[::40])
+@pytest.mark.sweep(1)
 def test_every_attention(name):
     c = attention_cases.CASES[name]
     conv, _ = attention_cases.layer(c)
@@ -99,6 +102,7 @@ GRIDS = {
     ("kind", "last"),
     [*((kind, False) for kind in GRIDS), *((kind, True) for kind in ("window", "attention"))],
 )
+@pytest.mark.sweep(1)
 def test_images_of_several_sizes(kind, last):
     layer = GridConv(4, 6, GRIDS[kind]()).double()
     fast = through(layer, "aot_eager")
@@ -155,6 +159,7 @@ NETS = {
 
 
 @pytest.mark.parametrize("kind", NETS)
+@pytest.mark.sweep(1)
 def test_several_sizes_one_graph(kind):
     make, about = NETS[kind]
     model = make()
@@ -168,6 +173,7 @@ def test_several_sizes_one_graph(kind):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.slow
 def test_inductor_trains():
     make, about = NETS["GAT"]
     model = make()
@@ -184,6 +190,7 @@ def test_inductor_trains():
         assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_inductor_may_reuse_memory():
     """What is kept of tensors that compiled code makes, and writes again, is not taken for what they are now."""
     conv = BasisConv(4, 4, bases.Adjacency(), theta.Pass(), bias=False).double()
@@ -201,6 +208,7 @@ def test_inductor_may_reuse_memory():
         assert_close(fast(x, graph["edge_index"], w), run(conv, x, graph["edge_index"], w), rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_records_go_with_the_graph(monkeypatch):
     monkeypatch.setattr(compiled, "_RECORDS", {})  # without what other tests left
     model = NETS["GCN"][0]()
@@ -246,7 +254,7 @@ def test_a_bound_basis_is_no_new_graph():
     [
         ([[0, 9], [1, 0]], None, "eager"),
         ([[0, -1], [1, 0]], None, "aot_eager"),
-        ([[0, 1], [1, 7]], (3, 5), "inductor"),
+        pytest.param([[0, 1], [1, 7]], (3, 5), "inductor", marks=pytest.mark.slow),
     ],
     ids=["source", "negative", "target"],
 )
@@ -300,6 +308,7 @@ def test_autocast():
 
 
 @pytest.mark.parametrize("kind", ["native", "theta_first", "taps"])
+@pytest.mark.sweep(1)
 def test_dropout_draws_anew(kind):
     taps = theta.Depthwise(dropout=0.5)
     basis = bases.Shifts(None, [0, 1]) if kind == "taps" else bases.Attention(2, mechanisms.Dot(4), dropout=0.5)
@@ -318,7 +327,7 @@ def test_dropout_draws_anew(kind):
     assert not torch.equal(fast(x)[0], fast(x)[0])
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
 def test_checkpointing(backend):
     """What is computed again for the gradient is what was computed: the same is drawn."""
     conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(4), dropout=0.5), theta.LowRank(4)).double()
@@ -336,6 +345,7 @@ def test_checkpointing(backend):
     assert_close(*found)
 
 
+@pytest.mark.slow
 def test_numbers_beside_the_tensors():
     conv = contract.make(bases.Chebyshev(3))
     fast = through(conv, "aot_eager")
@@ -360,6 +370,7 @@ def test_sparse_layouts_and_open_layers_are_left_uncompiled():
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+@pytest.mark.sweep(1)
 def test_copies_are_layers_of_their_own(how):
     conv = contract.make(bases.Adjacency())
     twin = copy.deepcopy(conv) if how == "deepcopy" else pickle.loads(pickle.dumps(conv))
@@ -396,6 +407,7 @@ CONVERTED = {  # those that attend by weights of their own are compiled in test_
 
 
 @pytest.mark.parametrize("kind", CONVERTED)
+@pytest.mark.sweep(1)
 def test_converted_layers(kind):
     layer = convert(CONVERTED[kind]().double())
     fast = through(layer)
@@ -414,6 +426,7 @@ def test_what_no_operator_returns_is_left_uncompiled():
     assert_close(A.to_dense(), B.to_dense())
 
 
+@pytest.mark.slow
 def test_another_process_has_other_numbers():
     """Compiled code is kept on disk, by what its graph says of a layer: that is the number."""
     script = "from pyg_basisconv import BasisConv, bases; print(BasisConv(1, 1, bases.Identity()).serial)"
@@ -457,7 +470,7 @@ def test_parameters_between_the_two_passes(backend):
             assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
 def test_a_layer_that_does_nothing(backend):
     conv = BasisConv(4, 4, bases.Identity(), theta.Pass(), bias=False)
     x = contract.draw(6, 4).requires_grad_()
@@ -485,6 +498,7 @@ VIEWS = {
 
 
 @pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.slow
 def test_inductor_takes_images_as_they_lie(view):
     image = VIEWS[view](contract.draw(3, 2, 6, 8))
     layer = GridConv(2, 3, bases.Window(None, (3, 3), padding=1)).double()
@@ -501,6 +515,7 @@ def test_saved_tensors_that_are_copied_are_refused():
         y.sum().backward()
 
 
+@pytest.mark.slow
 def test_nothing_stays_of_a_step():
     conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(4)), order="theta_first").double()
     fast, x = through(conv, "aot_eager"), contract.draw(6, 4)
@@ -534,6 +549,7 @@ def test_a_parameter_under_two_names():
     ],
     ids=str,
 )
+@pytest.mark.sweep(1)
 def test_options_of_a_converted_layer_are_compiled_whole(options: dict[str, bool], weighted: bool):
     """Also those under which graphs without weights have another basis."""
     layer, given = convert(GCNConv(3, 4, **options)).double(), wired(6)

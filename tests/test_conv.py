@@ -36,6 +36,7 @@ def bipartite_oracle(g: oracle.Graph, x: Tensor, target: Tensor | None, conv: Ba
         if N <= M or kind != "head of source"
     ],
 )
+@pytest.mark.sweep(20)
 def test_pairs(kind: str, M: int, N: int, path: str) -> None:
     g = cases.graph(M=M, N=N, E=9 if M and N else 0)
     conv, x = make(BIPARTITE, path=path), draw(M, 3).requires_grad_()
@@ -103,6 +104,7 @@ def test_hypergraph() -> None:
 
 
 @pytest.mark.parametrize("kind", THETAS)
+@pytest.mark.sweep(2)
 def test_gradcheck(kind: str) -> None:
     """First and second derivatives, by finite differences."""
     g = cases.graph(M=3, E=2)

@@ -117,6 +117,7 @@ def test_a_killed_run_continues_as_if_nothing_had_happened(tmp_path):
         assert all(torch.equal(value, resumed["optimizer"]["state"][i][name]) for name, value in moments.items())
 
 
+@pytest.mark.slow
 def test_two_processes_are_as_accurate_as_one(tmp_path):
     argv = ["--nodes", "2000", "--hidden", "32", "--batch-size", "100", "--neighbors", "5", "5", "--epochs", "8"]
     argv += ["--device", "cpu", "--checkpoint"]
@@ -127,6 +128,7 @@ def test_two_processes_are_as_accurate_as_one(tmp_path):
     assert abs(one - both) < 0.03
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     checkpoint = tmp_path / "checkpoint"
@@ -270,6 +272,7 @@ def both():
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 @pytest.mark.parametrize("name", ["SAGE", "separable", "GAT", "messages", "BatchNorm"])
+@pytest.mark.sweep(6)
 def test_wrappers_of_torch_take_the_steps_of_one_process(wrapper, name, both):
     expected = stepped(models()[name], 0, 1)
     first, second = (found[wrapper, name] for found in both)

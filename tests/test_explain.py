@@ -284,6 +284,7 @@ def explained(conv: nn.Module, edge_index: Tensor, mask: Tensor, f: Callable[[],
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(10)
 def test_masks_act_on_every_use_of_an_edge(name: str) -> None:
     case = KINDS[name]
     g, conv = case.graph, make(case.basis())
@@ -337,6 +338,7 @@ ATTENTIONS = {
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.sweep(3)
 def test_masks_act_after_attention_is_normalised(name: str) -> None:
     made, g, H = ATTENTIONS[name], RANDOM, 2
     mechanism = additive()
@@ -565,6 +567,7 @@ def told_apart(mask: Tensor, node: int) -> list[float]:
         *((name, kind) for name in ("two-layers", "attention") for kind in ("CaptumExplainer", "PGExplainer")),
     ],
 )
+@pytest.mark.sweep(2)
 def test_explainers_find_what_is_planted(name: str, kind: str) -> None:
     if kind == "CaptumExplainer":
         pytest.importorskip("captum")
@@ -604,6 +607,7 @@ ATTENTIVE: dict[str, Callable[[], list[nn.Module]]] = {
 
 @pytest.mark.parametrize("reduce", ["max", "mean", "sum"])
 @pytest.mark.parametrize("name", ATTENTIVE)
+@pytest.mark.sweep(4)
 def test_attention_is_shown_as_by_the_layers_of_pyg(name: str, reduce: str) -> None:
     torch.manual_seed(0)
     model = (
@@ -685,6 +689,7 @@ def test_hetero_masks() -> None:
     assert all(conv.explain is None for conv in convs.values())
 
 
+@pytest.mark.slow
 def test_compiled_models_are_explained() -> None:
     g, conv = RANDOM, make(bases.Adjacency("mean"))
     x, edge_index, mask = draw(g.M, 3), tensors(g)["edge_index"], masks(g.E)["fractions"].requires_grad_()

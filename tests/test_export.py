@@ -130,6 +130,7 @@ def ready(name: str) -> tuple[nn.Module, dict[str, Tensor], ExportedProgram]:
 
 
 @pytest.mark.parametrize("name", list(KINDS))
+@pytest.mark.sweep(2)
 def test_export(name: str) -> None:
     model, given, found = ready(name)
     program, (_, call) = found.module(), KINDS[name]
@@ -206,6 +207,7 @@ def spoil(given: dict[str, Tensor], what: str) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["Edges", "Relations", "GCN", "Attention(graph)"])
+@pytest.mark.sweep(1)
 def test_indices_of_nothing_raise(name: str) -> None:
     _, given, found = ready(name)
     program = found.module()
@@ -217,6 +219,7 @@ def test_indices_of_nothing_raise(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", ONNX)
+@pytest.mark.slow
 def test_onnx(name: str) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")

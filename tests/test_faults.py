@@ -60,6 +60,7 @@ def results(bound: BoundBasis, conv: BasisConv) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.sweep(6)
 def test_what_a_bound_basis_returns_may_be_written_to(name: str) -> None:
     case = CASES[name]
     basis = case.basis()
@@ -106,6 +107,7 @@ def test_the_constants_of_two_layers_may_be_written_to() -> None:
 
 @pytest.mark.parametrize("kind", contract.THETAS)
 @pytest.mark.parametrize("order", contract.ORDERS)
+@pytest.mark.sweep(18)
 def test_a_result_that_was_made_without_gradients_may_be_written_to_with_them(order: str, kind: str) -> None:
     """As in `with torch.no_grad(): y = conv(x, edge_index)`, and then `y *= parameter`."""
     conv = contract.make(bases.Identity() + bases.Adjacency("mean"), kind, order, bias=False)
@@ -136,6 +138,7 @@ WRITTEN = [(order, kind, list(ALONE)[(i + j) % 5]) for i, kind in enumerate(cont
 
 
 @pytest.mark.parametrize(("order", "kind", "family"), WRITTEN)
+@pytest.mark.sweep(20)
 def test_a_result_may_be_written_to_where_gradients_are_recorded(order: str, kind: str, family: str) -> None:
     """As `torch.nn.ReLU(inplace=True)` does behind a layer, whatever views the result was made by."""
     conv = contract.make(ALONE[family](), kind, order, bias=False)
@@ -308,6 +311,7 @@ def with_gradients(call: Any, f: nn.Module, leaves: list[Tensor]) -> list[Tensor
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("kind", ATTENDING)
+@pytest.mark.sweep(1)
 def test_converted_attention_compiles_whole(kind: str) -> None:
     """As in eager mode, in numbers and gradients, for several sizes without a compilation of each."""
     make, given, call = ATTENDING[kind]
@@ -332,6 +336,7 @@ def test_converted_attention_compiles_whole(kind: str) -> None:
         *("TransformerConv, weights", "FAConv, weights", "ResGatedGraphConv, edges"),
     ],
 )
+@pytest.mark.slow
 def test_converted_attention_compiles_under_autocast(kind: str) -> None:
     """What comes after it in a compiled graph is told the dtypes that come."""
     make, given, call = ATTENDING[kind]
@@ -353,6 +358,7 @@ def test_converted_attention_compiles_under_autocast(kind: str) -> None:
     ("kind", "backend"),
     [("multihead, masks", "aot_eager"), ("GATConv, weights", "inductor"), ("RGATConv, weights", "aot_eager")],
 )
+@pytest.mark.slow
 def test_converted_attention_compiles_by_other_backends(kind: str, backend: str) -> None:
     make, given, call = ATTENDING[kind]
     layer = convert(make().double())
@@ -364,6 +370,7 @@ def test_converted_attention_compiles_by_other_backends(kind: str, backend: str)
 
 @pytest.mark.usefixtures("_fresh")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.slow
 def test_compiled_attention_draws_anew_and_copies_are_layers_of_their_own() -> None:
     layer = convert(nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True).double())
     x = contract.draw(2, 6, 8)
@@ -517,6 +524,7 @@ NESTED: dict[str, tuple[Any, Any]] = {  # how one more is put around it, and the
 
 
 @pytest.mark.parametrize("kind", NESTED)
+@pytest.mark.sweep(3)
 def test_what_is_nested(kind: str) -> None:
     around, deepest = NESTED[kind]
     most = 100 if isinstance(deepest, mechanisms.Mechanism) else 50

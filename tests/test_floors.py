@@ -15,11 +15,16 @@ FILES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for
 NAMES = {name.removesuffix(".__init__"): path for name, path in FILES.items()}
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def imported(name: str, path: Path) -> set[str]:
     """The files of the package that a file imports from."""
     inside = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {one.name for one in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -64,7 +69,7 @@ def test_imports_in_functions_and_for_types_are_read(tmp_path: Path) -> None:
 def names(path: Path) -> set[str]:
     """The names and the texts in the code of a file; what documents it is none of them."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Name | ast.alias):
             found.add(node.id if isinstance(node, ast.Name) else node.name)
         elif isinstance(node, ast.Attribute):
@@ -95,7 +100,7 @@ def kinds_below(base: type) -> set[type]:
 def asked_elsewhere(path: Path, home: dict[str, str]) -> set[str]:
     """The kinds that a file asks for by isinstance, and that stand in another."""
     module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
-    asked = (n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call))
+    asked = (n for n in nodes(path) if isinstance(n, ast.Call))
     kinds = [n.args[1] for n in asked if isinstance(n.func, ast.Name) and n.func.id in ("isinstance", "issubclass")]
     named = {n.attr if isinstance(n, ast.Attribute) else getattr(n, "id", "") for kind in kinds for n in ast.walk(kind)}
     return {name for name in named if home.get(name, module) != module}

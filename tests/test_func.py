@@ -62,6 +62,7 @@ def check_transforms(layer: torch.nn.Module, run, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", list(FIRST.values()), ids=list(FIRST))
+@pytest.mark.sweep(14)
 def test_transforms(name: str) -> None:
     c = CASES[name]
     g = c.graph()
@@ -78,6 +79,7 @@ def test_transforms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(ATTENTIONS.values()), ids=list(ATTENTIONS))
+@pytest.mark.sweep(12)
 def test_attention_transforms(name: str) -> None:
     c = attention_cases.CASES[name]
     made = attention_cases.inputs(c)
@@ -107,6 +109,7 @@ TWICE += ["Walks(row)", "Sum"]
 
 
 @pytest.mark.parametrize("family", TWICE)
+@pytest.mark.sweep(3)
 def test_second_derivatives(family: str) -> None:
     c = CASES[FIRST[family]]
     g = c.graph()

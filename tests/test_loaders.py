@@ -307,6 +307,7 @@ def test_batches_from_workers() -> None:
 # --- what a new graph costs ---
 
 
+@pytest.mark.slow
 def test_rows_of_the_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "found.json"
     command.main(["--quick", "--only", "GAT on sampled", "--only", "batches of small graphs", "--json", str(file)])
@@ -394,6 +395,7 @@ def steps(model: nn.Module, batches: Iterable[Data]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["GAT", "several"])
+@pytest.mark.slow
 def test_what_is_kept_stays_bounded(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for cache in CACHES.values():  # other tests have left graphs in them that live on
         monkeypatch.setattr(cache, "_entries", {})

@@ -110,6 +110,7 @@ def assert_same(model: BasisGNN, peer: Any, x: Tensor, *args: Any, **kwargs: Any
     ],
     ids=[f"{kind}, jk={jk}, norm={norm}" for kind, jk, norm in CASES],
 )
+@pytest.mark.sweep(6)
 def test_same_as_pyg(kind: str, jk: str | None, norm: str | None):
     model, peer = pair(kind, P, HIDDEN, 3, Q, jk=jk, norm=norm)
     assert_same(model, peer, *graph())
@@ -269,6 +270,7 @@ def test_repr():
     assert repr(BasisGNN(P, HIDDEN, 2, Q, basis=GCN_BASIS)) == "BasisGNN(5, 3, num_layers=2)"
 
 
+@pytest.mark.slow
 def test_compiled():
     model = BasisGNN(P, HIDDEN, 2, Q, basis=SAGE_BASIS)
     compiled = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")

@@ -55,6 +55,7 @@ def by_messages(conv: BasisConv, x: Tensor, edge_index: Tensor, kind: Tensor | N
 
 @every_family
 @pytest.mark.parametrize(("n", "count"), [(N, E), (5, 0), (1, 2), (40, 60)])
+@pytest.mark.sweep(24)
 def test_lists_are_the_family(kind: str, n: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same matrices as by the operations of torch, that weights and other devices need, in all that is applied."""
     basis, e = LISTED[kind](), edges(1, n, count)
@@ -77,6 +78,7 @@ def test_lists_are_the_family(kind: str, n: int, count: int, monkeypatch: pytest
 
 
 @every_family
+@pytest.mark.sweep(10)
 def test_a_new_graph_in_every_step(kind: str) -> None:
     """Graphs of one form, and with them all gradients, one after the other and again."""
     conv = BasisConv(P, Q, LISTED[kind]()).double()

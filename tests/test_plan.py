@@ -162,6 +162,7 @@ def test_every_gradient_is_in_the_plan() -> None:
 
 @pytest.mark.parametrize("kind", THETAS)
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.sweep(20)
 def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
 

@@ -72,6 +72,7 @@ def check_autocast(case: cases.Case, low: torch.dtype, device: str = "cpu") -> N
 
 @pytest.mark.parametrize("low", LOWS, ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(24)
 def test_autocast(name: str, low: torch.dtype) -> None:
     """One dtype whatever the order, near the numbers of float32; gradients in the dtype of what they are of."""
     check_autocast(KINDS[name], low)
@@ -123,6 +124,7 @@ SUMS: dict[str, tuple[Callable[[], bases.Basis], dict[str, Any], float]] = {
 
 @pytest.mark.parametrize("low", LOWS, ids=["bfloat16", "float16"])
 @pytest.mark.parametrize("name", SUMS)
+@pytest.mark.sweep(4)
 def test_small_numbers_add_up(name: str, low: torch.dtype) -> None:
     """A sum that is rounded to bfloat16 after each term stops at 256 times the term, one in float16 at 2048 times."""
     make_it, arguments, worth = SUMS[name]
@@ -168,6 +170,7 @@ def check_bits(call: Callable[[], Tensor], leaves: list[Tensor]) -> None:
 
 @pytest.mark.usefixtures("_deterministic")
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(15)
 def test_deterministic(name: str) -> None:
     """Deterministic algorithms are all that is used, forward and backward, and give the same bits twice."""
     for path in ("auto", "a_first", "theta_first", "message"):
@@ -199,6 +202,7 @@ def _double() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(20)
 def test_default_dtype(name: str) -> None:
     """Under another default everything is made in it, without a word, and is as exact."""
     case = KINDS[name]

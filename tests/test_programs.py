@@ -117,6 +117,7 @@ CHANGES: dict[str, Callable[[dict[str, Tensor]], Any]] = {
 
 @pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.sweep(10)
 def test_an_argument_that_changes(change: str, cached: bool) -> None:
     conv = make("polynomial", cached=cached)
     t = {
@@ -272,6 +273,7 @@ DEEDS: dict[str, Callable[[BasisConv], Any]] = {
 
 @pytest.mark.parametrize("deed", DEEDS)
 @pytest.mark.parametrize("kind", ["GCN", "polynomial"])
+@pytest.mark.sweep(12)
 def test_a_layer_that_changes(kind: str, deed: str) -> None:
     conv, x, e = make(kind), draw(N, P), edges()
     same(conv, x, e)
@@ -365,6 +367,7 @@ def test_the_parameter_of_a_convolution_of_images(kind: str, given: str) -> None
 
 @pytest.mark.parametrize("kind", [kind for kind in BASES if kind != "one power"])  # which reads no weights
 @every_order
+@pytest.mark.sweep(5)
 def test_what_needs_a_gradient_gets_it(kind: str, order: str) -> None:
     conv, x, e, w = make(kind, order), draw(N, P), edges(), positive()
     leaves = [x, w, conv.theta.weight, conv.bias]
@@ -389,6 +392,7 @@ def test_what_needs_a_gradient_gets_it(kind: str, order: str) -> None:
 @every_basis
 @every_order
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad], ids=["inference", "no grad"])
+@pytest.mark.sweep(8)
 def test_training_after_a_call_without_gradients(kind: str, order: str, mode: Any) -> None:
     conv, x, e, w = make(kind, order), draw(N, P), edges(), positive()
     for weight in (None, w):
@@ -490,6 +494,7 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, DOUBLE]
     [(kind, ORDERS[(i + j) % 3], dtype) for i, kind in enumerate(BASES) for j, dtype in enumerate(DTYPES)],
     ids=str,
 )
+@pytest.mark.sweep(6)
 def test_dtypes_in_turn(kind: str, order: str, dtype: torch.dtype) -> None:
     conv, x, e, w = make(kind, order), draw(N, P), edges(), positive()
     same(conv, x, e, w)
@@ -539,6 +544,7 @@ def test_parameters_of_scores_in_another_dtype() -> None:
 
 @pytest.mark.parametrize("kind", [*BASES, "typed"])
 @pytest.mark.parametrize("order", [*ORDERS, "phi"])
+@pytest.mark.sweep(3)
 def test_second_derivatives(kind: str, order: str) -> None:
     basis = bases.Relations(2) if kind == "typed" else BASES[kind]()
     conv = BasisConv(2, 2, basis, order=order).double()
@@ -574,6 +580,7 @@ def test_a_sum_without_a_parameter(kind: str) -> None:
 @every_basis
 @every_order
 @pytest.mark.parametrize("create", [False, True], ids=["first", "to be differentiated again"])
+@pytest.mark.sweep(10)
 def test_a_derivative_under_vmap(kind: str, order: str, create: bool) -> None:
     """Of a result that was made outside of it."""
     conv, x, e = make(kind, order), draw(N, P).requires_grad_(), edges()
@@ -605,6 +612,7 @@ def make_like(conv: BasisConv) -> BasisConv:
 
 @every_basis
 @every_order
+@pytest.mark.sweep(6)
 def test_layouts_of_features(kind: str, order: str) -> None:
     conv, e = make(kind, order), edges()
     conv.theta.weight = nn.Parameter(draw(Q, P, conv.basis.K).permute(2, 1, 0))
@@ -624,6 +632,7 @@ def test_layouts_of_features(kind: str, order: str) -> None:
 @every_order
 @every_basis
 @pytest.mark.parametrize("nodes", [0, 1, 4])
+@pytest.mark.sweep(12)
 def test_graphs_without_edges(nodes: int, kind: str, order: str) -> None:
     conv, x = make(kind, order), draw(nodes, P).requires_grad_()
     for _ in range(2):
@@ -640,6 +649,7 @@ def test_features_without_channels() -> None:
 
 @pytest.mark.parametrize("basis", [bases.Adjacency("rw"), bases.Identity() + bases.Adjacency("rw")], ids=str)
 @every_order
+@pytest.mark.sweep(2)
 def test_pairs(basis: bases.Basis, order: str) -> None:
     """Of views, the same tensor twice, targets alone, lists; in turn."""
     conv, e = BasisConv(P, Q, basis, order=order).double(), torch.stack([edges()[0], edges()[1] % 5])
@@ -745,6 +755,7 @@ def test_fused_optimisers(name: str, kind: str, cached: bool) -> None:
     [*((kind, False) for kind in BASES), ("one power", True), ("sum", True)],
     ids=lambda value: value if isinstance(value, str) else "compiled" * value,
 )
+@pytest.mark.sweep(6)
 def test_results_without_a_parameter_are_the_callers_own(kind: str, compiled: bool, cached: bool) -> None:
     conv = BasisConv(P, P, BASES[kind](), theta.Pass(), cached=cached, bias=False).double()
     call = torch.compile(conv, backend="eager") if compiled else conv
@@ -760,6 +771,7 @@ def test_results_without_a_parameter_are_the_callers_own(kind: str, compiled: bo
 @pytest.mark.parametrize("cached", [False, True], ids=["", "cached"])
 @pytest.mark.parametrize("combine", ["sum", "concat"])
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.sweep(12)
 def test_results_without_a_parameter_under_every_basis(name: str, combine: Any, cached: bool) -> None:
     case = CASES[name]
     basis = case.basis()
@@ -796,6 +808,7 @@ def test_results_may_be_written_to(kind: str, order: str, bias: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "edge_index", "edge_weight", "lambda_max", "weight", "bias"])
+@pytest.mark.sweep(2)
 def test_tensors_that_are_swapped(name: str) -> None:
     conv = make("polynomial", cached=True)
     t = {
@@ -827,6 +840,7 @@ def caches() -> list[IdentityCache]:
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["", "weighted"])
+@pytest.mark.sweep(1)
 def test_many_graphs_hold_no_memory(weighted: bool) -> None:
     conv, x = make("GCN"), draw(N, P)
 
@@ -843,6 +857,7 @@ def test_many_graphs_hold_no_memory(weighted: bool) -> None:
     assert len(conv._programs) <= 8
 
 
+@pytest.mark.slow
 def test_many_sizes_of_one_graph_hold_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys are the same tensor each time; what is made of it is not."""
     count, rows = 50_000, 5_000
@@ -1081,6 +1096,7 @@ HEADS: dict[str, Callable[[], theta.Theta]] = {
 @pytest.mark.parametrize("observed", [False, True], ids=["", "observed"])
 @pytest.mark.parametrize("mask", [(), (bases.Causal(),)], ids=["all", "causal"])
 @pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.sweep(6)
 def test_all_pairs_of_sequences_in_one_step(
     kind: str, mask: tuple[bases.Basis, ...], observed: bool, bias: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

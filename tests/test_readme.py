@@ -21,7 +21,11 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
-@pytest.mark.parametrize("block", [code for _, code in BLOCKS], ids=[name for name, _ in BLOCKS])
+# What is compiled for the machine, by a compiler of C++, takes a quarter of a minute.
+RUN = [pytest.param(code, id=name, marks=pytest.mark.slow if "torch.compile" in code else ()) for name, code in BLOCKS]
+
+
+@pytest.mark.parametrize("block", RUN)
 def test_block_runs(block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     exec(compile(block, "a page", "exec"), {"__name__": "page"})

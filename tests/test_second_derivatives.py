@@ -83,6 +83,7 @@ SCORES = {
         ("causal", "positions", "native"),
     ],
 )
+@pytest.mark.sweep(2)
 def test_orders(mask: str, score: str, order: str) -> None:
     basis = bases.Attention(2, SCORES[score](), MASKS[mask])
     conv = BasisConv(4, 4, basis, theta.Heads(), order=order).double()

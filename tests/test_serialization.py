@@ -90,6 +90,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sweep(30)
 def test_a_state_has_parameters_only_and_is_all_there_is_to_save(name):
     make_it, run = LAYERS[name]
     used, fresh = make_it(), make_it()
@@ -105,6 +106,7 @@ def test_a_state_has_parameters_only_and_is_all_there_is_to_save(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sweep(25)
 def test_a_copy_is_the_same_is_its_own_and_carries_nothing_else(name):
     make_it, run = LAYERS[name]
     module = make_it()
@@ -127,6 +129,7 @@ def test_a_copy_is_the_same_is_its_own_and_carries_nothing_else(name):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in THETAS if not kind.startswith("Pass")])
+@pytest.mark.sweep(6)
 def test_layers_that_wait_for_their_width(kind):
     """A state of a sized layer makes an open one sized; that of an open one leaves an open one open."""
 
@@ -156,6 +159,7 @@ def test_layers_that_wait_for_their_width(kind):
 
 
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.sweep(12)
 def test_a_basis_is_a_plain_value(name):
     case = CASES[name]
     basis = case.basis()

@@ -102,6 +102,7 @@ def same(g: Graph, first: BasisConv, second: BasisConv, A: Tensor, B: Tensor, co
 
 @pytest.mark.parametrize("second", FAMILIES)
 @pytest.mark.parametrize("first", FAMILIES)
+@pytest.mark.sweep(40)
 def test_all_pairs_of_families(first: str, second: str) -> None:
     g = cases.graph()
     (a, A), (b, B) = FAMILIES[first], FAMILIES[second]
@@ -224,6 +225,7 @@ WINDOWS: dict[str, tuple[Basis, Basis, str]] = {
 
 
 @pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.sweep(6)
 def test_images(name: str) -> None:
     a, b, kind = WINDOWS[name]
     first, second = GridConv(3, 4, copy.deepcopy(a)).double(), GridConv(4, 2, copy.deepcopy(b)).double()
@@ -424,6 +426,7 @@ def test_mixtures_come_back_from_meta() -> None:
     close(composed(x, **call), expected)
 
 
+@pytest.mark.slow
 def test_a_grid_is_known_before_an_identity() -> None:
     down, image = bases.Window(None, (3, 2), stride=2), draw(2, 2, 7, 8, dtype=torch.float32)
     one = bases.Identity()
@@ -585,6 +588,7 @@ def test_float_types(dtype: torch.dtype) -> None:
     close(y / scale, expected / scale, 1e-5 if dtype == torch.float32 else 4e-2)
 
 
+@pytest.mark.slow
 def test_compiled_and_explained() -> None:
     g = cases.graph()
     first, second = pair(bases.Powers(2), bases.Adjacency("mean"))

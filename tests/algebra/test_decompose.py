@@ -209,6 +209,7 @@ def test_badly_conditioned_matrices() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in cases.CASES if name.endswith(("random", "M>N", "typed", "batch"))])
+@pytest.mark.sweep(16)
 def test_every_family(name: str) -> None:
     case = cases.CASES[name]
     g = case.graph()
@@ -229,6 +230,7 @@ def test_every_family(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", THETAS)
+@pytest.mark.sweep(6)
 def test_every_parameter_of_a_layer(kind: str) -> None:
     g = cases.typed(4)
     A = oracle.edges(g, 4)
@@ -482,6 +484,7 @@ def gradient_problem() -> tuple[BoundBasis, Tensor]:
 @pytest.mark.parametrize(
     ("kind", "numbers"), [("dense", 4), ("sparse in 2", 1 << 20), ("sparse in 3", 4), ("sparse in 4", 4)]
 )
+@pytest.mark.sweep(1)
 def test_gradients_of_numbers(kind: str, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_NUMBERS", numbers)
     bound, phi = gradient_problem()
@@ -580,6 +583,7 @@ def peak(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("kind", ["layer", "function"])
+@pytest.mark.sweep(1)
 def test_a_convolution_of_images(kind: str) -> None:
     layer = nn.Conv2d(16, 16, 3, padding=1).double()
 

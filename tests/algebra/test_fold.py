@@ -134,6 +134,7 @@ CNNS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", CNNS)
+@pytest.mark.sweep(6)
 def test_images(name: str) -> None:
     make, expected = CNNS[name]
     check(make(), (image(),), expected)
@@ -184,6 +185,7 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize("kind", CONVS)
+@pytest.mark.sweep(2)
 def test_graphs(kind: str) -> None:
     folded = check(Net(CONVS[kind]), graph(), ["first, conv1, norm", "conv2, lin"])
     other = torch.randint(N + 2, (2, 30))
@@ -209,6 +211,7 @@ PARAMETERS: dict[str, Callable[[], theta.Theta]] = {
 
 
 @pytest.mark.parametrize("options", [{}, {"num_bases": 2}, {"num_blocks": 2}, {"root_weight": False}], ids=repr)
+@pytest.mark.sweep(2)
 def test_relations(options: dict[str, Any]) -> None:
     steps = [pyg.RGCNConv(6, 8, 3, **options), pyg.BatchNorm(8), nn.ReLU(), nn.Linear(8, 8), pyg.RGCNConv(8, 4, 3)]
     headers = ["x, edge_index, edge_type -> x" if "RGCN" in type(step).__name__ else "x -> x" for step in steps]
@@ -229,6 +232,7 @@ def test_relations_of_nodes_without_features() -> None:
 
 @pytest.mark.parametrize("after", ["batch norm", "linear"])
 @pytest.mark.parametrize("kind", PARAMETERS)
+@pytest.mark.sweep(4)
 def test_parameters(kind: str, after: str) -> None:
     basis = bases.Identity() + bases.Adjacency("mean")
     conv = BasisConv(6, 6, basis, PARAMETERS[kind]())
@@ -271,6 +275,7 @@ def test_products_of_parameters(kind: str, shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(PARAMETERS.keys() - {"passed", "split", "depthwise", "depthwise, shared"}))
+@pytest.mark.sweep(3)
 def test_parameters_after_a_linear_layer(kind: str) -> None:
     basis = bases.Identity() + bases.Adjacency("mean")
     conv = BasisConv(12, 6, basis, PARAMETERS[kind]())
@@ -311,6 +316,7 @@ WIDE: dict[str, Callable[[], list[nn.Module]]] = {
 
 
 @pytest.mark.parametrize("kind", WIDE)
+@pytest.mark.sweep(2)
 def test_convolutions_on_one_graph(kind: str) -> None:
     convs, nodes = WIDE[kind](), 100
     x, edge_index = image(nodes, 16), torch.randint(nodes, (2, 400))
@@ -358,6 +364,7 @@ MODELS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any], list[str]]] = 
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sweep(4)
 def test_models(name: str) -> None:
     make, kwargs, expected = MODELS[name]
     check(make(P, H, 3, Q, **({"norm": "batch_norm"} | kwargs)), graph(), expected)
@@ -492,6 +499,7 @@ def test_a_result_that_is_kept() -> None:
     [bool, float, int, len, lambda h: 3.0 in h, lambda h: [*h]],
     ids=["bool", "float", "int", "len", "in", "iter"],
 )
+@pytest.mark.sweep(3)
 def test_a_result_that_is_looked_at(look: Callable[[Any], Any]) -> None:
     """Nobody may decide by numbers: what it does is then not known."""
     parts = {"one": nn.Linear(P, 1), "two": nn.Linear(1, 1)}
@@ -883,6 +891,7 @@ def test_on_a_device() -> None:
     assert_same(folded, model, *args)
 
 
+@pytest.mark.slow
 def test_compiled() -> None:
     model, args = drawn(Net(pyg.GCNConv)), graph()
     compiled = torch.compile(fold(model), backend="eager")
@@ -1005,6 +1014,7 @@ def _with_eps(norm: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", BITES)
+@pytest.mark.sweep(2)
 def test_what_is_wrong_shows(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(m: Any, x: Any, e: Any, _: Any) -> Any:
         return m.norm(m.last(m.act(m.two(m.one(m.lin(x), e), e.flip(0)))))

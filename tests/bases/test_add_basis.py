@@ -73,6 +73,7 @@ def large(N: int = 40, E: int = 200, **more) -> Data:
 
 
 @pytest.mark.parametrize("name", SQUARE)
+@pytest.mark.sweep(15)
 def test_a_layer_on_the_attributes_is_the_layer_on_the_basis(name):
     case = CASES[name]
     basis, g = case.basis(), case.graph()
@@ -90,6 +91,7 @@ def test_a_layer_on_the_attributes_is_the_layer_on_the_basis(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SQUARE if name.endswith(("random", "typed", "steps", "no-node"))])
+@pytest.mark.sweep(24)
 def test_in_the_place_of_the_edges(name):
     """The same by the names that loaders sample, and nothing is left of the old edges."""
     case = CASES[name]

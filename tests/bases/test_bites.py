@@ -195,6 +195,7 @@ PAIRS = [(name, check) for name, (*_, checks) in WRONG.items() for check in chec
 
 
 @pytest.mark.parametrize(("name", "check"), PAIRS, ids=[f"{check}-{name}" for name, check in PAIRS])
+@pytest.mark.sweep(14)
 def test_wrong_family_fails(name: str, check: str) -> None:
     basis, graph, matrices, _ = WRONG[name]
     with pytest.raises(AssertionError):

@@ -73,6 +73,7 @@ def test_the_sums_that_norms_make(norm: str | None) -> None:
 
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("N", [6, 4, 9], ids="N={}".format)
+@pytest.mark.sweep(4)
 def test_a_self_loop_reads_the_target(N: int, norm: str | None) -> None:
     """In a bipartite call the identity's features are x_dst."""
     g = cases.typed(3, M=6, N=N)
@@ -349,6 +350,7 @@ def test_refused_every_time() -> None:
         close(layer(X, TO, None, kind), right)
 
 
+@pytest.mark.slow
 def test_very_many_relations() -> None:
     """10^5, most without an edge: nothing of the size of relations x nodes is made, and empty ones take no time."""
     count, nodes, E = 10**5, 2000, 5000

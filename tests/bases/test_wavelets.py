@@ -296,6 +296,7 @@ PAIRS = [(name, check) for name, (_, checks) in WRONG.items() for check in check
 
 
 @pytest.mark.parametrize(("name", "check"), PAIRS, ids=[f"{check}-{name}" for name, check in PAIRS])
+@pytest.mark.sweep(10)
 def test_wrong_wavelets_fail(name: str, check: str):
     right = cases.CASES["Wavelets(3)-random"]
     with pytest.raises(AssertionError):

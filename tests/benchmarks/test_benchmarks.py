@@ -307,7 +307,9 @@ def test_every_kind_of_row_is_run() -> None:
     assert {kind(row) for row in rows()} - run == {"benchmarks.epoch.EpochRow", "benchmarks.loaders.SetUpRow"}
 
 
-@pytest.mark.parametrize("name", SMOKE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if i % 5 == 2 else pytest.mark.slow) for i, name in enumerate(SMOKE)]
+)
 def test_a_row_runs(name: str, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     # That of 25M edges shows that a process of its own works.
     monkeypatch.setattr(growth, "in_a_process", lambda module, kind, count: growth.measured(kind, count))
@@ -392,6 +394,7 @@ def test_a_peer_has_sparse_features_where_it_takes_them(tmp_path: Path, capsys: 
     assert {"edge_index, sparse x", "EdgeIndex, sparse x"} <= skipped["ChebConv"]
 
 
+@pytest.mark.slow
 def test_sections_are_filled(tmp_path: Path):
     file = tmp_path / "RESULTS.md"
     begin, end = '<!-- python -m benchmarks --only "small call: GCNConv, cached, forward" -->\n', "<!-- end -->\n"

@@ -47,6 +47,7 @@ def takes_sparse(kind: str, options: dict) -> bool:
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize(("kind", "options"), over(lambda kind, sweep: [o for o in sweep if takes_sparse(kind, o)]))
+@pytest.mark.sweep(40)
 def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
     reference = made(kind, options)
     ours, (edge_index, weight) = convert(reference), simple_graph()
@@ -65,6 +66,7 @@ def test_sparse_layouts(kind: str, options: dict, layout: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
+@pytest.mark.sweep(7)
 def test_edge_index_class(kind: str, options: dict) -> None:
     reference = made(kind, options)
     edge_index, weight = simple_graph()
@@ -127,6 +129,7 @@ SIDES += [(kind, o, widths) for kind, o in HEADS for widths in (P, (P, P), (P, 3
 
 
 @pytest.mark.parametrize(("kind", "options", "widths"), [*SIDES, ("FeaStConv", {"heads": 2}, P)], ids=str)
+@pytest.mark.sweep(16)
 def test_bipartite(kind: str, options: dict, widths: Any) -> None:
     # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
     reference = drawn(made(kind, options, in_channels=widths))
@@ -148,6 +151,7 @@ def test_bipartite(kind: str, options: dict, widths: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["csr", "coo"])
 @pytest.mark.parametrize(("kind", "options"), [*SUMS, *(("SimpleConv", {"combine_root": r}) for r in ("sum", "cat"))])
+@pytest.mark.sweep(6)
 def test_bipartite_sparse_layouts(kind: str, options: dict, layout: str) -> None:
     reference = made(kind, options, in_channels=(P, P))
     to = {"csr": to_torch_csr_tensor, "coo": to_torch_coo_tensor}[layout]
@@ -278,6 +282,7 @@ def test_loops_with_features_in_a_sparse_tensor_are_implemented_nowhere(kind: st
 
 
 @pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
+@pytest.mark.sweep(7)
 def test_no_edges(kind: str, options: dict) -> None:
     reference, edge_index = made(kind, options), torch.empty(2, 0, dtype=torch.long)
     given, types = more_inputs(reference, 0)
@@ -286,6 +291,7 @@ def test_no_edges(kind: str, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), [p for p in GRAPHS if p.values[0] in READING])
+@pytest.mark.sweep(7)
 def test_a_graph_that_changes_in_place(kind: str, options: dict) -> None:
     reference, (edge_index, _) = made(kind, options), graph()
     ours, (given, types) = convert(reference), more_inputs(reference, edge_index.shape[1])

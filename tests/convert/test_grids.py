@@ -101,6 +101,7 @@ def drawn_options(kind: str, draw: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", GRIDDED)
+@pytest.mark.sweep(2)
 def test_any_options(kind: str) -> None:
     draw, compared = random.Random(kind), 0
     while compared < 12:
@@ -197,6 +198,7 @@ def test_an_output_size_goes_to_the_parameters_of_the_layer() -> None:
     ],
 )
 @pytest.mark.parametrize("n", GRIDS)
+@pytest.mark.sweep(6)
 def test_theta_is_laid_out_as_the_kernel(n: int, kind: str, options: dict, turned: Callable) -> None:
     for form in FORMATS[n]:
         reference = made(f"{kind}{n}d", options).to(memory_format=form)
@@ -235,6 +237,7 @@ FORMAT_CASES = [
 
 @pytest.mark.parametrize(("kind", "options"), FORMAT_CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.sweep(10)
 def test_memory_formats(kind: str, options: dict, dtype: torch.dtype) -> None:
     forms = FORMATS[dimensions(kind)]
     for of_model in forms:

@@ -217,6 +217,7 @@ def model_of(name: str, training: bool = True) -> tuple[nn.Module, list[Tensor],
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sweep(12)
 def test_models(name: str, training: bool) -> None:
     model, leaves, call = model_of(name, training)
     ours = convert(model)
@@ -232,6 +233,7 @@ def test_models(name: str, training: bool) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in ("GPS", "SAGPooling")])
+@pytest.mark.sweep(4)
 def test_same_training_curve(name: str) -> None:
     model, leaves, call = model_of(name)
     curves = []
@@ -270,6 +272,7 @@ def test_other_modules_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["ResNet", "U-Net", "GCN", "GAT", "patches by Unfold"])
+@pytest.mark.sweep(2)
 def test_checkpoints_and_copies(name: str) -> None:
     (reference, leaves, call), (other, *_) = model_of(name, False), model_of(name, False)
     saved, ours = through_a_file(reference.state_dict()), convert(other)
@@ -289,6 +292,7 @@ def test_checkpoints_and_copies(name: str) -> None:
 @pytest.mark.parametrize("name", ["ResNet", "MobileNet", "U-Net"])
 @pytest.mark.parametrize("of_model", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("of_input", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.sweep(4)
 def test_memory_format_through_a_model(name: str, of_model: Any, of_input: Any) -> None:
     model, (x,), _ = model_of(name)
     model, x = model.to(memory_format=of_model), x.to(memory_format=of_input)

@@ -34,6 +34,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("kind", "options"), SWEEP)
+@pytest.mark.sweep(60)
 def test_options(kind: str, options: dict) -> None:
     """What `convert` makes, in both precisions, and the drop-in, which is evaluated by the recipe too."""
     new = None
@@ -49,6 +50,7 @@ def test_options(kind: str, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), STRUCTURES)
+@pytest.mark.sweep(16)
 def test_state(kind: str, options: dict) -> None:
     """The original and torch's generator stay; modes, copies, files and checkpoints of either carry over."""
     case = example(kind, options)
@@ -82,6 +84,7 @@ def test_state(kind: str, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), STRUCTURES)
+@pytest.mark.sweep(16)
 def test_frozen_parameters(kind: str, options: dict) -> None:
     reference = made(kind, options).requires_grad_(False)
     assert not any(p.requires_grad for p in convert(reference).parameters())
@@ -96,6 +99,7 @@ def test_frozen_parameters(kind: str, options: dict) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("kind", "options"), FIRST)
+@pytest.mark.sweep(30)
 def test_dtype(kind: str, options: dict, dtype: torch.dtype) -> None:
     case = example(kind, options)
     ours = convert(case.reference.to(dtype))
@@ -113,6 +117,7 @@ def test_dtype(kind: str, options: dict, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), FIRST)
+@pytest.mark.sweep(12)
 def test_autocast(kind: str, options: dict) -> None:
     case, results = float32(example(kind, options)), []
     for f in (case.ours, case.reference):

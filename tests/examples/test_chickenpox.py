@@ -154,6 +154,7 @@ def test_sequences_are_taught_less_and_less(monkeypatch):
     assert torch.equal(taught[0][..., 0].permute(1, 2, 0), y)
 
 
+@pytest.mark.slow
 def test_the_number_of_steps_is_that_of_least_validation_error_and_the_error_that_of_a_training_of_as_many():
     data, size = windows(made_up(), 4, 1, 0.5), 1000
     data = data._replace(y=data.y + 0.5 * torch.randn_like(data.y))
@@ -197,6 +198,7 @@ def test_the_models_without_steps():
     assert all(of.passes is None for of in found.values())
 
 
+@pytest.mark.slow
 def test_the_graph_helps_where_what_comes_is_that_of_a_neighbour():
     cases = Cases(torch.randn(200, 4), RING)
     for week in range(1, 200):

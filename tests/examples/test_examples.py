@@ -177,6 +177,7 @@ def in_our_form(layer: nn.Module, of: Callable[[torch.Tensor], torch.Tensor]) ->
 
 
 @pytest.mark.parametrize(("name", "dataset"), [*((name, "Cora") for name in MODELS), ("gat", "PubMed")])
+@pytest.mark.sweep(2)
 def test_each_model_is_its_peer(name, dataset):
     """With the same parameters, the stack of BasisConv and that of PyG's layers give the same, gradients included."""
     network = digits()
@@ -244,6 +245,7 @@ def test_training_stops_when_the_validation_loss_falls_no_more():
     assert run.validation == run.accuracies[0]
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_reports(tmp_path, capsys):
     run("--dataset digits --models gcn multi gat --seeds 1 --epochs 20 --hidden 32", out=tmp_path)
     shown = capsys.readouterr().out
@@ -378,6 +380,7 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize("task", ["next", "masked"])
+@pytest.mark.slow
 def test_shift_heads_trains_and_reports(task, tmp_path, capsys, short):
     arguments = f"--task {task} --kinds sines shifts --quick --steps 12 --workers 1 --out {tmp_path}"
     shift_heads.main(arguments.split())
@@ -394,6 +397,7 @@ def test_shift_heads_trains_and_reports(task, tmp_path, capsys, short):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.slow
 def test_shift_heads_in_processes_gives_what_one_process_gives(tmp_path, monkeypatch, short):
     monkeypatch.setattr(shift_heads, "get_context", lambda _: get_context("fork"))  # in which the text is short, too
     found = []

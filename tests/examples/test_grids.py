@@ -25,6 +25,7 @@ def few(monkeypatch):
     monkeypatch.setattr(grids, "images", some)
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_and_reports(tmp_path, capsys, few):
     picture = tmp_path / "new" / "shifts.svg"
     grids.main(["--quick", "--picture", str(picture)])
@@ -103,6 +104,7 @@ def test_accuracy_is_in_percent():
     assert grids.accuracy(Says(), Data(x=torch.tensor([1, 2, 3, 4]), y=torch.tensor([1, 2, 3, 5]))) == 75
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_readme_is_the_one_that_is_drawn(tmp_path):
     grids.draw(tmp_path / "a.svg")
     grids.draw(tmp_path / "b.svg")

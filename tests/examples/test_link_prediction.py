@@ -179,6 +179,7 @@ def test_a_step_sees_no_edge_that_it_predicts(graph, negatives, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "negatives"), [("rgcn", "all"), ("distmult", "4")])
+@pytest.mark.sweep(1)
 def test_training_learns(graph, name, negatives):
     training = Training(name, graph, options(f"--negatives {negatives} --epochs 40 --dropout 0"))
     before = measure(training.net, graph, training.known, graph.test)["mrr"]
@@ -192,6 +193,7 @@ def test_training_learns(graph, name, negatives):
 
 
 @pytest.mark.parametrize(("negatives", "steps"), [("all", 10), ("2", 45)])
+@pytest.mark.slow
 def test_a_training_that_is_broken_off_comes_to_the_same(graph, negatives, steps, tmp_path, monkeypatch):
     path = tmp_path / "links.pt"
     chosen = options(f"--negatives {negatives} --batch 16 --checkpoint {path}")
@@ -325,6 +327,7 @@ def run(arguments: str) -> None:
     link_prediction.main(arguments.split())
 
 
+@pytest.mark.slow
 def test_films_are_learnt_in_seconds(tmp_path, capsys):
     run(f"--dataset films --epochs 12 --device cpu --threads 1 --out {tmp_path}")
     shown = capsys.readouterr().out

@@ -155,6 +155,7 @@ def test_the_tests_of_a_seed_are_of_the_same_digits():
         assert not all(a.equal(b) for a, b in zip(again[i], next_seed[i], strict=True))
 
 
+@pytest.mark.slow
 def test_the_network_learns_and_is_judged_on_the_tests_that_it_is_given(few, monkeypatch):
     monkeypatch.setattr(scattering, "BATCH", 10)
     plain, other, _ = as_tested(scattering.pixels()[0].double(), 0)
@@ -298,6 +299,7 @@ def powers_of(walk: bases.Basis) -> Callable[[int], bases.Basis]:
 
 
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.sweep(2)
 def test_the_scattering_is_stable_where_powers_are_not(change: str):
     """With more scales the change stays about what it was; that of powers, lazy or not, grows on."""
     before, after = CHANGES[change]()

@@ -82,6 +82,7 @@ def test_the_split(films):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sweep(2)
 def test_what_the_test_items_are_is_not_seen(name, films):
     """Nor by way of the choice: the labels of the test change, and no score does."""
     found = []
@@ -182,6 +183,7 @@ def authors() -> HeteroData:
     return data
 
 
+@pytest.mark.slow
 def test_dblp(tmp_path, monkeypatch):
     raw = tmp_path / "DBLP" / "raw"
     raw.mkdir(parents=True)
@@ -209,6 +211,7 @@ def test_dblp(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", FILES)
+@pytest.mark.sweep(1)
 def test_without_data_and_network_one_line_says_so_and_the_films_are_taken(name, tmp_path, capsys, offline):
     main(["--dataset", name, "--root", str(tmp_path), "--seeds", "1"])
     shown = capsys.readouterr().out
@@ -231,6 +234,7 @@ def test_a_download_is_kept(tmp_path, monkeypatch):
     assert sorted(p.name for p in (tmp_path / "FB15k-237" / "raw").iterdir()) == sorted(FILES["FB15k-237"])
 
 
+@pytest.mark.slow
 def test_walks_tell_more_of_the_films_than_frequencies(films):
     runs = compare(films, 3, 1.0)
     mean = {name: sum(run.test for run in found) / 3 for name, found in runs.items()}

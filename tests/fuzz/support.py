@@ -27,15 +27,18 @@ def fuzz(examples: int, equal: float, refused: float = 0.0) -> Callable[[Callabl
 
         def test() -> None:
             came: Counter[str] = Counter()
+            wanted = examples * settings.default.max_examples // USUAL
 
-            @settings(max_examples=examples * settings.default.max_examples // USUAL)
+            @settings(max_examples=wanted)
             @given(**strategies)
             def run(**case: Any) -> None:
                 came[check(**case)] += 1
 
             run()
             total = sum(came.values())
-            assert total >= examples
+            assert total >= wanted
+            if wanted < examples:
+                return  # shares of so few say little
             assert came["equal"] >= equal * total, f"too few are valid: {came}"
             assert came["refused"] >= refused * total, f"too few are refused: {came}"
 

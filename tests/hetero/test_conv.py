@@ -88,6 +88,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], inputs: l
 @pytest.mark.parametrize("weighted", [False, True], ids=["ones", "weights"])
 @pytest.mark.parametrize("norm", NORMS, ids=str)
 @pytest.mark.parametrize("widths", [WIDTHS, ONE], ids=["widths", "one width"])
+@pytest.mark.sweep(6)
 def test_against_loops(widths: dict[str, int], norm: Any, weighted: bool):
     conv = layer(3 if widths is ONE else widths, norm)
     x, edges = features(widths), graph()
@@ -108,6 +109,7 @@ def test_learnt_weights():
     ids=["full", "bases", "blocks", "depthwise"],
 )
 @pytest.mark.parametrize("widths", [WIDTHS, ONE], ids=["widths", "one width"])
+@pytest.mark.sweep(3)
 def test_parameters(widths: dict[str, int], kind: theta.Theta):
     conv = layer(3 if widths is ONE else widths, "mean", kind)
     x, edges = features(widths), graph()
@@ -286,6 +288,7 @@ def test_copies_and_checkpoints(tmp_path: Any):
     assert not any(torch.equal(a, b) for a, b in zip(before, conv.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_compiled():
     conv, counter = HeteroBasisConv(3, 4, METADATA), CompileCounterWithBackend("eager")
     compiled = torch.compile(conv, fullgraph=True, dynamic=True, backend=counter)
@@ -318,6 +321,7 @@ class Plain(torch.nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.slow
 def test_exported():
     model, E = Plain(HeteroBasisConv(WIDTHS, 4, METADATA)), {t: 20 + i for i, t in enumerate(TYPES)}
 

@@ -124,6 +124,7 @@ def test_one_mask_for_the_edges_of_every_type():
     torch.testing.assert_close(ours(x, edges), plain, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_compiled_layers_are_explained():
     (net, _), (x, edges) = nets(), graph()
     masks, conv = {t: torch.rand(8, dtype=DOUBLE, requires_grad=True) for t in TYPES}, net.convs[0]

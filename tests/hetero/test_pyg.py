@@ -126,6 +126,7 @@ def assert_same(model: nn.Module, peer: nn.Module, x: dict[str, Tensor], *args: 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sweep(4)
 def test_to_hetero(kind: str, aggr: str):
     make, make_peer, copy_ = KINDS[kind]
     model, peer = (to_hetero(Net(one), METADATA, aggr).double() for one in (make, make_peer))
@@ -182,6 +183,7 @@ def test_to_hetero_with_bases(kind: str):
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "cat"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.sweep(6)
 def test_hetero_conv(kind: str, aggr: str):
     make, make_peer, copy_ = KINDS[kind]
     model, peer = (HeteroConv({t: one(P, Q) for t in TYPES}, aggr).double() for one in (make, make_peer))

@@ -61,6 +61,7 @@ def test_gradients_that_are_negative_views(name):
 
 
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sweep(1)
 def test_what_is_traced_reads_its_input(name):
     """A trace records torch's operations: it may be refused, and not have the result in it as a constant."""
     x, edges, layer = converted(name)

@@ -117,6 +117,7 @@ def test_only_targets_learn() -> None:
     torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.slow
 def test_second_derivatives() -> None:
     case = Case(set(NAMES), 4, sizes=(2, 2, 3))
     inputs = [t for t in case.tensors if t is not None]

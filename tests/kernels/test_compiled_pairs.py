@@ -89,6 +89,7 @@ def test_kernel_and_loops_agree(calls: list[str]) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.sweep(1)
 def test_in_float32(causal: bool) -> None:
     leaves = sides(2, 33, 33, 3, 5, 8, torch.float32)
     found = both(lambda *t: pair_rows(*t, 3, causal, True), leaves)
@@ -111,6 +112,7 @@ def test_large_scores_and_what_is_not_finite() -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.sweep(1)
 def test_derivatives(causal: bool) -> None:
     leaves = sides(1, 3, 3, 2, 2, 1)
     assert torch.autograd.gradcheck(lambda *t: pair_rows(*t, 2, causal, True), leaves)

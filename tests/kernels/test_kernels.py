@@ -45,6 +45,7 @@ def by_target(p: Pattern) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("sort", ["no", "target", "source"])
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.sweep(6)
 def test_products(shape: str, sort: str) -> None:
     M, N, E = SHAPES[shape]
     p = pattern(M, N, E, sort)
@@ -99,6 +100,7 @@ def test_only_what_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("op", "dtype"), [("spmm", DOUBLE), ("sddmm", torch.float32)])
+@pytest.mark.sweep(1)
 def test_opcheck(op: str, dtype: torch.dtype) -> None:
     """Registered as torch asks: schema, fake tensors, autograd, tracing."""
     p = pattern(*SHAPES["square"])
@@ -180,6 +182,7 @@ FAMILIES = {
 )
 @pytest.mark.parametrize("order", ["a_first", "theta_first"])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.sweep(10)
 def test_nothing_of_size_edges_by_width(family: str, order: str, dtype: torch.dtype, learnt: bool) -> None:
     """E x P or E x Q, forward or backward; the message path, beside it, makes it."""
     make_basis, kind = FAMILIES[family]
@@ -260,6 +263,7 @@ def test_typed_edges_that_meet_once_are_gathered() -> None:
 @pytest.mark.parametrize(
     ("lead", "biases"), [((), "all"), ((2,), "some"), ((), "none")], ids=["rows-all", "batch-some", "rows-none"]
 )
+@pytest.mark.sweep(1)
 def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None:
     torch.manual_seed(0)
     shapes, scales = [(2, 3, 2), (2, 3, 2), (3, 3), (1, 3, 2)], (1.0, 0.5, 1.0, -2.0)

@@ -58,6 +58,7 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
         *((False, normalised, not normalised, 1) for normalised in (False, True)),
     ],
 )
+@pytest.mark.sweep(2)
 def test_attention(side_by_side: bool, normalised: bool, factors: bool, c: int) -> None:
     E = len(SOURCE)
     values, factor, z = draw(c, E), draw(c, E) if factors else None, draw(c, M, W)
@@ -108,6 +109,7 @@ def test_at_entries(c: int) -> None:
 
 @pytest.mark.usefixtures("held")
 @pytest.mark.parametrize("c", [1, 3])
+@pytest.mark.sweep(1)
 def test_inner(c: int) -> None:
     left, right = draw(c, M, W), draw(c, N, W)
     found = inner(left, right, pattern())

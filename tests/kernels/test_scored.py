@@ -110,6 +110,7 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     [(False, False, 2), (False, True, 2), (True, False, 2), (True, True, 2), (True, True, 1)],
 )
 @pytest.mark.parametrize("kind", CASES)
+@pytest.mark.sweep(18)
 def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int) -> None:
     scoring, make, _ = CASES[kind]
     tensors, z, factor = make(c), draw(N, c * W), draw(E, c) if factors else None
@@ -132,6 +133,7 @@ def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int) ->
     ("kind", "normalised"),
     [*((kind, True) for kind in CASES), ("all", False), ("projected", False), ("products", False)],
 )
+@pytest.mark.sweep(1)
 def test_second_derivatives(kind: str, normalised: bool) -> None:
     scoring, make, _ = CASES[kind]
     c, tensors = 2, make(2)

@@ -281,6 +281,7 @@ def in_turn(case: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(("check", "case"), PAIRS, ids=[f"{check}-{case}" for check, case in PAIRS])
+@pytest.mark.sweep(110)
 def test_contract(check: str, case: str) -> None:
     some = {"paths": in_turn(case)} if check in ("paths", "determinism") else {}
     CHECKS[check](CASES[case], **some)
@@ -303,6 +304,7 @@ GRADCHECKS = {
 
 
 @pytest.mark.parametrize("case", GRADCHECKS)
+@pytest.mark.sweep(4)
 def test_gradcheck(case: str) -> None:
     check_gradcheck(GRADCHECKS[case])
 
@@ -322,6 +324,7 @@ COMPOSED: dict[str, tuple[Callable[[bases.Basis], bases.Basis], Callable[[Tensor
 
 @pytest.mark.parametrize("lead", [(), (2,)], ids=["one", "batch"])
 @pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.sweep(8)
 def test_compositions(name: str, lead: tuple[int, ...]) -> None:
     """Transposes, products and mixtures of a content-based family are those of its matrices, or are refused."""
     change, algebra = COMPOSED[name]
@@ -436,6 +439,7 @@ FACTOR = 512
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("mask", ["graph", "none", "causal", "band"])
 @pytest.mark.parametrize("kind", ["Additive", "Bilinear", "Dot"])
+@pytest.mark.sweep(6)
 def test_large_scores(kind: str, mask: str, dtype: torch.dtype) -> None:
     """Scores of size 1e4 and more that float32 holds exactly: nothing overflows, nothing is lost, by any path."""
     c = Case(lambda: leaf(kind, **{"dim": 3, "scale": 1.0} if kind == "Dot" else {}), mask)
@@ -514,6 +518,7 @@ MASKED = {
 
 @pytest.mark.parametrize("how", NORMALISATIONS)
 @pytest.mark.parametrize("case", MASKED)
+@pytest.mark.sweep(9)
 def test_nothing_to_attend(case: str, how: str | None) -> None:
     check_nothing_to_attend(MASKED[case].but(normalize=how))
 
@@ -576,6 +581,7 @@ def training(c: Case, p: float, path: str = "auto") -> tuple[BasisConv, Inputs]:
 
 
 @pytest.mark.parametrize("case", DROPPED)
+@pytest.mark.sweep(3)
 def test_dropout_is_off(case: str) -> None:
     """With p = 0, and in evaluation, to the last bit."""
     c = DROPPED[case]
@@ -590,6 +596,7 @@ def test_dropout_is_off(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", DROPPED)
+@pytest.mark.sweep(2)
 def test_dropout_drops_weights(case: str) -> None:
     """Each weight is zero or 1 / (1 - p) of itself, each of its own, and their mean is what it was."""
     c, p = DROPPED[case], 0.4
@@ -630,6 +637,7 @@ def _repeated(c: Case) -> Tensor:
         *((case, path) for case in ("gat", "dot-dense") for path in ("a_first", "theta_first", "native", "message")),
     ],
 )
+@pytest.mark.sweep(2)
 def test_dropout_in_the_layer(case: str, path: str) -> None:
     """What comes out has the undropped result as its mean, and varies; by every path."""
     c, p = DROPPED[case], 0.3
@@ -670,6 +678,7 @@ def check_dropout(c: Case, make: Make | None = None) -> None:
 
 
 @pytest.mark.parametrize("case", ["gat", "dot-dense", "band", "heads"])
+@pytest.mark.sweep(2)
 def test_dropout_is_the_same_in_both_directions(case: str) -> None:
     check_dropout(DROPPED[case].but(M=3, E=4))
 
@@ -700,6 +709,7 @@ PIECES = [(1, 1), (1, 5), (1, 1000), (40, 1000)]
 @pytest.mark.parametrize(
     ("case", "block", "run"), [(case, *PIECES[i % 2 :: 2][j]) for i, case in enumerate(BLOCKED) for j in range(2)]
 )
+@pytest.mark.sweep(4)
 def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few copies, and targets of one, are evaluated together, attention is the same, as are its gradients."""
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", block)
@@ -714,6 +724,7 @@ def test_pieces(case: str, block: int, run: int, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("case", ["gat", "dot-dense", "band"])
+@pytest.mark.sweep(1)
 def test_dropout_in_blocks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks that are computed again drop what they have dropped; no two of them drop alike."""
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 1)
@@ -725,6 +736,7 @@ def test_dropout_in_blocks(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "case", ["MLP-graph", "GATv2(shared,edge,bias)-graph", "Dot(edge,both)-bipartite", "MLP(edge)-dense"]
 )
+@pytest.mark.sweep(3)
 def test_hidden_layers_in_pieces(case: str, hidden: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyg_basisconv.kernels.hidden_layer._CHUNK", hidden)
     check_paths(CASES[case])
@@ -1082,6 +1094,7 @@ KIND |= {"LowRank(3,bias)": "LowRank+bias", "Heads(bias)": "Heads+bias", "Heads(
 
 @pytest.mark.parametrize("offsets", [[-2, -1, 0, 1], [3, 1], [-1, -4], [0, 9, -9, 2]], ids=str)
 @pytest.mark.parametrize("kind", DIAGONAL)
+@pytest.mark.sweep(10)
 def test_parameters_on_a_fixed_basis(kind: str, offsets: list[int]) -> None:
     """By all orders, the vendor's convolution among them, with all gradients."""
     K, P, M = len(offsets), 4, 5

@@ -260,6 +260,7 @@ PAIRS = [(name, check) for name, (*_, checks) in WRONG.items() for check in chec
 
 
 @pytest.mark.parametrize(("name", "check"), PAIRS, ids=[f"{check}-{name}" for name, check in PAIRS])
+@pytest.mark.sweep(21)
 def test_wrong_attention_fails(name: str, check: str) -> None:
     c, make, _ = WRONG[name]
     with pytest.raises((AssertionError, GradcheckError)):
@@ -271,6 +272,7 @@ def test_every_check_can_fail() -> None:
 
 
 @pytest.mark.parametrize("check", [*contract.CHECKS])
+@pytest.mark.sweep(6)
 def test_the_wrappers_are_harmless(check: str) -> None:
     """It is the change that the checks see."""
     c = MASKED["graph"] if check == "nothing_to_attend" else EQUIVARIANT["gat-graph"]

@@ -50,6 +50,7 @@ def exchanged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), ENDS)
+@pytest.mark.sweep(20)
 def test_the_same_seed_gives_the_same_layer(kind: str, options: dict) -> None:
     """`test_recipes.py` compares what it computes."""
     found = []
@@ -76,6 +77,7 @@ def test_the_same_seed_gives_the_same_layer(kind: str, options: dict) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), ENDS)
+@pytest.mark.sweep(8)
 def test_states_copies_and_files(kind: str, options: dict) -> None:
     case = example(kind, options)
     reference, run = case.reference, runner(case)
@@ -218,6 +220,7 @@ def hetero() -> HeteroData:
 
 
 @pytest.mark.parametrize("kind", ["SAGEConv", "GATConv", "GATv2Conv", "GraphConv", "TransformerConv"])
+@pytest.mark.sweep(2)
 def test_to_hetero(kind: str, request: Any) -> None:
     data, found = hetero(), []
     for _ in range(2):
@@ -652,6 +655,7 @@ def trained(script: str, seed: int = 5) -> tuple[list[float], Any]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.sweep(1)
 def test_a_training_script_with_the_import_replaced(name: str) -> None:
     script = SCRIPTS[name]
     replaced = script.replace("from torch_geometric.nn import", "from pyg_basisconv.nn import")
@@ -665,6 +669,7 @@ def test_a_training_script_with_the_import_replaced(name: str) -> None:
     assert max(abs(a - b) for a, b in zip(losses, another, strict=True)) > 1e-2
 
 
+@pytest.mark.slow
 def test_importing_it_makes_no_layer() -> None:
     count = "n._made.cache_info().currsize"
     code = f"import pyg_basisconv.nn as n; assert {count} == 0; assert n.GCNConv is n.GCNConv; assert {count} == 1"
@@ -714,6 +719,7 @@ def test_a_converted_layer_prints_what_could_be_typed(name: str) -> None:
 # --- torch's compiler, TorchScript, explainers ---
 
 
+@pytest.mark.slow
 def test_compiled_exported_and_scripted_as_pygs_own() -> None:
     x, (edge_index, _) = torch.randn(N, P), graph()
     for name in ("GCNConv", "GATConv", "SAGEConv"):

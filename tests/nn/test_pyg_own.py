@@ -116,6 +116,7 @@ def test_a_layer_may_be_left_for_its_aggregation() -> None:
         pytest.param("import pytest\n\ndef test_no():\n    pytest.skip('no')\n", "test_tiny.py", id="all skipped"),
     ],
 )
+@pytest.mark.sweep(1)
 def test_silence_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture, text: str, name: str) -> None:
     assert not ran(tmp_path, text, name)
 

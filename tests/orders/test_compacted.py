@@ -110,6 +110,7 @@ def learning(g: Graph) -> tuple[Graph, list[Tensor]]:
         if kind == "Full" or (i + j) % 3 == 0
     ],
 )
+@pytest.mark.sweep(12)
 def test_every_form_is_the_formula(name: str, kind: str) -> None:
     """Values and all gradients, from both sides, with batches."""
     make_basis, graph, matrices = FAMILIES[name]
@@ -132,6 +133,7 @@ def test_every_form_is_the_formula(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", THETAS)
 @pytest.mark.parametrize("order", ["compacted", "mixed"])
+@pytest.mark.sweep(9)
 def test_forced_orders_are_obeyed_or_refused(order: str, kind: str) -> None:
     """Through the layer: equal to every other order, or a reason."""
     basis, g = bases.Relations(3, "mean", inverse=True, self_loop=True), cases.typed(3)
@@ -208,6 +210,7 @@ def test_one_matrix_has_nothing_to_leave_out() -> None:
     "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["float32", "bfloat16", "float16"]
 )
 @pytest.mark.parametrize("name", ["Edges", "Relations", "Relations-loop", "Identity+Relations", "Walks"])
+@pytest.mark.sweep(5)
 def test_low_precision(name: str, dtype: torch.dtype) -> None:
     """Sums of many terms are as good as the dtype can say, and come out in it; gradients, too."""
     make_basis, graph, matrices = FAMILIES[name]
@@ -238,6 +241,7 @@ def _as(weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 @pytest.mark.parametrize("check", ["permutation", "strides", "precision", "determinism", "freshness", "inference"])
 @pytest.mark.parametrize("name", ["Edges", "Edges-M>N", "Relations-loop", "Walks"])
+@pytest.mark.sweep(6)
 def test_keeps_the_contract(name: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the other orders promise: any view of x, changes in place, a first call in inference mode ..."""
 
@@ -290,6 +294,7 @@ def test_sums_of_very_many_terms(form: str) -> None:
         if not name.startswith("Walks") or form in SIDES
     ],
 )
+@pytest.mark.sweep(6)
 def test_the_same_bits_every_time(name: str, form: str) -> None:
     make_basis, graph, _ = FAMILIES[name]
     basis = make_basis()
@@ -310,6 +315,7 @@ def test_the_same_bits_every_time(name: str, form: str) -> None:
     [("Full", False), ("Grouped", True), ("Separable", True)],
     ids=["Full", "Grouped", "Separable"],
 )
+@pytest.mark.sweep(1)
 def test_second_derivatives(kind: str, weighted: bool) -> None:
     """By x and all parameters, of every form; the weights of edges stand still."""
     basis, g = bases.Relations(2, "row", inverse=True), cases.typed(3, weighted, M=4, E=5)

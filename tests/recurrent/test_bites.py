@@ -98,6 +98,7 @@ def test_the_right_steps_pass(name: str, step: Step) -> None:
 
 
 @pytest.mark.parametrize(("name", "step"), [pytest.param(*row, id=about) for about, row in WRONG.items()])
+@pytest.mark.sweep(6)
 def test_a_wrong_step_fails(name: str, step: Step) -> None:
     with pytest.raises(AssertionError):
         check(KINDS[name], PLACE, changed(KINDS[name], step=step))

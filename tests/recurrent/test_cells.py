@@ -208,6 +208,7 @@ SOME_KINDS = named({name: KINDS[name] for name in ("RNN", "GRU", "LSTM, peephole
 
 
 @pytest.mark.parametrize(("kind", "place"), MEETINGS)
+@pytest.mark.sweep(6)
 def test_a_cell_is_its_formula(kind: Kind, place: Place) -> None:
     check(kind, place)
 
@@ -220,6 +221,7 @@ def test_a_cell_without_bias_is_its_formula(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", SOME_KINDS)
+@pytest.mark.sweep(1)
 def test_gradients_of_edge_weights(kind: Kind) -> None:
     cell = kind.make(PLACES["diffusion"])
     x, state = start(kind, PLACES["diffusion"])
@@ -331,6 +333,7 @@ def alike(found: list[Tensor], expected: list[Tensor], tolerance: float = 1e-12)
 
 
 @pytest.mark.parametrize("kind", SOME_KINDS)
+@pytest.mark.sweep(1)
 def test_a_compiled_cell(kind: Kind) -> None:
     cell = kind.make(PLACES["diffusion"])
     torch._dynamo.reset()

@@ -145,6 +145,7 @@ def test_sequences_of_several_lengths(x, weight):
     torch.testing.assert_close(model(packed, EDGES, weight), y)
 
 
+@pytest.mark.slow
 def test_it_learns():
     """What comes is what was, one node further."""
     ring = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])

@@ -153,6 +153,7 @@ def test_lengths(kind: Kind, place: Place, count: int) -> None:
 
 @pytest.mark.parametrize("truncate", [1, 2, 7])
 @pytest.mark.parametrize("kind", named({name: KINDS[name] for name in ("GRU", "LSTM")}))
+@pytest.mark.sweep(3)
 def test_truncated_backpropagation(kind: Kind, truncate: int) -> None:
     for count in (1, 2):
         check_truncated(layers(kind, PLACES["diffusion"], count), kind, PLACES["diffusion"], truncate)
@@ -304,6 +305,7 @@ def test_a_bound_basis_in_place_of_edges() -> None:
     same(rnn(x, bound, state), rnn(x, edges, state), leaves_of(rnn, x, state))
 
 
+@pytest.mark.slow
 def test_a_compiled_sequence() -> None:
     rnn = layers(KINDS["GRU"], PLACES["diffusion"], 1)
     x, state = begin(rnn, PLACES["diffusion"])

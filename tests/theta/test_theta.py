@@ -119,6 +119,7 @@ def test_no_nodes(kind: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", NEW)
+@pytest.mark.sweep(6)
 def test_precision(kind: str, dtype: torch.dtype) -> None:
     """As the contract's check for free matrices, for which errors are measured against the sizes of the terms."""
     g, A = cases.graph(), MATRICES[2](cases.graph())
@@ -383,6 +384,7 @@ def test_one_number_or_several() -> None:
 @pytest.mark.parametrize("scale", [1.0, -0.5, 1 / 3, 0, [1.0, 0.0, -1 / 3]], ids=str)
 @pytest.mark.parametrize("combine", ["sum", "concat"])
 @pytest.mark.parametrize("open_", [False, True], ids=["sized", "open"])
+@pytest.mark.sweep(3)
 def test_fixed_numbers(scale: Any, combine: str, open_: bool) -> None:
     g, A = cases.graph(), MATRICES[2](cases.graph())
     numbers = scale if isinstance(scale, list) else [scale] * 3
@@ -496,6 +498,7 @@ PAIRS = [(name, check) for name, (*_, checks) in WRONG.items() for check in chec
 
 
 @pytest.mark.parametrize(("name", "check"), PAIRS, ids=[f"{check}-{name}" for name, check in PAIRS])
+@pytest.mark.sweep(6)
 def test_a_wrong_parameter_fails(name: str, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, wrong, _ = WRONG[name]
     basis, graph, matrices = MATRICES

@@ -53,6 +53,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("cell", "change", "row"), WRONG, ids=[f"{row}-{change.__name__}" for _, change, row in WRONG])
+@pytest.mark.sweep(11)
 def test_a_wrong_step_fails(cell: type[BasisCell], change: Callable[[Step], Step], row: str, monkeypatch) -> None:
     monkeypatch.setattr(cell, "step", change(cell.step))
     assert not verify(SYSTEMS[row]).ok

@@ -29,6 +29,7 @@ from tests.convert.conversion import OPTIONS
 
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if name not in sweeps()])
+@pytest.mark.sweep(17)
 def test_systems(name: str) -> None:
     """But for the recipes, whose options tests/convert/test_recipes.py goes through."""
     result = verify.verify(SYSTEMS[name])

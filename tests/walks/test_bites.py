@@ -311,6 +311,7 @@ PAIRS = [(name, check) for name, (*_, checks) in WRONG.items() for check in chec
 
 
 @pytest.mark.parametrize(("name", "check"), PAIRS, ids=[f"{name}-{check}" for name, check in PAIRS])
+@pytest.mark.sweep(36)
 def test_wrong_family_fails(name: str, check: str) -> None:
     basis, graph, matrices, _ = WRONG[name]
     with pytest.raises(AssertionError):

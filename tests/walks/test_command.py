@@ -189,6 +189,7 @@ def test_names_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out == "from \\x1b[31m\n\na\\nb = r\\x00\n  1  b\\x85\\u2028c\n"
 
 
+@pytest.mark.slow
 def test_no_sort_takes_minutes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What sequences share is counted once: of 2^9 or 3^4 sequences, and of long ones where no walk dies out."""
     facts = "".join(f"n{a}\t{r}\tn{(a * 7 + 1) % 100}\n" for a in range(100) for r in "rs")

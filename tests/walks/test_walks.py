@@ -65,6 +65,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["ones", "weights"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.sweep(8)
 def test_every_sort(options: dict[str, Any], weighted: bool) -> None:
     g = cases.steps(weighted)
     bound = bind(cases.walks(ALL, **options), g)
@@ -75,6 +76,7 @@ def test_every_sort(options: dict[str, Any], weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.sweep(2)
 def test_weights_that_learn(options: dict[str, Any]) -> None:
     """All gradients by all paths; a binary family has none by the weights."""
     sorts = "a.b c{0,2} b.(a|^b).c (a.b|c) ^a.b.c"
@@ -95,6 +97,7 @@ def test_weights_that_learn(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", THETAS)
+@pytest.mark.sweep(4)
 def test_every_parameter(kind: str) -> None:
     """And the compacted order, which is obeyed where members are summed."""
     sorts = "a.b ^b c{0,2} b.(a|^b).c d"
@@ -601,6 +604,7 @@ def test_what_leads_nowhere_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("norm", [None, "row"])
+@pytest.mark.sweep(1)
 def test_sorts_that_start_apart_write_no_full_rows(norm: str | None) -> None:
     """Each starts at a few nodes of many: no array has a row for each node and sort."""
     N, names = 5000, [str(r) for r in range(40)]

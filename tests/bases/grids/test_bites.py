@@ -392,6 +392,7 @@ CHECKS: dict[str, Check] = {
 
 
 @pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.sweep(28)
 def test_wrong_fails(name: str) -> None:
     # A bound basis of another grid is even refused.
     with pytest.raises((AssertionError, ValueError) if name == "images: stale" else AssertionError):

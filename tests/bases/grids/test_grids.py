@@ -128,22 +128,26 @@ def check_bound(bound: bases.BoundBasis, A: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("name", "other"), [*zip(SWEEP, itertools.cycle(ORDERS[1:]))])
+@pytest.mark.sweep(70)
 def test_sweep(name: str, other: str) -> None:
     """By the order that is chosen, and by another, in turn."""
     check_against_torch(SWEEP[name], paths=("auto", other))
 
 
 @pytest.mark.parametrize("name", list(SWEEP)[1::4])
+@pytest.mark.sweep(22)
 def test_sweep_on_edges(name: str) -> None:
     check_edges(SWEEP[name])
 
 
 @pytest.mark.parametrize("name", list(SWEEP)[::8])
+@pytest.mark.sweep(12)
 def test_sweep_of_matrices(name: str) -> None:
     check_matrices(SWEEP[name])
 
 
 @pytest.mark.parametrize("name", list(SWEEP)[::16])
+@pytest.mark.sweep(7)
 def test_sweep_by_messages(name: str) -> None:
     check_against_torch(SWEEP[name], paths=("message", "message/a_first"))
 
@@ -201,6 +205,7 @@ def test_unbatched_image(c: Config) -> None:
 
 
 @sampled
+@pytest.mark.sweep(4)
 def test_strides_of_the_image(c: Config) -> None:
     """An image may be any view."""
     layer = c.torch()
@@ -225,6 +230,7 @@ def test_strides_of_the_image(c: Config) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("c", [c for c in SAMPLES.values() if c.axes > 1], ids=lambda c: c.name)
+@pytest.mark.sweep(16)
 def test_channels_last_stays(c: Config, order: str) -> None:
     layer = c.torch()
     kept = torch.channels_last if c.axes == 2 else torch.channels_last_3d
@@ -240,6 +246,7 @@ def test_channels_last_stays(c: Config, order: str) -> None:
 
 
 @sampled
+@pytest.mark.sweep(4)
 def test_precision(c: Config) -> None:
     """float32, bfloat16 and float16 come out as they went in, near the oracle."""
     layer = c.torch()
@@ -330,6 +337,7 @@ def _fits(c: Config) -> bool:
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 1), (1, 3), (2, 2)], ids=str)
 @pytest.mark.parametrize("mode", ["zeros", "replicate"])
+@pytest.mark.sweep(3)
 def test_smaller_than_the_kernel(shape: Position, mode: str) -> None:
     """A window that is wider than the grid, whose size stays."""
     for kernel, dilation in (((3, 3), (1, 1)), ((5, 4), (1, 1)), ((2, 3), (3, 2))):
@@ -342,6 +350,7 @@ def test_smaller_than_the_kernel(shape: Position, mode: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)], ids=str)
 @pytest.mark.parametrize("mode", grids.MODES)
+@pytest.mark.sweep(5)
 def test_grid_of_no_place(shape: Position, mode: str) -> None:
     """Of no row and no column there is nothing to be seen, forward and backward."""
     for basis in (
@@ -372,6 +381,7 @@ FOUR = {
 
 
 @pytest.mark.parametrize("name", FOUR)
+@pytest.mark.sweep(3)
 def test_four_axes(name: str) -> None:
     """Where torch has no layer there is the definition."""
     shape, kernel = (3, 3, 2, 3), (2, 3, 1, 2)
@@ -424,6 +434,7 @@ SHIFTS: dict[str, tuple[Position, list]] = {
 
 @pytest.mark.parametrize("mode", grids.MODES)
 @pytest.mark.parametrize("name", SHIFTS)
+@pytest.mark.sweep(7)
 def test_shifts(name: str, mode: str) -> None:
     shape, offsets = SHIFTS[name]
     if mode == "reflect":
@@ -581,6 +592,7 @@ MET = [(kind, list(WINDOWS)[(i + j) % len(WINDOWS)]) for i, kind in enumerate(TH
 
 
 @pytest.mark.parametrize(("kind", "window"), MET)
+@pytest.mark.sweep(14)
 def test_parameters_on_windows(kind: str, window: str) -> None:
     P, Q, make, Theta = THETAS[kind]
     shape, kernel = (4, 3), (2, 2)
@@ -700,6 +712,7 @@ COMPOSED = compositions()
 
 
 @pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.sweep(5)
 def test_composed(name: str) -> None:
     for shape in ((4, 5), (3, 3)):
         make, matrices = COMPOSED[name]
@@ -935,6 +948,7 @@ def test_more_batch_dimensions() -> None:
 
 @pytest.mark.parametrize("order", ORDERS[1:])
 @pytest.mark.parametrize("name", ["conv1d", "conv2d-groups", "conv2d-same", "convT2d", "avgpool2d-seen"])
+@pytest.mark.sweep(3)
 def test_gradcheck(name: str, order: str) -> None:
     c = SAMPLES[name]
     c = c.but(B=1, P=c.groups, Q=c.groups if c.kind == "avgpool" else 2 * c.groups)
@@ -1054,6 +1068,7 @@ def test_bases_that_print_the_same_are_bound_once_and_others_not() -> None:
 
 
 @sampled
+@pytest.mark.sweep(4)
 def test_without_gradients_and_in_inference(c: Config) -> None:
     """A first call in either mode leaves nothing behind that hurts training, with the window bound once or not."""
     layer, x = c.torch(), c.image()

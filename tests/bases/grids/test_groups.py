@@ -101,6 +101,7 @@ def test_the_tables_are_groups() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.sweep(5)
 def test_on_the_group(name: str) -> None:
     table = TABLES[name]
     A, G = grids.group(table), len(table)
@@ -202,6 +203,7 @@ def check_images(
     ("name", "window"), [*(("p4", window) for window in WINDOWS), ("p4m", "3x3"), ("p4m", "even-same")]
 )
 @pytest.mark.parametrize("lift", [True, False], ids=["lift", "group"])
+@pytest.mark.sweep(8)
 def test_images(name: str, window: str, lift: bool) -> None:
     paths = PATHS if name == "p4" or lift else ("auto", "native", "theta_first", "a_first")
     check_images(name, window, lift, paths)
@@ -209,6 +211,7 @@ def test_images(name: str, window: str, lift: bool) -> None:
 
 @pytest.mark.parametrize("window", ["3x3", "circular", "even", "strided"])
 @pytest.mark.parametrize("lift", [True, False], ids=["lift", "group"])
+@pytest.mark.sweep(3)
 def test_families(lift: bool, window: str) -> None:
     shape, kernel, arguments = WINDOWS[window]
     A = matrices("p4", shape, kernel, lift, **arguments)
@@ -219,6 +222,7 @@ def test_families(lift: bool, window: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{"padding": 1}, {"stride": 2}, {"padding": 2, "dilation": 2}], ids=str)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.sweep(2)
 def test_lifting_is_a_stack_of_turned_kernels(name: str, arguments: dict[str, int]) -> None:
     """As with torch alone: turn the kernel, convolve, stack."""
     for kernel in ((3, 3), (2, 2)):
@@ -291,6 +295,7 @@ class Chain(nn.Sequential):
     ("name", "order"),
     [*(("p4", order) for order in ("auto", "native", "theta_first", "a_first")), ("p4m", "auto")],
 )
+@pytest.mark.sweep(2)
 def test_equivariance(name: str, order: str) -> None:
     x = draw(2, 2, 5, 5)
     check_equivariance(name, Chain(name, order, padding=1), x)
@@ -365,6 +370,7 @@ ACTIONS: dict[str, tuple[Table, list | None, int]] = {
 
 @pytest.mark.parametrize("lift", [True, False], ids=["lift", "group"])
 @pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.sweep(5)
 def test_tables_that_act(name: str, lift: bool) -> None:
     table, action, axes = ACTIONS[name]
     G = len(table)
@@ -426,6 +432,7 @@ def test_unbatched_and_empty_batches() -> None:
         assert conv(x[:0]).shape == (0, 3, 4, 5, 5)
 
 
+@pytest.mark.slow
 def test_sizes_one_after_the_other() -> None:
     conv = fill(GridConv(2, 3, GROUP))
     for path in PATHS:
@@ -438,6 +445,7 @@ def test_sizes_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("order", ["native", "theta_first", "a_first", "phi"])
 @pytest.mark.parametrize("lift", [True, False], ids=["lift", "group"])
+@pytest.mark.sweep(2)
 def test_gradcheck(lift: bool, order: str) -> None:
     conv = fill(GridConv(1, 2, bases.Group("p4", bases.Window(None, (2, 2)), lift=lift), order=order))
     x = draw(1, 1, *([] if lift else [4]), 3, 3).requires_grad_()
@@ -451,6 +459,7 @@ def test_gradcheck(lift: bool, order: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.sweep(2)
 def test_precision(path: str) -> None:
     A = matrices("p4", (3, 3), (3, 3), False, padding=1)
     for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float16, 2e-2)):

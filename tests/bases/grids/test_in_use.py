@@ -223,6 +223,7 @@ CHANGES: dict[str, Callable[[nn.Parameter, nn.Module], Any]] = {
 @pytest.mark.parametrize("quiet", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.sweep(10)
 def test_a_kernel_that_changes_is_never_kept(change: str, groups: int, quiet: Callable[[], Any]) -> None:
     conv = nn.Conv2d(4, 4, 3, padding=1, groups=groups, dtype=torch.float64)
     layer, image = convert(conv), draw(2, 4, 6, 5)

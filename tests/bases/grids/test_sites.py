@@ -165,11 +165,13 @@ def check_layer(c: Case, window: bases.Basis | None = None, paths: tuple[str, ..
 
 
 @each_case
+@pytest.mark.sweep(12)
 def test_family(c: Case) -> None:
     check_family(c)
 
 
 @each_case
+@pytest.mark.sweep(10)
 def test_layer(c: Case) -> None:
     check_layer(c)
 
@@ -190,6 +192,7 @@ DENSE = [name for name, c in SMALL.items() if c.axes <= 3]
     ("name", "order"),
     [*((name, "auto") for name in DENSE), *zip(DENSE, itertools.cycle(ORDERS[1:]))],
 )
+@pytest.mark.sweep(15)
 def test_a_dense_grid_that_is_zero_elsewhere(name: str, order: str) -> None:
     """Torch's convolution, with its gradients; where no target is its result is zero, or is not asked for."""
     c = SMALL[name]
@@ -250,6 +253,7 @@ def test_all_positions_are_the_dense_window() -> None:
     ],
     ids=["Depthwise", "Grouped", "Separable", "LowRank", "Pass"],
 )
+@pytest.mark.sweep(8)
 def test_parameters(name: str, make: Any) -> None:
     c = CASES[name]
     A, _, _ = c.matrices()
@@ -376,6 +380,7 @@ FEW = {
     ("name", "order"),
     [*((name, order) for name in ("batched", "strided") for order in ORDERS[1:]), *((name, "auto") for name in FEW)],
 )
+@pytest.mark.sweep(2)
 def test_gradcheck(name: str, order: str) -> None:
     c = FEW[name]
     conv = fill(BasisConv(2, 1, c.window, order=order))
@@ -391,6 +396,7 @@ def test_gradcheck(name: str, order: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["2d-batched", "3d", "2d-strided", "no-site"])
+@pytest.mark.sweep(7)
 def test_precision(name: str, path: str) -> None:
     c = CASES[name]
     A, _, _ = c.matrices()
@@ -425,6 +431,7 @@ def test_the_same_bits_twice(order: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["2d-batched", "2d-strided-3", "2d-transposed"])
+@pytest.mark.sweep(1)
 def test_inference_first(name: str) -> None:
     """A first call in inference mode, or without gradients, leaves nothing behind that hurts training."""
     c = CASES[name]
