@@ -816,9 +816,9 @@ def _patch(name: str, patch: pytest.MonkeyPatch) -> None:
         case "weights on the pattern":
             patch.setattr(Places, "pattern", property(weighted))
         case "gain of what stands there":
-            patch.setattr(Gram, "apart", property(lambda self: self.norms.square()))
+            patch.setattr(Gram, "squared_distances", property(lambda self: self.norms.square()))
         case "no gain without the others":
-            patch.setattr(Gram, "apart", property(lambda self: torch.zeros_like(self.norms)))
+            patch.setattr(Gram, "squared_distances", property(lambda self: torch.zeros_like(self.norms)))
 
 
 WRONG: dict[str, Callable[[], None]] = {
