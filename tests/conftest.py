@@ -1,7 +1,10 @@
 """The same numbers in every run, in every order of the tests."""
 
 import gc
+import os
 import random
+import shutil
+import tempfile
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -19,6 +22,12 @@ settings.register_profile("ci", deadline=None, derandomize=True, max_examples=60
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=15)
 settings.register_profile("long", deadline=None, max_examples=6_000, print_blob=True)
 settings.load_profile("ci")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PyG writes a file for each layer and leaves it behind: all that is for a time is in a folder of this run."""
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp()
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 # Without a device `torch.manual_seed` takes longer than most tests: for each kind of device it keeps a stack trace.
