@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
+from torch_geometric.nn import Sequential
 
 from tests.tiers import leave_few
 
@@ -26,17 +27,21 @@ settings.load_profile("ci")
 
 def pytest_configure(config: pytest.Config) -> None:
     """PyG writes a file for each layer and leaves it behind: all that is for a time is in a folder of this run."""
+    if hasattr(config, "workerinput"):
+        return  # a worker of a run, whose folder it has by its environment
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp()
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 # Without a device `torch.manual_seed` takes longer than most tests: for each kind of device it keeps a stack trace.
+FORWARD = Sequential.forward
 seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
 
 
 @pytest.fixture(autouse=True)
 def _seed(request: pytest.FixtureRequest) -> Iterator[None]:
     seed(0)
+    Sequential.forward = FORWARD  # PyG leaves that of the last model in the class, with its arguments
     random.seed(request.node.nodeid)  # PyG draws the names of modules that it writes: two tests must not draw the same
     threads = torch.get_num_threads()
     yield
