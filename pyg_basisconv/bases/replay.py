@@ -171,6 +171,8 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     if not supports(scoring.form(tensors, K), tensors, z, K, entries.pattern):
         return None
     parameters = _Parameters((theta, *basis.mechanism.modules()))
+    if parameters.are_tied:
+        return None
     sides: list[list[tuple[Affine, Tensor]]] = [[(cast(Affine, theta.affine), z)], []]
     for one, of_target, y in content.made:
         sides[of_target and content.target is not x].append((one, y))
@@ -208,7 +210,9 @@ class _Parameters:
     """The parameters of some modules that a record reads, numbered."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        self._places = {id(t): (m, name) for m in modules for name, t in m._parameters.items() if t is not None}
+        own = [(m, name, t) for m in modules for name, t in m._parameters.items() if t is not None]
+        self._places = {id(t): (m, name) for m, name, t in own}
+        self.are_tied = len(self._places) < len(own)  # True if one has two names, of which either may change
         self.reads: list[_Read] = []
         self.tensors: list[Tensor] = []
 

@@ -242,3 +242,13 @@ def test_weights_of_edges_and_masks_are_not_left_out(replayed: list[bool]) -> No
         for _ in range(4):
             close(conv(x, edges, **options), copy.deepcopy(conv)(x, edges, **options))
     assert not any(replayed)
+
+
+def test_tied_parameters_that_are_untied(replayed: list[bool]) -> None:
+    conv, (x, edges) = make("hidden"), given()
+    conv.basis.mechanism.target = conv.basis.mechanism.source
+    for _ in range(4):
+        close(conv(x, edges), anew(conv, x, edges))
+    conv.basis.mechanism._parameters["source"] = another(conv.basis.mechanism.target)
+    close(conv(x, edges), anew(conv, x, edges))
+    assert not any(replayed)
