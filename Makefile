@@ -34,11 +34,12 @@ tests-all: .venv/test
 # What they concern, with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of
 # their own. Files that name them say so, or it comes from a file that tests share: of those, what is not slow.
 NAMING = $(shell grep -rlE 'SparseTensor|torch_sparse|TORCH_SPARSE|PYG_LIB' tests --include="test_*.py")
-SHARING = $(wildcard tests/convert/test_*.py) tests/bases/test_contract.py tests/fuzz/test_fuzz.py \
-	tests/benchmarks/test_benchmarks.py
+SHARING = $(wildcard tests/convert/test_*.py) tests/bases/test_contract.py tests/fuzz/test_fuzz.py
 test-sparse: .venv/sparse
 	PYTHONPATH=$(SPARSE) $(PYTEST) $(NAMING)
 	PYTHONPATH=$(SPARSE) $(PYTEST) $(QUICK) $(filter-out $(NAMING),$(SHARING))
+	# By themselves: PyG takes the code that it wrote for a class for all later layers of it, whatever their options.
+	PYTHONPATH=$(SPARSE) $(PYTEST) $(QUICK) tests/benchmarks/test_benchmarks.py
 
 # The compiled kernels, every access of theirs checked: in a copy of the package that the others do not see.
 test-sanitized: .venv/test
