@@ -1,8 +1,8 @@
-"""Attention on a small graph, replayed: a call like an earlier one goes from its features to the kernel at once.
+"""Attention on a small graph, replayed: later calls go from the features to the compiled kernel at once.
 
-What a mechanism makes of a content is written for all contents. On a small graph the way there supports longer than the
-arithmetic, and in every call it ends alike: the same parameters are multiplied with the features, and the kernel is
-given the same columns of the product. These are recorded here.
+Mechanisms are written for any content, and on a small graph evaluating them takes longer than the arithmetic. But every
+call ends in the same way: the features are multiplied by the same parameters, and the kernel reads the same columns of
+the product. A record holds which parameters and which columns these are.
 """
 
 from collections.abc import Sequence
@@ -10,25 +10,24 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter, functional as F
 
 from ..content import Content
 from ..entries import Entries
-from ..kernels import Affine
+from ..kernels import Affine, affine
 from ..kernels.dense import can_join
 from ..kernels.onepass import supports
+from ..kernels.op import PLAIN
 from ..kernels.scored import Scoring, one_pass
 from ..mechanisms import Mechanism
 from ..theta import Theta
 
-_PLAIN = (Tensor, Parameter)
-_TRIES = 4  # records of one program, where attributes of the basis change between its calls
+_TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
 _OWN = __name__.partition(".")[0]
 _ACTIVATIONS = "torch.nn.modules.activation"
 
 
 class _Read(NamedTuple):
-    """A parameter by its name, and the shape that it has to have; None where there is none under this name."""
+    """A parameter by its name, and the shape that it must have; the shape is None if there must be no parameter."""
 
     parameters: dict[str, Any]
     name: str
@@ -36,57 +35,23 @@ class _Read(NamedTuple):
 
 
 class _Map(NamedTuple):
-    """A map of features: the numbers of its weight and its bias among the parameters, how many columns it gives, and
-    their factor.
-    """
+    """An `Affine` map, with the index of its weight and bias among the parameters that are read."""
 
     weight: int
     bias: int | None
-    width: int
     scale: float
 
 
-class _Product:
-    """The columns of several maps of the same features, in one product."""
-
-    def __init__(self, maps: Sequence[_Map], parameters: Sequence[Tensor]) -> None:
-        self.weights, self.widths = [m.weight for m in maps], [m.width for m in maps]
-        self.scales = [(i, m.scale) for i, m in enumerate(maps) if m.scale != 1]
-        self.alike = len({_turned(parameters[i]).shape[1:] for i in self.weights}) == 1  # heads of one width
-        self.biases = [m.bias for m in maps] if any(m.bias is not None for m in maps) else []
-        self.zeros = [parameters[m.weight].detach().new_zeros(m.width) for m in maps]
-
-    def of(self, x: Tensor, parameters: Sequence[Any]) -> list[Tensor]:
-        """(M, P) -> (M, K D) of each map."""
-        P = x.shape[1]
-        parts = [_turned(parameters[i]) for i in self.weights]
-        flat = [z if i is None else parameters[i].view(-1) for i, z in zip(self.biases, self.zeros, strict=False)]
-        if len(parts) == 1:
-            found = [F.linear(x, parts[0].reshape(-1, P), flat[0] if flat else None)]
-        else:
-            parts = parts if self.alike else [part.reshape(-1, P) for part in parts]
-            y = F.linear(x, torch.cat(parts).view(-1, P), torch.cat(flat) if flat else None)
-            found = [*y.split_with_sizes(self.widths, 1)]
-        for i, scale in self.scales:
-            found[i] = found[i] * scale
-        return found
-
-
-def _turned(weight: Tensor) -> Tensor:
-    """(K, P), or (K, P, D) as (K, D, P)."""
-    return weight if weight.dim() == 2 else weight.mT
-
-
 class Replay:
-    """A call, as it was recorded: what the kernel is given, and what it is made of.
+    """The record of a call.
 
     Args:
         basis: that was evaluated.
         entries: of its mask.
-        scoring: what makes scores of the rows.
+        scoring: computes the scores from the rows.
         reads: the parameters.
-        products: of the sources' features, Theta's columns first, and of the targets', if these are others.
-        rows: of each of the rows that are scored, its number among all columns; or ~i for parameter i; or None.
+        maps: of the sources' features, Theta first; and of the targets' features, if they are other tensors.
+        rows: for each argument of the scoring, its index among the results of all maps, or ~i for parameter i, or None.
     """
 
     def __init__(
@@ -95,18 +60,18 @@ class Replay:
         entries: Entries,
         scoring: Scoring,
         reads: Sequence[_Read],
-        products: Sequence[_Product | None],
+        maps: Sequence[Sequence[_Map]],
         rows: Sequence[int | None],
     ) -> None:
         self.K, self.normalize, self.pattern = basis.K, basis.normalize, entries.pattern
-        self.scoring, self.reads, self.products, self.rows = scoring, reads, products, rows
+        self.scoring, self.reads, self.maps, self.rows = scoring, reads, maps, rows
         self.of_weights = basis.weighted
         mechanism = basis.mechanism
         self.modules = [(m._modules, [*m._modules.values()]) for m in (basis, *mechanism.modules()) if m._modules]
         self.changes = [(m, m.changes) for m in mechanism.modules() if isinstance(m, Mechanism)]
 
     def __call__(self, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None) -> Tensor | None:
-        """The result; None where something has changed, so that it might be another one."""
+        """The result; None if a change of the basis or the parameters may call for another evaluation."""
         if basis.normalize != self.normalize or basis.weighted != self.of_weights:
             return None
         if basis.training and basis.dropout:
@@ -117,36 +82,37 @@ class Replay:
         for mechanism, changes in self.changes:
             if mechanism.changes != changes:
                 return None
-        given = []
+        given: list[Any] = []
         for parameters, name, shape in self.reads:
             t = parameters.get(name)
             if t is None:
                 if shape is not None:
                     return None
-            elif t.shape != shape or t.dtype is not x.dtype or type(t) not in _PLAIN:
+            elif t.shape != shape or t.dtype is not x.dtype or type(t) not in PLAIN:
                 return None
             given.append(t)
         columns: list[Tensor] = []
-        for product, features in zip(self.products, (x, target), strict=True):
-            if product is not None:
-                columns += product.of(features, given)
+        for maps, features in zip(self.maps, (x, target), strict=True):
+            if maps:
+                columns += affine(features, [Affine(given[w], b if b is None else given[b], s) for w, b, s in maps])
         rows = [None if i is None else columns[i] if i >= 0 else given[~i] for i in self.rows]
         form = self.scoring.form(rows, self.K)
         if form is None:
             return None
-        y = one_pass(form, self.scoring, rows, columns[0], self.K, self.normalize == "source", self.pattern)
+        normalised, z = self.normalize == "source", columns[0]
+        y = one_pass(form, self.scoring, normalised, self.pattern, self.K, z, None, None, *rows)
         return theta.join(y, bias)
 
 
 class Replays:
-    """The record of a program's calls, once there is one."""
+    """The replay of a program's calls, once there is a record."""
 
     def __init__(self) -> None:
         self._replay: Replay | None = None
         self._tries = 0
 
     def __call__(self, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None) -> Tensor | None:
-        """The result of a call; None where it is to be evaluated, and maybe recorded."""
+        """The result of a call; None if the call is to be evaluated, and maybe recorded."""
         replay = self._replay
         y = None if replay is None else replay(basis, theta, x, target, bias)
         if y is None:
@@ -154,7 +120,7 @@ class Replays:
         return y
 
     def record(self, basis: Any, content: Content, weighing: Any, entries: Entries) -> None:
-        """Records a call that was just evaluated, if it is of the kind that can be."""
+        """Records a call that was just evaluated, if it can be replayed."""
         if self._tries < _TRIES and not weighing.dropout[0]:
             self._tries += 1
             self._replay = _recorded(basis, content, weighing, entries)
@@ -176,27 +142,30 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     sides: list[list[tuple[Affine, Tensor]]] = [[(cast(Affine, theta.affine), z)], []]
     for one, of_target, y in content.made:
         sides[of_target and content.target is not x].append((one, y))
-    products = []
+    maps = []
     for features, made in zip((x, content.target), sides, strict=True):
-        maps = [m for m in (parameters.map(one) for one, _ in made) if m is not None]
-        if len(maps) < len(made) or (made and not can_join(cast(Tensor, features), [one for one, _ in made])):
+        maps.append([m for m in (parameters.map(one) for one, _ in made) if m is not None])
+        if len(maps[-1]) < len(made) or (made and not can_join(cast(Tensor, features), [one for one, _ in made])):
             return None
-        products.append(_Product(maps, parameters.tensors) if maps else None)
     columns = [id(y) for made in sides for _, y in made]
     rows: list[int | None] = []
     for t in tensors:
-        number = None
-        if t is not None:
-            number = columns.index(id(t)) if id(t) in columns else parameters.inverted(t)
-            if number is None:
+        index = None
+        if id(t) in columns:
+            index = columns.index(id(t))
+        elif t is not None:
+            index = parameters.index(t)
+            if index is None:
                 return None
-        rows.append(number)
-    parameters.expect_none(theta, "value_bias")
-    return Replay(basis, entries, scoring, parameters.reads, products, rows)
+            index = ~index
+        rows.append(index)
+    if theta._parameters["value_bias"] is None:  # one may be set later
+        parameters.reads.append(_Read(theta._parameters, "value_bias", None))
+    return Replay(basis, entries, scoring, parameters.reads, maps, rows)
 
 
 def _known(basis: Any, theta: Theta) -> bool:
-    """Whether all that makes the scores is of this package, which makes the same of each call, or an activation."""
+    """Whether the scores are computed by modules of this package and by activations only, and not by code of a user."""
     if not theta.by_rows or type(basis).__module__.partition(".")[0] != _OWN:
         return False
     for m in basis.mechanism.modules():
@@ -207,42 +176,31 @@ def _known(basis: Any, theta: Theta) -> bool:
 
 
 class _Parameters:
-    """The parameters of some modules that a record reads, numbered."""
+    """The parameters of some modules, numbered in the order in which a record asks for them."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         own = [(m, name, t) for m in modules for name, t in m._parameters.items() if t is not None]
         self._places = {id(t): (m, name) for m, name, t in own}
-        self.are_tied = len(self._places) < len(own)  # True if one has two names, of which either may change
+        self.are_tied = len(self._places) < len(own)  # one parameter under two names, either of which may change
+        self._indices: dict[int, int] = {}
         self.reads: list[_Read] = []
-        self.tensors: list[Tensor] = []
 
-    def number(self, t: Tensor) -> int | None:
-        """The number of a parameter, or of what a view has flattened; None where it is none."""
-        t = t if id(t) in self._places else t._base if t._base is not None and t.is_contiguous() else t
+    def index(self, t: Tensor) -> int | None:
+        """The index of a parameter, or of the parameter that t is a flat view of; None if t is neither."""
+        if id(t) not in self._places and t._base is not None and t.is_contiguous():
+            t = t._base
         if id(t) not in self._places:
             return None
-        for i, other in enumerate(self.tensors):
-            if other is t:
-                return i
-        module, name = self._places[id(t)]
-        self.reads.append(_Read(module._parameters, name, t.shape))
-        self.tensors.append(t)
-        return len(self.tensors) - 1
-
-    def inverted(self, t: Tensor) -> int | None:
-        """~i of parameter i."""
-        number = self.number(t)
-        return None if number is None else ~number
-
-    def expect_none(self, module: nn.Module, name: str) -> None:
-        """Has a parameter that is not there read as well, if it is not: one may be set."""
-        if module._parameters[name] is None:
-            self.reads.append(_Read(module._parameters, name, None))
+        if id(t) not in self._indices:
+            module, name = self._places[id(t)]
+            self._indices[id(t)] = len(self.reads)
+            self.reads.append(_Read(module._parameters, name, t.shape))
+        return self._indices[id(t)]
 
     def map(self, one: Affine) -> _Map | None:
-        """A map by the numbers of its parameters."""
-        weight = self.number(one.weight)
-        bias = None if one.bias is None else self.number(one.bias)
-        if weight is None or self.tensors[weight] is not one.weight or (one.bias is not None and bias is None):
+        """A map by the indices of its parameters; None if they are not parameters."""
+        weight = self.index(one.weight) if id(one.weight) in self._places else None
+        bias = None if one.bias is None else self.index(one.bias)
+        if weight is None or (one.bias is not None and bias is None):
             return None
-        return _Map(weight, bias, one.weight.numel() // one.weight.shape[1], one.scale)
+        return _Map(weight, bias, one.scale)

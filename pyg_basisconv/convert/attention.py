@@ -48,8 +48,6 @@ class AttentionLayer(OperatorModule):
         target_width: of the zeros that stand for targets in a call without any.
     """
 
-    may_skip_checks = False  # True if a call with two arguments passes features and edges, and nothing else is needed
-
     def __init__(
         self,
         layer: Any,
@@ -71,7 +69,7 @@ class AttentionLayer(OperatorModule):
         """Applies the layer; takes what the PyG layer takes."""
         if len(args) == 2 and not kwargs and self._is_plain(*args):
             x, edge_index = args
-            edges = CallEdges(edge_index) if self.loops is None else read_edges(edge_index, True, x.shape[-2])
+            edges = self.edges(edge_index, x.shape[-2])
             return self.finish(self.attend(x, edges, None, None, False, {})[0], x, {})
         return super().forward(*args, **kwargs)
 

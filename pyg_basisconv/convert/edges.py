@@ -40,6 +40,8 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
     """The edges of a call, with loops or without; computed once for a graph."""
     if flow != "source_to_target":
         layout(edge_index, flow)  # which rejects sparse matrices
+    if not loops and type(edge_index) is Tensor and edge_index.layout is torch.strided:
+        return CallEdges(edge_index)
     if isinstance(edge_index, SparseTensor):
         row, col, values = edge_index.coo()
         if not loops:

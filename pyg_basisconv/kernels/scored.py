@@ -376,19 +376,12 @@ _record_one_pass: Callable[..., Tensor] = raw_apply(_OnePass)
 
 
 def one_pass(
-    form: Form,
-    scoring: Scoring,
-    tensors: Tensors,
-    z: Tensor,
-    c: int,
-    normalised: bool,
-    pattern: Pattern,
-    factor: Tensor | None = None,
-    values: Tensor | None = None,
+    form: Form, scoring: Scoring, normalised: bool, pattern: Pattern, c: int, z: Tensor, *given: Tensor | None
 ) -> Tensor:
-    """`scored_attention` by the compiled kernels, of what they take."""
-    if torch.is_grad_enabled() and needs_gradient(z, factor, values, *tensors):
-        return _record_one_pass(form, scoring, normalised, pattern, c, z, factor, values, *tensors)
+    """`scored_attention` by the compiled kernels, of what they support; given: factor, values and all tensors."""
+    if torch.is_grad_enabled() and needs_gradient(z, *given):
+        return _record_one_pass(form, scoring, normalised, pattern, c, z, *given)
+    factor, values, *tensors = given
     return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[1]
 
 
@@ -427,7 +420,6 @@ def scored_attention(
     if portable():
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     form, table = scoring.form(tensors, c), z
-    recorded = torch.is_grad_enabled() and needs_gradient(z, factor, values, *tensors)
     if z.dtype != acc_dtype(z.dtype):
         table = z.to(acc_dtype(z.dtype))
     given = factor, values, *tensors
@@ -436,11 +428,11 @@ def scored_attention(
         and supports(form, given, table, c, pattern)
         and (values is None or is_gate(form, normalised, c, z.shape[1]))
     ):
-        y = one_pass(form, scoring, tensors, table, c, normalised, pattern, factor, values)
+        y = one_pass(form, scoring, normalised, pattern, c, table, *given)
         return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
-    if recorded:
+    if torch.is_grad_enabled() and needs_gradient(z, factor, *tensors):
         return _record(scoring, normalised, pattern, c, z, factor, *tensors)
     table = _table(z)
     score, _ = scoring.score(table, tensors, c, pattern)
