@@ -64,7 +64,7 @@ wheel: .venv/test
 bench: .venv/test
 	$(BIN)/python -m benchmarks
 
-lint: .venv/test
+lint: .venv/packages-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -85,7 +85,10 @@ lint: .venv/test
 	$(BIN)/python setup.py --quiet build_ext --inplace
 	touch $@
 
-.venv/examples .venv/test: .venv/%: pyproject.toml constraints.txt | .venv/torch .venv/kernels
+# The compiler works beside pip, so that a set-up takes as long as the slower of the two.
+.venv/examples .venv/test: .venv/%: .venv/packages-% .venv/kernels
+	touch $@
+.venv/packages-examples .venv/packages-test: .venv/packages-%: pyproject.toml constraints.txt | .venv/torch
 	BASISCONV_KERNELS=torch $(PIP) --no-build-isolation --editable '.[$*]'
 	touch $@
 

@@ -16,7 +16,7 @@ from .errors import reject
 from .graph import Graph
 from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
 from .kernels.grids import Ints
-from .kernels.lists import List, Matrix, columns, compressed, weights
+from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
 from .kernels.op import acc_dtype
 from .kernels.pattern import extremes, in_range, tally
 from .orders.compacted import Compact, Compaction, End, tiled
@@ -46,17 +46,17 @@ class EdgeList(NamedTuple):
 
 
 class ContentStep(NamedTuple):
-    """A and Theta in one step, for a family that is computed from content.
+    """A and Theta in one step on a graph, for a family that is computed from content.
 
-    run: from the inputs that the family was computed from, and the bias, to the output; again: the same from the basis
-    and another content, reusing all that does not depend on content. If the content is observed, it returns the family,
-    too; it returns None if the basis has changed and the step no longer applies. replay: a shorter way for the same,
-    from the basis, the parameter, the features of sources and targets, and the bias; it returns None if there is none.
+    again: from the basis, a content and the bias to the output, reusing all that does not depend on content. If the
+    content is observed, it returns the family, too; it returns None if the basis has changed and the step no longer
+    applies. replay: a shorter way for the same, from the basis, the parameter, the features of sources and targets, and
+    the bias; it returns None if there is none. on: from the basis and another graph to the step there, or None.
     """
 
-    run: Callable[[Inputs, Tensor | None], Tensor | None]
     again: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
     replay: Callable[[Any, Theta, Tensor, Tensor, Tensor | None], Tensor | None] | None = None
+    on: "Callable[[Any, Graph], ContentStep | None] | None" = None
 
 
 class BoundBasis:
@@ -108,10 +108,7 @@ class BoundBasis:
         found = self._held.get(name)
         if found is not None:
             return found
-        # Built outside of inference mode, whose tensors could not be used in training later.
-        grad = torch.is_grad_enabled()
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
-            found = build()
+        found = lasting(build)
         return found if self.requires_grad or portable() else self._held.setdefault(name, found)
 
     def edges(self) -> EdgeList:
@@ -241,6 +238,10 @@ class BoundBasis:
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         """An order in one step, for families that are computed from content and have one; see `Theta.step`."""
         return None
+
+    def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
+        """The output of the `content_step` of an order, for the content that the family was computed from."""
+        raise NotImplementedError
 
     @property
     def native_cost(self) -> tuple[int, int, int]:
@@ -564,8 +565,12 @@ class ListedEdges(TypedEdges):
 
     @kept
     def edge_set(self) -> EdgeSet:
-        kind, source, target = columns(self.lists)
-        return EdgeSet(self.K, self.M, self.N, None if self.K == 1 else kind, source, target)
+        return EdgeSet(self.K, self.M, self.N, None if self.K == 1 else kinds(self.lists), *ends(self.lists))
+
+    def find_entries(self) -> Entries:
+        if self.K > 1:
+            return super().find_entries()
+        return Entries(Pattern(*ends(self.lists), self.M, self.N), self.weight)
 
     @kept
     def weight(self) -> Tensor | None:

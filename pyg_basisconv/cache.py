@@ -8,14 +8,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Parameter
 
 from .portable import faked, portable
 
 _T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
-_expired = torch.UntypedStorage._expired  # what `StorageWeakRef` calls by two more functions
+# What `torch.multiprocessing.reductions.StorageWeakRef` calls, by two more functions each.
+_expired, _release = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
 _LASTING = 8  # results kept that depend on no tensor: only this limit ever drops them
 _ROOM = 64 << 20  # bytes of tensors that a cache has keys of
 _NEWEST = 4  # entries that stay, whatever their size
@@ -38,7 +38,7 @@ def lasting(build: Callable[..., _T], *args: Any) -> _T:
     """What `build(*args)` gives, made outside of inference mode: tensors made in it could not be trained with later."""
     if not torch.is_inference_mode_enabled():
         return build(*args)
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), torch.no_grad():
         return build(*args)
 
 
@@ -139,13 +139,13 @@ class Witness:
         self.nbytes, self.compares = 0, False  # whether it compares numbers
         self.places: list[Hashable] = []  # by which they are found again
         self._versions: list[int | None] = []
-        self._refs: list[StorageWeakRef] = []
+        self._refs: list[Any] = []  # weak references to storages
         self._copies: list[Tensor | None] = []
         for t in parts:
             storage, is_float = t.untyped_storage(), t.is_floating_point()
             self.places.append(_place(t))
             self._versions.append(None if is_float else t._version)
-            self._refs.append(StorageWeakRef(storage))
+            self._refs.append(storage._weak_ref())
             compared = is_float or doubted
             self._copies.append(t.detach().clone() if compared else None)
             self.nbytes += t.nbytes
@@ -155,9 +155,13 @@ class Witness:
     def expired(self) -> bool:
         """Whether one of them is gone."""
         for ref in self._refs:  # noqa: SIM110 - a generator takes longer
-            if _expired(ref.cdata):
+            if _expired(ref):
                 return True
         return False
+
+    def __del__(self, release: Callable[[Any], None] = _release) -> None:  # torch may be gone when Python ends
+        for ref in self._refs:
+            release(ref)
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:
         """Whether these, which stand where those of before stood, hold the same numbers."""

@@ -291,7 +291,9 @@ class BasisConv(MessagePassing):
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
             later = partial(_on_content, graph, reads, content_step, observed)
-            return Ways(partial(content_step.run, inputs, self.bias), later)
+            on = None if observed or not self._is_plain(call) else content_step.on
+            begin = None if on is None else partial(_begin_on_content, on)
+            return Ways(partial(family.in_one_step, chosen.order, inputs, self.bias), later, begin)
         now = partial(self._in_order, inputs, family, chosen)
         if graph is not None and observed:
             return Ways(now, partial(_observed, graph, reads, chosen))
@@ -480,16 +482,31 @@ def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, la
     return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
 
 
-def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program of one step on a graph that is new. The call is like one that was checked, but for its graph."""
-    basis, x = layer._basis_for(call), call.x
+def _read_alike(layer: BasisConv, call: Call, seen: Witness | None) -> Graph | None:
+    """The graph of a call that is like one that was checked, but for its graph; None if that has to be bound."""
+    x = call.x
     M = x.shape[-2]
-    if basis.sized(M, None, None, None) not in ((M, None), (M, M)):
+    if layer._basis_for(call).sized(M, None, None, None) not in ((M, None), (M, M)):
         return None
-    known = {"size": (M, M), "dtype": x.dtype, "device": x.device, "flow": layer.flow}
-    graph = read_graph(*call[1:4], **known, seen=seen)
-    family = basis.on(graph)
-    return partial(_in_one_step, step, family, None) if family.takes_rows and family.M == M else None
+    return read_graph(*call[1:4], size=(M, M), dtype=x.dtype, device=x.device, flow=layer.flow, seen=seen)
+
+
+def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
+    """The program of one step on a graph that is new."""
+    graph = _read_alike(layer, call, seen)
+    if graph is None:
+        return None
+    family = layer._basis_for(call).on(graph)
+    return partial(_in_one_step, step, family, None) if family.takes_rows and family.M == graph.M else None
+
+
+def _begin_on_content(
+    on: Callable[[Basis, Graph], ContentStep | None], layer: BasisConv, call: Call, seen: Witness | None
+) -> Program | None:
+    """The same for a family that is computed from the content of the call."""
+    graph = _read_alike(layer, call, seen)
+    step = None if graph is None else on(layer._basis_for(call), graph)
+    return None if graph is None or step is None else partial(_on_content, graph, whole, step, False)
 
 
 def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:

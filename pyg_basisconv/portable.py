@@ -23,15 +23,16 @@ def portable() -> bool:
     It is True under `torch.export` (and so ONNX), whose tensors have no values and whose sizes are symbols, under
     transforms of `torch.func`, and under forward-mode derivatives. Nothing that is computed there is cached.
     """
-    transformed, exports = torch._C._are_functorch_transforms_active, torch.compiler.is_exporting
-    if torch.compiler.is_dynamo_compiling():
-        return forward_ad._current_level >= 0 or transformed() or exports()
-    found = _MODE.get()
+    compiling = torch.compiler.is_dynamo_compiling()
+    found = None if compiling else _MODE.get()
     if found is not None:
         return found
+    if forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active():
+        return True
     # The vmap of `autograd.grad(is_grads_batched=True)` is not a functorch transform, but sets a dispatch key.
-    included = torch._C._dispatch_tls_is_dispatch_key_included
-    return forward_ad._current_level >= 0 or transformed() or included(_VMAP) or (exports() and faked())
+    if not compiling and torch._C._dispatch_tls_is_dispatch_key_included(_VMAP):
+        return True
+    return torch.compiler.is_exporting() and (compiling or faked())
 
 
 def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:

@@ -111,8 +111,7 @@ class Attention(Basis):
             reject("x", f"the content that {self} is computed from", None, "call the layer, or bind with x=...")
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
-        mask = self.mask
-        found = self._entries(mask, graph)
+        mask, found = self.mask, self.entries_on(graph)
         content.check(graph.sources, found.N, self.K)
         attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
         if found.edge_ids is None and (attributed or content.asks_edges):
@@ -144,9 +143,9 @@ class Attention(Basis):
         seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
 
-    @staticmethod
-    def _entries(mask: Basis, graph: Graph) -> Entries:
-        """The entries of the mask, cached with the graph."""
+    def entries_on(self, graph: Graph) -> Entries:
+        """The entries of the mask on a graph, cached with it."""
+        mask = self.mask
         plain = graph if graph.mask is None else graph.masked(None)
         if plain.learns or mask.key is None:
             return mask.on(plain).kept_entries

@@ -1,6 +1,7 @@
 """Attention, bound: weights that are computed where they are needed."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
 
@@ -14,6 +15,7 @@ from ..content import Content, Inputs
 from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
+from ..graph import Graph
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import add_causal_mask, by_heads, pair_attention, pair_product, pair_rows, pair_weights
@@ -337,21 +339,20 @@ class BoundAttention(MemberByMember):
         # Dropout draws a number for each entry.
         return not self.dropout[0] and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
 
-    @property
-    def _mask(self) -> Any:
-        """The basis that its entries are of."""
-        return cast(tuple[Any, Any], self.origin)[0].mask
+    def content_step(self, theta: Theta, order: str) -> ContentStep | None:
+        mask = cast(tuple[Any, Any], self.origin)[0].mask
+        if order == "native":
+            return self._native_step(theta, mask)
+        if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
+            return None
+        return _step_by_rows(mask, self.entries, Replays())
 
-    def _native_step(self, theta: Theta) -> ContentStep | None:
+    def _native_step(self, theta: Theta, mask: Any) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
         e, plain = self.entries, self.entries.bias is None and self._is_row_product
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.may_hold_pairs):
             return None
-        K, dtype, has_edge_attr, mask = self.K, self.dtype, self.has_edge_attr, self._mask
-
-        def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            y, self._pair_weights = _native_rows(self.weighing, e, inputs, bias, self.observed)
-            return y
+        K, dtype, has_edge_attr = self.K, self.dtype, self.has_edge_attr
 
         def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.mask is not mask or (basis.weighted and e.has_weight):
@@ -364,27 +365,14 @@ class BoundAttention(MemberByMember):
             family._pair_weights = weights
             return y, family
 
-        return ContentStep(run, again)
+        return ContentStep(again)
 
-    def content_step(self, theta: Theta, order: str) -> ContentStep | None:
+    def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         if order == "native":
-            return self._native_step(theta)
-        if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
-            return None
-        e, mask, replays = self.entries, self._mask, Replays()
-
-        def run(inputs: Inputs, bias: Tensor | None) -> Tensor | None:
-            return _in_rows(self.weighing, e, inputs, bias)
-
-        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
-            if basis.mask is not mask:
-                return None
-            weighing = basis.weighing(content, e)
-            y = _in_rows(weighing, e, content.inputs, bias)
-            replays.record(basis, content, weighing, e)
-            return y
-
-        return ContentStep(run, again, replays)
+            y, self._pair_weights = _native_rows(self.weighing, self.entries, inputs, bias, self.observed)
+        else:
+            y = _in_rows(self.weighing, self.entries, inputs, bias)
+        return cast(Tensor, y)
 
     def sums(self, inputs: Inputs, bias: Tensor | None, values: Tensor) -> Tensor | None:
         """The result of a layer that adds values of entries, (E, K D) by target, to those of the sources; None unless a
@@ -547,6 +535,28 @@ def _native_rows(
     y = inputs.theta.join(y, bias)
     # A view that was made under no_grad may not be written to with gradients.
     return y if y._base is None or torch.is_grad_enabled() else y.detach(), weights
+
+
+def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
+    """The step of any content on the entries of a mask; the replays are shared by all graphs."""
+
+    def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+        if basis.mask is not mask:
+            return None
+        weighing = basis.weighing(content, entries)
+        y = _in_rows(weighing, entries, content.inputs, bias)
+        replays.record(basis, content, weighing, entries)
+        return y
+
+    return ContentStep(again, partial(replays, entries), partial(_step_on, mask, replays))
+
+
+def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentStep | None:
+    """The same on another graph; None if the mask is another, or the graph too large to be evaluated in one piece."""
+    if basis.mask is not mask:
+        return None
+    entries = basis.entries_on(graph)
+    return _step_by_rows(mask, entries, replays) if graph.N and basis.K * entries.E <= BLOCK else None
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:

@@ -47,7 +47,6 @@ class Replay:
 
     Args:
         basis: that was evaluated.
-        entries: of its mask.
         scoring: computes the scores from the rows.
         reads: the parameters.
         maps: of the sources' features, Theta first; and of the targets' features, if they are other tensors.
@@ -57,22 +56,25 @@ class Replay:
     def __init__(
         self,
         basis: Any,
-        entries: Entries,
         scoring: Scoring,
         reads: Sequence[_Read],
         maps: Sequence[Sequence[_Map]],
         rows: Sequence[int | None],
     ) -> None:
-        self.K, self.normalize, self.pattern = basis.K, basis.normalize, entries.pattern
+        self.K, self.normalize = basis.K, basis.normalize
         self.scoring, self.reads, self.maps, self.rows = scoring, reads, maps, rows
         self.of_weights = basis.weighted
         mechanism = basis.mechanism
         self.modules = [(m._modules, [*m._modules.values()]) for m in (basis, *mechanism.modules()) if m._modules]
         self.changes = [(m, m.changes) for m in mechanism.modules() if isinstance(m, Mechanism)]
 
-    def __call__(self, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None) -> Tensor | None:
+    def __call__(
+        self, entries: Entries, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None
+    ) -> Tensor | None:
         """The result; None if a change of the basis or the parameters may call for another evaluation."""
         if basis.normalize != self.normalize or basis.weighted != self.of_weights:
+            return None
+        if basis.weighted and entries.has_weight:
             return None
         if basis.training and basis.dropout:
             return None
@@ -100,21 +102,23 @@ class Replay:
         if form is None:
             return None
         normalised, z = self.normalize == "source", columns[0]
-        y = one_pass(form, self.scoring, normalised, self.pattern, self.K, z, None, None, *rows)
+        y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, z, None, None, *rows)
         return theta.join(y, bias)
 
 
 class Replays:
-    """The replay of a program's calls, once there is a record."""
+    """The replay of calls, once there is a record; the same for all graphs, as it reads nothing but their entries."""
 
     def __init__(self) -> None:
         self._replay: Replay | None = None
         self._tries = 0
 
-    def __call__(self, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None) -> Tensor | None:
+    def __call__(
+        self, entries: Entries, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None
+    ) -> Tensor | None:
         """The result of a call; None if the call is to be evaluated, and maybe recorded."""
         replay = self._replay
-        y = None if replay is None else replay(basis, theta, x, target, bias)
+        y = None if replay is None else replay(entries, basis, theta, x, target, bias)
         if y is None:
             self._replay = None
         return y
@@ -161,7 +165,7 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
         rows.append(index)
     if theta._parameters["value_bias"] is None:  # one may be set later
         parameters.reads.append(_Read(theta._parameters, "value_bias", None))
-    return Replay(basis, entries, scoring, parameters.reads, maps, rows)
+    return Replay(basis, scoring, parameters.reads, maps, rows)
 
 
 def _known(basis: Any, theta: Theta) -> bool:

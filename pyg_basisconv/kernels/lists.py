@@ -208,12 +208,16 @@ def compressed(lists: Sequence[List], K: int, sizes: tuple[int, int], members: s
     return _matrix(None if weight is None else grouped, ptr, index)
 
 
-def columns(lists: Sequence[List]) -> tuple[Tensor, Tensor, Tensor]:
-    """(E,) the kind, source and target of all entries, list by list."""
-    kinds = [np.full(e.source.size, e.kind, np.int32) if isinstance(e.kind, int) else e.kind for e in lists]
-    found = (kinds, [e.source for e in lists], [e.target for e in lists])
-    kind, source, target = (torch.from_numpy(_joined(column)) for column in found)
-    return kind, source, target
+def kinds(lists: Sequence[List]) -> Tensor:
+    """(E,) the matrix that each entry is of, list by list."""
+    found = [np.full(e.source.size, e.kind, np.int32) if isinstance(e.kind, int) else e.kind for e in lists]
+    return torch.from_numpy(_joined(found))
+
+
+def ends(lists: Sequence[List]) -> tuple[Tensor, Tensor]:
+    """(E,) the source and the target of each entry, in this order."""
+    source, target = _joined([e.source for e in lists]), _joined([e.target for e in lists])
+    return torch.from_numpy(source), torch.from_numpy(target)
 
 
 def weights(lists: Sequence[List], dtype: torch.dtype) -> Tensor | None:

@@ -1,6 +1,8 @@
-"""Calls of attention that are replayed: the same numbers and derivatives as by the long way, and never stale ones."""
+"""Calls of attention that are replayed, on one graph or on new ones: as by the long way, and never stale."""
 
 import copy
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch.nn.utils import parametrize
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases import replay
+from pyg_basisconv.entries import Entries
 from pyg_basisconv.kernels.backend import KERNELS
 from pyg_basisconv.mechanisms import MLP, Additive, Dot, Mechanism, Relative
 from tests.contract import close, draw
@@ -177,21 +180,91 @@ KINDS = [*LAYERS]
 CHANGED = [(KINDS[(i + step) % len(KINDS)], change) for i, change in enumerate(CHANGES) for step in (0, 3, 5)]
 
 
+@pytest.mark.parametrize("graph", ["one graph", "new graphs"])
 @pytest.mark.parametrize(("kind", "change"), CHANGED)
-def test_a_call_after_a_change(kind: str, change: str) -> None:
+@pytest.mark.sweep(60)
+def test_a_call_after_a_change(kind: str, change: str, graph: str) -> None:
     conv, (x, edges) = make(kind), given()
-    for mode in (torch.enable_grad, torch.no_grad):
-        with mode():
-            for _ in range(3):
-                close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+
+    def check(calls: int) -> None:
+        nonlocal edges
+        for mode in (torch.enable_grad, torch.no_grad):
+            with mode():
+                for _ in range(calls):
+                    edges = edges if graph == "one graph" else edges.roll(1, 0).roll(1, 1)
+                    close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+
+    check(3)
     CHANGES[change](conv)
-    for mode in (torch.enable_grad, torch.no_grad):
-        with mode():
-            for _ in range(4):
-                close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+    check(4)
     for p in conv.parameters():
         p.data.mul_(0.5)
-    close(conv(x, edges).detach(), anew(conv, x, edges).detach())
+    check(1)
+
+
+def some_edges(seed: int, n: int, count: int) -> Tensor:
+    return torch.randint(n, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_one_record_serves_all_graphs(kind: str, replayed: list[bool]) -> None:
+    """Of about one size, empty ones included; values and gradients, recorded or not."""
+    conv = make(kind)
+    for i in range(12):
+        n, count = 17 + i % 2, 0 if i == 5 else 21 + i % 3
+        x, edges = draw(n, P, seed=i).requires_grad_(i > 5), some_edges(i, n, count)
+        results = []
+        for layer in (conv, copy.deepcopy(conv)):
+            y = layer(x, edges)
+            inputs = [*[x] * x.requires_grad, *(p for _, p in sorted(layer.named_parameters()))]
+            results.append([y, *torch.autograd.grad(y.sin().sum(), inputs, materialize_grads=True)])
+        for mine, theirs in zip(*results, strict=True):
+            close(mine.detach(), theirs.detach(), 1e-9)
+    assert sum(replayed) >= 6
+
+
+def test_a_graph_whose_mask_has_weights_is_evaluated() -> None:
+    """Loops of the graph count twice in this mask, which has weights for graphs with loops alone."""
+    basis = bases.Attention(2, Dot(3), bases.Adjacency(self_loops=1, existing="add"), weighted=True)
+    conv, x = BasisConv(P, 4, basis, theta.Heads()).double(), draw(M, P)
+    plain = torch.stack([torch.arange(M), (torch.arange(M) + 1) % M])
+    looped = torch.stack([torch.arange(M), torch.arange(M)])
+    for shift in range(4):
+        close(conv(x, plain.roll(shift, 1)), anew(conv, x, plain.roll(shift, 1)))
+    close(conv(x, looped), anew(conv, x, looped))
+    assert not torch.allclose(conv(x, looped), conv(x, looped[:, :-1]))
+
+
+def test_a_wrong_graph_is_refused_as_by_a_layer_that_is_new() -> None:
+    conv, x = make("GAT"), draw(M, P)
+    for seed in range(4):
+        conv(x, some_edges(seed, M, 20))
+    wrong = some_edges(5, M, 20)
+    wrong[0, 3] = M
+    with pytest.raises(ValueError, match="expected") as fresh:
+        anew(conv, x, wrong)
+    with pytest.raises(ValueError, match="expected") as known:
+        conv(x, wrong)
+    assert str(known.value) == str(fresh.value)
+
+
+def test_a_layer_holds_no_graph_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[Any]] = []
+    init = Entries.__init__
+
+    def noting(self: Entries, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        held.append(weakref.ref(self))
+
+    monkeypatch.setattr(Entries, "__init__", noting)
+    conv, x = make("GATv2"), draw(M, P)
+    for seed in range(6):
+        conv(x, some_edges(seed, M, 20))
+    for basis in (bases.Adjacency(), bases.Identity()):  # others that make room
+        BasisConv(P, 2, basis).double()(x, some_edges(9, M, 20))
+    gc.collect()
+    assert len(held) >= 6
+    assert sum(one() is not None for one in held) <= 2
 
 
 def test_a_hook_on_an_activation_is_called() -> None:
