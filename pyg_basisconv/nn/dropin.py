@@ -141,7 +141,7 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         vars(self)["_evaluators"] = _Evaluators()
         own_init(self, *args, **kwargs)
-        if not is_lazy(self):  # lazy layers are checked after their first call
+        if not is_lazy(self):  # lazy layers are checked after the call that makes their widths known
             self._check()
 
     @functools.wraps(own_forward)
@@ -150,7 +150,8 @@ def drop_in(kind: type[nn.Module], module: str = __name__) -> type[nn.Module]:
             return own_forward(self, *args, **kwargs)
         if not self._evaluators.known and is_lazy(self):
             y = own_forward(self, *args, **kwargs)
-            self._check()
+            if not is_lazy(self):  # a type of nodes that this call had none of leaves its width unknown
+                self._check()
             return y
         evaluator = self._evaluator()
         if evaluator is None or evaluator.observed or (evaluator.draws and self.training):

@@ -302,6 +302,26 @@ def test_a_lazy_layer_with_other_options_says_so_at_its_first_call() -> None:
         lazy(torch.randn(N, P), graph()[0])
 
 
+def test_a_lazy_layer_waits_for_every_type_of_nodes() -> None:
+    """A sample without nodes of some type leaves their width unknown; the layer computes as PyG's until they come."""
+    relations = [("user", "rates", "film"), ("critic", "rates", "film")]
+    metadata = (["user", "film", "critic"], relations)
+    made = []
+    for cls in (original("HGTConv"), drop_in.HGTConv):
+        torch.manual_seed(3)
+        made.append(cls(-1, 2 * Q, metadata, heads=2))
+    x = {"user": torch.randn(4, P), "film": torch.randn(3, P + 1)}
+    edges = {relations[0]: torch.tensor([[0, 1, 3], [2, 0, 2]])}
+    more = {relations[1]: torch.tensor([[0, 1], [1, 1]])}
+    for x_dict, edge_index_dict in ((x, edges), (x, edges), ({**x, "critic": torch.randn(2, 5)}, edges | more)):
+        found = []
+        for layer in made:
+            torch.manual_seed(3)
+            found.append(layer(x_dict, edge_index_dict))
+        torch.testing.assert_close(*found)
+    assert evaluated(made[1])
+
+
 # --- what may be done to a layer ---
 
 
