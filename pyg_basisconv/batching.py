@@ -13,7 +13,7 @@ from .bases.mix import BoundMix
 from .bases.polynomial import BoundPolynomial
 from .bases.product import BoundProduct
 from .basis import BoundBasis
-from .bound import SharedEdges, TypedEdges
+from .bound import Derived, SharedEdges, TypedEdges
 from .edge_set import EdgeSet, disjoint
 from .errors import reject
 
@@ -77,20 +77,8 @@ def _joined(several: Sequence[Any]) -> BoundBasis:
     return _as_edges(several)
 
 
-def _concat(several: Sequence[BoundConcat]) -> BoundBasis:
-    return BoundConcat([_joined(parts) for parts in zip(*(one.parts for one in several), strict=True)])
-
-
-def _polynomial(several: Sequence[BoundPolynomial]) -> BoundBasis:
-    return BoundPolynomial(_joined([one.operator for one in several]), several[0].K, several[0].a, several[0].c)
-
-
-def _product(several: Sequence[BoundProduct]) -> BoundBasis:
-    return BoundProduct(_joined([one.first for one in several]), _joined([one.second for one in several]))
-
-
-def _mix(several: Sequence[BoundMix]) -> BoundBasis:
-    return BoundMix(several[0].coefficients, _joined([one.family for one in several]))
+def _derived(several: Sequence[Derived]) -> BoundBasis:
+    return several[0].remake([_joined(parts) for parts in zip(*(one.parts for one in several), strict=True)])
 
 
 def _identity(several: Sequence[BoundIdentity]) -> BoundBasis:
@@ -131,10 +119,10 @@ def _ends(several: Sequence[BoundBasis], edges: Sequence[Any]) -> tuple[Tensor, 
 # The kinds that keep their form: what has to be equal for families to be joined, and the function that joins them.
 _KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], BoundBasis]]] = [
     (BoundIdentity, lambda _: None, _identity),
-    (BoundConcat, lambda one: tuple(part.K for part in one.parts), _concat),
-    (BoundPolynomial, lambda one: (one.K, one.a, one.c), _polynomial),
-    (BoundProduct, lambda one: (one.first.K, one.second.K), _product),
-    (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _mix),
+    (BoundConcat, lambda one: tuple(part.K for part in one.parts), _derived),
+    (BoundPolynomial, lambda one: (one.K, one.a, one.c), _derived),
+    (BoundProduct, lambda one: (one.first.K, one.second.K), _derived),
+    (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _derived),
     (BoundWalks, lambda one: one.likeness, _walks),
     (SharedEdges, lambda _: None, _shared),
 ]

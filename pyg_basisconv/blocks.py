@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import bases, theta
-from .basis import Basis, EdgeList
 from .conv import BasisConv
 from .errors import check_count, check_flags, reject
-from .graph import Graph
-from .kernels.op import autocasting
+from .features import check_features, check_like
 from .mechanisms import MLP, Dot, Tap
 
 
@@ -188,66 +186,12 @@ class RoutingBlock(nn.Module):
         return self.norms[i](x.flatten(0, -2)).view_as(x)
 
 
-class PervasiveWindow(Basis):
-    r"""The window of pervasive attention, on the grid of pairs (source s, target t), flattened with t fastest.
-
-    (s, t) sees (s - d, t - e) for |d| <= `rows` // 2 and 0 <= e < `columns`: neighbours on both sides in the source,
-    and what has been written of the target. One matrix A for each (d, e), d = -`rows` // 2 ..., e = 0 ...: with
-    `theta.Full` it is a convolution in two dimensions whose kernel is masked; as the mask of `bases.Attention` it says
-    where each pair may look. M. Elbayad, L. Besacier and J. Verbeek, Pervasive Attention (arXiv:1808.03867).
-
-    Args:
-        targets: the length of the target, the number of columns of the grid; its rows are found from x.
-        rows: of the window, an odd number.
-        columns: of the window, the current one and those before.
-
-    >>> BasisConv(8, 4, PervasiveWindow(targets=3))(torch.randn(2, 5 * 3, 8)).shape
-    torch.Size([2, 15, 4])
-    """
-
-    needs_edges = False
-
-    def __init__(self, targets: int, rows: int = 3, columns: int = 2) -> None:
-        for name, value in (("targets", targets), ("rows", rows), ("columns", columns)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                reject(name, "a positive integer", repr(value), "count positions")
-        if rows % 2 == 0:
-            reject("rows", "an odd number", rows, "the window has as many sources before as after")
-        super().__init__(K=rows * columns)
-        self.targets, self.rows, self.columns = targets, rows, columns
-
-    def edges(self, graph: Graph) -> EdgeList:
-        if graph.M % self.targets or graph.M != graph.N:
-            reject("x", f"a multiple of {self.targets} rows, the pairs with each target", graph.M, "flatten the grid")
-        s, t, d, e = torch.meshgrid(
-            torch.arange(graph.M // self.targets, device=graph.device),
-            torch.arange(self.targets, device=graph.device),
-            torch.arange(self.rows, device=graph.device),
-            torch.arange(self.columns, device=graph.device),
-            indexing="ij",
-        )
-        seen, written = s - d + self.rows // 2, t - e
-        inside = (seen >= 0) & (seen < graph.M // self.targets) & (written >= 0)
-        kind, source, target = d * self.columns + e, seen * self.targets + written, s * self.targets + t
-        weight = torch.ones(int(inside.sum()), dtype=graph.dtype, device=graph.device)
-        return EdgeList(kind[inside], source[inside], target[inside], weight)
-
-    def extra_repr(self) -> str:
-        return f"{self.targets}, rows={self.rows}, columns={self.columns}"
-
-
 def _check(x: Any, conv: BasisConv, sparse: bool = False) -> None:
     """Rejects features that do not fit the parameters of a block."""
-    channels, weight = conv.theta.P, next(conv.parameters())
-    if not isinstance(x, Tensor) or x.dim() < 2 or x.size(-1) != channels:
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        reject("x", f"a tensor (*, N, {channels})", got, "give the channels that the block has")
+    check_features(x, "x", conv.theta)
+    check_like(x, next(conv.parameters()))  # not every theta has one
     if x.layout != torch.strided and not sparse:
         reject("x", "a dense tensor", x.layout, "convert it with .to_dense()")
-    mixed = x.is_floating_point() and autocasting(x.device)
-    if x.device != weight.device or (x.dtype != weight.dtype and not mixed):
-        expected, got = f"{weight.dtype} on {weight.device}, as the block", f"{x.dtype} on {x.device}"
-        reject("x", expected, got, "convert one to the other's with .to()")
 
 
 def _offsets(taps: int, causal: bool) -> Sequence[int]:
@@ -261,6 +205,7 @@ def _offsets(taps: int, causal: bool) -> Sequence[int]:
 def _divide(channels: int, heads: int) -> int:
     """The width of one head."""
     check_count("channels", channels)
-    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1 or channels % heads:
+    check_count("heads", heads)
+    if channels % heads:
         reject("heads", f"a divisor of the {channels} channels", repr(heads), "choose another number of heads")
     return channels // heads

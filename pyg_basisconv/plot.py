@@ -84,7 +84,8 @@ def heads(report: Any, index: int | tuple[int, ...] = 0) -> "Figure":
     grid = figure.subplots(3, H, squeeze=False)
     for row, name, matrices in zip(grid, ("head", "projection", "rest"), (attention, nearest, rest), strict=True):
         for axes, matrix in zip(row, matrices, strict=True):
-            _draw(axes, _coarse(matrix), M, N, scale)
+            source, target = matrix.nonzero(as_tuple=True)
+            _draw(axes, _raster(source, target, matrix[source, target], M, N), M, N, scale)
         row[0].set_ylabel(name)
     for h, axes in enumerate(grid[0]):
         axes.set_title(f"{h}: $R^2$ = {r2[h]:.2f}", fontsize=10)
@@ -137,16 +138,6 @@ def _raster(source: Tensor, target: Tensor, weight: Tensor, M: int, N: int) -> T
     cell = source.long() * rows // max(1, M) * columns + target.long() * columns // max(1, N)
     total = torch.zeros(rows * columns, dtype=torch.float64, device=weight.device)
     return total.index_add(0, cell, weight.detach().double()).view(rows, columns).cpu()
-
-
-def _coarse(matrix: Tensor) -> Tensor:
-    """The same for a dense matrix."""
-    for _ in range(2):  # along the rows, and then along the columns
-        size = len(matrix)
-        cells = max(1, min(size, CELLS))
-        cell = torch.arange(size) * cells // max(1, size)
-        matrix = matrix.new_zeros(cells, matrix.shape[1]).index_add(0, cell, matrix).t()
-    return matrix
 
 
 def _draw(axes: "Axes", picture: Tensor, M: int, N: int, scale: float | None = None) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch_geometric.data.data import BaseData
 
 from .bases import group as groups
@@ -348,15 +349,9 @@ def _called(layer: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[st
     return y.clone()
 
 
-def _copy(value: Any) -> Any:
+def _copy(arguments: Any) -> Any:
     """Copies tensors and PyG's data, also inside tuples, lists and dictionaries."""
-    if isinstance(value, Tensor | BaseData):
-        return value.clone()
-    if type(value) in (tuple, list):
-        return type(value)(map(_copy, value))
-    if type(value) is dict:
-        return {name: _copy(one) for name, one in value.items()}
-    return value
+    return tree_map(lambda a: a.clone() if isinstance(a, Tensor | BaseData) else a, arguments)
 
 
 def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:

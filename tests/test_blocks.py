@@ -5,7 +5,6 @@ from copy import deepcopy
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pyg_basisconv import BasisConv, bases, theta
@@ -14,10 +13,8 @@ from pyg_basisconv.blocks import (
     CausalAttention,
     DynamicConv,
     LightweightConv,
-    PervasiveWindow,
     RoutingBlock,
 )
-from pyg_basisconv.mechanisms import Dot
 
 
 def glu(block: nn.Module, x: Tensor) -> Tensor:
@@ -294,37 +291,6 @@ def test_dropout_of_taps_leaves_channels_of_a_head_together(kind):
         assert seen == {0.0, 2.0}
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(3, 2), (1, 3), (5, 1)])
-def test_the_pervasive_window_is_a_masked_convolution_in_two_dimensions(rows, columns):
-    S, T, P, Q = 5, 4, 3, 2
-    conv = BasisConv(P, Q, PervasiveWindow(T, rows, columns)).double()
-    kernel = conv.weight.unflatten(0, (rows, columns)).permute(3, 2, 0, 1)  # (Q, P, rows, columns)
-    # conv2d correlates: its last column is the current one, and those after it are the mask's zeros.
-    full = torch.cat([kernel.flip(2, 3), kernel.new_zeros(Q, P, rows, columns - 1)], -1)
-    x = features(2, S * T, P).requires_grad_()
-    image = x.unflatten(1, (S, T)).permute(0, 3, 1, 2)
-    expected = F.conv2d(image, full, conv.bias, padding=(rows // 2, columns - 1))
-    expected = expected.permute(0, 2, 3, 1).flatten(1, 2)
-    y = conv(x)
-    torch.testing.assert_close(y, expected)
-    down, leaves = torch.randn_like(y), [x, conv.weight]
-    wanted = torch.autograd.grad(expected, leaves, down)
-    for ours, theirs in zip(torch.autograd.grad(y, leaves, down), wanted, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_the_pervasive_window_hides_the_targets_to_come():
-    S, T = 3, 4
-    window = PervasiveWindow(T, rows=3, columns=2)
-    for conv in (BasisConv(2, 2, window), BasisConv(2, 2, bases.Attention(2, Dot(2), window), theta.LowRank(2))):
-        x = torch.randn(S * T, 2, requires_grad=True)
-        y = conv(x).view(S, T, 2)
-        for s, t in ((0, 0), (1, 2), (2, 3)):
-            (gradient,) = torch.autograd.grad(y[s, t].sum(), x, retain_graph=True)
-            seen = {divmod(m, T) for m in gradient.abs().sum(-1).nonzero().flatten().tolist()}
-            assert seen == {(i, j) for i in (s - 1, s, s + 1) for j in (t - 1, t) if 0 <= i < S and j >= 0}
-
-
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
@@ -339,10 +305,6 @@ def test_the_pervasive_window_hides_the_targets_to_come():
         (lambda: CausalAttention(6, heads=0), "heads"),
         (lambda: CausalAttention(6, heads=2, dropout=2.0), "dropout"),
         (lambda: RoutingBlock(6, heads=True, hidden=4), "heads"),
-        (lambda: PervasiveWindow(0), "targets"),
-        (lambda: PervasiveWindow(4, rows=2), "rows"),
-        (lambda: PervasiveWindow(4, columns=0), "columns"),
-        (lambda: BasisConv(2, 2, PervasiveWindow(4))(torch.ones(10, 2)), "x"),
         (lambda: AttentionPooling(6, hidden=2)(torch.ones(3, 6), torch.tensor([0, 1])), "batch"),
         (lambda: AttentionPooling(6, hidden=2)(torch.ones(3, 5), torch.tensor([0, 1, 1])), "x"),
     ],

@@ -12,7 +12,7 @@ from ..conv import BasisConv
 from ..grid import GridConv
 from ..theta import Depthwise, Full
 
-NORMS = {
+NORMS: dict[type[nn.Module], int] = {
     nn.BatchNorm1d: 3,
     nn.BatchNorm2d: 4,
     nn.BatchNorm3d: 5,

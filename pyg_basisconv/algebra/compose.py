@@ -1,10 +1,10 @@
 """The composition of two layers as one."""
 
 from itertools import product
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from ..bases import Composition
@@ -22,7 +22,6 @@ from .affine import LINEARS, NORMS, of_linear, of_norm, unwrapped
 from .products import Joined, Rows, join
 from .tracing import hooked
 
-_OF_IMAGES = {nn.BatchNorm2d, nn.BatchNorm3d}
 LAYERS = (
     BasisConv,
     GridConv,
@@ -161,7 +160,8 @@ def compare(first: nn.Module, second: nn.Module, *args: Any, **kwargs: Any) -> C
     name = "image" if isinstance(one, GridConv) else "x"
     x = args[0] if args else kwargs[name]
     rest = {key: value for key, value in kwargs.items() if key != name}
-    learns = torch.is_grad_enabled() and (any(p.requires_grad for p in one.parameters()) or _sources(x).requires_grad)
+    given = [*one.parameters(), x[0] if isinstance(x, tuple | list) else x]
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in given)
     plans = one.plan(*args, **kwargs), then.plan(between.requires_grad_(learns), *args[1:], **rest)
     whole = both.plan(*args, **kwargs)
     return Comparison(plans, whole, _extra_seconds(both, whole.problem, learns))
@@ -183,14 +183,11 @@ def _extra_seconds(both: BasisConv, p: Problem, learns: bool) -> float:
     return tally.seconds
 
 
-def _sources(x: Any) -> Tensor:
-    return cast(Tensor, x[0] if isinstance(x, tuple | list) else x)
-
-
 def linear_layers(first: nn.Module, second: nn.Module) -> tuple[BasisConv, BasisConv]:
     """Both as layers that can be composed; rejects layers that cannot be, or do not fit."""
     made = _layer(first), _layer(second)
-    images = any(isinstance(layer, GridConv) for layer in made) or {type(first), type(second)} & _OF_IMAGES != set()
+    of_images = any(NORMS.get(type(module), 0) > 3 for module in (first, second))
+    images = of_images or any(isinstance(layer, GridConv) for layer in made)
     one, then = linear_layer(first, "first", images, made[0]), linear_layer(second, "second", images, made[1])
     if isinstance(one, GridConv) != isinstance(then, GridConv):
         kinds = type(one).__name__, type(then).__name__

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -24,7 +24,7 @@ from .tracing import (
     Absorbed,
     Call,
     Trace,
-    chains,
+    calls,
     cloned,
     copied,
     hooked,
@@ -184,9 +184,16 @@ class _Folder:
 
     def steps(self) -> list[_Step]:
         """The linear layers, folded where that pays."""
-        runs = [[_step(call) for call in chain] for chain in chains(self.traced)]
-        linear = [list(run) for steps in runs for known, run in groupby(steps, lambda step: step is not None) if known]
-        return [step for run in linear for step in self._run(cast(list[_Step], run))]
+        runs: list[list[_Step]] = []
+        ends: dict[Any, list[_Step]] = {}  # the run that ends at a call
+        for call in calls(self.traced):
+            if (step := _step(call)) is not None:
+                run = ends.get(call.source, [])
+                if not run:
+                    runs.append(run)
+                run.append(step)
+                ends[call.node] = run
+        return [step for run in runs for step in self._run(run)]
 
     def _run(self, steps: list[_Step]) -> list[_Step]:
         """Folds neighbours: pairs with an affine map first, then the pair with the largest gain."""

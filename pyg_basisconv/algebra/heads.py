@@ -1,5 +1,6 @@
 """Inspects attention: how much of each head lies in the span of known matrices."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -177,8 +178,7 @@ def _sum(c: Tensor) -> str:
 
 def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]) -> list[BoundAttention]:
     """The parts of the layer's basis that are attention, bound in a call."""
-    torch_own = isinstance(layer, nn.MultiheadAttention)
-    whole = layer if isinstance(layer, BasisConv) else convert(layer, left={})
+    whole = deepcopy(layer if isinstance(layer, BasisConv) else convert(layer, left={})).eval()
     convs = [part for part in whole.modules() if isinstance(part, BasisConv) and part.basis.reads_content]
     if len(convs) != 1:
         fix = "take a BasisConv over bases.Attention, or what convert makes one of"
@@ -194,20 +194,13 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
         seen.append(output[1])
         return output if asked.pop() else output[0]
 
-    hooks = convs[0].register_forward_pre_hook(ask, with_kwargs=True), convs[0].register_forward_hook(keep)
-    learning = [part for part in whole.modules() if part.training]
-    whole.eval()
-    try:
-        if torch_own:
-            key, query = x if isinstance(x, tuple | list) else (x, x)
-            whole(query, key, key, **kwargs)
-        else:
-            whole(x, *([] if edge_index is None else [edge_index]), **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-        for part in learning:
-            part.training = True
+    convs[0].register_forward_pre_hook(ask, with_kwargs=True)
+    convs[0].register_forward_hook(keep)
+    if isinstance(layer, nn.MultiheadAttention):
+        key, query = x if isinstance(x, tuple | list) else (x, x)
+        whole(query, key, key, **kwargs)
+    else:
+        whole(x, *([] if edge_index is None else [edge_index]), **kwargs)
     found = [part for bound in seen for part in (bound.parts if isinstance(bound, BoundConcat) else [bound])]
     attention = [part for part in found if isinstance(part, BoundAttention)]
     if not attention:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, product
+from itertools import accumulate, product, zip_longest
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -89,25 +89,24 @@ class _Polynomials:
 
 def _as_polynomials(basis: Basis) -> _Polynomials | None:
     """The family as polynomials of one matrix, if it is that."""
-    kind = type(basis)
-    if kind is Identity:
+    if type(basis) is Identity:
         return _Polynomials(np.ones((1, 1)))
-    if isinstance(basis, Adjacency | Laplacian) and kind in (Adjacency, Laplacian):
+    if type(basis) is Adjacency or type(basis) is Laplacian:
         return _Polynomials(np.array([[0.0, 1.0]]), basis.key, lambda J: Powers(J, basis))
-    if isinstance(basis, Powers) and kind is Powers:
+    if type(basis) is Powers:
         operator = basis.operator
         return _Polynomials(np.eye(basis.K), operator.key, lambda J: Powers(J, operator)) if operator.key else None
-    if isinstance(basis, Diffusion) and kind is Diffusion and basis.direction != "both":
+    if type(basis) is Diffusion and basis.direction != "both":
         if basis.direction == "out":
             return _as_polynomials(Powers(basis.steps, Adjacency("rw")))
         return _Polynomials(np.eye(basis.K), "in", lambda J: Diffusion(J, "in"))
-    if isinstance(basis, Chebyshev) and kind is Chebyshev:
+    if type(basis) is Chebyshev:
         about = basis.laplacian.norm, basis.lambda_max
         return _Polynomials(np.eye(basis.K), ("chebyshev", *about), lambda J: Chebyshev(J, *about), chebmul)
-    if isinstance(basis, Mix) and kind is Mix:
+    if type(basis) is Mix:
         part = _as_polynomials(basis.parts[0])  # type: ignore[arg-type]
         return None if part is None else replace(part, rows=np.array(basis.coefficients) @ part.rows)
-    if isinstance(basis, Concat) and kind is Concat:
+    if type(basis) is Concat:
         return _concatenated([_as_polynomials(part) for part in basis.parts])  # type: ignore[arg-type]
     return None
 
@@ -135,8 +134,7 @@ def _polynomials(first: Basis, second: Basis) -> Joined | None:
 
 
 def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
-    J = max(map(len, rows))
-    return np.array([[*row, *[0.0] * (J - len(row))] for row in rows])
+    return np.array([*zip_longest(*rows, fillvalue=0.0)]).T
 
 
 # Windows and shifts of grids
@@ -144,7 +142,7 @@ def _padded(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 def _windows(first: Basis, second: Basis) -> Joined | None:
     """Two windows of which the second reads no padding, or both are circular and keep the size."""
-    if not (isinstance(first, Window) and isinstance(second, Window) and type(first) is type(second) is Window):
+    if type(first) is not Window or type(second) is not Window:
         return None
     plain = all(w.sites is None and w.norm is None and not w.transposed and not w.ceil_mode for w in (first, second))
     if not plain or first.axes != second.axes or first.before != first.after or second.before != second.after:
@@ -193,7 +191,7 @@ def _summed(J: int, indices: Sequence[int]) -> Rows | None:
 
 def _shifts(first: Basis, second: Basis) -> Joined | None:
     """Shifts that are circular, or go one way along each axis, so that none leaves the grid and comes back."""
-    if not (isinstance(first, Shifts) and isinstance(second, Shifts) and type(first) is type(second) is Shifts):
+    if type(first) is not Shifts or type(second) is not Shifts:
         return None
     mode = first.padding_mode
     if mode != second.padding_mode or first.axes != second.axes or second.shape not in (None, first.shape):
@@ -211,7 +209,7 @@ def _shifts(first: Basis, second: Basis) -> Joined | None:
 
 
 def _walks(first: Basis, second: Basis) -> Joined | None:
-    if not (isinstance(first, Walks) and isinstance(second, Walks) and type(first) is type(second) is Walks):
+    if type(first) is not Walks or type(second) is not Walks:
         return None
     counted = all(w.norm is None or w.per == "step" for w in (first, second)) and first.norm == second.norm
     known = first.vocabulary.names == second.vocabulary.names
@@ -253,6 +251,6 @@ def _blocks(sizes: Sequence[int]) -> list[slice]:
 def _opened(basis: Basis) -> list[Basis]:
     if type(basis) is Concat:
         return list(basis.parts)  # type: ignore[arg-type]
-    if isinstance(basis, Diffusion) and type(basis) is Diffusion and basis.direction == "both":
+    if type(basis) is Diffusion and basis.direction == "both":
         return [Diffusion(basis.steps, "out"), Diffusion(basis.steps, "in")]
     return [basis]

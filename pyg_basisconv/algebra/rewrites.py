@@ -220,14 +220,9 @@ def _convolution(basis: Window, theta: Any) -> tuple[nn.Module, Tensor] | None:
     axes = len(basis.kernel_size)
     if axes > 3 or basis.ceil_mode or basis.norm is not None or basis.sites is not None or basis.shape is not None:
         return None
-    if type(theta) is Full:
-        blocks = theta.weight.unsqueeze(1)  # (K, g, P / g, Q / g)
-    elif type(theta) is Grouped:
-        blocks = theta.weight
-    elif type(theta) is Depthwise and theta.shared is None and theta.normalize is None:
-        blocks = theta.weight[:, :, None, None]
-    else:
+    if type(theta) not in (Full, Grouped, Depthwise):
         return None
+    blocks = theta.blocks(theta.P).weight  # (K, g, P / g, Q / g)
     options: dict[str, Any] = {"stride": basis.stride, "padding": basis.padding, "dilation": basis.dilation}
     options |= {"output_padding": basis.output_padding} if basis.transposed else {"padding_mode": basis.padding_mode}
     kind = _CONVOLUTIONS[basis.transposed][axes - 1]

@@ -13,6 +13,7 @@ from weakref import ref
 import torch
 import torch_geometric.nn
 from torch import Tensor, fx, nn
+from torch.fx.graph import inplace_methods
 from torch.fx.node import map_arg
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
@@ -36,8 +37,6 @@ _LAYERS = (
     "torch.nn.",
     *(f"torch_geometric.nn.{name}." for name in ("conv", "dense", "norm")),
 )  # the modules that define them
-_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift")
-_IN_PLACE = {setattr, operator.setitem, *(getattr(operator, f"__i{name}__") for name in _OPERATORS)}
 
 
 class Absorbed(nn.Identity):
@@ -170,16 +169,13 @@ class _Proxy(fx.Proxy):
         if name not in ("node", "tracer"):
             self.tracer.create_proxy("call_function", setattr, (self, name, to), {})
 
-    def __setitem__(self, index: Any, to: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, index, to), {})
-
 
 def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda proxy, *others: proxy.tracer.create_proxy("call_function", function, (proxy, *others), {})
 
 
-for _name in _OPERATORS:
-    setattr(_Proxy, f"__i{_name}__", _recorded(getattr(operator, f"__i{_name}__")))
+for _name in inplace_methods:  # iadd, setitem and so on
+    setattr(_Proxy, f"__{_name}__", _recorded(getattr(operator, _name)))
 
 
 def _record_pools(root: nn.Module) -> None:
@@ -255,30 +251,31 @@ def _aggregations_as_modules() -> Iterator[None]:
 
 @dataclass
 class Call:
-    """A call of a layer: its name, the layer, the node, its first argument x, and all others that are not None."""
+    """A call of a layer.
+
+    name: of the layer.
+    module: the layer.
+    node: the call.
+    x: its first argument.
+    others: all other arguments that are not None.
+    source: the call whose result it reads as x, if it alone reads that; modules that return their argument, such as
+        dropout in eval mode, may stand between the two.
+    """
 
     name: str
     module: nn.Module
     node: fx.Node
     x: Any
     others: dict[str, Any]
+    source: fx.Node | None
 
 
-def chains(traced: Trace) -> list[list[Call]]:
-    """The layers that are called once, in chains: each layer is the only one that reads the result of the one before.
-
-    Modules that return their argument, such as dropout in eval mode, may stand between two layers.
-    """
+def calls(traced: Trace) -> list[Call]:
+    """The calls of the layers that are called once."""
     times = _uses(traced)
-    calls = {
-        node: call
-        for node in traced.graph.nodes
-        if node.op == "call_module" and times[id(traced.parts[node.target])] == 1
-        if (call := _call(node, traced.parts[node.target])) is not None
-    }
-    after = {source: call for call in calls.values() if (source := _source(call, traced)) in calls}
-    readers = {call.node for call in after.values()}
-    return [list(_from(call, after)) for node, call in calls.items() if node not in readers]
+    nodes = [node for node in traced.graph.nodes if node.op == "call_module"]
+    once = [_call(node, traced) for node in nodes if times[id(traced.parts[node.target])] == 1]
+    return [call for call in once if call is not None]
 
 
 def _uses(traced: Trace) -> Counter[int]:
@@ -293,27 +290,24 @@ def _uses(traced: Trace) -> Counter[int]:
     return times
 
 
-def _from(call: Call | None, after: dict[Any, Call]) -> Iterator[Call]:
-    while call is not None:
-        yield call
-        call = after.get(call.node)
-
-
-def _call(node: fx.Node, module: nn.Module) -> Call | None:
+def _call(node: fx.Node, traced: Trace) -> Call | None:
+    name = str(node.target)
+    module = traced.parts[name]
     names = names_of(module)
     given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     if len(node.args) > len(names) or not names or names[0] not in given:
         return None
     x = given.pop(names[0])
-    return Call(str(node.target), module, node, x, {name: v for name, v in given.items() if v is not None})
+    others = {argument: v for argument, v in given.items() if v is not None}
+    return Call(name, module, node, x, others, _source(node, x, others, traced))
 
 
-def _source(call: Call, traced: Trace) -> fx.Node | None:
-    """The node whose result a layer reads as x, if nothing else reads it."""
-    node: Any = call.x
-    reader, others = call.node, set[fx.Node]()
-    map_arg(call.others, others.add)
-    if node in others:
+def _source(reader: fx.Node, x: Any, others: dict[str, Any], traced: Trace) -> fx.Node | None:
+    """The node whose result a call reads as x, if nothing else reads it."""
+    node: Any = x
+    elsewhere = set[fx.Node]()
+    map_arg(others, elsewhere.add)
+    if node in elsewhere:
         return None
     while isinstance(node, fx.Node) and list(node.users) == [reader] and node not in traced.held:
         if not returns_argument(node, traced.parts):
@@ -348,7 +342,7 @@ def _writes(node: fx.Node, parts: dict[str, nn.Module]) -> bool:
         return not is_layer(part) or any(getattr(inner, "inplace", False) for inner in part.modules())
     name = getattr(node.target, "__name__", str(node.target))
     written = "out" in node.kwargs or node.kwargs.get("inplace") is True
-    return node.target in _IN_PLACE or name.endswith("_") or written
+    return name in ("setattr", *inplace_methods) or name.endswith("_") or written
 
 
 def same_argument(a: Any, b: Any) -> bool:

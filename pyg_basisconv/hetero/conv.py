@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -144,8 +145,11 @@ class HeteroBasisConv(nn.Module):
             present = [t for t in starting if t in edge_index_dict]
             if present:
                 reached = {t[2]: sizes[t[2]] for t in present}
+                first = dict(zip(reached, accumulate(reached.values(), initial=0), strict=False))
                 parts = [
-                    TypeEdges.of(t, starting.index(t), edge_index_dict[t], weights.get(t), sizes[s], reached)
+                    TypeEdges.of(
+                        t, starting.index(t), edge_index_dict[t], weights.get(t), sizes[s], first[t[2]], reached[t[2]]
+                    )
                     for t in present
                 ]
                 y = self._applied(self.convs[s], x_dict[s], parts, sum(reached.values()))

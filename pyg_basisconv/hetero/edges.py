@@ -1,6 +1,6 @@
 """The edges of several types as typed edges between the concatenated nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -39,20 +39,10 @@ class TypeEdges(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        name: EdgeType,
-        kind: int,
-        edge_index: Any,
-        edge_weight: Tensor | None,
-        M: int,
-        targets: Mapping[str, int],
+        cls, name: EdgeType, kind: int, edge_index: Any, edge_weight: Tensor | None, M: int, first: int, N: int
     ) -> "TypeEdges":
-        """Reads edges in any of PyG's layouts; `targets` has the number of targets of each type, in their order."""
-        edges, key, first = layout(edge_index), f"edge_index_dict[{name}]", 0
-        for node_type, N in targets.items():
-            if node_type == name[2]:
-                break
-            first += N
+        """Reads edges in any of PyG's layouts."""
+        edges, key = layout(edge_index), f"edge_index_dict[{name}]"
         if edges.ends is None:
             reject(key, "edges in one of PyG's layouts", None, "leave the type out where it has no edges")
         for node_type, found, nodes in zip((name[0], name[2]), edges.shape, (M, N), strict=True):

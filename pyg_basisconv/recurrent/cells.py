@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..basis import Basis
 from ..conv import BasisConv
-from ..errors import check_count, check_flags, reject
+from ..errors import check_choice, check_count, check_flags, reject
 from ..grid import GridConv
 from ..kernels.op import autocasting
 from ..theta import Theta
@@ -196,8 +196,7 @@ class BasisRNNCell(BasisCell):
         nonlinearity: Literal["tanh", "relu"] = "tanh",
     ) -> None:
         super().__init__(in_channels, hidden_channels, basis, theta, bias, images, 1, 1)
-        if nonlinearity not in ("tanh", "relu"):
-            reject("nonlinearity", "'tanh' or 'relu'", repr(nonlinearity), "choose one")
+        check_choice("nonlinearity", nonlinearity, "tanh", "relu")
         self.nonlinearity = nonlinearity
 
     def step(self, gates: Tensor, h: Tensor, **structure: Any) -> Tensor:
@@ -242,8 +241,7 @@ class BasisGRUCell(BasisCell):
         images: bool = False,
         reset: Literal["before", "after"] = "before",
     ) -> None:
-        if reset not in ("before", "after"):
-            reject("reset", "'before' or 'after'", repr(reset), "see help(BasisGRUCell)")
+        check_choice("reset", reset, "before", "after", fix="see help(BasisGRUCell)")
         before = reset == "before"
         super().__init__(in_channels, hidden_channels, basis, theta, bias, images, 3, 2 if before else 3)
         self.reset = reset

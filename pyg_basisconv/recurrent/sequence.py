@@ -1,6 +1,6 @@
 """Recurrent networks over sequences, with lengths, truncated backpropagation and several layers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from operator import itemgetter
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_map
 
 from ..basis import BoundBasis
 from ..errors import check_count, check_flags, reject
@@ -137,7 +138,7 @@ class BasisRNN(nn.Module):
         order, back = x.sorted_indices, x.unsorted_indices
         data, states = self._run(x.data, x.batch_sizes.tolist(), self._begin(h), truncate, structure, order)
         if back is not None:
-            states = [_each(state, lambda s: s.index_select(0, back)) for state in states]
+            states = tree_map(lambda state: state.index_select(0, back), states)
         return PackedSequence(data, x.batch_sizes, order, back), self._end(states)
 
     def _run(
@@ -205,20 +206,19 @@ def _layer(
     first = x[0] if sizes is None else x[: sizes[0]]
     state = cell.begin(first, h)
     if order is not None:
-        state = _each(state, lambda s: s.index_select(0, order))
+        state = tree_map(lambda s: s.index_select(0, order), state)
     structure = bound_once(cell, first, structure)
     whole, outputs, ended = _calls_cell(cell), [], []
     for t, part in enumerate(_steps(x, sizes) if whole else _gates(cell, x, first, sizes, structure)):
         if sizes is not None and t and sizes[t] < sizes[t - 1]:
-            over, state = (_each(state, itemgetter(rows)) for rows in (slice(sizes[t], None), slice(sizes[t])))
-            ended.append(over)
+            ended.append(tree_map(itemgetter(slice(sizes[t], None)), state))
+            state = tree_map(itemgetter(slice(sizes[t])), state)
         if truncate is not None and t and t % truncate == 0:
-            state = _each(state, Tensor.detach)
+            state = tree_map(Tensor.detach, state)
         state = cell(part, h=state, **structure) if whole else cell.step(part, state, **structure)
         outputs.append(state if isinstance(state, Tensor) else state[0])
     if ended:
-        ended.append(state)
-        state = _concatenated(ended[::-1])
+        state = tree_map(lambda *parts: torch.cat(parts), state, *ended[::-1])
     return torch.stack(outputs) if sizes is None else torch.cat(outputs), state
 
 
@@ -263,15 +263,3 @@ def bound_once(cell: BasisCell, x: Tensor, structure: dict[str, Any]) -> dict[st
     if cell.images:
         given["grid"] = rows
     return {"edge_index": basis.bind(**given)}
-
-
-def _each(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A state with a function applied to its tensors."""
-    return change(state) if isinstance(state, Tensor) else tuple(change(part) for part in state)
-
-
-def _concatenated(states: list[Any]) -> Any:
-    """States, concatenated along the batch."""
-    if isinstance(states[0], Tensor):
-        return torch.cat(states)
-    return tuple(torch.cat(parts) for parts in zip(*states, strict=True))

@@ -6,7 +6,7 @@ from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
 from ..basis import Basis, BoundBasis
-from ..errors import reject
+from ..errors import check_flags, reject
 
 _PARTS = ("edge_index", "edge_type", "edge_weight")
 _OF_OLD_EDGES = ("edge_attr", "adj_t", "e_id")
@@ -67,8 +67,7 @@ class AddBasis(BaseTransform):
         check_prefix(attr)
         if weight is not None and (not isinstance(weight, str) or not weight):
             reject("weight", "the name of an attribute of the data, or None", repr(weight), "such as 'edge_attr'")
-        if not isinstance(replace, bool):
-            reject("replace", "True or False", repr(replace), "see help(transforms.AddBasis)")
+        check_flags(replace=replace)
         self.basis, self.attr, self.weight, self.replace = basis, attr, weight, replace
 
     def forward(self, data: Data) -> Data:

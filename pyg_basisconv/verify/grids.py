@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from .. import bases
-from ..blocks import PervasiveWindow
 from ..conv import BasisConv
 from ..grid import GridConv
 from ..theta import Pass, Separable
@@ -305,5 +304,6 @@ def _pervasive() -> Iterator[Case]:
         return channels_last(y)
 
     for rows, columns in ((3, 2), (1, 3), (5, 1)):
-        conv = BasisConv(P, Q, PervasiveWindow(T, rows, columns))
+        seen = product(range(-(rows // 2), rows // 2 + 1), range(columns))  # on both sides, and what is written already
+        conv = BasisConv(P, Q, bases.Shifts((S, T), seen))
         yield formula(conv, lambda c, x, r=rows, n=columns: masked(c, x, r, n), [features(B, S * T, P)])

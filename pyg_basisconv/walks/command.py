@@ -3,14 +3,11 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from .config import Knowledge, load_walks
 from .grammar import Sort, parse
 from .report import followed, report, text_of_followed, text_of_report
-
-MOST = 10
 
 
 def add_walks(commands: Any) -> None:
@@ -39,14 +36,9 @@ def _answer(options: argparse.Namespace) -> str:
     knowledge = load_walks(options.file)
     sorts = _sorts(knowledge, options.sort)
     if options.start is None:
-        found = report(knowledge, sorts)
-        text = text_of_report
+        found, text = report(knowledge, sorts), text_of_report
     else:
-        found = followed(knowledge, sorts, knowledge.entity(options.start))
-
-        def text(found: Mapping[str, Any]) -> str:
-            return text_of_followed(found, MOST)
-
+        found, text = followed(knowledge, sorts, knowledge.entity(options.start)), text_of_followed
     return json.dumps(found, ensure_ascii=False, indent=2) if options.json else text(found)
 
 

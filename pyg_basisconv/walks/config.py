@@ -185,21 +185,16 @@ def _types(document: Document, source: Source, words: Vocabulary) -> tuple[str |
     """The types of the entities, by their relations; rejects an entity with two types."""
     if words.ends is None:
         return None
-    names = sorted({t for pair in words.ends if pair for t in pair})
-    number = {name: i for i, name in enumerate(names)}
-    kinds = torch.tensor([[-1, -1] if pair is None else [number[t] for t in pair] for pair in words.ends]).view(-1, 2)
-    node, kind = source.edge_index.t().flatten(), kinds[source.edge_type].flatten()
-    low = torch.full((len(source.identifiers),), len(names)).scatter_reduce(0, node[kind >= 0], kind[kind >= 0], "amin")
-    high = torch.full_like(low, -1).scatter_reduce(0, node, kind, "amax")
-    if bool((low < high).any()):
-        entity = int((low < high).nonzero()[0])
-        some = ((node == entity) & (kind >= 0)).nonzero().squeeze(1)
-        pair = int(some[0]), int(some[kind[some] != kind[some[0]]][0])
-        roles = [f"{names[kind[e]]} by {words.shown(int(source.edge_type[e // 2]))!r}" for e in pair]
-        got = f"{source.identifiers[entity]!r} as {' and as '.join(roles)}"
-        fix = "tell two entities apart by their names, or leave a relation out of [types]"
-        document.refuse("types", "", "one type for each entity", got, fix)
-    return tuple(None if t < 0 else names[t] for t in high.tolist())
+    found: dict[int, tuple[str, int]] = {}  # the type of an entity, and the relation that says so
+    for *ends, relation in torch.cat([source.edge_index, source.edge_type.unsqueeze(0)]).t().tolist():
+        for entity, kind in zip(ends, words.ends[relation] or (), strict=False):
+            known, by = found.setdefault(entity, (kind, relation))
+            if known != kind:
+                roles = f"{known} by {words.shown(by)!r} and as {kind} by {words.shown(relation)!r}"
+                fix = "tell two entities apart by their names, or leave a relation out of [types]"
+                got = f"{source.identifiers[entity]!r} as {roles}"
+                document.refuse("types", "", "one type for each entity", got, fix)
+    return tuple(found[entity][0] if entity in found else None for entity in range(len(source.identifiers)))
 
 
 def _labels(document: Document, source: Source) -> list[str]:

@@ -315,17 +315,11 @@ def _sum(alternatives: list[list[tuple[Located, ...]]], source: str) -> list[tup
 
 
 def _powers(base: list[tuple[Located, ...]], least: int, most: int, source: str) -> list[tuple[Located, ...]]:
-    _check_size(0, least * min(map(len, base)) + (most - least) * least, source)
     power: list[tuple[Located, ...]] = [()]
-    square, times = base, least
-    while times:
-        power = _product([power, square], source) if times % 2 else power
-        times //= 2
-        square = _product([square, square], source) if times else square
-    result = power
-    for _ in range(most - least):
-        power = _product([power, base], source)
-        result = result + power
+    result: list[tuple[Located, ...]] = []
+    for times in range(most + 1):
+        power = _product([power, base], source) if times else power
+        result = result + power if times >= least else result
         _check_size(len(result), sum(map(len, result)), source)
     return result
 

@@ -12,6 +12,7 @@ from .wording import printed
 
 EXACT = 1 << 53
 SAMPLES = 3
+ENTITIES = 10  # that are shown of those that a sort reaches
 
 
 def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
@@ -115,18 +116,18 @@ def _number(count: int | float | None) -> str:
     return f"{count:,}" if isinstance(count, int) else f"about {count:.4g}"
 
 
-def text_of_followed(found: Mapping[str, Any], most: int) -> str:
-    """The entities reached from an entity as text, for each sort at most `most`."""
+def text_of_followed(found: Mapping[str, Any]) -> str:
+    """The first entities that each sort reaches from an entity, as text."""
     lines = [f"from {printed(found['from'])}"]
     for sort in found["sorts"]:
-        lines += ["", _title(sort), *_reached(sort["reached"], most)]
+        lines += ["", _title(sort), *_reached(sort["reached"])]
     return "\n".join(lines)
 
 
-def _reached(reached: Sequence[Mapping[str, Any]], most: int) -> list[str]:
+def _reached(reached: Sequence[Mapping[str, Any]]) -> list[str]:
     if not reached:
         return ["  nothing"]
-    counts = [_number(r["walks"]) for r in reached[:most]]
+    counts = [_number(r["walks"]) for r in reached[:ENTITIES]]
     width = max(map(len, counts))
     lines = [f"  {count:>{width}}  {printed(r['entity'])}" for count, r in zip(counts, reached, strict=False)]
-    return lines + ([f"  and {len(reached) - most:,} more"] if len(reached) > most else [])
+    return lines + ([f"  and {len(reached) - ENTITIES:,} more"] if len(reached) > ENTITIES else [])

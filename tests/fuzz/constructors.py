@@ -326,14 +326,6 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
             "hidden": (count(), [1, 3]),
         },
     ),
-    "PervasiveWindow": (
-        blocks.PervasiveWindow,
-        {
-            "targets": (count(), [2]),
-            "rows": (lambda v: count()(v) and v % 2 == 1, [1, 3]),
-            "columns": (count(), [1, 2]),
-        },
-    ),
     "ToGrid": (
         transforms.ToGrid,
         {

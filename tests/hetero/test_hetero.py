@@ -154,7 +154,7 @@ def test_metapaths_are_sorts(weights: bool):
         weight = torch.rand(whole.num_edges, dtype=DOUBLE)
         for edge_type, part in zip(data.edge_types, weight.split(list(EDGES.values())), strict=True):
             data[edge_type].edge_weight = part
-    basis = bases.Walks(METAPATHS, data)
+    basis = bases.Walks([*METAPATHS[:3], "sequel{3}"], data)
     bound = basis.bind(whole.edge_index, weight, edge_type=whole.edge_type, size=16, dtype=DOUBLE)
     made = AddMetaPaths(METAPATHS, weighted=True)(data)
     assert [made.metapath_dict[e] for e in made.edge_types[5:]] == METAPATHS

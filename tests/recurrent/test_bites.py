@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from pyg_basisconv.recurrent import BasisCell, BasisRNN, sequence
 from tests.recurrent.test_cells import KINDS, PLACES, H, Kind, check, named
@@ -150,7 +151,7 @@ class Unsorted(BasisRNN):
 
     def _packed(self, x: Any, *args: Any) -> Any:
         outputs, state = super()._packed(x, *args)
-        return outputs, sequence._each(state, lambda s: s.index_select(0, x.sorted_indices))
+        return outputs, tree_map(lambda s: s.index_select(0, x.sorted_indices), state)
 
 
 class Taken(BasisRNN):
@@ -197,11 +198,10 @@ def test_wrong_truncation_fails(kind: type[BasisRNN], name: str) -> None:
 
 def test_truncation_of_a_part_of_the_state_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient of an LSTM goes back by c as well as by h."""
-    right = sequence._each
 
-    def first_only(state: Any, change: Callable[[Tensor], Tensor]) -> Any:
-        return (change(state[0]), *state[1:]) if change is Tensor.detach else right(state, change)
+    def first_only(change: Callable[[Tensor], Tensor], state: Any) -> Any:
+        return (change(state[0]), *state[1:]) if change is Tensor.detach else tree_map(change, state)
 
-    monkeypatch.setattr(sequence, "_each", first_only)
+    monkeypatch.setattr(sequence, "tree_map", first_only)
     with pytest.raises(AssertionError):
         check_truncated(layers(KINDS["LSTM"], PLACE, 1), KINDS["LSTM"], PLACE, 2)

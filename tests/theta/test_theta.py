@@ -285,25 +285,6 @@ def test_repr_is_a_value(shown: str) -> None:
     assert repr(eval(shown, vars(theta).copy())) == shown
 
 
-@pytest.mark.parametrize("kind", NEW)
-def test_state(kind: str) -> None:
-    g, known = cases.graph(), make(POWERS, kind)
-    x, K = draw(g.M, known.in_channels), POWERS.K
-    state = known.state_dict()
-    learns = not kind.startswith("Pass")
-    assert state.keys() == {"bias"} | ({"theta.weight"} if learns else set()) | (
-        {"theta.mix"} if "Separable" in kind else set()
-    )
-    again = BasisConv(*widths(kind, K), POWERS, THETAS[kind]()).double()
-    again.load_state_dict(state)
-    close(call(again, x, g), call(known, x, g))
-    if learns:
-        lazy = BasisConv(-1, known.out_channels, POWERS, THETAS[kind]()).double()
-        lazy.load_state_dict(state)
-        assert widths(kind, K) == (lazy.theta.P, lazy.theta.Q)
-        close(call(lazy, x, g), call(known, x, g))
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["copy", "pickle"])
 @pytest.mark.parametrize("kind", NEW)
 def test_copies(kind: str, copied: Callable[[BasisConv], BasisConv]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pyg_basisconv import BasisConv, load_walks
+from pyg_basisconv import load_walks
 from pyg_basisconv.walks.config import Knowledge
 
 FOLDER = Path(__file__).parents[2] / "datasets" / "films"
@@ -124,32 +124,6 @@ def test_counts(films: Knowledge, name: str, pairs: Pairs, number: int) -> None:
 
 def test_every_sort_is_counted(films: Knowledge) -> None:
     assert films.basis.names == tuple(SORTS)
-
-
-def test_by_hand(films: Knowledge) -> None:
-    """Counted with a pencil: of the genres that Leonard Nimoy reaches by his roles, and of who played Spock.
-
-    Spock is in Star Trek, II, III, IV and The Next Generation, science fiction, and in the film of 2009, which is
-    action too; David Kibner in one work of science fiction and horror; Paris in one of spies.
-    """
-    counts = Counter(b for a, b in SORTS["genres_of_roles"][0] if a == "Leonard Nimoy")
-    assert counts == {"Science fiction": 7, "Action": 1, "Horror": 1, "Spy": 1}
-    assert {a for a, b in facts("played") if b == "Spock"} == {"Leonard Nimoy", "Zachary Quinto"}
-    row = films.basis.bind(films.edge_index, edge_type=films.edge_type, size=films.num_nodes).to_coo().to_dense()[0]
-    nimoy = row[films.entity("Leonard Nimoy")]
-    for genre, share in (("Science fiction", 0.7), ("Action", 0.1), ("Horror", 0.1), ("Spy", 0.1)):
-        assert nimoy[films.entity(genre)] == pytest.approx(share)
-    assert int((nimoy > 0).sum()) == 4
-
-
-def test_a_layer_on_films(films: Knowledge) -> None:
-    layer = BasisConv(8, 4, films.basis)
-    x = torch.randn(films.num_nodes, 8, requires_grad=True)
-    y = layer(x, films.edge_index, edge_type=films.edge_type)
-    y.sum().backward()
-    assert y.shape == (192, 4)
-    assert x.grad is not None
-    assert bool(x.grad.isfinite().all())
 
 
 def test_readme_says_what_there_is(films: Knowledge) -> None:

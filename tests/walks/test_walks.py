@@ -1,20 +1,15 @@
 """Walks of a sort: every kind of sort and norm against all walks; what is counted, shared, and refused."""
 
-import copy
-import pickle
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-import torch_geometric.transforms as T
 from torch import Tensor
 from torch.autograd import grad
-from torch_geometric.data import HeteroData
 
 from pyg_basisconv import BasisConv, bases, theta
-from pyg_basisconv.walks import Vocabulary
 from tests import cases, oracle
 from tests.cases import SORTS
 from tests.contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, make, take, tensors
@@ -122,16 +117,6 @@ def test_every_parameter(kind: str) -> None:
 # ------------------------------------------------------------------------------------------- how sorts are given
 
 
-def test_lists_are_sorts() -> None:
-    g = cases.steps()
-    as_text = bind(bases.Walks(["a.b", "^b.c.a", "c"], list("abcd")), g).to_dense()
-    close(bind(bases.Walks([["a", "b"], ["^b", "c", "a"], [2]], list("abcd")), g).to_dense(), as_text)
-    close(bind(bases.Walks([[0, 1], ["^b", 2, 0], "c"], list("abcd")), g).to_dense(), as_text)
-    close(bind(bases.Walks(["0.1", "^1.2.0", [2]], 4), g).to_dense(), as_text)
-    close(bind(bases.Walks(["0.1", "^1.2.0", "2"]), g).to_dense(), as_text)
-    close(bind(bases.Walks((["a", "b"], "^b.c.a", "c"), Vocabulary(list("abcd"))), g).to_dense(), as_text)
-
-
 def test_names_and_what_is_kept() -> None:
     basis = bases.Walks({"there": "a.b", "and back": "^b.^a"}, list("abcd"), norm="row", per="step")
     assert (basis.K, basis.names) == (2, ("there", "and back"))
@@ -180,22 +165,6 @@ def test_a_smaller_vocabulary_is_refused_after_a_larger_one() -> None:
         assert bases.Walks(["0"], 3).bind(**call).K == 1
         with pytest.raises(ValueError, match=r"^edge_type: "):
             bases.Walks(["0"], 2).bind(**call)
-
-
-def test_copies() -> None:
-    """A copy, a pickle, and what was bound and moved are what they were."""
-    g = cases.steps()
-    walks = (cases.walks("a.b c{0,2}", norm="row"), cases.walks("a.b d", binary=True))
-    for basis in (*walks, bases.Relations(4, "mean", inverse=True, self_loop=True)):
-        conv, x = make(basis), draw(6, 3)
-        y = call(conv, x, g)
-        for other in (copy.deepcopy(conv), pickle.loads(pickle.dumps(conv))):
-            assert repr(other) == repr(conv)
-            close(call(other, x, g), y)
-        bound = bind(basis, g)
-        for moved in (bound.to("cpu"), bound.T.to("cpu").T):
-            close(moved.to_dense(), bound.to_dense())
-            close(conv(x, moved), y)
 
 
 def test_edges_that_no_sort_names_are_not_seen() -> None:
@@ -382,60 +351,6 @@ def test_costs_grow_with_what_is_not_shared() -> None:
     x = draw(300, 2)
     for k in (0, 21, 63):
         close(list(bound.iterate(x))[k], bind(bases.Walks([sorts[k]], names), g).expand(x)[0], 1e-6)
-
-
-# ---------------------------------------------------------------------------------- heterogeneous data
-
-
-def library() -> HeteroData:
-    data = HeteroData()
-    data["author"].x, data["paper"].x, data["venue"].x = draw(4, 3), draw(5, 3, seed=1), draw(2, 3, seed=2)
-    data["author", "writes", "paper"].edge_index = torch.tensor([[0, 1, 1, 3, 2, 0], [0, 0, 4, 2, 2, 4]])
-    data["paper", "at", "venue"].edge_index = torch.tensor([[0, 1, 2, 4], [1, 1, 0, 0]])
-    data["paper", "written", "author"].edge_index = data["author", "writes", "paper"].edge_index.flip(0)
-    data["venue", "has", "paper"].edge_index = data["paper", "at", "venue"].edge_index.flip(0)
-    return data
-
-
-@pytest.mark.parametrize("as_lists", [False, True], ids=["strings", "lists"])
-def test_metapaths(as_lists: bool) -> None:
-    """Counted as T.AddMetaPaths counts them; a metapath is a sort."""
-    data = library()
-    metapaths = [
-        [("author", "writes", "paper"), ("paper", "written", "author")],
-        [
-            ("author", "writes", "paper"),
-            ("paper", "at", "venue"),
-            ("venue", "has", "paper"),
-            ("paper", "written", "author"),
-        ],
-        [("paper", "at", "venue"), ("venue", "has", "paper")],
-    ]
-    sorts = metapaths if as_lists else ["writes.^writes", "writes.at.^at.^writes", "at.has"]
-    added = T.AddMetaPaths(metapaths, weighted=True)(data)
-    flat = data.to_homogeneous()
-    basis = bases.Walks(sorts, data)
-    A = basis.bind(flat.edge_index, edge_type=flat.edge_type, size=11, dtype=DOUBLE).to_dense()
-    first = {"author": 0, "paper": 4, "venue": 9}
-    for k, metapath in enumerate(metapaths):
-        head, tail = metapath[0][0], metapath[-1][-1]
-        store = added[head, f"metapath_{k}", tail]
-        theirs = torch.zeros(11, 11, dtype=DOUBLE)
-        source, target = store.edge_index
-        theirs[source + first[head], target + first[tail]] = store.edge_weight.double()
-        close(A[k], theirs)
-
-
-def test_results_per_node_type() -> None:
-    data = library()
-    flat = data.to_homogeneous()
-    conv = make(bases.Walks(["writes.at", "^at"], data, norm="row"))
-    y = conv(flat.x, flat.edge_index, edge_type=flat.edge_type) - conv.bias
-    by_type = [y[flat.node_type == i] for i in range(3)]
-    assert [len(part) for part in by_type] == [4, 5, 2]
-    assert not by_type[0].any(), "no sort ends at an author"
-    assert by_type[1].any()
-    assert by_type[2].any()
 
 
 # ---------------------------------------------------------------------------------------------- bad input
@@ -660,13 +575,3 @@ def test_walks_that_no_float_can_count_are_refused_with_weights_too() -> None:
     for weight in (None, torch.ones(300, dtype=DOUBLE)):
         with pytest.raises(ValueError, match=r"^sorts: expected walks that a float64 can count"):
             bind(bases.Walks(["a{400}"], ["a"], "mean"), g.but(weight=weight)).expand(draw(30, 1))
-
-
-def test_a_bound_family_is_pickled_with_what_it_has_made() -> None:
-    bound = bind(cases.walks("a.b ^b.a{0,2}", norm="sym"), cases.steps())
-    before = bound.to_dense()
-    assert bound.forward.nodes
-    assert bound.backward.nodes
-    again = pickle.loads(pickle.dumps(bound))
-    close(again.expand(torch.eye(6, dtype=DOUBLE)).transpose(1, 2), before)
-    close(again.T.to_dense(), before.transpose(1, 2))
