@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric import EdgeIndex
-from torch_geometric.nn import DirGNNConv, GATConv, GCNConv, GraphConv, SAGEConv, SignedConv
+from torch_geometric.nn import DirGNNConv, GATConv, GraphConv, SAGEConv, SignedConv
 
 from ..bases import Identity
 from ..cache import IdentityCache
@@ -56,10 +56,12 @@ class DeepSigned(Composite):
         self.call = call
         F, A = layer.in_channels, adjacency(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
-        for neighbour, root in ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r)):
+        linears = ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))
+        stacked = all(first.weight.requires_grad == second.weight.requires_grad for first, second in linears)
+        for neighbour, root in linears:
             both, own = matrix(neighbour).t(), matrix(root).t()
             like, unlike = both[:F], both[F:]
-            if neighbour.weight.requires_grad == root.weight.requires_grad:
+            if stacked:
                 self.like.append(basis_conv(layer, torch.stack([like, own]), A + Identity(), root.bias))
             else:
                 self.like.append(basis_conv(layer, like.unsqueeze(0), A))
@@ -85,8 +87,7 @@ class DeepSigned(Composite):
     DirGNNConv,
     "directed",
     [
-        {"conv": lambda P, Q: GCNConv(P, Q)},
-        {"conv": lambda P, Q: GCNConv(P, Q), "alpha": 0.2, "root_weight": False},
+        {"alpha": 0.2, "root_weight": False},
         {"conv": lambda P, Q: SAGEConv(P, Q, root_weight=False), "alpha": 1.0},
         {"conv": lambda P, Q: GATConv(P, Q, heads=2, concat=False), "root_weight": False},
         {"conv": lambda P, Q: GraphConv(P, Q, aggr="mean"), "alpha": 0.0},
@@ -125,5 +126,4 @@ def reverse(edge_index: Tensor) -> Tensor:
     plain, size = edge_index, None
     if isinstance(edge_index, EdgeIndex):
         plain, size = edge_index.as_tensor(), edge_index.sparse_size()
-    turned: Tensor = _EDGES.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
-    return turned
+    return _EDGES.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))

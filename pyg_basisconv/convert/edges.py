@@ -56,8 +56,7 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
             i, j, w = looped.coo()
             return CallEdges(torch.stack([j, i]), w, looped)
 
-        found: CallEdges = read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
-        return found
+        return read() if values is not None else _EDGES.get((row, col), tuple(edge_index.sizes()), read)
     plain = edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index
     sparse = is_torch_sparse_tensor(plain)
     if not sparse and not loops:
@@ -70,8 +69,7 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
         edges, values = to_edge_index(plain if looped is None else looped)
         return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
 
-    found = _EDGES.get((plain,), (loops, count), build)
-    return found
+    return _EDGES.get((plain,), (loops, count), build)
 
 
 def _with_loops(edges: Tensor, count: int) -> Tensor:

@@ -9,24 +9,19 @@ from torch_geometric.nn import GATConv, GATv2Conv
 from ..mechanisms import MLP, Additive, Edge, Mechanism
 from .attention import AttentionLayer, multihead_conv
 from .build import fill, heads_of
-from .registry import REVERSED, combinations, rule
+from .registry import combinations, rule, turned_round
 
 
 @rule(
     GATConv,
     "GAT",
     [
-        {},
-        {"heads": 3},
         {"heads": 3, "concat": False, "negative_slope": 0.4},
-        {"heads": 2, "add_self_loops": False, "bias": False},
-        {"heads": 2, "residual": True},
         {"heads": 2, "concat": False, "residual": True, "bias": False},
         *combinations({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7, "max")),
-        {"heads": 2, "edge_dim": 3, "add_self_loops": False},
         {"edge_dim": 1},
         {"heads": 2, "aggr": "mean"},
-        {"heads": 2, "edge_dim": 3} | REVERSED,
+        *({"heads": 2, "edge_dim": 3} | one for one in turned_round(GATConv)),
     ],
     node_dim=0,
 )
@@ -51,14 +46,10 @@ def gat(layer: Any) -> nn.Module:
     GATv2Conv,
     "GATv2",
     [
-        {},
-        {"heads": 3},
         {"heads": 3, "concat": False, "negative_slope": 0.4},
-        *combinations({"heads": 2, "share_weights": True}, bias=(True, False)),
-        {"heads": 2, "add_self_loops": False, "bias": False, "residual": True},
+        {"heads": 2, "share_weights": True, "bias": False},
         *combinations({"heads": 2, "edge_dim": 3}, fill_value=("mean", "add", 0.7)),
-        {"heads": 2, "edge_dim": 3, "add_self_loops": False},
-        {"heads": 2} | REVERSED,
+        *({"heads": 2, "edge_dim": 3} | one for one in turned_round(GATv2Conv)),
     ],
     node_dim=0,
 )

@@ -31,7 +31,7 @@ class ConvertedGrid(GridConv):
     def forward(self, input: Tensor, bound: BoundBasis | None = None) -> Tensor:  # type: ignore[override]
         r"""Applies the layer to images (B, P, \*grid) or (P, \*grid); with another basis, bound."""
         if self.memory_format is None or torch._C._are_functorch_transforms_active():
-            return self._run(Call(input, bound, image=True), False)  # type: ignore[no-any-return]
+            return self._images(input, bound)
         single = input.dim() == len(self.basis.kernel_size) + 1
         image = (input.unsqueeze(0) if single else input).contiguous(memory_format=self.memory_format)
         y = self._images(image.squeeze(0) if single else image, bound)
@@ -42,8 +42,7 @@ class ConvertedGrid(GridConv):
         return repr_as(self, GridConv)
 
     def _images(self, image: Tensor, bound: BoundBasis | None = None) -> Tensor:
-        y: Tensor = self._run(Call(image, bound, image=True), False)
-        return y
+        return self._run(Call(image, bound, image=True), False)
 
 
 class ConvertedTransposed(ConvertedGrid):
@@ -128,23 +127,22 @@ def pooling(layer: Any) -> nn.Module:
             divisor, norm = 1, "padded" if layer.count_include_pad else "mean"
     stride, padding = axes(layer.stride or kernel, n), axes(layer.padding, n)
     window = Window(None, kernel, stride, padding, ceil_mode=layer.ceil_mode, norm=norm)
-    return without_parameters(ConvertedGrid, window, Pass(scale=1 / divisor))
+    return ConvertedGrid(-1, -1, window, Pass(scale=1 / divisor), bias=False)
 
 
 @rule(
     nn.Unfold,
     "patches",
     [
-        *({"kernel_size": 3} | more for more in ({}, {"padding": 1}, {"stride": 2}, {"dilation": 2})),
+        *({"kernel_size": 3} | more for more in ({"padding": 1}, {"stride": 2}, {"dilation": 2})),
         {"kernel_size": (2, 1), "stride": (1, 2), "padding": (1, 0), "dilation": (3, 1)},
     ],
 )
 def patches(layer: Any) -> nn.Module:
     """A window whose taps are concatenated."""
-    kernel, stride, padding, dilation = (
-        axes(value, 2) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-    )
-    return without_parameters(ConvertedUnfold, Window(None, kernel, stride, padding, dilation), Pass(combine="concat"))
+    names = ("kernel_size", "stride", "padding", "dilation")
+    window: Any = {name: axes(getattr(layer, name), 2) for name in names}
+    return ConvertedUnfold(-1, -1, Window(None, **window), Pass(combine="concat"), bias=False)
 
 
 @lru_cache(maxsize=256)
@@ -187,15 +185,12 @@ def with_blocks(kind: type[ConvertedGrid], P: int, Q: int, window: Window, block
     return new
 
 
-def without_parameters(kind: type[ConvertedGrid], window: Window, theta: Pass) -> nn.Module:
-    """A layer without parameters, of any width."""
-    return kind(-1, -1, window, theta, bias=False)
-
-
 def _last(n: int, **values: tuple[int, int, int]) -> Options:
     """Options with a value for each axis, of which the last n of three are taken."""
     return {name: of_axes[-n:] for name, of_axes in values.items()}
 
+
+_MODES = ("zeros", "reflect", "replicate", "circular")
 
 # The options that the rules are checked under; by default, layers have 4 channels and a kernel of size 3.
 for _n, _conv, _transposed, _pool in (
@@ -207,21 +202,13 @@ for _n, _conv, _transposed, _pool in (
         _conv,
         f"CNN, {_n}-D",
         [
-            {},
-            {"bias": False},
-            {"kernel_size": 1},
-            {"kernel_size": 1, "stride": 2},
-            {"kernel_size": 2, "stride": 2},
-            {"stride": 2, "padding": 1},
-            {"stride": 3, "padding": 2, "dilation": 2},
-            {"kernel_size": 2, "stride": 3},
-            {"dilation": 2},
-            *combinations(padding=("valid", "same")),
+            *combinations(kernel_size=(1, 2), stride=(1, 2, 3)),
+            *combinations({"padding": 2, "stride": 2}, dilation=(1, 2), padding_mode=_MODES),
+            *combinations(padding_mode=_MODES, bias=(True, False)),
+            *combinations(padding=("valid", "same"), dilation=(1, 2)),
             {"kernel_size": 4, "dilation": 2, "padding": "same"},
             {"kernel_size": 2, "padding": "same", "dilation": 3, "padding_mode": "circular"},
-            {"padding": 1, "padding_mode": "circular"},
-            {"padding": 2, "padding_mode": "reflect", "stride": 2, "dilation": 2},
-            {"padding": 2, "padding_mode": "replicate", "bias": False},
+            *combinations({"padding": 1}, in_channels=(1, 4), out_channels=(1, 6)),
             _last(_n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 2, 1), dilation=(1, 1, 2)),
             {"padding_mode": "reflect"} | _last(_n, kernel_size=(2, 1, 3), stride=(2, 1, 1), padding=(1, 0, 2)),
         ],
@@ -241,17 +228,14 @@ for _n, _conv, _transposed, _pool in (
         _transposed,
         "CNN, transposed",
         [
-            {},
             {"bias": False, "padding": 1},
-            {"stride": 2},
-            {"stride": 2, "padding": 1, "output_padding": 1},
+            *combinations({"stride": 2}, padding=(0, 1), output_padding=(0, 1)),
             {"kernel_size": 2, "stride": 3, "output_padding": 2},
             {"kernel_size": 1, "stride": 2},
             {"kernel_size": 2, "padding": 2},
             {"dilation": 2, "output_padding": 1},
             {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
-            {"stride": 2, "groups": 4, "out_channels": 4},
-            {"stride": 2, "groups": 4, "out_channels": 8, "bias": False},
+            *combinations({"stride": 2, "groups": 4}, out_channels=(4, 8), bias=(True, False)),
             _last(_n, kernel_size=(1, 3, 2), stride=(1, 1, 2), padding=(0, 1, 0), output_padding=(0, 0, 1)),
         ],
     )(transposed)
@@ -265,6 +249,7 @@ for _n, _conv, _transposed, _pool in (
             size | more
             for size in (
                 {"kernel_size": 2},
+                {"kernel_size": (2,), "stride": (1,), "padding": (1,)},
                 {"kernel_size": 3, "stride": 2, "padding": 1},
                 {"kernel_size": 2, "stride": 3},
                 _last(_n, kernel_size=(2, 1, 4), stride=(2, 1, 3), padding=(1, 0, 2)),

@@ -30,7 +30,7 @@ def check_flow(layer: Any) -> None:
         raise Left("flow='target_to_source' between nodes of several types, which PyG confuses")
 
 
-@rule(HANConv, "HAN", [{}, {"heads": 4}, {"heads": 2, "negative_slope": 0.4}], node_dim=0)
+@rule(HANConv, "HAN", [{"heads": 4}, {"heads": 2, "negative_slope": 0.4}], fixed=("flow",), node_dim=0)
 class ConvertedHAN(Composite):
     r"""For each type of edges :math:`relu(A_k^\top h_k)` of projected features h, with the softmax of
     :math:`LeakyReLU(s_k \cdot h_{mk} + t_k \cdot h_{nk})` for A: a BasisConv. Their mixture, whose coefficients are a
@@ -67,7 +67,7 @@ class ConvertedHAN(Composite):
         nn.init.xavier_uniform_(self.q)
 
 
-@rule(HGTConv, "HGT", combinations(heads=(1, 2, 4)), node_dim=0)
+@rule(HGTConv, "HGT", combinations(heads=(2, 4)), fixed=("flow",), node_dim=0)
 class ConvertedHGT(Composite):
     r"""Attention by scaled dot products along the edges of all types: a BasisConv whose sources are the pairs of a type
     of edges and a source node, with keys and values that are the node's, times a matrix for each head and type.
@@ -125,8 +125,7 @@ class ConvertedHGT(Composite):
         def build() -> Tensor:
             return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
 
-        joint: Tensor = _JOINT.get(edges, starts, build)
-        return joint
+        return _JOINT.get(edges, starts, build)
 
     def _finish(self, found: Features, x_dict: Features) -> Features:
         """The output layers and skips, for types of nodes that edges may reach."""

@@ -33,12 +33,11 @@ _READ = IdentityCache()
     HypergraphConv,
     "hypergraph",
     [
-        {},
-        {"bias": False},
         *combinations({"use_attention": True, "heads": 3}, attention_mode=("node", "edge")),
         {"use_attention": True, "heads": 2, "concat": False, "negative_slope": 0.4},
         {"use_attention": True, "bias": False},
     ],
+    fixed=("flow",),
     node_dim=0,
 )
 def hypergraph(layer: Any) -> nn.Module:
@@ -88,8 +87,7 @@ class ConvertedHypergraph(BasisConv):
     """A `BasisConv` over `Hyperedges`, with the call of HypergraphConv."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
-        y: Tensor = self._run(self._arguments(*args, **kwargs), False)
-        return y
+        return self._run(self._arguments(*args, **kwargs), False)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:  # type: ignore[override]
         """The plan of a call; takes what the PyG layer takes."""
@@ -149,8 +147,7 @@ class ConvertedHypergraphAttention(OperatorModule):
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
         given = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
-        y: Tensor = self.run(given | {"hyperedge_attr": hyperedge_attr})
-        return y
+        return self.run(given | {"hyperedge_attr": hyperedge_attr})
 
     def compute(self, given: dict[str, Any]) -> Tensor:
         x, incidence, features = given["x"], given["hyperedge_index"], given["hyperedge_attr"]
@@ -181,13 +178,11 @@ def count_hyperedges(hyperedge_index: Tensor) -> int:
             torch._check(found >= 0)  # tells the compiler that it is a size
         return found
 
-    counted: int = _READ.get((hyperedge_index,), "count", count)
-    return counted
+    return _READ.get((hyperedge_index,), "count", count)
 
 
 def incidence_weights(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """(E,) the weight of each incidence, which is that of its hyperedge."""
     if weight is None:
         return None
-    found: Tensor = _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])
-    return found
+    return _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])

@@ -1,7 +1,7 @@
 """The base classes of converted layers, which take the call of the layer that they replace."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
@@ -111,8 +111,7 @@ def _coalesce(edge_index: Tensor) -> Tensor:
     if edge_index.requires_grad:
         return edge_index.coalesce()
     tensors = (edge_index._indices(), edge_index._values())
-    coalesced: Tensor = _COALESCED.get(tensors, edge_index.shape, edge_index.coalesce)
-    return coalesced
+    return _COALESCED.get(tensors, edge_index.shape, edge_index.coalesce)
 
 
 class Converted(BasisConv):
@@ -135,8 +134,7 @@ class Converted(BasisConv):
         self.others = others or {}  # they hold no tensors, and need no registration
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        y: Tensor = self._run(self.call.arguments(args, kwargs), False)
-        return y
+        return self._run(self.call.arguments(args, kwargs), False)
 
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """The plan of a call; takes what the PyG layer takes."""
@@ -196,7 +194,7 @@ class WithRoot(Composite):
         conv: BasisConv,
         root: BasisConv | None = None,
         before: nn.Module | None = None,
-        after: nn.Module | None = None,
+        after: Callable[[Tensor, Tensor | None], Tensor] | None = None,
     ) -> None:
         super().__init__()
         self.call, self.conv, self.root, self.before, self.after = call, conv, root, before, after
@@ -212,18 +210,14 @@ class WithRoot(Composite):
         return y if self.after is None else self.after(y, target)
 
 
-class Normalize(nn.Module):
+def normalized(y: Tensor, target: Tensor | None) -> Tensor:
     """Each row over its Euclidean norm."""
-
-    def forward(self, y: Tensor, target: Tensor | None) -> Tensor:
-        return F.normalize(y, p=2.0, dim=-1)
+    return F.normalize(y, p=2.0, dim=-1)
 
 
-class ConcatRoot(nn.Module):
+def beside_root(y: Tensor, target: Tensor | None) -> Tensor:
     """Concatenates the target's own features and the result."""
-
-    def forward(self, y: Tensor, target: Tensor | None) -> Tensor:
-        return y if target is None else torch.cat([target, y], dim=-1)
+    return y if target is None else torch.cat([target, y], dim=-1)
 
 
 def reset(modules: Iterable[nn.Module]) -> None:

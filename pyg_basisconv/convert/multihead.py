@@ -21,14 +21,11 @@ from .registry import Left, rule
     nn.MultiheadAttention,
     "Transformer, masks and weights",
     [
-        {},
-        {"bias": False},
         {"kdim": 5, "vdim": 3},
         {"vdim": 3},
-        {"add_bias_kv": True},
-        {"add_zero_attn": True},
         *({"add_bias_kv": True, "add_zero_attn": True} | more for more in ({"kdim": 5}, {"bias": False})),
     ],
+    fixed=("batch_first",),
 )
 class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     r""":math:`\sum_k A_k^\top (x V_k + \beta_k) O_k + b` with the softmax of scaled dot products for A, called as

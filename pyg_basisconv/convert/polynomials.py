@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..theta import Heads
 from .build import adjacency, basis_conv, check_sum, parameter, takes_mean
 from .layers import Composite, Signature
-from .registry import REVERSED, Left, combinations, rule
+from .registry import REVERSED, Left, combinations, rule, turned_round
 
 
 def polynomial(
@@ -52,51 +52,26 @@ def polynomial(
     return basis_conv(layer, linears, function(Adjacency("sym", loops)), bias, **kwargs)
 
 
-@rule(
-    GCNConv,
-    "GCN",
-    [
-        {},
-        {"improved": True},
-        {"add_self_loops": False},
-        {"normalize": False},
-        {"bias": False},
-        {"cached": True},
-        REVERSED,
-        {"normalize": False, "aggr": "mean"},
-        {"decomposed_layers": 2},
-    ],
-)
+@rule(GCNConv, "GCN", [{"add_self_loops": False}, {"normalize": False, "aggr": "mean"}, {"decomposed_layers": 2}])
 def gcn(layer: Any) -> BasisConv:
     """One matrix. `cached` asks for nothing more: what is bound to a graph is kept in any case."""
     loops = layer.add_self_loops and (2.0 if layer.improved else True)
     return polynomial(layer, [layer.lin], bias=layer.bias, loops=loops, messages="theta_first")
 
 
-@rule(LGConv, "LightGCN", [{}, {"normalize": False}, {"normalize": False, "aggr": "mean"}, REVERSED])
+@rule(LGConv, "LightGCN", [{"normalize": False, "aggr": "mean"}])
 def lg(layer: Any) -> BasisConv:
     """The same without a parameter."""
     return polynomial(layer, [])
 
 
-@rule(
-    TAGConv,
-    "TAG, powers",
-    [{}, {"K": 0}, {"bias": False}, REVERSED, *combinations({"K": 2, "normalize": False}, aggr=("add", "mean"))],
-)
+@rule(TAGConv, "TAG, powers", [{"K": 0}, *combinations({"K": 2, "normalize": False}, aggr=("add", "mean"))])
 def tag(layer: Any) -> BasisConv:
     """The powers from 0 to K."""
     return polynomial(layer, layer.lins, lambda S: Powers(len(layer.lins), S), layer.bias)
 
 
-@rule(
-    SGConv,
-    "SGC, one power",
-    [
-        *combinations(K=(1, 0, 3)),
-        *({"K": 2} | more for more in ({"add_self_loops": False}, {"cached": True, "bias": False}, REVERSED)),
-    ],
-)
+@rule(SGConv, "SGC, one power", [{"K": 0}, {"K": 3}, *({"K": 2} | one for one in turned_round(SGConv))])
 def sg(layer: Any) -> BasisConv:
     """The last power alone."""
     return mixture(layer, [0.0] * layer.K + [1.0])
@@ -105,32 +80,14 @@ def sg(layer: Any) -> BasisConv:
 @rule(
     SSGConv,
     "SSGC, mixed powers",
-    [
-        {"alpha": 0.1},
-        {"alpha": 0.3, "K": 3},
-        {"alpha": 0.0, "K": 2, "add_self_loops": False},
-        {"alpha": 0.1, "K": 2, "cached": True, "bias": False},
-        {"alpha": 0.1, "K": 2} | REVERSED,
-    ],
+    [{"alpha": 0.3, "K": 3}, {"alpha": 0.0}, *({"K": 2} | one for one in turned_round(SSGConv))],
 )
 def ssg(layer: Any) -> BasisConv:
     """The mean of the powers from 1 on, with alpha of the zeroth."""
     return mixture(layer, [layer.alpha, *[(1 - layer.alpha) / layer.K for _ in range(layer.K)]])
 
 
-@rule(
-    APPNP,
-    "APPNP",
-    [
-        {"K": 3, "alpha": 0.1},
-        *combinations({"alpha": 0.2}, K=(0, 1, 10)),
-        *(
-            {"K": 2, "alpha": 0.3} | more
-            for more in ({"add_self_loops": False}, {"normalize": False}, {"cached": True})
-        ),
-        {"K": 2, "alpha": 0.1} | REVERSED,
-    ],
-)
+@rule(APPNP, "APPNP", combinations({"alpha": 0.2}, K=(0, 1, 10)))
 def appnp(layer: Any) -> BasisConv:
     r"""Powers, weighted by :math:`\alpha (1 - \alpha)^k`: of a walk that returns with probability :math:`\alpha`."""
     if layer.dropout:
@@ -143,11 +100,7 @@ def appnp(layer: Any) -> BasisConv:
 @rule(
     ChebConv,
     "ChebNet",
-    [
-        *combinations(K=(1, 2, 4), normalization=("sym", "rw", None)),
-        {"K": 3, "bias": False},
-        *combinations({"K": 3} | REVERSED, normalization=("sym", "rw")),
-    ],
+    [*combinations(K=(1, 2, 4), normalization=("sym", "rw", None)), {"normalization": "rw"} | REVERSED],
 )
 def cheb(layer: Any) -> BasisConv:
     """Chebyshev polynomials; PyG takes the Laplacian of the edges as they are given, whatever the flow."""
@@ -162,14 +115,7 @@ def cheb(layer: Any) -> BasisConv:
 @rule(
     MixHopConv,
     "MixHop, powers as heads",
-    [
-        {},
-        *combinations(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])),
-        {"powers": [1, 1], "bias": False},
-        {"add_self_loops": False},
-        {"bias": False},
-        REVERSED,
-    ],
+    [*combinations(powers=([1], [0, 3], [2, 0, 1], [1, 2, 1])), {"powers": [1, 1], "bias": False}],
 )
 def mixhop(layer: Any) -> nn.Module:
     """Concatenated powers; one that repeats is computed once."""

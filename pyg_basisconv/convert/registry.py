@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
-from torch_geometric.nn.conv import MessagePassing
+from torch_geometric.nn.conv import GCNConv, MessagePassing
 
 from ..conv import BasisConv
 from .checkpoints import Original
@@ -28,7 +28,7 @@ class Rule(NamedTuple):
 
     rebuild: Callable[[Any], nn.Module]
     node_dim: int
-    checked: dict[str, Sequence[Options]]
+    checked: dict[str, list[Options]]
 
 
 _RULES: dict[type, Rule] = {}
@@ -40,7 +40,7 @@ class Left(Exception):
 
 
 def rule(
-    layer: type, system: str = "", options: Sequence[Options] = (), node_dim: int = -2
+    layer: type, system: str = "", options: Sequence[Options] = (), fixed: Sequence[str] = (), node_dim: int = -2
 ) -> Callable[[Rebuild], Rebuild]:
     """Registers the function or class that makes the converted layer, of layers of exactly this type, or raises `Left`.
 
@@ -50,12 +50,16 @@ def rule(
     Args:
         layer: the type.
         system: what the layer is called in the table of `pyg_basisconv.verify`.
-        options: those it is checked under, there and in the tests: keyword arguments of its constructor.
+        options: those it is checked under, there and in the tests, besides its defaults and each of its flags turned
+            round: keyword arguments of its constructor.
+        fixed: flags that are not turned round.
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
     """
 
     def register(function: Rebuild) -> Rebuild:
-        _RULES[layer] = Rule(function, node_dim, {system: options} if options else {})
+        flags = turned_round(layer, fixed)
+        checked = {system: flags + [one for one in options if one not in flags]} if system else {}
+        _RULES[layer] = Rule(function, node_dim, checked)
         return function
 
     return register
@@ -63,7 +67,23 @@ def rule(
 
 def add_checks(layer: type, system: str, options: Sequence[Options]) -> None:
     """Adds options that the rule of a layer is checked under, which make another system of it."""
-    _RULES[layer].checked[system] = options
+    _RULES[layer].checked[system] = list(options)
+
+
+def turned_round(layer: type, fixed: Sequence[str] = ()) -> list[Options]:
+    """The defaults of a layer, and each of its flags turned round; the flow of messages, which `kwargs` take, is one.
+
+    >>> from torch_geometric.nn import GraphConv
+    >>> turned_round(GraphConv)
+    [{}, {'bias': False}, {'flow': 'target_to_source'}]
+    """
+    found: list[Options] = [{}]
+    for name, parameter in inspect.signature(layer).parameters.items():
+        if isinstance(parameter.default, bool) and name not in fixed:
+            found.append({name: not parameter.default})
+        if parameter.kind == parameter.VAR_KEYWORD and "flow" not in fixed:
+            found.append(REVERSED)
+    return found
 
 
 def combinations(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
@@ -94,12 +114,20 @@ def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
     return found
 
 
-def example(kind: type, given: Options, options: Options | None = None) -> Any:
-    """A layer with these options; what else its constructor requires is taken from `given`, by name."""
-    options = options or {}
+def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, **given: Any) -> Any:
+    """A layer with these options; what else its constructor requires is taken from `given`, by name, or small.
+
+    >>> from torch_geometric.nn import ChebConv
+    >>> example(ChebConv, {"normalization": "rw"}, K=2)
+    ChebConv(8, 8, K=2, normalization=rw)
+    """
+    known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
+    known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
+    known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3} | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
-    return kind(**{name: given[name] for name in needed if name not in options} | options)
+    chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
+    return kind(**{name: value(P, Q) if name == "conv" else value for name, value in chosen.items()})
 
 
 def apply_rule(layer: Any, kind: type) -> nn.Module:

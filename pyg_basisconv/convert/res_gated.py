@@ -11,20 +11,13 @@ from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, check_initialized, fill, matrix
-from .registry import REVERSED, Left, rule
+from .registry import Left, rule, turned_round
 
 
 @rule(
     ResGatedGraphConv,
     "channel-wise gates",
-    [
-        {},
-        {"act": nn.Tanh()},
-        {"edge_dim": 3},
-        {"edge_dim": 3, "root_weight": False, "bias": False},
-        {"aggr": "mean"},
-        REVERSED,
-    ],
+    [{"act": nn.Tanh()}, {"aggr": "mean"}, *({"edge_dim": 3} | one for one in turned_round(ResGatedGraphConv))],
 )
 def res_gated(layer: Any) -> nn.Module:
     r""":math:`\sum_m act(k_d \cdot x_n + q_d \cdot x_m) (x_m V)_d` for each channel d: heads of width 1.

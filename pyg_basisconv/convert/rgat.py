@@ -68,7 +68,6 @@ class OfRelation(Mechanism):
     RGATConv,
     "RGAT, relational",
     [
-        {},
         {"heads": 2, "negative_slope": 0.4},
         {"heads": 2, "concat": False, "num_bases": 2},
         {"heads": 4, "num_blocks": 1, "bias": False},
@@ -222,5 +221,4 @@ class ConvertedRGAT(OperatorModule):
             shift = kind.long() * N
             return torch.stack([source + shift, target + shift if self.within else target])
 
-        joint: Tensor = _JOINT.get((edges, kind), (N, self.within, self.flow), build)
-        return joint
+        return _JOINT.get((edges, kind), (N, self.within, self.flow), build)

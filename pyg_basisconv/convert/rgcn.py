@@ -19,7 +19,7 @@ from ..theta import Full, Grouped, Separable, Theta
 from .build import META, basis_conv, fill, parameter, takes_mean
 from .edges import read_edges
 from .layers import Converted, Signature, pair, reset
-from .registry import REVERSED, Options, rule
+from .registry import Options, rule
 
 _READ = IdentityCache()
 _CHECKED: list[Options] = [
@@ -27,7 +27,6 @@ _CHECKED: list[Options] = [
     for more in ({}, {"aggr": "add"}, {"root_weight": False}, {"bias": False})
     for parameter in ({}, {"num_bases": 2}, {"num_blocks": 2})
 ]
-_CHECKED += [{"is_sorted": True}, REVERSED]
 
 
 @rule(RGCNConv, "R-GCN", _CHECKED, node_dim=0)
@@ -157,16 +156,10 @@ class ConvertedRGCN(Converted):
 
     def _one_hot(self, numbers: Tensor | None) -> Tensor:
         """(M, P) the one-hot features of the nodes; sparse."""
-        weight, M = self.weight, self._count(numbers)
-
-        def build() -> Tensor:
-            rows = torch.arange(M, device=weight.device)
-            ones = torch.ones(M, dtype=weight.dtype, device=weight.device)
-            places = torch.stack([rows, rows if numbers is None else numbers.long()])
-            return torch.sparse_coo_tensor(places, ones, (M, self.theta.P), is_coalesced=True)
-
-        one_hot: Tensor = _READ.get((numbers,), ("code", self.theta.P, weight.dtype, weight.device), build)
-        return one_hot
+        rows = torch.arange(self._count(numbers), device=self.weight.device)
+        places = torch.stack([rows, rows if numbers is None else numbers.long()])
+        size = (len(rows), self.theta.P)
+        return torch.sparse_coo_tensor(places, self.weight.new_ones(len(rows)), size, is_coalesced=True)
 
 
 def _range(numbers: Tensor) -> tuple[int, int]:
@@ -196,8 +189,4 @@ class NodeInputs(NamedTuple):
 
 
 def _in_order(numbers: Tensor) -> bool:
-    def build() -> bool:
-        return torch.equal(numbers.long(), torch.arange(numbers.numel(), device=numbers.device))
-
-    found: bool = _READ.get((numbers,), "order", build)
-    return found
+    return _READ.get((numbers,), "order", lambda: torch.equal(numbers, torch.arange(len(numbers)).to(numbers)))

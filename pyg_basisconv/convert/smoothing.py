@@ -20,10 +20,10 @@ from .attention import AttentionLayer, attention_conv
 from .build import check_initialized, check_sum, fill, heads_of, matrix
 from .edges import CallEdges
 from .operator_module import promoted
-from .registry import REVERSED, rule
+from .registry import rule, turned_round
 
 
-@rule(AGNNConv, "AGNN, cosine", [{}, {"requires_grad": False}, {"add_self_loops": False}, REVERSED])
+@rule(AGNNConv, "AGNN, cosine")
 def agnn(layer: Any) -> nn.Module:
     r""":math:`\beta \cos(x_m, x_n)`; a learnt beta is a term of the relative position of period 1."""
     beta = Relative(period=1) if layer.requires_grad else float(layer.beta)
@@ -33,11 +33,7 @@ def agnn(layer: Any) -> nn.Module:
     return AttentionLayer(layer, conv)
 
 
-@rule(
-    FAConv,
-    "FAGCN, signed tanh",
-    [{}, {"eps": 0.0}, {"eps": 0.3, "add_self_loops": False}, {"normalize": False}, {"cached": True}, REVERSED],
-)
+@rule(FAConv, "FAGCN, signed tanh", [{"eps": 0.0}, {"eps": 0.3, "add_self_loops": False}])
 def fa(layer: Any) -> nn.Module:
     r""":math:`\tanh(s \cdot x_m + t \cdot x_n)` times the weights of GCN."""
     check_initialized(layer)
@@ -109,13 +105,7 @@ class ConvertedFA(AttentionLayer):
 @rule(
     FeaStConv,
     "FeaStNet, softmax over k",
-    [
-        {},
-        {"heads": 3},
-        {"heads": 2, "add_self_loops": False, "bias": False},
-        {"heads": 2, "aggr": "add"},
-        {"heads": 2} | REVERSED,
-    ],
+    [{"heads": 2} | one for one in ({"aggr": "add"}, *turned_round(FeaStConv))],
 )
 def feast(layer: Any) -> nn.Module:
     r""":math:`u_k \cdot (x_m - x_n) + c_k`, a softmax over k."""

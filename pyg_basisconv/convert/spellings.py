@@ -1,28 +1,11 @@
 """The table of all layers that have a rule, with the basis and theta of each."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import nn
-from torch_geometric.nn import GCNConv
 
 from ..conv import BasisConv
 from .registry import apply_rule, example, known_layers
-
-# The arguments that constructors of layers require, by name; all others keep their defaults.
-_GIVEN: dict[str, Any] = {
-    "in_channels": 8,
-    "out_channels": 8,
-    "channels": 8,
-    "num_relations": 3,
-    "metadata": (["a", "b"], [("a", "to", "b")]),
-    "K": 3,
-    "alpha": 0.1,
-    "first_aggr": True,
-    "embed_dim": 8,
-    "num_heads": 2,
-    "kernel_size": 3,
-}
 
 _TITLE = """# Layers, and the basis and theta that they are
 
@@ -54,18 +37,13 @@ def spellings() -> list[Spelling]:
     for kind in known_layers():
         source = "torch.nn" if kind.__module__.startswith("torch.nn") else "torch_geometric.nn"
         if kind.__module__.startswith(source):
-            parts = list(_made(kind).modules())
+            with torch.random.fork_rng(devices=[]):
+                parts = list(apply_rule(example(kind), kind).modules())
             pairs = dict.fromkeys((str(p.basis), str(p.theta)) for p in parts if isinstance(p, BasisConv))
             bases, thetas = (dict.fromkeys(column) for column in zip(*pairs, strict=True))
             loops = any(getattr(part, "loops", None) is not None for part in parts)
             found.append(Spelling(kind.__name__, source, "; ".join(bases), "; ".join(thetas), loops))
     return sorted(found, key=lambda row: (row.source != "torch_geometric.nn", row.layer))
-
-
-def _made(kind: type[nn.Module]) -> nn.Module:
-    """The conversion of a layer with default options."""
-    with torch.random.fork_rng(devices=[]):
-        return apply_rule(example(kind, _GIVEN | {"conv": GCNConv(8, 8)}), kind)
 
 
 def as_text() -> str:

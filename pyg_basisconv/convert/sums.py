@@ -1,5 +1,6 @@
 """Layers that add the features of the neighbours and the node's own."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -13,8 +14,8 @@ from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
-from .layers import Composite, ConcatRoot, Normalize, Signature, WithRoot, pair, unpaired
-from .registry import REVERSED, Left, combinations, rule
+from .layers import Composite, Signature, WithRoot, beside_root, normalized, pair, unpaired
+from .registry import Left, combinations, rule, turned_round
 
 
 def with_root(
@@ -24,7 +25,7 @@ def with_root(
     neighbour: Linear,
     root: Linear | None,
     before: nn.Module | None = None,
-    after: nn.Module | None = None,
+    after: Callable[[Tensor, Tensor | None], Tensor] | None = None,
 ) -> nn.Module:
     """Neighbours and the node itself: one BasisConv where they read the same features, and two otherwise."""
     linears, bias, own = [neighbour], neighbour.bias, None
@@ -38,7 +39,7 @@ def with_root(
     return WithRoot(call, basis_conv(layer, linears, basis, bias), own, before, after)
 
 
-@rule(GraphConv, "GraphConv", [{}, {"aggr": "mean"}, {"bias": False}, REVERSED])
+@rule(GraphConv, "GraphConv", [{"aggr": "mean"}])
 def graph(layer: Any) -> nn.Module:
     """The sum or mean of the weighted neighbours, and the root."""
     return with_root(
@@ -47,18 +48,7 @@ def graph(layer: Any) -> nn.Module:
 
 
 @rule(
-    SAGEConv,
-    "SAGE",
-    [
-        {},
-        {"aggr": "sum"},
-        *combinations(normalize=(True,), root_weight=(True, False)),
-        {"root_weight": False},
-        {"project": True},
-        {"project": True, "normalize": True, "root_weight": False},
-        {"bias": False},
-        REVERSED,
-    ],
+    SAGEConv, "SAGE", [{"aggr": "sum"}, *combinations({"normalize": True, "root_weight": False}, project=(True, False))]
 )
 def sage(layer: Any) -> nn.Module:
     """The same, unweighted; optionally a non-linear projection before and a normalisation after."""
@@ -67,19 +57,10 @@ def sage(layer: Any) -> nn.Module:
     call, basis = Signature.of(layer, values="drop", merge=takes_mean(layer)), adjacency(layer)
     root = layer.lin_r if layer.root_weight else None
     before = nn.Sequential(deepcopy(layer.lin), nn.ReLU()) if layer.project else None
-    return with_root(layer, call, basis, layer.lin_l, root, before, Normalize() if layer.normalize else None)
+    return with_root(layer, call, basis, layer.lin_l, root, before, normalized if layer.normalize else None)
 
 
-@rule(
-    ClusterGCNConv,
-    "Cluster-GCN",
-    [
-        {},
-        *combinations({"diag_lambda": 0.7}, add_self_loops=(True, False)),
-        {"bias": False},
-        {"diag_lambda": 0.7} | REVERSED,
-    ],
-)
+@rule(ClusterGCNConv, "Cluster-GCN", [{"diag_lambda": 0.7} | one for one in turned_round(ClusterGCNConv)])
 def cluster(layer: Any) -> BasisConv:
     """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow."""
     check_sum(layer)
@@ -127,13 +108,13 @@ class EnhancedMean(Basis):
 @rule(
     SimpleConv,
     "sum and mean",
-    [*combinations(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")), {"aggr": "add"} | REVERSED],
+    combinations(aggr=("sum", "mean"), combine_root=(None, "sum", "cat", "self_loop")),
 )
 def simple(layer: Any) -> nn.Module:
     """A sum or mean without parameters; with the node's features added or concatenated, or with self loops."""
     call, A = Signature.of(layer, merge=takes_mean(layer)), adjacency(layer)
     if layer.combine_root == "cat":
-        return WithRoot(call, basis_conv(layer, [], A), after=ConcatRoot())
+        return WithRoot(call, basis_conv(layer, [], A), after=beside_root)
     if layer.combine_root == "sum":
         return basis_conv(layer, [], A + Identity(), call=call)
     if layer.combine_root is None:
@@ -163,7 +144,7 @@ class LoopedMean(Basis):
         return EdgeList(torch.zeros_like(target), source, target, weight / count[target])
 
 
-@rule(LEConv, "local extremum", [{}, {"bias": False}, REVERSED])
+@rule(LEConv, "local extremum")
 class ConvertedLE(Composite):
     r""":math:`y = A^\top x \Theta_1 - D x \Theta_2 + x \Theta_3 + b_3 + A^\top 1 b_1`, as LEConv.
 

@@ -25,12 +25,7 @@ from .registry import rule
 @rule(
     SuperGATConv,
     "SuperGAT",
-    [
-        {},
-        {"heads": 3, "concat": False, "negative_slope": 0.4},
-        {"heads": 2, "attention_type": "SD"},
-        {"heads": 2, "add_self_loops": False, "bias": False},
-    ],
+    [{"heads": 3, "concat": False, "negative_slope": 0.4}, {"heads": 2, "attention_type": "SD"}],
     node_dim=0,
 )
 def supergat(layer: Any) -> nn.Module:

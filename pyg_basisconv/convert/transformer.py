@@ -13,20 +13,16 @@ from ..theta import Heads
 from .attention import AttentionLayer, multihead_conv
 from .build import META, fill, heads_of
 from .edges import CallEdges
-from .registry import REVERSED, combinations, rule
+from .registry import rule, turned_round
 
 
 @rule(
     TransformerConv,
     "Transformer on a graph",
     [
-        {},
-        *combinations({"heads": 3}, concat=(True, False)),
-        {"heads": 2, "beta": True},
         {"heads": 2, "beta": True, "concat": False, "edge_dim": 3},
-        *combinations({"heads": 2, "edge_dim": 3}, bias=(True, False)),
-        {"heads": 2, "root_weight": False},
-        {"heads": 2, "edge_dim": 3} | REVERSED,
+        *({"heads": 2} | one for one in turned_round(TransformerConv)),
+        *({"heads": 2, "edge_dim": 3} | one for one in turned_round(TransformerConv)),
     ],
     node_dim=0,
 )

@@ -3,9 +3,20 @@
 from ..convert.registry import sweeps
 from . import graphs, grids, pairs, recurrent, typed, walks  # noqa: F401 (each registers systems)
 from .algebra import FOLDED, with_statistics
-from .comparison import SYSTEMS, TOLERANCE, Case, Result, System, compare, relative_error, system, table, verify
+from .comparison import (
+    SYSTEMS,
+    TOLERANCE,
+    Case,
+    Result,
+    System,
+    compare,
+    formula,
+    relative_error,
+    system,
+    table,
+    verify,
+)
 from .data import GRIDS, N, P, Q, drawn, features, graph
-from .pairs import formula
 from .recipes import cases, forget, made
 
 __all__ = [

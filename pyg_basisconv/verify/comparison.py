@@ -1,10 +1,13 @@
 """A system against its reference: the output, and the gradients of all inputs and parameters."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .data import drawn
 
 TOLERANCE = 1e-10
 
@@ -21,6 +24,31 @@ class Case(NamedTuple):
     reference: Callable[..., Tensor]
     leaves: Sequence[Tensor]
     call: Callable[..., Tensor] = lambda function, *leaves: function(*leaves)
+
+
+class Formula(nn.Module):
+    """A formula with a copy of a layer's parameters."""
+
+    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = copy.deepcopy(layer), function
+
+    def forward(self, *args: Any) -> Tensor:
+        return self.function(self.layer, *args)
+
+
+def formula(
+    layer: nn.Module,
+    function: Callable[..., Tensor],
+    leaves: Sequence[Tensor],
+    call: Callable[..., Tensor] = lambda f, *leaves: f(*leaves),
+) -> Case:
+    """Compares a layer with `function(layer, *leaves)`, which reads only its parameters.
+
+    call: calls the layer.
+    """
+    reference = Formula(drawn(layer), function)
+    return Case(layer, reference, leaves, lambda f, *args: f(*args) if f is reference else call(f, *args))
 
 
 class System(NamedTuple):

@@ -13,9 +13,8 @@ from .. import bases
 from ..conv import BasisConv
 from ..grid import GridConv
 from ..theta import Pass, Separable
-from .comparison import Case, system
+from .comparison import Case, formula, system
 from .data import GRIDS, B, drawn, features
-from .pairs import formula
 
 P, Q = 4, 6  # channels
 Options = dict[str, Any]
@@ -40,14 +39,14 @@ def _separable() -> Iterator[Case]:
         {"padding": 2, "padding_mode": "reflect"},
     ):
         apart = nn.Conv2d(P, P, 3, groups=P, bias=False, **options)  # type: ignore[arg-type]
-        reference = drawn(nn.Sequential(apart, nn.Conv2d(P, Q, 1)))
+        peer = nn.Sequential(apart, nn.Conv2d(P, Q, 1))
+
+        def two(c: Any, x: Tensor, peer: nn.Module = peer) -> Tensor:
+            taps, matrix = c.theta.mix[0].t().view(P, 1, 3, 3), c.theta.weight[0].t().view(Q, P, 1, 1)
+            return functional_call(peer, {"0.weight": taps, "1.weight": matrix, "1.bias": c.bias}, (x,))
+
         window = bases.Window(None, (3, 3), **options)  # type: ignore[arg-type]
-        ours = GridConv(P, Q, window, Separable(depthwise=True)).double()
-        with torch.no_grad():
-            ours.theta.mix.copy_(reference[0].weight.flatten(1).t().unsqueeze(0))
-            ours.theta.weight.copy_(reference[1].weight.flatten(1).t().unsqueeze(0))
-            ours.bias.copy_(reference[1].bias)
-        yield Case(ours, reference, [features(B, P, 6, 7)])
+        yield formula(GridConv(P, Q, window, Separable(depthwise=True)), two, [features(B, P, 6, 7)])
 
 
 @system("controlled separability", "sums of H convolutions")
@@ -74,16 +73,10 @@ def _controlled() -> Iterator[Case]:
 @system("1 x 1", "torch.nn.Linear")
 def _pointwise() -> Iterator[Case]:
     for n, grid in GRIDS.items():
-        reference = drawn(nn.Linear(P, Q))
-        ours = GridConv(P, Q, bases.Window(None, (1,) * n)).double()
-        with torch.no_grad():
-            ours.theta.weight.copy_(reference.weight.t().unsqueeze(0))
-            ours.bias.copy_(reference.bias)
-        yield Case(
-            ours,
-            reference,
+        yield formula(
+            GridConv(P, Q, bases.Window(None, (1,) * n)),
+            lambda c, x: F.linear(x.movedim(1, -1), c.theta.weight[0].t(), c.bias).movedim(-1, 1),
             [features(B, P, *grid)],
-            lambda f, x, ours=ours: f(x) if f is ours else f(x.movedim(1, -1)).movedim(-1, 1),
         )
 
 
@@ -101,12 +94,12 @@ def _subsampling() -> Iterator[Case]:
         fewer = bases.Window(grid, 1, stride=s)
         then = bases.Window([-(-n // s) for n in grid], 3, padding=1)
         both = BasisConv(P, Q, fewer @ then)
-        flat = formula(both, lambda c, x, f=convolved: channels_last(f(c, x)), [features(B, P, *grid)], _flat)
-        yield flat
-
-
-def _flat(f: Any, x: Tensor) -> Tensor:
-    return f(channels_last(x))
+        yield formula(
+            both,
+            lambda c, x, f=convolved: channels_last(f(c, x)),
+            [features(B, P, *grid)],
+            lambda f, x: f(channels_last(x)),
+        )
 
 
 @system("shifts, r dimensions", "torch.roll; slices")
@@ -122,19 +115,18 @@ def _shifts() -> Iterator[Case]:
         return sum(torch.roll(x, d, axes) @ t for d, t in zip(offsets, theta, strict=True))  # type: ignore[return-value]
 
     def cut(x: Tensor, theta: Tensor, offsets: list[tuple[int, ...]]) -> Tensor:
-        far = 4
-        r = x.dim() - 2
+        far, r = 4, x.dim() - 2
         wide = F.pad(x, [0, 0] + [far] * 2 * r)
         return rolled(wide, theta, offsets)[(slice(None), *[slice(far, -far)] * r)]
 
     for (shape, offsets), order in product(shapes, ("auto", "a_first", "theta_first", "phi")):
         circular, cut_off = bases.Shifts(shape, offsets, "circular"), bases.Shifts(shape, offsets)
         for basis, reference in ((circular, rolled), (cut_off, cut)):
-            conv = BasisConv(P, Q, basis, order=order, bias=False).double()
-            yield Case(
-                lambda x, theta, c=conv: functional_call(c, {"theta.weight": theta}, (x.flatten(1, -2),)),
-                lambda x, theta, f=reference, d=offsets: f(x, theta, d).flatten(1, -2),
-                [features(B, *shape, P), features(len(offsets), P, Q)],
+            yield formula(
+                BasisConv(P, Q, basis, order=order, bias=False),
+                lambda c, x, f=reference, d=offsets: f(x, c.theta.weight, d).flatten(1, -2),
+                [features(B, *shape, P)],
+                lambda f, x: f(x.flatten(1, -2)),
             )
 
 
@@ -163,6 +155,16 @@ def filled_in(x: Tensor, sites: Tensor, shape: Sequence[int], batch: Tensor | No
     return image.index_put((batch, *sites.t()), x).movedim(-1, 1)
 
 
+def _on_sites(
+    c: Any, x: Tensor, sites: Tensor, batch: Tensor | None, read: Tensor, read_batch: Tensor | None, **options: Any
+) -> Tensor:
+    """A dense convolution of features at some sites, read at others."""
+    n = sites.shape[1]
+    image = filled_in(x, sites, GRIDS[n], batch)
+    y = _CONVOLVE[n](image, kernel(c.theta.weight, (3,) * n), c.bias, **options)
+    return y.movedim(1, -1)[(0 if read_batch is None else read_batch, *read.t())]
+
+
 @system("masked and irregular grids", "a dense convolution of zeros elsewhere")
 def _masked() -> Iterator[Case]:
     windows: list[tuple[int, Options]] = [
@@ -173,13 +175,6 @@ def _masked() -> Iterator[Case]:
         (3, {"stride": 2, "padding": 1}),
     ]
 
-    def dense(c: Any, x: Tensor, sites: Tensor, batch: Tensor | None, bound: Any, options: Options) -> Tensor:
-        size = (3,) * sites.shape[1]
-        image = filled_in(x, sites, GRIDS[sites.shape[1]], batch)
-        y = _CONVOLVE[sites.shape[1]](image, kernel(c.theta.weight, size), c.bias, **options)
-        where = bound.site_batch if batch is not None else bound.sites.new_zeros(bound.N)
-        return y.movedim(1, -1)[(where, *bound.sites.t())]
-
     for (n, options), several in product(windows, (False, True)):
         sites = sites_of(GRIDS[n])
         batch = torch.arange(len(sites)) % 2 if several else None
@@ -187,7 +182,9 @@ def _masked() -> Iterator[Case]:
         bound = window.bind(dtype=torch.float64, batch=batch)
         yield formula(
             BasisConv(P, Q, window),
-            lambda c, x, s=sites, b=batch, bound=bound, o=options: dense(c, x, s, b, bound, o),
+            lambda c, x, s=sites, b=batch, bound=bound, o=options: _on_sites(
+                c, x, s, b, bound.sites, bound.site_batch if b is not None else None, **o
+            ),
             [features(len(sites), P)],
             lambda f, x, b=batch: f(x, batch=b),
         )
@@ -195,16 +192,13 @@ def _masked() -> Iterator[Case]:
 
 @system("submanifold", "a dense convolution, read where x is")
 def _submanifold() -> Iterator[Case]:
-    for (n, shape), dilation, order in product(GRIDS.items(), (1, 2), ("auto", "compacted", "a_first", "theta_first")):
-        sites = sites_of(shape)
-
-        def dense(c: Any, x: Tensor, n: int = n, sites: Tensor = sites, d: int = dilation) -> Tensor:
-            image = filled_in(x, sites, GRIDS[n])
-            y = _CONVOLVE[n](image, kernel(c.theta.weight, (3,) * n), c.bias, padding=d, dilation=d)
-            return y.movedim(1, -1)[(0, *sites.t())]
-
-        window = bases.Window(shape, 3, padding=dilation, dilation=dilation, sites=sites)
-        yield formula(BasisConv(P, Q, window, order=order), dense, [features(len(sites), P)])
+    for shape, dilation, order in product(GRIDS.values(), (1, 2), ("auto", "compacted", "a_first", "theta_first")):
+        options, sites = {"padding": dilation, "dilation": dilation}, sites_of(shape)
+        yield formula(
+            BasisConv(P, Q, bases.Window(shape, 3, sites=sites, **options), order=order),  # type: ignore[arg-type]
+            lambda c, x, s=sites, o=options: _on_sites(c, x, s, None, s, None, **o),
+            [features(len(sites), P)],
+        )
 
 
 def turned(x: Tensor, g: int) -> Tensor:
@@ -297,11 +291,9 @@ def _pervasive() -> Iterator[Case]:
 
     def masked(c: Any, x: Tensor, rows: int, columns: int) -> Tensor:
         # conv2d correlates: the last column of `left` is the current one, and zeros mask the columns after it.
-        left = c.theta.weight.unflatten(0, (rows, columns)).permute(3, 2, 0, 1).flip(2, 3)
-        whole = F.pad(left, (0, columns - 1))
+        left = kernel(c.theta.weight, (rows, columns)).flip(2, 3)
         image = x.unflatten(-2, (S, T)).movedim(-1, 1)
-        y = F.conv2d(image, whole, c.bias, padding=(rows // 2, columns - 1))
-        return channels_last(y)
+        return channels_last(F.conv2d(image, F.pad(left, (0, columns - 1)), c.bias, (1, 1), (rows // 2, columns - 1)))
 
     for rows, columns in ((3, 2), (1, 3), (5, 1)):
         seen = product(range(-(rows // 2), rows // 2 + 1), range(columns))  # on both sides, and what is written already

@@ -1,52 +1,45 @@
 """Attention on all pairs, sequences and bags, against the formulas."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from .. import bases
 from ..conv import BasisConv
 from ..convert import convert
 from ..mechanisms import MLP, Additive, Bilinear, Dot, Perceptron, Relative, Tap
-from ..theta import Depthwise, Full, Heads, LowRank, Pass, Split
-from .comparison import Case, system
+from ..theta import Depthwise, Heads, LowRank, Pass, Split
+from .comparison import Case, formula, system
 from .data import E, H, L, M, P, Q, drawn, features
+from .matrices import applied
 
 D, R = 3, 3  # the width of a head, and of the features of edges
-
-
-class Formula(nn.Module):
-    """A formula with a copy of a layer's parameters."""
-
-    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.layer, self.function = copy.deepcopy(layer), function
-
-    def forward(self, *args: Any) -> Tensor:
-        return self.function(self.layer, *args)
-
-
-def formula(
-    conv: BasisConv,
-    function: Callable[..., Tensor],
-    leaves: list[Tensor],
-    call: Callable[..., Tensor] = lambda f, *leaves: f(*leaves),
-) -> Case:
-    """Compares a convolution with `function(conv, *leaves)`, which reads only its parameters.
-
-    call: calls the convolution.
-    """
-    reference = Formula(drawn(conv), function)
-    return Case(conv, reference, leaves, lambda f, *args: f(*args) if f is reference else call(f, *args))
 
 
 def softmax_of(score: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Column-wise, over m for each n: (..., M, N)."""
     return (score if allowed is None else score.masked_fill(~allowed, -torch.inf)).softmax(-2)
+
+
+def _sides(source: Tensor, target: Tensor) -> Tensor:
+    """(*, K, M, N) the sums of the terms (*, M, K) of sources and (*, N, K) of targets."""
+    return source.mT.unsqueeze(-1) + target.mT.unsqueeze(-2)
+
+
+def _heads(m: Any, value: Tensor, x: Tensor) -> Tensor:
+    """(*, K, N, D) the heads of scaled dot products, by torch."""
+    q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, value))
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def _joined(heads: Tensor) -> Tensor:
+    """(*, N, K D) the heads side by side."""
+    return heads.movedim(-3, -2).flatten(-2)
 
 
 def _pair(f: Any, x: Tensor, y: Tensor, *rest: Tensor) -> Tensor:
@@ -66,19 +59,15 @@ def _relative(M: int, N: int) -> Tensor:
 def _biaffine() -> Iterator[Case]:
     def score(c: Any, x: Tensor, y: Tensor) -> Tensor:
         bilinear, additive = c.basis.mechanism.parts
-        source = x @ additive.source.t() + additive.bias
-        target = y @ additive.target.t()
-        sides = source.movedim(-1, -2).unsqueeze(-1) + target.movedim(-1, -2).unsqueeze(-2)
+        sides = _sides(x @ additive.source.t() + additive.bias, y @ additive.target.t())
         return torch.einsum("...mp,kpr,...nr->...kmn", x, bilinear.weight, y) + sides
 
     def dense(c: Any, x: Tensor, y: Tensor, allowed: Tensor | None = None) -> Tensor:
-        A = softmax_of(score(c, x, y), allowed)
-        return torch.einsum("...kmn,...mp,kpq->...nq", A, x, c.theta.weight) + c.bias
+        return applied(x, softmax_of(score(c, x, y), allowed), c.theta.weight) + c.bias
 
-    mechanism = Bilinear() + Additive(bias=True)
-    conv = BasisConv((P, 4), Q, bases.Attention(H, mechanism))
-    yield formula(conv, dense, [features(M, P), features(L, 4)], _pair)
-    yield formula(conv, dense, [features(3, M, P), features(3, L, 4)], _pair)
+    for lead in ((), (3,)):
+        conv = BasisConv((P, 4), Q, bases.Attention(H, Bilinear() + Additive(bias=True)))
+        yield formula(conv, dense, [features(*lead, M, P), features(*lead, L, 4)], _pair)
     causal = BasisConv(P, Q, bases.Attention(H, Bilinear() + Additive(bias=True), bases.Causal()))
     yield formula(causal, lambda c, x: dense(c, x, x, _causal(M)), [features(2, M, P)])
 
@@ -129,16 +118,12 @@ def _cross() -> Iterator[Case]:
 
 @system("heads, joined or summed", "[h_1 .. h_K] O, and the sum of h_k O_k")
 def _combination() -> Iterator[Case]:
-    def heads(c: Any, x: Tensor) -> Tensor:
-        m = c.basis.mechanism
-        q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, c.theta.weight))
-        return F.scaled_dot_product_attention(q, k, v)  # (*, K, N, D)
-
     def joined(c: Any, x: Tensor) -> Tensor:
-        return heads(c, x).movedim(-3, -2).flatten(-2) @ c.theta.output.flatten(0, 1)
+        return _joined(_heads(c.basis.mechanism, c.theta.weight, x)) @ c.theta.output.flatten(0, 1)
 
     def summed(c: Any, x: Tensor) -> Tensor:
-        return sum(heads(c, x)[..., k, :, :] @ c.theta.output[k] for k in range(H))  # type: ignore[return-value]
+        heads = _heads(c.basis.mechanism, c.theta.weight, x)
+        return sum(heads[..., k, :, :] @ c.theta.output[k] for k in range(H))  # type: ignore[return-value]
 
     for form in (joined, summed):
         for order in ("theta_first", "a_first"):
@@ -151,14 +136,9 @@ def _slides() -> Iterator[Case]:
     conv = BasisConv(P, P, bases.Attention(1, Dot(scale=1.0, projected=True)), Pass(), bias=False)
     yield Case(conv, lambda x: F.scaled_dot_product_attention(x, x, x, scale=1.0), [features(2, M, P)])
 
-    def projected(c: Any, x: Tensor) -> Tensor:
-        m = c.basis.mechanism
-        q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, c.theta.weight))
-        return F.scaled_dot_product_attention(q, k, v).movedim(-3, -2).flatten(-2)
-
     for heads in (1, 3):
         conv = BasisConv(P, heads * D, bases.Attention(heads, Dot(D)), Heads(), bias=False)
-        yield formula(conv, projected, [features(2, M, P)])
+        yield formula(conv, lambda c, x: _joined(_heads(c.basis.mechanism, c.theta.weight, x)), [features(2, M, P)])
 
 
 @system("attention pooling", "w.tanh(V x), and gated, bag by bag")
@@ -207,15 +187,13 @@ def _position() -> Iterator[Case]:
         delta = _relative(M, M)
         table = F.pad(window.weight, (0, 1))[:, torch.where(delta.abs() <= 2, delta + 2, 5)]
         table = table + period.weight[:, delta % 3]
-        source, target = (x @ side.t() for side in (content.source, content.target))
-        score = source.movedim(-1, -2).unsqueeze(-1) + target.movedim(-1, -2).unsqueeze(-2) + table
-        A = softmax_of(score, delta.abs() <= 3)
-        return torch.einsum("...kmn,...mp,kpq->...nq", A, x, c.theta.weight) + c.bias
+        score = _sides(x @ content.source.t(), x @ content.target.t()) + table
+        return applied(x, softmax_of(score, delta.abs() <= 3), c.theta.weight) + c.bias
 
     mechanism = Additive() + Relative(window=(-2, 2)) + Relative(period=3)
-    conv = BasisConv(P, Q, bases.Attention(H, mechanism, bases.Shifts(None, range(-3, 4))), Full())
-    for shape in ((M, P), (2, M, P)):
-        yield formula(conv, dense, [features(*shape)])
+    conv = BasisConv(P, Q, bases.Attention(H, mechanism, bases.Shifts(None, range(-3, 4))))
+    for lead in ((), (2,)):
+        yield formula(conv, dense, [features(*lead, M, P)])
 
 
 @system("lightweight convolution", "the band matrix; the worked example")
@@ -234,13 +212,13 @@ def _lightweight() -> Iterator[Case]:
         for order in ("auto", "a_first", "theta_first"):
             conv.order = order
             yield formula(copy.deepcopy(conv), band, [features(2, M, E)])
-    x = torch.tensor([[1, 2, 3, 1], [3, 2, 1, 3], [4, 4, 2, 1], [0, 0, 0, 0]], dtype=torch.float64)
-    worked = torch.tensor([[4, 4, 8, 8], [7, 6, 6, 8], [4, 4, 4, 2], [0, 0, 0, 0]], dtype=torch.float64)
+    x = torch.tensor([[1, 2, 3, 1], [3, 2, 1, 3], [4, 4, 2, 1], [0, 0, 0, 0]]).double()
+    worked = torch.tensor([[4, 4, 8, 8], [7, 6, 6, 8], [4, 4, 4, 2], [0, 0, 0, 0]]).double()
     example = BasisConv(4, 4, bases.Shifts(None, [0, -1]), Depthwise(2), bias=False).double()
-    with torch.no_grad():
-        example.theta.weight.copy_(torch.tensor([[1, 2], [1, 2]]))
-    example.requires_grad_(False)
-    yield Case(lambda scale: example(x * scale), lambda scale: worked * scale, [torch.ones(1, dtype=torch.float64)])
+    weight = {"theta.weight": torch.tensor([[1.0, 2.0], [1.0, 2.0]]).double()}
+    yield Case(
+        lambda scale: functional_call(example, weight, (x * scale,)), lambda scale: worked * scale, [features(1)]
+    )
 
 
 @system("dynamic convolution", "a loop over steps, heads and taps")
@@ -265,9 +243,9 @@ def _dynamic() -> Iterator[Case]:
 @system("shift heads beside content heads", "the sum of the parts")
 def _shift_heads() -> Iterator[Case]:
     def parts(c: Any, x: Tensor) -> Tensor:
-        m, t = c.basis.parts[0].mechanism, c.theta
-        q, k, v = (torch.einsum("...mp,kpd->...kmd", x, w) for w in (m.query, m.key, t.weight[:H]))
-        y = torch.einsum("...knd,kdq->...nq", F.scaled_dot_product_attention(q, k, v), t.output[:H])
+        t = c.theta
+        heads = _heads(c.basis.parts[0].mechanism, t.weight[:H], x)
+        y = torch.einsum("...knd,kdq->...nq", heads, t.output[:H])
         back, ahead = F.pad(x, (0, 0, 0, 1))[..., 1:, :], F.pad(x, (0, 0, 1, 0))[..., :-1, :]
         return y + back @ t.weight[H] @ t.output[H] + ahead @ t.weight[H + 1] @ t.output[H + 1] + c.bias
 
@@ -291,14 +269,10 @@ def _mixed() -> Iterator[Case]:
         return (k * q + k * v + q * u).sum(-1) / D**0.5
 
     def dense(c: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
-        A = softmax_of(score(c.basis.mechanism, x, y, z))
-        return torch.einsum("kmn,mp,kpd,kdq->nq", A, x, c.theta.weight, c.theta.output) + c.bias
+        return applied(x, softmax_of(score(c.basis.mechanism, x, y, z)), c.theta.weight @ c.theta.output) + c.bias
 
-    for mechanism in (
-        Dot(D, edge_dim=R, mix="both"),
-        Dot(D, edge_dim=R, mix="cross"),
-        Perceptron(4, Dot(D), edge_dim=R),
-    ):
+    mixtures = (Dot(D, edge_dim=R, mix="both"), Dot(D, edge_dim=R, mix="cross"))
+    for mechanism in (*mixtures, Perceptron(4, Dot(D), edge_dim=R)):
         conv = BasisConv((P, 4), Q, bases.Attention(H, mechanism), LowRank(D))
         leaves = [features(M, P), features(L, 4), features(M, L, R)]
         yield formula(conv, dense, leaves, lambda f, x, y, z: f((x, y), edge_attr=z))

@@ -24,18 +24,6 @@ WIDTHS = {"a": 8, "b": 3, "c": 2}
 KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]  # no edge leads to c
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
-_GIVEN: Options = {  # the arguments that constructors require
-    "in_channels": P,
-    "out_channels": Q,
-    "channels": P,
-    "num_relations": R,
-    "K": 3,
-    "alpha": 0.1,
-    "first_aggr": True,
-    "embed_dim": E,
-    "num_heads": H,
-    "kernel_size": 3,
-}
 _TYPED: Options = {"in_channels": WIDTHS, "out_channels": WIDTHS["a"], "metadata": (list(WIDTHS), KINDS)}
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
@@ -51,12 +39,11 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
     Args:
         kind: by name, or a class like the one of that name.
         options: of its constructor.
-        **given: required arguments that differ from `_GIVEN`.
+        **given: arguments that the constructor requires.
     """
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
-    options = {name: value(P, Q) if name == "conv" else value for name, value in (options or {}).items()}
-    return example(layer, _GIVEN | typed | given, options)
+    return example(layer, options, P, Q, **({"num_relations": R} | typed | given))
 
 
 def made(kind: str, options: Options | None = None, **given: Any) -> Any:
@@ -97,18 +84,23 @@ def forget(reference: Any) -> None:
             setattr(reference, name, None)
 
 
-def cases(kind: str, options: Options) -> Iterator[Case]:
-    """The cases that compare a layer with its conversion."""
-    yield from _CASES.get(kind, _on_grids if is_grid(kind) else _on_graphs)(kind, options)
+def cases(kind: str, options: Options, *change: Callable[..., Any]) -> Iterator[Case]:
+    """The cases that compare a layer with its conversion, on graphs that were changed by `change(edge_index, size)`."""
+    yield from _CASES.get(kind, _on_grids if is_grid(kind) else _on_graphs)(kind, options, *change)
 
 
-def _on_graphs(kind: str, options: Options) -> Iterator[Case]:
+def _as_drawn(edge_index: Tensor, size: tuple[int, int]) -> Tensor:
+    return edge_index
+
+
+def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """One graph and a batch, with and without edge weights; and the weights that attention returns."""
     reference = made(kind, options)
     ours = convert(reference)
     # PyG's ClusterGCNConv is defined for one loop per node; where it adds none, they have to be given in order.
     every = kind == "ClusterGCNConv" and not options.get("add_self_loops", True)
     edge_index, weight = graph(range(N) if every else (2,))
+    edge_index = change(edge_index, (N, N))
     given, types = more_inputs(reference, edge_index.shape[1])
     leaves, call = [features(N, P), *given.values()], called(edge_index, given, **types)
     yield Case(ours, reference, leaves, call)
@@ -126,6 +118,7 @@ def _on_graphs(kind: str, options: Options) -> Iterator[Case]:
         yield Case(ours, reference, [features(2, N, P)], call)
     if takes(reference, "edge_weight"):
         forget(reference)
+        weight = weight[: edge_index.shape[1]]
         yield Case(ours, reference, [features(N, P), weight], called(edge_index, ["edge_weight"]))
 
 
@@ -156,7 +149,7 @@ def typed_graph(sources: int = N, targets: int = N) -> tuple[Tensor, Tensor]:
     return edge_index, torch.randint(R - 1, edge_index.shape[1:]).sort().values
 
 
-def _relational(kind: str, options: Options) -> Iterator[Case]:
+def _relational(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Nodes with features, pairs of sources and targets, and nodes without features."""
 
     def case(width: Any, leaves: list[Tensor], call: Callable[..., Tensor]) -> Case:
@@ -168,7 +161,9 @@ def _relational(kind: str, options: Options) -> Iterator[Case]:
 
         return Case(convert(reference), reference, leaves, by_loop)
 
-    edges = typed_graph()
+    edge_index, types = typed_graph()
+    edge_index = change(edge_index, (N, N))
+    edges = edge_index, types[: edge_index.shape[1]]
     yield case(P, [features(N, P)], lambda f, x: f(x, *edges))
     numbers = torch.randint(N, (11,))
     if options.get("flow") != "target_to_source":  # PyG confuses the two sides there
@@ -191,20 +186,20 @@ def incidence() -> Tensor:
     return torch.cat([found, found[:, :2]], 1)
 
 
-def _hyper(kind: str, options: Options) -> Iterator[Case]:
+def _hyper(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Without and with weights of 7 hyperedges, of which the last has no node."""
-    reference, index = made(kind, options), incidence()
+    reference, index = made(kind, options), change(incidence(), (N, 7))
     ours, weight = convert(reference), torch.rand(7, dtype=torch.float64) + 0.1
     more = [features(7, P)] if options.get("use_attention") else []
     yield Case(ours, reference, [features(N, P), *more], lambda f, x, z=None: f(x, index, None, z))
     yield Case(ours, reference, [features(N, P), weight, *more], lambda f, x, w, z=None: f(x, index, w, z, 7))
 
 
-def _signed(kind: str, options: Options) -> Iterator[Case]:
+def _signed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """One graph, a batch, and a pair of sources and targets."""
     reference = made(kind, options)
-    ours, (pos, _), (neg, _) = convert(reference), graph(), graph()
-    width = P if options["first_aggr"] else 2 * P
+    ours, (pos, neg) = convert(reference), (change(graph()[0], (N, N)) for _ in range(2))
+    width = P if reference.first_aggr else 2 * P
     for shape in ((N, width), (2, N, width)):
         yield Case(ours, reference, [features(*shape)], lambda f, x: f(x, pos, neg))
     if "flow" not in options:
@@ -227,10 +222,11 @@ def typed_call(edges: Any, **more: Any) -> Callable[..., Tensor]:
     return lambda f, *x: flat(f(dict(zip(COUNTS, x, strict=True)), edges, **more))
 
 
-def _typed(kind: str, options: Options) -> Iterator[Case]:
+def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Edges of all types and of some; and the weights of the types, where a layer returns them."""
-    reference, edges = made(kind, options), typed_edges()
-    ours, leaves = convert(reference), typed_features()
+    reference, leaves = made(kind, options), typed_features()
+    ours = convert(reference)
+    edges = {r: change(e, (COUNTS[r[0]], COUNTS[r[2]])) for r, e in typed_edges().items()}
     for some in (edges, {r: edges[r] for r in KINDS[1:3]}):
         yield Case(ours, reference, leaves, typed_call(some))
     if kind == "HANConv":
@@ -249,7 +245,7 @@ def _on_grids(kind: str, options: Options) -> Iterator[Case]:
     natively: Any = copy.deepcopy(ours)
     natively.order = "auto" if kind == "Unfold" else "native"
     for lead in ((B,), ()):
-        x = features(*lead, 4, *grid)
+        x = features(*lead, getattr(reference, "in_channels", 4), *grid)
         yield Case(ours, reference, [x])
         yield Case(natively, reference, [x])
         if kind.startswith("ConvTranspose"):
@@ -294,7 +290,7 @@ def _sequences(kind: str, options: Options) -> Iterator[Case]:
                 yield Case(ours, reference, leaves[:2], lambda f, q, k, c=call: attended(f, q, k, k, **c))
 
 
-_CASES: dict[str, Callable[[str, Options], Iterator[Case]]] = {
+_CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "RGCNConv": _relational,
     "FastRGCNConv": _relational,
     "HypergraphConv": _hyper,

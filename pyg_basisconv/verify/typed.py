@@ -21,16 +21,9 @@ H, D = 2, 3  # heads, and the width of one
 Parameters = dict[str, Tensor]
 
 
-def blocks(parts: dict[int, Tensor], which: list[int]) -> Tensor:
-    """(M, columns) the rows (x, 1) of the listed parts, as a block-diagonal matrix."""
-    rows = {k: F.pad(x, (0, 1), value=1.0) for k, x in parts.items()}
-    start, columns = 0, sum(rows[k].shape[1] for k in which)
-    found = []
-    for k in which:
-        width = rows[k].shape[1]
-        found.append(F.pad(rows[k], (start, columns - start - width)))
-        start += width
-    return torch.cat(found)
+def blocks(*parts: Tensor) -> Tensor:
+    """(M, columns) the rows (x, 1) of the parts, as a block-diagonal matrix."""
+    return torch.block_diag(*(F.pad(x, (0, 1), value=1.0) for x in parts))
 
 
 def projections(p: Parameters, kind: str) -> list[Tensor]:
@@ -56,25 +49,23 @@ def _hgt() -> Iterator[Case]:
     reference = drawn(pyg.HGTConv(WIDTHS, H * D, (list(WIDTHS), RELATIONS), H))
     names = [name for name, _ in reference.named_parameters()]
     edges = {r: torch.stack([torch.randint(COUNTS[k], (12,)) for k in (r[0], r[2])]) for r in RELATIONS}
-    kinds = list(WIDTHS)
-    sources = [kinds.index(source) for source, _, _ in RELATIONS]
-    start = {"a": 0, "b": COUNTS["a"]}
-    spread, before = [], 0
-    for source, name, target in RELATIONS:
-        spread.append(edges[source, name, target] + torch.tensor([[before], [start[target]]]))
+    start, before, spread = {"a": 0, "b": COUNTS["a"]}, 0, []
+    for (source, _, target), found in edges.items():
+        spread.append(found + torch.tensor([[before], [start[target]]]))
         before += COUNTS[source]
-    P = sum(WIDTHS[source] + 1 for source, _, _ in RELATIONS), sum(WIDTHS.values()) + len(kinds)
+    P = sum(WIDTHS[source] + 1 for source, _, _ in RELATIONS), sum(WIDTHS.values()) + len(WIDTHS)
     conv = BasisConv(P, H * D, bases.Attention(H, Dot(D), bases.Adjacency()), Heads(), bias=False).double()
 
     def ours(a: Tensor, b: Tensor, *leaves: Tensor) -> Tensor:
-        p, x = dict(zip(names, leaves, strict=True)), {0: a, 1: b}
-        y = functional_call(conv, matrices(p), ((blocks(x, sources), blocks(x, [0, 1])), torch.cat(spread, 1)))
+        p, x = dict(zip(names, leaves, strict=True)), {"a": a, "b": b}
+        sources = blocks(*(x[source] for source, _, _ in RELATIONS))
+        y = functional_call(conv, matrices(p), ((sources, blocks(a, b)), torch.cat(spread, 1)))
         outcome = []
-        for kind, part in zip(kinds, F.gelu(y).split(list(COUNTS.values())), strict=True):
+        for kind, part in zip(WIDTHS, F.gelu(y).split(list(COUNTS.values())), strict=True):
             z = F.linear(part, p[f"out_lin.lins.{kind}.weight"], p[f"out_lin.lins.{kind}.bias"])
             if z.shape[1] == WIDTHS[kind]:
                 alpha = p[f"skip.{kind}"].sigmoid()
-                z = alpha * z + (1 - alpha) * x[kinds.index(kind)]
+                z = alpha * z + (1 - alpha) * x[kind]
             outcome.append(z)
         return torch.cat(outcome)
 
@@ -82,4 +73,4 @@ def _hgt() -> Iterator[Case]:
         y = functional_call(reference, dict(zip(names, leaves, strict=True)), ({"a": a, "b": b}, edges))
         return torch.cat([y["a"], y["b"]])
 
-    yield Case(ours, theirs, [features(COUNTS[k], WIDTHS[k]) for k in kinds] + list(reference.parameters()))
+    yield Case(ours, theirs, [features(COUNTS[k], WIDTHS[k]) for k in WIDTHS] + list(reference.parameters()))

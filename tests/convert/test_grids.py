@@ -40,13 +40,6 @@ def test_the_parameter_that_fits_the_groups(kind: str) -> None:
     assert type(convert(made(kind, {"groups": P, "out_channels": 2 * P})).theta) is theta.Grouped
 
 
-@pytest.mark.parametrize("kind", [f"Conv{n}d" for n in GRIDS])
-def test_padding_that_pads_nothing(kind: str) -> None:
-    for mode in ("reflect", "circular", "replicate"):
-        reference = made(kind, {"padding_mode": mode})
-        agree(Case(convert(reference), reference, [image(kind, B)]))
-
-
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")  # torch, of its own way to pad
 @pytest.mark.parametrize("n", GRIDS)
 def test_padding_on_one_side(n: int) -> None:
@@ -61,12 +54,6 @@ def test_a_mode_that_is_set_later() -> None:
     reference = made("Conv2d", {"padding": 1})
     reference.padding_mode = "circular"  # torch reads it in each call
     agree(Case(convert(reference), reference, [image("Conv2d", B)]))
-
-
-def test_sizes_for_one_axis_or_for_all() -> None:
-    for reference in (nn.AvgPool2d((2,), (1,), (1,)), nn.AvgPool3d((2,), 1), nn.Unfold((2, 3), padding=1)):
-        x = features(B, P, 6, 7, *([5] * isinstance(reference, nn.AvgPool3d)))
-        agree(Case(convert(reference), reference, [x]))
 
 
 @pytest.mark.parametrize("n", [1, 2])  # of three axes torch asks for room
@@ -113,13 +100,6 @@ def test_any_options(kind: str) -> None:
             continue
         agree(Case(convert(reference), reference, [x]))
         compared += 1
-
-
-def test_one_channel() -> None:
-    for kind in ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d"):
-        for widths in ((1, 1), (1, 3), (3, 1)):
-            reference = made(kind, {"in_channels": widths[0], "out_channels": widths[1], "padding": 1})
-            agree(Case(convert(reference), reference, [features(B, widths[0], *GRIDS[dimensions(kind)])]))
 
 
 @pytest.mark.parametrize(("kind", "options"), KINDS)
@@ -257,17 +237,6 @@ def test_memory_formats(kind: str, options: dict, dtype: torch.dtype) -> None:
 
 
 # --- what carries over ---
-
-
-@pytest.mark.parametrize("frozen", [(), ("weight",), ("bias",), ("weight", "bias")], ids=str)
-def test_frozen_parameters(frozen: tuple[str, ...]) -> None:
-    for kind in ("Conv2d", "ConvTranspose2d"):
-        reference = made(kind, {})
-        for name in frozen:
-            getattr(reference, name).requires_grad_(False)
-        ours = convert(reference)
-        assert ours.theta.weight.requires_grad == reference.weight.requires_grad
-        assert ours.bias.requires_grad == reference.bias.requires_grad
 
 
 def test_widths_are_told() -> None:

@@ -38,16 +38,6 @@ class Shared(nn.Module):
         return self.linear(x)
 
 
-class Pooled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = pyg.SAGPooling(P, ratio=0.5)
-        self.lin = nn.Linear(P, Q)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.lin(self.pool(x, edge_index)[0])
-
-
 class Relational(nn.Module):
     """Of nodes without features; the types of edges come by order."""
 
@@ -93,7 +83,9 @@ ON_GRAPHS: dict[str, Callable[[], nn.Module]] = {
     "weighted Sequential": lambda: pyg.Sequential("x, edge_index, edge_weight", [(pyg.TAGConv(P, Q), WEIGHTED)]),
     "weighted GCN": lambda: GCN(P, 8, 2, Q),
     "DataParallel": lambda: nn.DataParallel(GCN(P, 8, 2, Q)),
-    "SAGPooling": Pooled,
+    "SAGPooling": lambda: pyg.Sequential(
+        "x, edge_index", [(pyg.SAGPooling(P), "x, edge_index -> x, e, w, b, p, s"), (nn.Linear(P, Q), "x -> x")]
+    ),
     "shared": Shared,
     "R-GCN": lambda: Relational(pyg.RGCNConv),
     "R-GCN, fast": lambda: Relational(pyg.FastRGCNConv),
@@ -178,16 +170,11 @@ def sequences() -> nn.Module:
     return nn.Sequential(nn.Flatten(2), *first, *second, *last)
 
 
-class Volumes(nn.Sequential):
-    """Images as the slices of a volume."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.unsqueeze(1).repeat(1, 1, 2, 1, 1))
-
-
 def volumes() -> nn.Module:
+    """Images as the slices of a volume."""
     pooled = [nn.AvgPool3d(2, ceil_mode=True), nn.ConvTranspose3d(4, 4, 2, 2), nn.AdaptiveAvgPool3d(1)]
-    return Volumes(nn.Conv3d(1, 4, 3, padding=1), nn.ReLU(), *pooled, nn.Flatten(), nn.Linear(4, 5))
+    conv = nn.Unflatten(1, (1, 3)), nn.Conv3d(1, 4, 3, padding=1), nn.ReLU()
+    return nn.Sequential(*conv, *pooled, nn.Flatten(), nn.Linear(4, 5))
 
 
 OF_IMAGES: dict[str, Callable[[], nn.Module]] = {

@@ -15,7 +15,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,40 +27,11 @@ import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
 from pyg_basisconv.nn.evaluator import Evaluator
 
-FILES = {
-    "test_gcn_conv.py": ["GCNConv"],
-    "test_cheb_conv.py": ["ChebConv"],
-    "test_tag_conv.py": ["TAGConv"],
-    "test_sg_conv.py": ["SGConv"],
-    "test_ssg_conv.py": ["SSGConv"],
-    "test_graph_conv.py": ["GraphConv"],
-    "test_sage_conv.py": ["SAGEConv"],
-    "test_cluster_gcn_conv.py": ["ClusterGCNConv"],
-    "test_le_conv.py": ["LEConv"],
-    "test_mixhop_conv.py": ["MixHopConv"],
-    "test_lg_conv.py": ["LGConv"],
-    "test_simple_conv.py": ["SimpleConv"],
-    "test_rgcn_conv.py": ["RGCNConv", "FastRGCNConv"],
-    "test_gat_conv.py": ["GATConv"],
-    "test_gatv2_conv.py": ["GATv2Conv"],
-    "test_transformer_conv.py": ["TransformerConv"],
-    "test_agnn_conv.py": ["AGNNConv"],
-    "test_feast_conv.py": ["FeaStConv"],
-    "test_hypergraph_conv.py": ["HypergraphConv"],
-}
-
-MORE = {  # that are there as drop-ins, too
-    "test_res_gated_graph_conv.py": ["ResGatedGraphConv"],
-    "test_supergat_conv.py": ["SuperGATConv"],
-    "test_fa_conv.py": ["FAConv"],
-    "test_rgat_conv.py": ["RGATConv"],
-    "test_signed_conv.py": ["SignedConv"],
-    "test_dir_gnn_conv.py": ["DirGNNConv"],
-    "test_han_conv.py": ["HANConv"],
-    "test_hgt_conv.py": ["HGTConv"],
-    "test_hetero_conv.py": ["SAGEConv", "GATConv", "GCNConv"],
-    "test_to_hetero_transformer.py": ["SAGEConv", "GATConv", "GCNConv"],
-}
+CONVERTED = """gcn cheb tag sg ssg graph sage cluster_gcn le mixhop lg simple rgcn gat gatv2 transformer agnn feast
+hypergraph"""
+MORE = "res_gated_graph supergat fa rgat signed dir_gnn han hgt hetero"  # of drop-ins
+FILES = [f"test_{name}_conv.py" for name in CONVERTED.split()]
+OF_DROP_INS = [*FILES, *(f"test_{name}_conv.py" for name in MORE.split()), "test_to_hetero_transformer.py"]
 
 TEXT = "the text of a layer"
 SCRIPT = "TorchScript"
@@ -191,7 +162,7 @@ class Report:
             self.failures.append(f"{report.nodeid}\n{report.longreprtext}")
 
 
-def replace(patch: pytest.MonkeyPatch, names: Sequence[str], made: list[tuple[str, str]]) -> None:
+def replace(patch: pytest.MonkeyPatch, names: Iterable[str], made: list[tuple[str, str]]) -> None:
     """Has drop-ins imported in the place of PyG's layers, and notes each of their calls that a recipe evaluates."""
     evaluate = Evaluator.__call__
 
@@ -207,8 +178,7 @@ def replace(patch: pytest.MonkeyPatch, names: Sequence[str], made: list[tuple[st
 def run(folder: Path, files: Sequence[str], through_nn: bool = False) -> bool:
     """Runs the files of a folder, prints what came of it, and says whether all is well."""
     report, dropped, made = Report(), {}, []
-    names = sorted({name for layers in [*FILES.values(), *MORE.values()] for name in layers})
-    originals = {name: getattr(torch_geometric.nn, name) for name in names}
+    originals = {name: vars(torch_geometric.nn)[name] for name in drop_in.__all__ if name in vars(torch_geometric.nn)}
     with tempfile.TemporaryDirectory() as own, pytest.MonkeyPatch.context() as patch:
         copies = str(Path(own, "tests"))  # pytest lists the folder above, and that of all files for a time is long
         Path(copies).mkdir()
@@ -220,7 +190,7 @@ def run(folder: Path, files: Sequence[str], through_nn: bool = False) -> bool:
                 text, dropped[name] = neutral(found.read_text(), *([(PRIVATE,)] if through_nn else []))
                 Path(copies, name).write_text(text)
         if through_nn:
-            replace(patch, names, made)
+            replace(patch, originals, made)
         else:
             for name, layer in originals.items():
                 patch.setattr(torch_geometric.nn, name, converting(layer, made))
@@ -282,7 +252,7 @@ def main(arguments: Sequence[str]) -> int:
     if folder is None:
         print("PyG's tests are not here: name their folder, or set PYG_TESTS", file=sys.stderr)
         return 2
-    files = list(arguments[1:]) or [*FILES, *(MORE if through_nn else ())]
+    files = list(arguments[1:]) or (OF_DROP_INS if through_nn else FILES)
     return 0 if run(folder.resolve(), files, through_nn) else 1
 
 

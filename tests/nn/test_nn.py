@@ -4,6 +4,7 @@ import ast
 import copy
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ from pyg_basisconv.nn.refused import REFUSED
 from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph
 from pyg_basisconv.verify.recipes import constructed
 from tests.convert.conversion import ENDS, agree, evaluated, example, like, runner, same_state, through_a_file
+from tests.convert.test_left import LEFT
 
 NAMES = [name for name in drop_in.__all__ if name not in ("DropIn", "drop_in")]
 pytestmark = pytest.mark.filterwarnings("ignore:Converting sparse tensor to CSR", "ignore:Sparse invariant checks")
@@ -161,24 +163,14 @@ def test_what_is_no_layer_is_pygs_own() -> None:
         _ = drop_in.GTAConv
 
 
-OUTSIDE = {
-    "SAGEConv: .*aggr='max' is not linear, .* use torch_geometric's own SAGEConv": lambda: drop_in.SAGEConv(
-        P, Q, aggr="max"
-    ),
-    "GCNConv: .*aggr='mean' over messages": lambda: drop_in.GCNConv(P, Q, aggr="mean"),
-    "GCNConv: .*node_dim=0": lambda: drop_in.GCNConv(P, Q, node_dim=0),
-    "GATConv: .*dropout=1.0 drops all": lambda: drop_in.GATConv(P, Q, dropout=1.0),
-    "AvgPool2d: .*divisor_override=0.* use torch's own AvgPool2d": lambda: drop_in.AvgPool2d(2, divisor_override=0),
-    "MultiheadAttention: .*dropout=1.0": lambda: drop_in.MultiheadAttention(8, 2, dropout=1.0),
-    "SAGEConv: .*project=True with flow": lambda: drop_in.SAGEConv(P, Q, project=True, flow="target_to_source"),
-    "DirGNNConv: .*its SAGEConv is left: aggr='max'": lambda: drop_in.DirGNNConv(pyg.SAGEConv(P, Q, aggr="max")),
-}
+OF_OPTIONS = ("aggr=", "node_dim=", "dropout=", "project=", "flow=", "divisor_", "its activation", "its CGConv")
 
 
-@pytest.mark.parametrize("match", OUTSIDE)
-def test_options_that_no_recipe_covers(match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        OUTSIDE[match]()
+@pytest.mark.parametrize("reason", [r for r in LEFT if r.split(": ")[1].startswith(OF_OPTIONS)])
+def test_options_that_no_recipe_covers(reason: str, exchanged: None) -> None:
+    name, told = reason.split(": ", 1)
+    with pytest.raises(ValueError, match=rf"{name}: .*{re.escape(told)}.* use torch(_geometric)?'s own {name}"):
+        LEFT[reason]()
 
 
 def test_a_rule_that_computes_numbers_makes_no_drop_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -566,79 +558,40 @@ def test_nothing_is_held_twice() -> None:
 
 # --- a training script, with one import replaced ---
 
-GCN = """
+SCRIPT = """
 import torch
 import torch.nn.functional as F
-from torch_geometric.nn import GCNConv
-
-class GCN(torch.nn.Module):
-    def __init__(self, in_channels, hidden_channels, out_channels):
-        super().__init__()
-        self.conv1 = GCNConv(in_channels, hidden_channels, cached=True, normalize=True)
-        self.conv2 = GCNConv(hidden_channels, out_channels, cached=True, normalize=True)
-
-    def forward(self, x, edge_index, edge_weight=None):
-        x = F.dropout(x, p=0.5, training=self.training)
-        x = self.conv1(x, edge_index, edge_weight).relu()
-        x = F.dropout(x, p=0.5, training=self.training)
-        return self.conv2(x, edge_index, edge_weight)
-
-model = GCN(data.num_features, 16, classes)
-optimizer = torch.optim.Adam(
-    [
-        dict(params=model.conv1.parameters(), weight_decay=5e-4),
-        dict(params=model.conv2.parameters(), weight_decay=0),
-    ],
-    lr=0.01,
-)
-arguments = (data.x, data.edge_index, data.edge_attr)
-"""
-GAT = """
-import torch
-import torch.nn.functional as F
-from torch_geometric.nn import GATConv
-
-class GAT(torch.nn.Module):
-    def __init__(self, in_channels, hidden_channels, out_channels, heads):
-        super().__init__()
-        self.conv1 = GATConv(in_channels, hidden_channels, heads, dropout=0.6)
-        self.conv2 = GATConv(hidden_channels * heads, out_channels, heads=1, concat=False, dropout=0.6)
-
-    def forward(self, x, edge_index):
-        x = F.dropout(x, p=0.6, training=self.training)
-        x = F.elu(self.conv1(x, edge_index))
-        x = F.dropout(x, p=0.6, training=self.training)
-        return self.conv2(x, edge_index)
-
-model = GAT(data.num_features, 8, classes, 8)
-optimizer = torch.optim.Adam(model.parameters(), lr=0.005, weight_decay=5e-4)
-arguments = (data.x, data.edge_index)
-"""
-RGCN = """
-import torch
-import torch.nn.functional as F
-from torch_geometric.nn import LAYER as RGCNConv
+from torch_geometric.nn import LAYER
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv1 = RGCNConv(data.num_nodes, 16, relations, num_bases=30)
-        self.conv2 = RGCNConv(16, classes, relations, num_bases=30)
+        self.conv1, self.conv2 = LAYER(FIRST), LAYER(SECOND)
 
-    def forward(self, edge_index, edge_type):
-        x = F.relu(self.conv1(None, edge_index, edge_type))
-        x = self.conv2(x, edge_index, edge_type)
-        return F.log_softmax(x, dim=1)
+    def forward(self, x, *edges):
+        x = F.dropout(F.elu(self.conv1(x, *edges)), p=0.5, training=self.training)
+        return self.conv2(x, *edges)
 
 model = Net()
-optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.0005)
-arguments = (data.edge_index, data.edge_type)
+first = dict(params=model.conv1.parameters(), weight_decay=5e-4)
+optimizer = torch.optim.Adam([first, dict(params=model.conv2.parameters(), weight_decay=0)], lr=0.01)
+arguments = (ARGUMENTS)
 """
+RELATIONS = {"FIRST": "120, 16, relations, num_bases=30", "SECOND": "16, classes, relations, num_bases=30"}
+RELATIONS["ARGUMENTS"] = "None, data.edge_index, data.edge_type"
 SCRIPTS = {
-    "gcn": GCN,
-    "gat": GAT,
-    "rgcn": RGCN.replace("LAYER", "RGCNConv"),
-    "fast_rgcn": RGCN.replace("LAYER", "FastRGCNConv"),
+    "GCNConv": {
+        "FIRST": "32, 16, cached=True",
+        "SECOND": "16, classes, cached=True",
+        "ARGUMENTS": "data.x, data.edge_index, data.edge_attr",
+    },
+    "GATConv": {
+        "FIRST": "32, 8, 8, dropout=0.6",
+        "SECOND": "64, classes, heads=1, concat=False, dropout=0.6",
+        "ARGUMENTS": "data.x, data.edge_index",
+    },
+    "RGCNConv": RELATIONS,
+    "FastRGCNConv": RELATIONS,
 }
 LOOP = """
 losses = []
@@ -677,7 +630,9 @@ def trained(script: str, seed: int = 5) -> tuple[list[float], Any]:
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.sweep(1)
 def test_a_training_script_with_the_import_replaced(name: str) -> None:
-    script = SCRIPTS[name]
+    script = SCRIPT.replace("LAYER", name)
+    for place, text in SCRIPTS[name].items():
+        script = script.replace(place, text)
     replaced = script.replace("from torch_geometric.nn import", "from pyg_basisconv.nn import")
     assert replaced != script
     expected, _ = trained(script)
