@@ -45,6 +45,10 @@ class EdgeList(NamedTuple):
     weight: Tensor
 
 
+Again = Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
+Replay = Callable[[Any, Theta, Tensor, Tensor, Tensor | None], Tensor | None]
+
+
 class ContentStep(NamedTuple):
     """A and Theta in one step, for a family that is computed from content.
 
@@ -55,8 +59,8 @@ class ContentStep(NamedTuple):
     """
 
     run: Callable[[Inputs, Tensor | None], Tensor | None]
-    again: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
-    replay: Callable[[Any, Theta, Tensor, Tensor, Tensor | None], Tensor | None] | None = None
+    again: Again
+    replay: Replay | None = None
 
 
 class BoundBasis:

@@ -17,7 +17,7 @@ from torch_geometric.nn.conv import MessagePassing
 from . import compiled
 from .basis import Basis, BoundBasis
 from .binding import Binding, Reader, bind, bind_content, content_of, whole
-from .bound import ContentStep
+from .bound import Again, ContentStep, Replay
 from .cache import Witness, shorten
 from .content import Inputs
 from .costs import Problem
@@ -290,7 +290,8 @@ class BasisConv(MessagePassing):
             return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads), begin)
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
-            later = partial(_on_content, graph, reads, content_step, observed)
+            again, replay = content_step.again, content_step.replay  # but not `run`, which holds the features
+            later = partial(_on_content, graph, reads, again, replay, observed)
             return Ways(partial(content_step.run, inputs, self.bias), later)
         now = partial(self._in_order, inputs, family, chosen)
         if graph is not None and observed:
@@ -498,16 +499,18 @@ def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: 
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
 
 
-def _on_content(graph: Graph, reads: Reader, step: ContentStep, observed: bool, layer: BasisConv, call: Call) -> Any:
+def _on_content(
+    graph: Graph, reads: Reader, again: Again, replay: Replay | None, observed: bool, layer: BasisConv, call: Call
+) -> Any:
     """One step, on a family that is computed from the content of the call; with it, where it is observed."""
     modules, x, bias = layer._modules, reads(call.x), parameter(layer, "bias")
     basis, theta = modules["basis"], modules["theta"]
-    if step.replay is not None:
-        y = step.replay(basis, theta, x, call.x[1] if isinstance(call.x, tuple | list) else x, bias)
+    if replay is not None:
+        y = replay(basis, theta, x, call.x[1] if isinstance(call.x, tuple | list) else x, bias)
         if y is not None:
             return y
     content = content_of(layer, call, graph, Inputs(x, theta), observed)
-    found: Any = step.again(basis, content, bias)
+    found: Any = again(basis, content, bias)
     if found is None:
         return layer.evaluate(*call, observed=observed)
     if observed:
