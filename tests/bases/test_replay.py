@@ -346,3 +346,12 @@ def test_a_mechanism_of_another_package_is_never_replayed(replayed: list[bool]) 
     for _ in range(4):
         conv(x, edges)
     assert not any(replayed)
+
+
+def test_a_parameter_that_is_gone() -> None:
+    conv, (x, edges) = make("GAT"), given()
+    for _ in range(3):
+        conv(x, edges)
+    leaf(conv)._parameters["source"] = None
+    with pytest.raises((TypeError, AttributeError)):
+        conv(x, edges)
