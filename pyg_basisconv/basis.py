@@ -148,7 +148,8 @@ class Basis(nn.Module):
         key = self.key
         if key is None or graph.learns or graph.mask is not None:
             return self._made(graph)
-        bound: BoundBasis = memo(graph._memo, key, self._made, graph)
+        plain = graph if graph.content is None else graph.holding(None)  # what is kept must not hold the features
+        bound: BoundBasis = memo(graph._memo, key, self._made, plain)
         return bound
 
     def _made(self, graph: Graph) -> BoundBasis:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +19,24 @@ from .portable import portable
 from .theta import Theta
 from .theta.base import Members, side_by_side, stacked
 from .theta.heads import all_heads, split_heads
+
+
+class Mapped(NamedTuple):
+    """Affine maps of the same features that were computed in one product.
+
+    of_target: whether the features are the targets', and not the sources'; maps: of them; results: of the maps.
+    """
+
+    of_target: bool
+    maps: Sequence[Affine]
+    results: Sequence[Tensor]
+
+
+def _mapped(of_target: bool, x: Tensor, maps: Sequence[Affine]) -> list[Mapped]:
+    """Affine maps of features, in one product if it is small."""
+    if len(maps) > 1 and can_join(x, maps):
+        return [Mapped(of_target, maps, affine(x, maps))]
+    return [Mapped(of_target, (one,), (all_heads(x, *one),)) for one in maps]
 
 
 class Inputs:
@@ -43,23 +61,17 @@ class Inputs:
         """The K members side by side, (*, M, K D)."""
         return self.theta.rows(self.x) if self.theta.by_rows else side_by_side(stacked(self.projected))
 
-    def affine(self, maps: Sequence[Affine], values: bool = True) -> Sequence[Tensor]:
-        """Affine maps of the features, in one product if possible, which computes `rows` as well if `values`."""
+    def affine(self, maps: Sequence[Affine], values: bool = True) -> list[Mapped]:
+        """Affine maps of the features, in one product if possible, which computes `rows` before them if `values`."""
         own = self.theta.affine if values and self.summed and "rows" not in vars(self) else None
         # Not for values wider than x: an order may do without them.
         if own is not None and own.weight.shape[2] <= own.weight.shape[1] == self.x.shape[-1]:
             joined = own, *maps
             if can_join(self.x, joined):
-                vars(self)["rows"], *found = affine(self.x, joined)
-                return found
-        return affine_each(self.x, maps)
-
-
-def affine_each(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
-    """Affine maps of features, in one product if it is small."""
-    if len(maps) > 1 and can_join(x, maps):
-        return affine(x, maps)
-    return [all_heads(x, *one) for one in maps]
+                found = affine(self.x, joined)
+                vars(self)["rows"] = found[0]
+                return [Mapped(False, joined, found)]
+        return _mapped(False, self.x, maps)
 
 
 _ALL = slice(None)
@@ -100,7 +112,7 @@ class Content:
         self.loop_attr, self.members = loop_attr, members
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
-        self.made: list[tuple[Affine, bool, Tensor]] = []  # each map of `affine`, if it is of targets, and its result
+        self.mapped: list[Mapped] = []  # all that `affine` has computed
 
     def for_members(self, start: int, stop: int) -> "Content":
         """The content of the members start .. stop - 1."""
@@ -121,13 +133,13 @@ class Content:
         if not (of_source or of_target):
             return ()
         if not of_target or self.target_features is self.x:
-            found = inputs.affine((*of_source, *of_target), values)
+            made = inputs.affine((*of_source, *of_target), values)
         else:
-            of_sources = inputs.affine(of_source, values) if of_source else ()
-            found = *of_sources, *affine_each(self.target_features, of_target)
-        sides = [False] * len(of_source) + [True] * len(of_target)
-        self.made += zip((*of_source, *of_target), sides, found, strict=True)
-        return found
+            made = inputs.affine(of_source, values) if of_source else []
+            made += _mapped(True, self.target_features, of_target)
+        self.mapped += made
+        found = [y for one in made for y in one.results]
+        return found[len(found) - len(of_source) - len(of_target) :]  # without `inputs.rows`
 
     @property
     def projected(self) -> Tensor:

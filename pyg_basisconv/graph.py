@@ -162,8 +162,8 @@ class Graph:
         vars(graph).update({**vars(self), "_bare": None, **changes})
         return graph
 
-    def holding(self, content: Content) -> "Graph":
-        """The same graph and its derived results, with the content that a basis reads."""
+    def holding(self, content: Content | None) -> "Graph":
+        """The same graph and its derived results, with the content that a basis reads, or without."""
         return self._replace(content=content)
 
     def masked(self, mask: Tensor | None) -> "Graph":

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..content import Content
+from ..content import Content, Mapped
 from ..entries import Entries
 from ..kernels import Affine, affine
-from ..kernels.dense import can_join
 from ..kernels.onepass import supports
 from ..kernels.op import PLAIN
 from ..kernels.scored import Scoring, one_pass
 from ..mechanisms import Mechanism
 from ..theta import Theta
+from ..theta.heads import all_heads
 
 _TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
 _OWN = __name__.partition(".")[0]
@@ -49,8 +49,9 @@ class Replay:
         basis: that was evaluated.
         scoring: computes the scores from the rows.
         reads: the parameters.
-        maps: of the sources' features, Theta first; and of the targets' features, if they are other tensors.
-        rows: for each argument of the scoring, its index among the results of all maps, or ~i for parameter i, or None.
+        products: whether the features are the targets', and the maps of them, for each product that is taken.
+        values: the index of what is summed, among the results of all maps.
+        rows: for each argument of the scoring, its index there, or ~i for parameter i, or None.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class Replay:
         basis: Any,
         scoring: Scoring,
         reads: Sequence[_Read],
-        maps: Sequence[Sequence[_Map]],
+        products: Sequence[tuple[bool, Sequence[_Map]]],
+        values: int,
         rows: Sequence[int | None],
     ) -> None:
         self.K, self.normalize = basis.K, basis.normalize
-        self.scoring, self.reads, self.maps, self.rows = scoring, reads, maps, rows
+        self.scoring, self.reads, self.products, self.values, self.rows = scoring, reads, products, values, rows
         self.of_weights = basis.weighted
         mechanism = basis.mechanism
         self.modules = [(m._modules, [*m._modules.values()]) for m in (basis, *mechanism.modules()) if m._modules]
@@ -90,18 +92,19 @@ class Replay:
             if t is None:
                 if shape is not None:
                     return None
-            elif t.shape != shape or t.dtype is not x.dtype or type(t) not in PLAIN:
+            elif t.shape != shape or t.dtype is not x.dtype or type(t) not in PLAIN or not t.is_cpu or t.is_neg():
                 return None
             given.append(t)
         columns: list[Tensor] = []
-        for maps, features in zip(self.maps, (x, target), strict=True):
-            if maps:
-                columns += affine(features, [Affine(given[w], b if b is None else given[b], s) for w, b, s in maps])
+        for of_target, maps in self.products:
+            features = target if of_target else x
+            found = [Affine(given[w], b if b is None else given[b], s) for w, b, s in maps]
+            columns += affine(features, found) if len(found) > 1 else [all_heads(features, *found[0])]
         rows = [None if i is None else columns[i] if i >= 0 else given[~i] for i in self.rows]
         form = self.scoring.form(rows, self.K)
         if form is None:
             return None
-        normalised, z = self.normalize == "source", columns[0]
+        normalised, z = self.normalize == "source", columns[self.values]
         y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, z, None, None, *rows)
         return theta.join(y, bias)
 
@@ -143,15 +146,16 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     parameters = _Parameters((theta, *basis.mechanism.modules()))
     if parameters.are_tied:
         return None
-    sides: list[list[tuple[Affine, Tensor]]] = [[(cast(Affine, theta.affine), z)], []]
-    for one, of_target, y in content.made:
-        sides[of_target and content.target is not x].append((one, y))
-    maps = []
-    for features, made in zip((x, content.target), sides, strict=True):
-        maps.append([m for m in (parameters.map(one) for one, _ in made) if m is not None])
-        if len(maps[-1]) < len(made) or (made and not can_join(cast(Tensor, features), [one for one, _ in made])):
+    mapped = content.mapped
+    if not any(y is z for one in mapped for y in one.results):
+        mapped = [*mapped, Mapped(False, (cast(Affine, theta.affine),), (z,))]
+    products = []
+    for one in mapped:
+        maps = [m for m in map(parameters.map, one.maps) if m is not None]
+        if len(maps) < len(one.maps):
             return None
-    columns = [id(y) for made in sides for _, y in made]
+        products.append((one.of_target, maps))
+    columns = [id(y) for one in mapped for y in one.results]
     rows: list[int | None] = []
     for t in tensors:
         index = None
@@ -165,18 +169,23 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
         rows.append(index)
     if theta._parameters["value_bias"] is None:  # one may be set later
         parameters.reads.append(_Read(theta._parameters, "value_bias", None))
-    return Replay(basis, scoring, parameters.reads, maps, rows)
+    return Replay(basis, scoring, parameters.reads, products, columns.index(id(z)), rows)
 
 
 def _known(basis: Any, theta: Theta) -> bool:
     """Whether the scores are computed by modules of this package and by activations only, and not by code of a user."""
-    if not theta.by_rows or type(basis).__module__.partition(".")[0] != _OWN:
+    if not theta.by_rows or not _is_own(basis):
         return False
     for m in basis.mechanism.modules():
-        module = type(m).__module__
-        if "score" in vars(m) or not (module.startswith(_OWN) or module == _ACTIVATIONS or type(m) is nn.ModuleList):
+        plain = type(m).__module__ == _ACTIVATIONS or type(m) is nn.ModuleList
+        if "score" in vars(m) or not (plain or _is_own(m)):
             return False
     return True
+
+
+def _is_own(module: nn.Module) -> bool:
+    """Whether the class of a module is of this package."""
+    return type(module).__module__.partition(".")[0] == _OWN
 
 
 class _Parameters:
@@ -185,7 +194,8 @@ class _Parameters:
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         own = [(m, name, t) for m in modules for name, t in m._parameters.items() if t is not None]
         self._places = {id(t): (m, name) for m, name, t in own}
-        self.are_tied = len(self._places) < len(own)  # one parameter under two names, either of which may change
+        # One parameter, or one and a view of it, under two names, either of which may change.
+        self.are_tied = len(self._places) < len(own) or any(id(t._base) in self._places for _, _, t in own)
         self._indices: dict[int, int] = {}
         self.reads: list[_Read] = []
 

@@ -123,10 +123,6 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     >>> one.flatten(), two.shape, two[0, 0]
     (tensor([3., 3.]), torch.Size([2, 8]), tensor(1.5000))
     """
-    if len(maps) == 1:
-        bias, scale = maps[0].bias, maps[0].scale
-        y = F.linear(x, maps[0].matrix, None if bias is None else bias.reshape(-1))
-        return [y if scale == 1 else y * scale]
     P, biases = x.shape[-1], [bias for _, bias, _ in maps if bias is not None]
     widths = [weight.numel() // P for weight, _, _ in maps]
     matrix = _joined([weight if weight.dim() == 2 else weight.mT for weight, _, _ in maps], P)

@@ -43,7 +43,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     E, dtype = index.numel(), x.dtype
     if not E or not W:
         return x.new_zeros(ptr.numel() - 1, W)
-    x = x.contiguous()
+    x = x.resolve_neg().contiguous()
     if KERNELS is not None and dtype == torch.float64 and _can_compile(x, weight, ptr, index):
         return _compiled(x, weight, ptr, index)
     # On the CPU torch's CSR product is faster for many narrow rows.

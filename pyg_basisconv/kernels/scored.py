@@ -154,7 +154,9 @@ class ProjectedScores(NamedTuple):
 
     def form(self, tensors: Tensors, c: int) -> Form | None:
         activation = activation_code(self.activation)
-        return None if activation is None else Form(PROJECTED, 1, activation, slice(3, 5))
+        if activation is None or tensors[0] is None or tensors[1] is None:  # the kernel would read from no address
+            return None
+        return Form(PROJECTED, 1, activation, slice(3, 5))
 
 
 class ProductScores(NamedTuple):

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases import replay
@@ -325,3 +328,102 @@ def test_tied_parameters_that_are_untied(replayed: list[bool]) -> None:
     conv.basis.mechanism._parameters["source"] = another(conv.basis.mechanism.target)
     close(conv(x, edges), anew(conv, x, edges))
     assert not any(replayed)
+
+
+# Widths at which values are joined with the terms, and not; and many features, which another product takes.
+SIZES = {"joined": (40, 8, 4), "apart": (50, 4, 9), "many": (1100, 64, 8)}
+WIDE: dict[str, Callable[[int], Mechanism]] = {
+    "GAT": lambda D: Additive(projected=True).then(leaky()),
+    "terms": lambda D: Additive(bias=True),
+    "GATv2": lambda D: MLP(projected=True, activation=leaky(), bias=True),
+    "products": lambda D: Dot(D, bias=True),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", WIDE)
+def test_a_call_that_is_replayed_takes_the_products_of_one_that_is_not(
+    kind: str, size: str, replayed: list[bool]
+) -> None:
+    """So it gives the same bits; and checkpoints, which compute something again, find the same tensors saved."""
+    nodes, width, D = SIZES[size]
+    basis = bases.Attention(2, WIDE[kind](D), MASK)
+    conv, x = BasisConv(width, 2 * D, basis, theta.Heads(bias=True)), torch.randn(nodes, width, requires_grad=True)
+    edges = torch.randint(nodes, (2, 4 * nodes))
+    nn.init.normal_(conv.theta.value_bias)
+    leaves = [x, *conv.parameters()]
+    results = []
+    for _ in range(3):
+        y = conv(x, edges)
+        results.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+    assert replayed == [False, True]
+    for result in results[1:]:
+        for mine, first in zip(result, results[0], strict=True):
+            assert torch.equal(mine, first)
+    again = copy.deepcopy(conv)
+    again(x, edges)
+    with set_checkpoint_early_stop(False):
+        checkpoint(again, x, edges, use_reentrant=False).square().sum().backward()
+    assert replayed[-1]
+    assert torch.equal(x.grad, results[0][1])
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_features_are_not_kept(kind: str) -> None:
+    conv, (x, edges) = make(kind), given()
+    for _ in range(4):
+        features = x * torch.ones((), requires_grad=True)
+        reference = StorageWeakRef(features.untyped_storage())
+        conv(features, edges).sum().backward()
+        del features
+        gc.collect()
+        assert reference.expired()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_parameters_that_the_kernel_cannot_read(kind: str) -> None:
+    """On another device, where it would read from no address; and of the other sign, which is a bit of the tensor."""
+    for part in ("theta", "basis"):
+        conv, (x, edges) = make(kind), given()
+        for _ in range(3):
+            conv(x, edges)
+        for module in getattr(conv, part).modules():
+            for key, t in module._parameters.items():
+                if t is not None:
+                    module._parameters[key] = nn.Parameter(torch._neg_view(t.detach()))
+        for _ in range(3):
+            close(conv(x, edges), anew(conv, x, edges))
+    conv.basis.to("meta")
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        conv(x, edges)
+
+
+def test_parameters_that_were_views_of_another(replayed: list[bool]) -> None:
+    basis = bases.Attention(2, Additive(bias=True) + Relative(period=1), MASK, normalize="sigmoid")
+    conv, (x, edges) = BasisConv(P, 4, basis, theta.Heads()).double(), given()
+    nn.init.ones_(conv.basis.mechanism.parts[0].bias)
+    places = {id(t): key for key, t in conv.named_parameters()}
+    first, second = conv.basis.mechanism.parts[0].bias, conv.basis.mechanism.parts[1].weight
+    tied = {places[id(first)]: first, places[id(second)]: first.view(second.shape)}
+    for _ in range(4):
+        functional_call(conv, tied, (x, edges))
+    assert not any(replayed)
+    close(conv(x, edges), anew(conv, x, edges))
+
+
+def test_a_mechanism_of_another_package_is_never_replayed(replayed: list[bool]) -> None:
+    """Though its name begin with that of this one."""
+    kind = type("Theirs", (Own,), {"__module__": "pyg_basisconv_extras"})
+    conv, (x, edges) = BasisConv(P, 4, bases.Attention(2, kind(), MASK), theta.Heads()).double(), given()
+    for _ in range(4):
+        conv(x, edges)
+    assert not any(replayed)
+
+
+def test_a_parameter_that_is_gone() -> None:
+    conv, (x, edges) = make("GAT"), given()
+    for _ in range(3):
+        conv(x, edges)
+    leaf(conv)._parameters["source"] = None
+    with pytest.raises((TypeError, AttributeError)):
+        conv(x, edges)
