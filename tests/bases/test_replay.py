@@ -262,9 +262,9 @@ def test_a_layer_holds_no_graph_that_is_gone(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(Entries, "__init__", noting)
     monkeypatch.setattr(reading, "_GRAPHS", IdentityCache())  # lets go of graphs as others come; not kept by the layer
-    conv, x = make("GATv2"), draw(M, P)
-    for seed in range(6):
-        conv(x, some_edges(seed, M, 20))
+    conv, x, graphs = make("GATv2"), draw(M, P), [some_edges(seed, M, 20) for seed in range(6)]
+    for edges in graphs:
+        conv(x, edges)
     monkeypatch.setattr(reading, "_GRAPHS", IdentityCache())
     gc.collect()
     assert len(held) >= 6
