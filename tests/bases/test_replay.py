@@ -261,11 +261,12 @@ def test_a_layer_holds_no_graph_that_is_gone(monkeypatch: pytest.MonkeyPatch) ->
         held.append(weakref.ref(self))
 
     monkeypatch.setattr(Entries, "__init__", noting)
-    monkeypatch.setattr(reading, "_GRAPHS", IdentityCache())  # lets go of graphs as others come; not kept by the layer
+    cache = IdentityCache()  # of graphs, of all layers: it lets go of them as others come
+    monkeypatch.setattr(reading, "_GRAPHS", cache)
     conv, x, graphs = make("GATv2"), draw(M, P), [some_edges(seed, M, 20) for seed in range(6)]
     for edges in graphs:
         conv(x, edges)
-    monkeypatch.setattr(reading, "_GRAPHS", IdentityCache())
+    cache._entries.clear()
     gc.collect()
     assert len(held) >= 6
     assert sum(one() is not None for one in held) <= 1  # of the first graph, which has a program
