@@ -32,11 +32,15 @@ class Mapped(NamedTuple):
     results: Sequence[Tensor]
 
 
+def apply_maps(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
+    """Affine maps of features, in one product."""
+    return affine(x, maps) if len(maps) > 1 else [all_heads(x, *maps[0])]
+
+
 def _mapped(of_target: bool, x: Tensor, maps: Sequence[Affine]) -> list[Mapped]:
     """Affine maps of features, in one product if it is small."""
-    if len(maps) > 1 and can_join(x, maps):
-        return [Mapped(of_target, maps, affine(x, maps))]
-    return [Mapped(of_target, (one,), (all_heads(x, *one),)) for one in maps]
+    groups = [maps] if len(maps) > 1 and can_join(x, maps) else [(one,) for one in maps]
+    return [Mapped(of_target, group, apply_maps(x, group)) for group in groups]
 
 
 class Inputs:

@@ -482,21 +482,22 @@ def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, la
     return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
 
 
-def _read_alike(layer: BasisConv, call: Call, seen: Witness | None) -> Graph | None:
+def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None) -> Graph | None:
     """The graph of a call that is like one that was checked, but for its graph; None if that has to be bound."""
     x = call.x
     M = x.shape[-2]
-    if layer._basis_for(call).sized(M, None, None, None) not in ((M, None), (M, M)):
+    if basis.sized(M, None, None, None) not in ((M, None), (M, M)):
         return None
     return read_graph(*call[1:4], size=(M, M), dtype=x.dtype, device=x.device, flow=layer.flow, seen=seen)
 
 
 def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
     """The program of one step on a graph that is new."""
-    graph = _read_alike(layer, call, seen)
+    basis = layer._basis_for(call)
+    graph = _read_alike(basis, layer, call, seen)
     if graph is None:
         return None
-    family = layer._basis_for(call).on(graph)
+    family = basis.on(graph)
     return partial(_in_one_step, step, family, None) if family.takes_rows and family.M == graph.M else None
 
 
@@ -504,8 +505,9 @@ def _begin_on_content(
     on: Callable[[Basis, Graph], ContentStep | None], layer: BasisConv, call: Call, seen: Witness | None
 ) -> Program | None:
     """The same for a family that is computed from the content of the call."""
-    graph = _read_alike(layer, call, seen)
-    step = None if graph is None else on(layer._basis_for(call), graph)
+    basis = layer._basis_for(call)
+    graph = _read_alike(basis, layer, call, seen)
+    step = None if graph is None else on(basis, graph)
     return None if graph is None or step is None else partial(_on_content, graph, whole, step, False)
 
 

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..content import Content, Mapped
+from ..content import Content, Mapped, apply_maps
 from ..entries import Entries
-from ..kernels import Affine, affine
+from ..kernels import Affine
 from ..kernels.onepass import supports
 from ..kernels.op import PLAIN
 from ..kernels.scored import Scoring, one_pass
 from ..mechanisms import Mechanism
 from ..theta import Theta
-from ..theta.heads import all_heads
 
 _TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
 _OWN = __name__.partition(".")[0]
@@ -99,7 +98,7 @@ class Replay:
         for of_target, maps in self.products:
             features = target if of_target else x
             found = [Affine(given[w], b if b is None else given[b], s) for w, b, s in maps]
-            columns += affine(features, found) if len(found) > 1 else [all_heads(features, *found[0])]
+            columns += apply_maps(features, found)
         rows = [None if i is None else columns[i] if i >= 0 else given[~i] for i in self.rows]
         form = self.scoring.form(rows, self.K)
         if form is None:
