@@ -29,7 +29,7 @@ tests: .venv/test
 	$(PYTEST) $(QUICK)
 tests-all: .venv/test
 	$(PYTEST)
-	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/kernels/test_scored.py tests/kernels/test_backends.py
+	BASISCONV_KERNELS=torch $(PYTEST) tests/test_new_graphs.py tests/kernels/test_scored.py tests/test_backend.py
 
 # What they concern, with torch_scatter and torch_sparse, which `make test` is without: they are found in a folder of
 # their own. Files that name them say so, or it comes from a file that tests share: of those, what is not slow.

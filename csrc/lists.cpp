@@ -14,6 +14,7 @@
 #include <exception>
 #include <vector>
 
+#include "fingerprint.h"
 #include "spmm.h"
 
 namespace {
@@ -438,6 +439,21 @@ PyObject* product(PyObject* const* args, Py_ssize_t count) {
   return PyBool_FromLong(fine);
 }
 
+// --- fingerprint(address, bytes): see fingerprint.h
+
+PyObject* marked(PyObject* const* args, Py_ssize_t count) {
+  if (count != 2) return misfit("fingerprint takes 2 arguments");
+  const int64_t address = PyLong_AsLongLong(args[0]), bytes = PyLong_AsLongLong(args[1]);
+  if (PyErr_Occurred()) return nullptr;
+  if (bytes < 0 || (bytes && !address)) return misfit("fingerprint: no bytes at this address");
+  Fingerprint found;
+  {
+    const Unlocked others(bytes / 16);
+    found = fingerprint(reinterpret_cast<const void*>(address), bytes);
+  }
+  return Py_BuildValue("KK", static_cast<unsigned long long>(found.low), static_cast<unsigned long long>(found.high));
+}
+
 // As Python calls it; what C++ throws for want of memory becomes Python's error.
 template <PyObject* (*function)(PyObject* const*, Py_ssize_t)>
 PyObject* called(PyObject*, PyObject* const* args, Py_ssize_t count) {
@@ -462,6 +478,7 @@ PyMethodDef functions[] = {
     method<over_degrees>("over_degrees"),
     method<compressed>("compressed"),
     method<product>("spmm"),
+    method<marked>("fingerprint"),
     {nullptr, nullptr, 0, nullptr},
 };
 

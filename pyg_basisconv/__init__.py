@@ -2,12 +2,12 @@
 
 from . import bases, blocks, mechanisms, models, nn, plot, serialization, theta
 from .algebra import compose, decompose, explain_head, fold, gram
+from .backend import backends
 from .batching import block_diagonal
 from .conv import BasisConv
 from .convert import convert
 from .grid import GridConv
 from .hetero import HeteroBasisConv
-from .kernels.backend import backends
 from .recurrent import BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from .walks.config import Knowledge, load_walks
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from .backend import KERNELS
 from .portable import faked, portable
 
 _T = TypeVar("_T")
@@ -121,9 +122,10 @@ class View:
 class Witness:
     """Tells whether some tensors still hold what they held.
 
-    Integers are known by their storage, shape and version. Numbers of a model are compared with a copy: fused
-    optimisers, `torch.distributed` and `.data` write to them without raising the version. The comparison reads them
-    once, a microsecond for some hundred numbers and about as long as a copy of them where there are millions.
+    Integers are known by their storage, shape and version. Numbers of a model are known by value: fused optimisers,
+    `torch.distributed` and `.data` write to them without raising the version. On the CPU a compiled kernel takes a
+    fingerprint of 128 bits, in a microsecond for a thousand numbers and in less time than a copy for millions;
+    elsewhere they are compared with a copy.
 
     >>> t = torch.ones(3)
     >>> witness = Witness([t])
@@ -132,7 +134,7 @@ class Witness:
     False
     """
 
-    __slots__ = ("_copies", "_refs", "_versions", "compares", "nbytes", "places")
+    __slots__ = ("_marks", "_refs", "_versions", "compares", "nbytes", "places")
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
         doubted = _DOUBTED.get()
@@ -140,14 +142,14 @@ class Witness:
         self.places: list[Hashable] = []  # by which they are found again
         self._versions: list[int | None] = []
         self._refs: list[Any] = []  # weak references to storages
-        self._copies: list[Tensor | None] = []
+        self._marks: list[Tensor | tuple[int, int] | None] = []  # copies, or fingerprints
         for t in parts:
             storage, is_float = t.untyped_storage(), t.is_floating_point()
             self.places.append(_place(t))
             self._versions.append(None if is_float else t._version)
             self._refs.append(storage._weak_ref())
             compared = is_float or doubted
-            self._copies.append(t.detach().clone() if compared else None)
+            self._marks.append((_fingerprint(t) or t.detach().clone()) if compared else None)
             self.nbytes += t.nbytes
             self.compares |= compared
 
@@ -165,14 +167,21 @@ class Witness:
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:
         """Whether these, which stand where those of before stood, hold the same numbers."""
-        for t, place, version, copy in zip(parts, self.places, self._versions, self._copies, strict=True):
+        for t, place, version, mark in zip(parts, self.places, self._versions, self._marks, strict=True):
             if version is not None and version != t._version:
                 return False
             if t.untyped_storage()._cdata != place[0] or t.shape != place[2]:  # type: ignore[index]
                 return False
-            if copy is not None and not torch.equal(copy, t):
+            if mark is not None and not (torch.equal(mark, t) if isinstance(mark, Tensor) else mark == _fingerprint(t)):
                 return False
         return True
+
+
+def _fingerprint(t: Tensor) -> tuple[int, int] | None:
+    """128 bits that tell what a tensor holds, where there is a kernel for that."""
+    if KERNELS is None or not (type(t) in _PLAIN and t.is_cpu and t.is_contiguous()) or t.is_neg():
+        return None
+    return KERNELS.fingerprint(t.data_ptr(), t.nbytes)  # type: ignore[no-any-return]
 
 
 class _Entry(NamedTuple):

@@ -9,6 +9,7 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
+from ..backend import KERNELS
 from ..bases import Adjacency, Attention
 from ..bases.bound_attention import ELEMENTWISE, BoundAttention, Normalize
 from ..basis import BoundBasis
@@ -16,7 +17,6 @@ from ..binding import bind, content_of
 from ..content import Content, Inputs
 from ..conv import BasisConv
 from ..errors import reject
-from ..kernels.backend import KERNELS
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
 from ..mechanisms.rows import EdgeTerms

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..backend import KERNELS
 from ..errors import reject
 from ..layouts import Ends
-from .backend import KERNELS
 
 __all__ = ["Array", "List", "Matrix", "coo_tocsr"]
 

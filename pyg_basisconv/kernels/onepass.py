@@ -13,9 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..backend import KERNELS
 from ..errors import reject
 from .activations import ActivationCode
-from .backend import KERNELS
 from .op import PLAIN
 from .pattern import INT32_MAX, Pattern, extremes
 

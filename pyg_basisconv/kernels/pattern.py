@@ -9,10 +9,10 @@ from scipy.sparse import coo_array
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..backend import KERNELS
 from ..cache import kept, memo, shorten, underived
 from ..errors import reject
 from ..portable import portable
-from .backend import KERNELS
 from .lists import below, coo_tocsr
 
 INT32_MAX = 2**31 - 1

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..backend import KERNELS
 from ..errors import reject
 from ..portable import portable
-from .backend import KERNELS
 from .op import PLAIN, acc_dtype, primitive
 from .pattern import Pattern, extremes
 

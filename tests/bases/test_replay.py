@@ -15,10 +15,10 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pyg_basisconv import BasisConv, bases, reading, theta
+from pyg_basisconv.backend import KERNELS
 from pyg_basisconv.bases import replay
 from pyg_basisconv.cache import IdentityCache
 from pyg_basisconv.entries import Entries
-from pyg_basisconv.kernels.backend import KERNELS
 from pyg_basisconv.mechanisms import MLP, Additive, Dot, Mechanism, Relative
 from tests.contract import close, draw
 

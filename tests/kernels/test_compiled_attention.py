@@ -10,9 +10,9 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
+from pyg_basisconv.backend import KERNELS
 from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, onepass, scored, scored_attention
 from pyg_basisconv.kernels.activations import activation_code, tanh_zero_hidden, zero_hidden
-from pyg_basisconv.kernels.backend import KERNELS
 
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="the compiled kernels were not built")
 

@@ -7,7 +7,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from ..errors import reject
+from .errors import reject
 
 _NAME = "BASISCONV_KERNELS"  # 'compiled' or 'torch' forces these
 _WANTED = os.environ.get(_NAME, "")

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import pyg_basisconv
-from pyg_basisconv.kernels import backend
+from pyg_basisconv import backend
 
 
 def imported_with(wanted: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
