@@ -52,19 +52,23 @@ struct Memory {
     }
 };
 
+// How heads lie in vectors. WHOLE: a head is some vectors. PACKED: a vector is some heads, and a row some vectors.
+enum Fit { WHOLE, PACKED, LOOSE };
+
 // c heads of W columns each, side by side.
 template <typename R>
 struct Heads {
     typedef typename Lanes<R>::I I;
     static constexpr int L = Lanes<R>::L;
     int64_t c, W, width, vectors;
-    bool whole;      // whether each vector is of one head
+    Fit fit;
     int32_t* first;  // the head of each vector's first column
     int32_t* lanes;  // and of each lane, from that one on
     I left;          // the columns of a head's last vector that are its own
 
     Heads(int64_t c, int64_t W, Memory& memory)
-        : c(c), W(W), width(c * W), vectors((width + L - 1) / L), whole(W % L == 0), left{} {
+        : c(c), W(W), width(c * W), vectors((width + L - 1) / L),
+          fit(W % L == 0 ? WHOLE : L % W == 0 && width % L == 0 ? PACKED : LOOSE), left{} {
         first = memory.take<int32_t>(vectors);
         lanes = memory.take<int32_t>(vectors * L);
         for (int64_t k = 0; k < vectors; k++) {
@@ -78,38 +82,56 @@ struct Heads {
     static int64_t room(int64_t c, int64_t W) { return (c * W / L + 2) * (L + 1) * 4 + 256; }
 };
 
-// For each entry and head the inner product of what a row and the entry's row have there, flat.
-template <bool whole, typename R>
-void inner_products(
+// For each entry and head the inner product of what a row and the entry's row have there, flat. The products of P pieces
+// of rows at a time become a vector of sums: pieces are heads, and P is L; or vectors of L / P heads, where they are PACKED.
+template <Fit fit, int P, typename R>
+void inner_products_by(
     const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
 ) {
     typedef typename Lanes<R>::V V;
     typedef typename Lanes<R>::I I;
     constexpr int L = Lanes<R>::L;
-    const int64_t total = count * heads.c, full = heads.W / L;
+    const int64_t total = count * heads.c, full = heads.W / L, piece = fit == PACKED ? L : heads.W;
     int64_t i = 0, column = 0;
     for (int64_t done = 0; done < total; done += L) {
-        V parts[L];
+        V parts[P];
 #pragma GCC unroll 16
-        for (int l = 0; l < L; l++) {
+        for (int l = 0; l < P; l++) {
             const R *a = row + column, *b = rows[i] + column;
             V sum{};
-            if (whole || full) sum = load(a) * load(b), a += L, b += L;
+            if (fit != LOOSE || full) sum = load(a) * load(b), a += L, b += L;
             for (int64_t k = 1; k < full; k++, a += L, b += L) sum += load(a) * load(b);
-            if (!whole) sum += (V)((I)(take<false>(a, row_end) * take<false>(b, end)) & heads.left);
+            if (fit == LOOSE) sum += (V)((I)(take<false>(a, row_end) * take<false>(b, end)) & heads.left);
             parts[l] = sum;
-            column += heads.W;
+            column += piece;
             if (column == heads.width) {
                 column = 0;
                 i += i + 1 < count;  // the last lanes of all may be of no entry
             }
         }
-        store(out + done, lane_sums<R>(parts));
+        store(out + done, lane_sums<P, R>(parts));
+    }
+}
+
+template <Fit fit, typename R>
+void inner_products(
+    const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
+) {
+    constexpr int L = Lanes<R>::L;
+    if constexpr (fit == PACKED) {
+        switch (heads.W) {
+            case 1: return inner_products_by<fit, 1>(heads, count, row, row_end, rows, end, out);
+            case 2: return inner_products_by<fit, 2>(heads, count, row, row_end, rows, end, out);
+            case 4: return inner_products_by<fit, std::min(L, 4)>(heads, count, row, row_end, rows, end, out);
+            default: return inner_products_by<fit, std::min(L, 8)>(heads, count, row, row_end, rows, end, out);
+        }
+    } else {
+        inner_products_by<fit, L>(heads, count, row, row_end, rows, end, out);
     }
 }
 
 // Some vectors of columns from `start` on: to each, the sum over entries of its head's weight times the entry's row.
-template <int K, bool whole, typename R>
+template <int K, Fit fit, typename R>
 INLINE void accumulate_some(
     const Heads<R>& heads, int64_t start, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
 ) {
@@ -119,7 +141,7 @@ INLINE void accumulate_some(
     V sum[K] = {};
     const int32_t *first = heads.first + start, *lanes = heads.lanes + start * L;
     I mask[K];
-    if (!whole)
+    if (fit != WHOLE)
         for (int k = 0; k < K; k++)
             for (int j = 0; j < L; j++) mask[k][j] = lanes[k * L + j];
     for (int64_t i = 0; i < count; i++, weight += heads.c) {
@@ -127,13 +149,13 @@ INLINE void accumulate_some(
 #pragma GCC unroll 8
         for (int k = 0; k < K; k++) {
             V w;
-            if (whole) {
+            if (fit == WHOLE) {
                 w = all<R>(weight[first[k]]);
             } else {
                 const V some = load(weight + first[k]);
                 w = PERMUTE(some, mask[k]);
             }
-            sum[k] += w * take<whole>(row + k * L, end);
+            sum[k] += w * take<fit != LOOSE>(row + k * L, end);
         }
     }
 #pragma GCC unroll 8
@@ -141,26 +163,26 @@ INLINE void accumulate_some(
 }
 
 // The same for all columns; `out` has room for whole vectors, and the weights for one more.
-template <bool whole, typename R>
+template <Fit fit, typename R>
 void accumulate(
     const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
 ) {
     int64_t k = 0, last = heads.vectors;
-    for (; k + 8 <= last; k += 8) accumulate_some<8, whole>(heads, k, count, weight, rows, end, out);
-    if (last - k >= 4) accumulate_some<4, whole>(heads, k, count, weight, rows, end, out), k += 4;
-    if (last - k >= 2) accumulate_some<2, whole>(heads, k, count, weight, rows, end, out), k += 2;
-    if (last - k >= 1) accumulate_some<1, whole>(heads, k, count, weight, rows, end, out);
+    for (; k + 8 <= last; k += 8) accumulate_some<8, fit>(heads, k, count, weight, rows, end, out);
+    if (last - k >= 4) accumulate_some<4, fit>(heads, k, count, weight, rows, end, out), k += 4;
+    if (last - k >= 2) accumulate_some<2, fit>(heads, k, count, weight, rows, end, out), k += 2;
+    if (last - k >= 1) accumulate_some<1, fit>(heads, k, count, weight, rows, end, out);
 }
 
 // Each row's columns times a number of their head, in whole vectors; the numbers have room for one vector more.
-template <bool whole, typename R>
+template <Fit fit, typename R>
 void scale(const Heads<R>& heads, const R* number, const R* row, R* out) {
     typedef typename Lanes<R>::V V;
     typedef typename Lanes<R>::I I;
     constexpr int L = Lanes<R>::L;
     for (int64_t k = 0; k < heads.vectors; k++) {
         V w;
-        if (whole) {
+        if (fit == WHOLE) {
             w = all<R>(number[heads.first[k]]);
         } else {
             I mask;
@@ -214,7 +236,7 @@ void derive_all(int64_t activation, R slope, R* u, const R* v, int64_t count) {
 template <typename R>
 struct Pass {
     typedef typename Lanes<R>::V V;
-    static constexpr int L = Lanes<R>::L;
+    static constexpr int L = Lanes<R>::L, SOME = 32 / sizeof(R);
 
     const Call& call;
     const bool by_source, normalised, far;  // far: whether the rows of the other ends are more than caches hold
@@ -302,11 +324,17 @@ struct Pass {
         for (int64_t j = 0; j < count; j += L) store(of + j, value);
     }
 
+    // The numbers of all heads, some of them at a time.
     void copy(R* to, const R* from) const {
-        if (c % L == 0)
-            for (int64_t h = 0; h < c; h += L) store(to + h, load(from + h));
-        else
-            for (int64_t h = 0; h < c; h++) to[h] = from[h];
+        int64_t h = 0;
+        for (; h + SOME <= c; h += SOME) std::memcpy(to + h, from + h, SOME * sizeof(R));
+        for (; h < c; h++) to[h] = from[h];
+    }
+    void add(R* to, const R* from) const {
+        int64_t h = 0;
+        for (; h + SOME <= c; h += SOME)
+            for (int64_t j = 0; j < SOME; j++) to[h + j] += from[h + j];
+        for (; h < c; h++) to[h] += from[h];
     }
 
     static INLINE_MEMBER void fetch(const R* row, int64_t width) {
@@ -339,14 +367,20 @@ struct Pass {
     static void products(
         const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
     ) {
-        if (heads.whole) inner_products<true>(heads, count, row, row_end, rows, end, out);
-        else inner_products<false>(heads, count, row, row_end, rows, end, out);
+        switch (heads.fit) {
+            case WHOLE: return inner_products<WHOLE>(heads, count, row, row_end, rows, end, out);
+            case PACKED: return inner_products<PACKED>(heads, count, row, row_end, rows, end, out);
+            default: return inner_products<LOOSE>(heads, count, row, row_end, rows, end, out);
+        }
     }
     static void add(
         const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
     ) {
-        if (heads.whole) accumulate<true>(heads, count, weight, rows, end, out);
-        else accumulate<false>(heads, count, weight, rows, end, out);
+        switch (heads.fit) {
+            case WHOLE: return accumulate<WHOLE>(heads, count, weight, rows, end, out);
+            case PACKED: return accumulate<PACKED>(heads, count, weight, rows, end, out);
+            default: return accumulate<LOOSE>(heads, count, weight, rows, end, out);
+        }
     }
 
     // The scores of a block, flat; before their activation too, where they are of one number.
@@ -354,16 +388,16 @@ struct Pass {
         const R* own = own_of(n);
         if (kind == HIDDEN) return make_hidden(own, p, count);
         if (kind == PRODUCTS) return products(d, count, own, own_end(), terms_of, other_terms.end, score);
-        for (int64_t i = 0; i < count; i++) {
-            const R* other = terms_of[i];
-            R* u = raw + i * c;
-            if (c % L == 0)
-                for (int64_t h = 0; h < c; h += L) store(u + h, load(own + h) + load(other + h));
-            else
-                for (int64_t h = 0; h < c; h++) u[h] = own[h] + other[h];
-            if (entry.data) {
-                const R* more = entry.row(at(p + i));
-                for (int64_t h = 0; h < c; h++) u[h] += more[h];
+        if (c == 1) {
+            for (int64_t i = 0; i < count; i++) raw[i] = *own + *terms_of[i];
+            if (entry.data)
+                for (int64_t i = 0; i < count; i++) raw[i] += *entry.row(at(p + i));
+        } else {
+            for (int64_t i = 0; i < count; i++) {
+                R* u = raw + i * c;
+                copy(u, own);
+                add(u, terms_of[i]);
+                if (entry.data) add(u, entry.row(at(p + i)));
             }
         }
         activate_all(activation, slope, raw, score, count * c);
@@ -407,12 +441,17 @@ struct Pass {
         fold(into);
     }
     void fold(R* into) const {
-        if (period == c) {
-            for (int64_t h = 0; h < c; h += L) store(into + h, load(into + h) + load(at_ends + h));
-            return;
+        halve([](R a, R b) { return a + b; });
+        add(into, at_ends);
+    }
+
+    // Brings a period of numbers at the ends down to one of each head. A period is c times a power of two.
+    template <typename F>
+    void halve(F of) const {
+        for (int64_t half = period / 2; half >= c; half /= 2) {
+            R *__restrict some = at_ends, *__restrict others = at_ends + half;
+            for (int64_t j = 0; j < half; j++) some[j] = of(some[j], others[j]);
         }
-        for (int64_t k = 0; k < period; k += c)
-            for (int64_t h = 0; h < c; h++) into[h] += at_ends[k + h];
     }
 
     // Weights of a block before they are divided, flat; what was summed of this target until now is scaled with them.
@@ -427,8 +466,7 @@ struct Pass {
             }
             store(at_ends + k, most);
         }
-        for (int64_t k = c; k < period; k += c)
-            for (int64_t h = 0; h < c; h++) at_ends[h] = std::max(at_ends[h], at_ends[k + h]);
+        halve([](R a, R b) { return a < b ? b : a; });
         for (int64_t h = 0; h < c; h += L) {
             const V before = load(tops + h), here = load(at_ends + h);
             const V top = pick<R>(here > before, here, before);
@@ -437,8 +475,7 @@ struct Pass {
             store(at_ends + h, base(top));
         }
         if (!first) shrink();
-        for (int64_t k = c; k < period; k += c)
-            for (int64_t h = 0; h < c; h++) at_ends[k + h] = at_ends[h];
+        for (int64_t known = c; known < period; known *= 2) std::memcpy(at_ends + known, at_ends, known * sizeof(R));
         for (int64_t k = 0; k < period; k += L) {
             const V top = load(at_ends + k);
             V sum{};
@@ -459,8 +496,8 @@ struct Pass {
     }
 
     void scale_heads(const R* number, const R* row, R* out) const {
-        if (z.whole) scale<true>(z, number, row, out);
-        else scale<false>(z, number, row, out);
+        if (z.fit == WHOLE) scale<WHOLE>(z, number, row, out);
+        else scale<LOOSE>(z, number, row, out);
     }
 
     // Multiplies what was summed by e^delta.
@@ -518,6 +555,10 @@ struct Pass {
         if (normalised) {
             for (int64_t i = 0; i < count; i++) {
                 const R* about = known + (by_source ? index[p + i] : n) * 3 * c;
+                if (c == 1) {
+                    top[i] = about[0], inverse[i] = about[1], delta[i] = about[2];
+                    continue;
+                }
                 copy(top + i * c, about);
                 copy(inverse + i * c, about + c);
                 copy(delta + i * c, about + 2 * c);

@@ -146,11 +146,12 @@ INLINE typename Lanes<R>::V derivative(R slope, typename Lanes<R>::V u, typename
 // Of pairs of vectors the sums of pairs of lanes that are `width` apart: of the first what stands at even blocks of so
 // many lanes, of the second at odd ones.
 #define PAIR_SUMS(width, even, odd) \
-    for (int k = 0; k < L; k += 2 * width) v[k] = SHUFFLE(v[k], v[k + width], even) + SHUFFLE(v[k], v[k + width], odd)
+    if constexpr (width < P)        \
+        for (int k = 0; k < P; k += 2 * width) v[k] = SHUFFLE(v[k], v[k + width], even) + SHUFFLE(v[k], v[k + width], odd)
 #define LANES_OF(...) __VA_ARGS__
 
-// The sums of the lanes of L vectors, side by side.
-template <typename R>
+// Of P vectors the sums of each P lanes, vector by vector and side by side; P is a power of two, up to L.
+template <int P, typename R>
 INLINE typename Lanes<R>::V lane_sums(typename Lanes<R>::V* v) {
     typedef typename Lanes<R>::I I;
     constexpr int L = Lanes<R>::L;
@@ -169,7 +170,10 @@ INLINE typename Lanes<R>::V lane_sums(typename Lanes<R>::V* v) {
         PAIR_SUMS(4, LANES_OF(0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27), LANES_OF(4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31));
         PAIR_SUMS(8, LANES_OF(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23), LANES_OF(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
     }
-    return v[0];
+    if constexpr (P == 1 || P == L) return v[0];
+    I places;  // what stood apart by P lanes stands together
+    for (int j = 0; j < L; j++) places[j] = j % (L / P) * P + j / (L / P);
+    return PERMUTE(v[0], places);
 }
 #undef PAIR_SUMS
 #undef LANES_OF

@@ -27,6 +27,7 @@ TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 _CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
+_MANY = 1 << 16  # entries of a single head, from which torch's sparse products are quicker
 _GATES = 4  # channels from which on the kernels of gates fill their vectors
 
 
@@ -74,6 +75,8 @@ def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: 
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False  # dispatch modes and compilers have to see torch operations
     if not (c and form.inner and z.numel() and pattern.N):
+        return False
+    if c == 1 and form.kind != HIDDEN and pattern.E >= _MANY:  # one head fills one lane of a vector
         return False
     if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
         return False
