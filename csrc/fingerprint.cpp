@@ -8,12 +8,16 @@
 #include <random>
 #include <vector>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 #define INLINE inline __attribute__((always_inline))
 
 namespace {
 
 constexpr int WORDS = 128, SHIFT = 8, LEVELS = 10;  // a block of 1 KB becomes 16 bytes; the second sum has other keys
-constexpr int64_t BLOCK = WORDS * sizeof(uint64_t);
+constexpr int64_t BLOCK = WORDS * sizeof(uint64_t), MUCH = 1 << 20;  // MUCH: bytes from which on several threads pay
 
 struct Keys {
   uint64_t of[LEVELS][WORDS + SHIFT];
@@ -35,12 +39,20 @@ namespace {
 
 std::vector<Fingerprint> sums(const unsigned char* bytes, int64_t count, const uint64_t* key) {
   static Fingerprint (*const run)(const unsigned char*, const uint64_t*) = CHOSEN(Block::sums);
-  std::vector<Fingerprint> found;
-  found.reserve(count / BLOCK + 1);
-  for (; count >= BLOCK; bytes += BLOCK, count -= BLOCK) found.push_back(run(bytes, key));
-  if (count || found.empty()) {  // the last one is filled up with zeros
+  const int64_t whole = count / BLOCK, left = count % BLOCK;
+  std::vector<Fingerprint> found(whole);
+  int64_t done = 0;
+#ifdef _OPENMP
+  if (count > MUCH && omp_get_max_threads() > 1 && !omp_in_parallel()) {
+#pragma omp parallel for
+    for (int64_t k = 0; k < whole; ++k) found[k] = run(bytes + k * BLOCK, key);
+    done = whole;
+  }
+#endif
+  for (; done < whole; ++done) found[done] = run(bytes + done * BLOCK, key);
+  if (left || !whole) {  // the last one is filled up with zeros
     unsigned char rest[BLOCK] = {};
-    if (count) std::memcpy(rest, bytes, count);
+    if (left) std::memcpy(rest, bytes + whole * BLOCK, left);
     found.push_back(run(rest, key));
   }
   return found;
