@@ -15,7 +15,7 @@ SANITIZED := $(CURDIR)/build/sanitized
 MAKEFLAGS += --jobs=2
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all tests tests-all test-sparse test-sanitized bench lint wheel clean
+.PHONY: run test test-all tests tests-all test-sparse test-sanitized bench docs lint wheel clean
 
 run: .venv/examples
 	$(BIN)/python -m examples.node_classification
@@ -64,6 +64,10 @@ wheel: .venv/test
 bench: .venv/test
 	$(BIN)/python -m benchmarks
 
+# The site, in build/site. It makes no request to another host; a broken link or an unknown name is an error.
+docs: .venv/packages-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 lint: .venv/packages-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -88,7 +92,7 @@ lint: .venv/packages-test
 # The compiler works beside pip, so that a set-up takes as long as the slower of the two.
 .venv/examples .venv/test: .venv/%: .venv/packages-% .venv/kernels
 	touch $@
-.venv/packages-examples .venv/packages-test: .venv/packages-%: pyproject.toml constraints.txt | .venv/torch
+.venv/packages-docs .venv/packages-examples .venv/packages-test: .venv/packages-%: pyproject.toml constraints.txt | .venv/torch
 	BASISCONV_KERNELS=torch $(PIP) --no-build-isolation --editable '.[$*]'
 	touch $@
 

@@ -1,11 +1,11 @@
 """A layer for `torch_geometric.graphgym`; importing this module registers it and its configuration.
 
-.. code-block:: yaml
-
-    gnn:
-      layer_type: basisconv
-      basis: Identity() + Chebyshev(K=3)
-      theta: Full()
+```yaml
+gnn:
+  layer_type: basisconv
+  basis: Identity() + Chebyshev(K=3)
+  theta: Full()
+```
 """
 
 from typing import Any

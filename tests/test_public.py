@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,17 @@ def test_the_types_are_shipped() -> None:
     found = find_packages(str(root.parent), include=["pyg_basisconv*"])
     folders = {str(path.parent.relative_to(root.parent)).replace("/", ".") for path in root.rglob("*.py")}
     assert folders <= set(found)
+
+
+def test_the_reference_has_every_name() -> None:
+    """The site's pages list them; drop-in layers have a table of their own."""
+    pages = (Path(__file__).parent.parent / "docs" / "reference").glob("*.md")
+    listed = re.findall(
+        r"^::: pyg_basisconv\.(\S+)$", "\n".join(page.read_text("utf-8") for page in pages), re.MULTILINE
+    )
+    missing = {name.rpartition(".")[2] for name in PUBLIC} - {name.rpartition(".")[2] for name in listed}
+    assert missing == {"DropIn"}
+    for name in listed:
+        value: Any = pyg_basisconv
+        for part in name.split("."):
+            value = getattr(value, part, None) or importlib.import_module(f"pyg_basisconv.{name}")

@@ -51,14 +51,12 @@ class Adjacency(GraphMatrix):
 
     With :math:`d_n = \sum_m W_{mn}` and :math:`o_m = \sum_n W_{mn}`; division by zero gives zero:
 
-    ========== ==============================================================================================
-    norm       :math:`A_{mn}`
-    ========== ==============================================================================================
-    None       :math:`W_{mn}`
-    ``'sym'``  :math:`d_m^{-1/2} W_{mn} d_n^{-1/2}` (Kipf and Welling, arXiv:1609.02907)
-    ``'mean'`` :math:`W_{mn}` over the number of edges into n: the mean of the messages
-    ``'rw'``   :math:`W_{mn} / o_m`: the probability of a step from m to n in a random walk
-    ========== ==============================================================================================
+    | norm | :math:`A_{mn}` |
+    | --- | --- |
+    | None | :math:`W_{mn}` |
+    | `'sym'` | :math:`d_m^{-1/2} W_{mn} d_n^{-1/2}` (Kipf and Welling, arXiv:1609.02907) |
+    | `'mean'` | :math:`W_{mn}` over the number of edges into n: the mean of the messages |
+    | `'rw'` | :math:`W_{mn} / o_m`: the probability of a step from m to n in a random walk |
 
     Args:
         norm: one of the table.

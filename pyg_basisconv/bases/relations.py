@@ -31,14 +31,12 @@ class Relations(Basis):
     r"""One matrix for each relation r of a knowledge graph, from the edges of type r (R-GCN, Schlichtkrull et al.,
     arXiv:1703.06103). With W the weights of the edges of one relation, in one direction:
 
-    ========== ===============================================================================================
-    norm       :math:`A_{r,mn}`
-    ========== ===============================================================================================
-    None       :math:`W_{mn}`
-    ``'mean'`` :math:`W_{mn}` over the number of edges of the relation into n: the mean of the messages
-    ``'row'``  :math:`W_{mn} / o_m`, :math:`o_m = \sum_n W_{mn}`: the probability of a step from m to n
-    ``'sym'``  :math:`W_{mn} / \sqrt{o_m d_n}`, :math:`d_n = \sum_m W_{mn}`
-    ========== ===============================================================================================
+    | norm | :math:`A_{r,mn}` |
+    | --- | --- |
+    | None | :math:`W_{mn}` |
+    | `'mean'` | :math:`W_{mn}` over the number of edges of the relation into n: the mean of the messages |
+    | `'row'` | :math:`W_{mn} / o_m`, :math:`o_m = \sum_n W_{mn}`: the probability of a step from m to n |
+    | `'sym'` | :math:`W_{mn} / \sqrt{o_m d_n}`, :math:`d_n = \sum_m W_{mn}` |
 
     Division by zero gives zero. One sparse product applies all matrices, and only the rows that a relation touches are
     multiplied by its parameter. `theta.Separable(H)` is the basis decomposition of the paper, `theta.Grouped(g)` its

@@ -22,14 +22,12 @@ class Walks(Basis):
     With edge weights a walk counts as the product of those of its edges. Let C be the matrix of the sort, and
     :math:`r_m = \sum_n C_{mn}`, :math:`c_n = \sum_m C_{mn}`; division by zero gives zero:
 
-    ========== ==========================================================================================
-    norm       :math:`A_{mn}`
-    ========== ==========================================================================================
-    None       :math:`C_{mn}`
-    ``'row'``  :math:`C_{mn} / r_m`: the probability that a walk from m, drawn uniformly, ends in n
-    ``'mean'`` :math:`C_{mn}` over the number of walks that end in n
-    ``'sym'``  :math:`C_{mn} / \sqrt{r_m c_n}`
-    ========== ==========================================================================================
+    | norm | :math:`A_{mn}` |
+    | --- | --- |
+    | None | :math:`C_{mn}` |
+    | `'row'` | :math:`C_{mn} / r_m`: the probability that a walk from m, drawn uniformly, ends in n |
+    | `'mean'` | :math:`C_{mn}` over the number of walks that end in n |
+    | `'sym'` | :math:`C_{mn} / \sqrt{r_m c_n}` |
 
     Products are not built: factors that sorts share at their beginning, or at their end, are applied once, and only to
     the nodes that their walks reach. A product is built if that is no more work. A norm of the whole walk is a factor

@@ -93,8 +93,7 @@ def _steps(j: int) -> int:
 class Wavelets(OfSquareMatrix):
     r"""Diffusion wavelets of J scales: differences of dyadic powers of the lazy walk :math:`T = (I + S) / 2`.
 
-    .. math::
-        \psi_0 = I - T, \qquad \psi_j = T^{2^{j-1}} - T^{2^j}, \; j = 1 .. J - 1, \qquad \phi = T^{2^{J-1}}
+    :math:`\psi_0 = I - T, \quad \psi_j = T^{2^{j-1}} - T^{2^j}, \; j = 1 .. J - 1, \quad \phi = T^{2^{J-1}}`
 
     (R. R. Coifman and M. Maggioni, 2006; as in F. Gao, G. Wolf and M. Hirn, arXiv:1810.03068, and with
     `Adjacency('sym')` in F. Gama, A. Ribeiro and J. Bruna, arXiv:1806.08829). With the low pass they sum to the
