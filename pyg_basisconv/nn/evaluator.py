@@ -119,12 +119,14 @@ class Evaluator:
             for name, t in _tensors(one)
         }
 
-        unread = {_storage(p): name for name, p in twin.named_parameters()}
+        unread = {_storage(p): name.rpartition(".") for name, p in twin.named_parameters()}
+        owners = set()  # of parameters that are read
 
         def part(t: Tensor) -> Part:
             if _storage(t) not in wholes:
                 raise Left("its rule computes new numbers, but a drop-in can only read those of the layer")
-            unread.pop(_storage(t), None)
+            if _storage(t) in unread:
+                owners.add(unread.pop(_storage(t))[0])
             return Part(wholes[_storage(t)], Place.of(t))
 
         for result, join, tensors, dim in reading.joined:
@@ -136,8 +138,9 @@ class Evaluator:
             if p is not None
         ]
         parts = {id(p): part(p) for _, _, p in held}
-        if unread:  # such as a bias of an inner Linear that has none by default
-            raise Left(f"its rule reads no {min(unread.values())}")
+        for owner, dot, name in unread.values():
+            if owner in owners:  # a Linear, say, that has a bias where it had none by default
+                raise Left(f"its rule does not read {owner}{dot}{name}")
         self.slots = [(own, name, id(p)) for own, name, p in held]
         self.parts = list(parts.items())
         self.draws = any(_draws(one) for one in self.module.modules())
