@@ -147,7 +147,9 @@ class Evaluator:
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
         self.hooks += [table for name, table in vars(layer).items() if name.endswith("_hooks") and _of_messages(name)]
-        self.members = [(one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()]
+        self.members: list[tuple[dict[str, Any], str, Any]] = [
+            (one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()
+        ]
         self.members += [(one._parameters, name, None) for one in layer.modules() for name in _absent(one)]
         self.members += [(vars(one), "forward", None) for one in inner]
         self.members += [
