@@ -139,6 +139,11 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
     known = _RULES[kind]
     if METHODS & vars(layer).keys():
         raise Left(f"its {min(METHODS & vars(layer).keys())}() was replaced")
+    for name, part in layer.named_modules():
+        if "forward" in vars(part):
+            raise Left(f"the forward() of its {name} was replaced")
+        if is_parametrized(part):
+            raise Left("its parameters are computed from others")
     if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
         raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
     with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen

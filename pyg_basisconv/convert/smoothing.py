@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv
 from torch_geometric.typing import SparseTensor, torch_sparse
-from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_torch_sparse_tensor
+from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_torch_sparse_tensor, to_edge_index
+from torch_geometric.utils.sparse import set_sparse_value
 
 from ..bases import Adjacency
 from ..content import Content
 from ..entries import Entries
-from ..errors import reject
 from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
 from ..mechanisms.base import copies, node_score, upcast
 from ..theta import Full, Pass
@@ -88,16 +88,17 @@ class ConvertedFA(AttentionLayer):
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The signs and strengths alone, (E,), without the weights of the edges."""
         x, given, index = call["x"], call["edge_index"], edges.edge_index
-        if is_torch_sparse_tensor(given):
-            reject("return_attention_weights", "None with a sparse edge_index", True, "pass edge_index as (2, E)")
-        sparse = isinstance(given, SparseTensor)
-        if self.looped and not sparse:
+        sparse, torch_sparse_layout = isinstance(given, SparseTensor), is_torch_sparse_tensor(given)
+        if torch_sparse_layout:
+            given = add_self_loops(given, fill_value=1.0)[0] if self.looped else given
+            index = to_edge_index(given)[0].flip(0)
+        elif self.looped and not sparse:
             index = add_remaining_self_loops(index, num_nodes=x.shape[-2])[0]
         j, i = index if self.conv.flow == "source_to_target" else index.flip(0)
         score: Any = self.conv.basis.mechanism
         alpha = ((x @ score.source[0])[j] + (x @ score.target[0])[i]).tanh()
         if not sparse:
-            return index, alpha
+            return set_sparse_value(given, alpha) if torch_sparse_layout else index, alpha
         looped = torch_sparse.fill_diag(given, 1.0) if self.looped else given
         return looped.set_value(alpha, layout="coo")
 

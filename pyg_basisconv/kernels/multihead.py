@@ -135,7 +135,7 @@ def block_columns(vectors: Tensor) -> Tensor:
     """(*, c, D) -> (*, c D, c): the product with it is one inner product per head."""
     *lead, c, D = vectors.shape
     eye = _constant("eye", c, vectors, lambda: torch.eye(c).to(vectors).unsqueeze(1))
-    return (vectors.unsqueeze(-1) * eye).view(*lead, c * D, c)
+    return (vectors.unsqueeze(-1) * eye).reshape(*lead, c * D, c)
 
 
 def group_sums(values: Tensor, end: End) -> Tensor:

@@ -173,7 +173,7 @@ class Dot(Mechanism):
         count = math.prod(content.batch)
 
         def against(side: Tensor, weight: Tensor) -> Tensor:
-            weight = weight.transpose(1, 2).view(H, *[1] * (side.dim() - 3), self.dim or 0, R)
+            weight = weight.transpose(1, 2).reshape(H, *[1] * (side.dim() - 3), self.dim or 0, R)
             return upcast(side @ weight).movedim(0, -2).flatten(-2).flatten(0, -2)  # (B M, H R)
 
         source = square = None

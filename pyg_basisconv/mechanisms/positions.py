@@ -57,7 +57,7 @@ class Relative(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         if self.period == 1:  # the same term for all pairs
-            constant = upcast(param(self, "weight")).view(-1)
+            constant = upcast(param(self, "weight")).reshape(-1)
             return TermRows(constant=constant, targets=entries.N, batch=content.batch)
         weight = self.weight.clone() if self.period is not None else F.pad(self.weight, (0, 1))
         size, name = weight.shape[1], ("relative", self.window, self.period)

@@ -7,8 +7,9 @@ PyG's does; `convert(layer)` gives the `BasisConv`, which prints as one could ha
 
 A call reads the current parameters as views, without copies. PyG's own code runs where it can be observed: under hooks
 and explainers, under `torch.compile`, `torch.export` and `torch.func` (call `convert` before to have one operator
-there), in a subclass with messages of its own, in the first call of a lazy layer, and in training where the layer draws
-random numbers (dropout of attention), to draw the same ones.
+there), in a subclass with messages of its own, in the first call of a lazy layer, where parameters are parametrized or
+an inner layer was changed, and in training where the layer draws random numbers (dropout of attention), to draw the
+same ones.
 
 Options that no rule covers raise a `ValueError` in the constructor. Importing a layer that has no rule raises an
 `ImportError`, which gives the reason and the nearest layer. Everything else, such as `global_mean_pool`, `Sequential`,

@@ -1,6 +1,6 @@
 """Evaluates a layer as its rule would convert it, on views of the layer's own parameters, taken in each call."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -32,11 +32,11 @@ class Place(NamedTuple):
 
 
 class Moved(Exception):
-    """A parameter of the layer has another shape or layout than when the evaluator was made."""
+    """A parameter of the layer is gone, or has another shape or layout than when the evaluator was made."""
 
 
 class Given:
-    """A parameter of the layer."""
+    """A parameter of the layer, or a tensor that has the name of one."""
 
     def __init__(self, owner: tuple[str, ...], name: str, place: Place) -> None:
         self.owner, self.name, self.place = owner, name, place
@@ -46,8 +46,8 @@ class Given:
         for name in self.owner:
             layer = layer._modules[name]  # type: ignore[assignment]
         found = layer._parameters.get(self.name)
-        t: Tensor = getattr(layer, self.name) if found is None else found
-        if t.stride() != self.place.stride or t.shape != self.place.shape:
+        t: Tensor | None = getattr(layer, self.name) if found is None else found
+        if t is None or t.stride() != self.place.stride or t.shape != self.place.shape:
             raise Moved
         return t
 
@@ -114,13 +114,19 @@ class Evaluator:
         with reading:
             self.module = apply_rule(twin, kind)
         wholes: dict[int, Given | Joined] = {
-            _storage(p): Given(tuple(name.split(".")[:-1]), name.split(".")[-1], Place.of(p))
-            for name, p in twin.named_parameters(remove_duplicate=False)
+            _storage(t): Given(tuple(path.split(".")) if path else (), name, Place.of(t))
+            for path, one in twin.named_modules()
+            for name, t in _tensors(one)
         }
+
+        unread = {_storage(p): name.rpartition(".") for name, p in twin.named_parameters()}
+        owners = set()  # of parameters that are read
 
         def part(t: Tensor) -> Part:
             if _storage(t) not in wholes:
                 raise Left("its rule computes new numbers, but a drop-in can only read those of the layer")
+            if _storage(t) in unread:
+                owners.add(unread.pop(_storage(t))[0])
             return Part(wholes[_storage(t)], Place.of(t))
 
         for result, join, tensors, dim in reading.joined:
@@ -132,15 +138,22 @@ class Evaluator:
             if p is not None
         ]
         parts = {id(p): part(p) for _, _, p in held}
+        for owner, dot, name in unread.values():
+            if owner in owners:  # a Linear, say, that has a bias where it had none by default
+                raise Left(f"its rule does not read {owner}{dot}{name}")
         self.slots = [(own, name, id(p)) for own, name, p in held]
         self.parts = list(parts.items())
         self.draws = any(_draws(one) for one in self.module.modules())
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
         self.hooks += [table for name, table in vars(layer).items() if name.endswith("_hooks") and _of_messages(name)]
-        self.members = [(one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()]
+        self.members: list[tuple[dict[str, Any], str, Any]] = [
+            (one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()
+        ]
+        self.members += [(one._parameters, name, None) for one in layer.modules() for name in _absent(one)]
+        self.members += [(vars(one), "forward", None) for one in inner]
         self.members += [
-            (vars(one), name, value) for one in inner for name, value in vars(one).items() if _option(name)
+            (vars(one), name, value) for one in inner for name, value in vars(one).items() if _option(name, value)
         ]
         self.constants = [(b, b._version) for b in layer.buffers()]
 
@@ -168,15 +181,32 @@ class Evaluator:
 
 
 def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
-    """A copy of the layer as PyG's own class, with parameters that take no memory."""
-    memo: dict[int, Any] = {id(p): nn.Parameter(torch.empty_like(p, device="meta")) for p in layer.parameters()}
-    memo.update((id(b), b) for b in layer.buffers())
+    """A copy of the layer as PyG's own class, with parameters that take no memory.
+
+    Tied parameters have one each, since any of them may be replaced later.
+    """
+    memo: dict[int, Any] = {id(b): b for b in layer.buffers()}
+    memo.update((id(t), t) for one in layer.modules() for _, t in _tensors(one))
     held = {name: value for name, value in vars(layer).items() if not name.startswith(("_cached", "_evaluators"))}
     memo.update((id(value), value) for name, value in held.items() if name == "inspector")
-    memo.update((id(v), None) for v in held.values() if isinstance(v, Tensor) and not v.is_leaf)
     twin = object.__new__(kind)
     vars(twin).update(deepcopy(held, memo))
+    for one in twin.modules():
+        for name, t in list(_tensors(one)):
+            table: Any = one._parameters if name in one._parameters else vars(one)
+            table[name] = nn.Parameter(torch.empty_like(t, device="meta"), t.is_floating_point())
     return twin
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters of a module, and the tensors that pruning and hypernetworks set in the place of some, by name."""
+    for table in (module._parameters, vars(module)):
+        yield from ((name, t) for name, t in table.items() if isinstance(t, Tensor))
+
+
+def _absent(module: nn.Module) -> list[str]:
+    """The names of the parameters that a module could have and has not."""
+    return [name for name, p in module._parameters.items() if p is None]
 
 
 def is_lazy(layer: nn.Module) -> bool:
@@ -193,8 +223,8 @@ def _draws(part: nn.Module) -> bool:
     return bool(getattr(part, "dropout", 0.0) or getattr(part, "draws", False)) or isinstance(part, _DropoutNd)
 
 
-def _option(name: str) -> bool:
-    return not name.startswith("_") and name != "training"
+def _option(name: str, value: Any) -> bool:
+    return not (name.startswith("_") or name in ("training", "forward") or isinstance(value, Tensor))
 
 
 def _of_messages(name: str) -> bool:

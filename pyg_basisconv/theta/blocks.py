@@ -91,7 +91,7 @@ class Grouped(Theta):
         # Neighbouring blocks are merged, with zeros, up to `_MIN_WIDTH`.
         K, g, P, Q = self.weight.shape
         together = max(n for n in range(1, g + 1) if g % n == 0 and (n == 1 or n * max(P, Q) <= _MIN_WIDTH))
-        return from_diagonal_blocks(self.weight.view(K * (g // together), together, P, Q)).view(
+        return from_diagonal_blocks(self.weight.reshape(K * (g // together), together, P, Q)).view(
             K, g // together, together * P, together * Q
         )
 

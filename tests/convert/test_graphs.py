@@ -128,6 +128,19 @@ def test_weights_in_the_layout_of_the_graph(kind: str, layout: str) -> None:
     assert ours.layout == theirs.layout
 
 
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"normalize": False}], ids=str)
+@pytest.mark.parametrize("layout", ["csr", "coo"])
+def test_weights_of_fa_in_the_layout_of_the_graph(layout: str, options: dict) -> None:
+    reference, (edge_index, weight) = made("FAConv", options), simple_graph()
+    x, adj_t = features(N, P), in_layout(layout, edge_index, weight)
+    (y, (ours, alpha)), (z, (theirs, beta)) = (
+        f(x, x, adj_t, return_attention_weights=True) for f in (convert(reference), reference)
+    )
+    torch.testing.assert_close((y, alpha), (z, beta))
+    torch.testing.assert_close(ours.to_dense(), theirs.to_dense())
+    assert ours.layout == theirs.layout
+
+
 # --- two sides ---
 
 

@@ -1016,6 +1016,28 @@ def test_strides(case: str, order: str) -> None:
     close(call(conv, made), right)
 
 
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "every second number": lambda t: torch.stack([t, t], -1)[..., 0],
+    "axes turned round": lambda t: t.permute(*range(t.dim())[::-1]).contiguous().permute(*range(t.dim())[::-1]),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", [name for name in CASES if name.endswith(("-graph", "-none"))])
+def test_strides_of_parameters(case: str, layout: str) -> None:
+    """Parameters may be any view, as those are that checkpoints and pruning leave, and may become one between calls."""
+    c = CASES[case]
+    conv, _ = layer(c)
+    made, right = inputs(c), expected(c).y
+    close(call(conv, made), right)
+    for module in conv.modules():
+        for name, p in module._parameters.items():
+            if p is not None:
+                module._parameters[name] = nn.Parameter(LAYOUTS[layout](p.detach()))
+    for _ in range(2):
+        close(call(conv, made), right)
+
+
 EDGED = ("graph", "loops", "keep", "none")
 
 

@@ -378,6 +378,64 @@ def test_changes_are_seen(name: str) -> None:
     both(other("GATConv", P, Q, heads=2, add_self_loops=name != "a mask"), CHANGES[name])
 
 
+def tied(f: Any) -> None:
+    f.lin_r.weight = f.lin_l.weight
+
+
+def weight_of(f: Any) -> nn.Parameter:
+    torch.manual_seed(8)
+    return nn.Parameter(torch.randn_like(f.lin_r.weight))
+
+
+PARAMETERS = {
+    "tied": tied,
+    "untied": lambda f: setattr(f.lin_r, "weight", weight_of(f)),
+    "no bias": lambda f: setattr(f.lin_l, "bias", None),
+    "a bias": lambda f: setattr(f.lin_l, "bias", nn.Parameter(torch.ones(Q).double())),
+    "a bias that it has not by default": lambda f: setattr(f.lin_r, "bias", nn.Parameter(torch.ones(Q).double())),
+    "a parametrized weight": lambda f: nn.utils.parametrize.register_parametrization(f.lin_l, "weight", Doubled()),
+    "a pruned weight": lambda f: prune.ln_structured(f.lin_l, "weight", 0.5, n=2, dim=0),
+    "a tensor": lambda f: (delattr(f.lin_l, "weight"), setattr(f.lin_l, "weight", 2 * weight_of(f))),
+    "a forward": lambda f: setattr(f.lin_r, "forward", lambda x: 2 * x[:, :1].expand(-1, Q)),
+}
+STEPS = [
+    *((name,) for name in PARAMETERS if name != "untied"),
+    *(("tied", "untied"), ("no bias", "a bias"), ("no bias", "a bias that it has not by default")),
+]
+
+
+@pytest.mark.parametrize("early", [True, False], ids=["before the first call", "after it"])
+@pytest.mark.parametrize("steps", STEPS, ids=", ".join)
+def test_parameters_inside_that_change(steps: tuple[str, ...], early: bool) -> None:
+    x, (edge_index, _) = features(N, P).requires_grad_(), graph()
+    modules = other("SAGEConv", P, Q)
+    if not early:
+        modules[0](x, edge_index)
+    for step in steps:
+        found = []
+        for module in modules:
+            PARAMETERS[step](module)
+            y = module(x, edge_index)
+            read = [p for p in module.parameters() if p.requires_grad]
+            found.append((y, torch.autograd.grad(y.square().sum(), [x, *read], allow_unused=True)))
+        torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", ["GATConv", "Conv2d"])
+def test_a_parametrization_of_its_own(kind: str) -> None:
+    """And back: as long as it is there, the layer is PyG's."""
+    case = example(kind, {})
+    ours, reference = like(case.reference), case.reference
+    torch.testing.assert_close(runner(case)(ours), runner(case)(reference))
+    for module in (ours, reference):
+        nn.utils.parametrize.register_parametrization(module, "bias", Doubled())
+    torch.testing.assert_close(runner(case)(ours), runner(case)(reference))
+    for module in (ours, reference):
+        nn.utils.parametrize.remove_parametrizations(module, "bias")
+    torch.testing.assert_close(runner(case)(ours), runner(case)(reference))
+    assert evaluated(ours)
+
+
 def test_parts_that_are_changed_in_place() -> None:
     def steeper(f: Any) -> None:
         f.act.negative_slope = 0.9
