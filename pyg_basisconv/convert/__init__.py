@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from ..errors import reject
 from . import (  # noqa: F401 (each registers its rules)
     directed,
-    edge_functions,
     gat,
     grids,
     heterogeneous,

@@ -67,10 +67,8 @@ def more_inputs(layer: Any, edges: int, nodes: int = N) -> tuple[dict[str, Tenso
     given = {"x_0": features(nodes, P)} if takes(layer, "x_0") else {}
     if takes(layer, "x_0") and not layer.normalize:
         given["edge_weight"] = features(edges)
-    name = "dim" if type(layer).__name__ == "GMMConv" else "edge_dim"
-    width = 2 if type(layer).__name__ == "NNConv" else getattr(layer, name, None)
-    if width:
-        given["edge_attr"] = features(edges, width)
+    if getattr(layer, "edge_dim", None):
+        given["edge_attr"] = features(edges, layer.edge_dim)
     return given, {"edge_type": torch.randint(R - 1, (edges,))} if takes(layer, "edge_type") else {}
 
 

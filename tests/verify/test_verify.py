@@ -203,9 +203,8 @@ def test_tables_line_up() -> None:
 
 # What changes no result, or is random, or is asked for by all layers of a kind.
 ALWAYS = {"device", "dtype", "kwargs", "dropout", "in_channels", "out_channels", "channels", "kernel_size", "metadata"}
-ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first", "nn"}
+ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first"}
 EXCEPT = {
-    "GMMConv": {"separate_gaussians", "root_weight"},  # left, and fails in PyG
     "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
