@@ -3,7 +3,6 @@
 from ..basis import Basis, BoundBasis, EdgeList
 from .adjacency import Adjacency, Degree, Laplacian
 from .attention import Attention
-from .attributes import EdgeNetwork, Gaussians, Spline
 from .bound_attention import BoundAttention
 from .bound_walks import BoundWalks
 from .composition import Composition
@@ -41,11 +40,9 @@ __all__ = [
     "Degree",
     "Diffusion",
     "EdgeList",
-    "EdgeNetwork",
     "Edges",
     "FiniteGroup",
     "GATv2",
-    "Gaussians",
     "Group",
     "Identity",
     "Laplacian",
@@ -54,7 +51,6 @@ __all__ = [
     "Product",
     "Relations",
     "Shifts",
-    "Spline",
     "Transpose",
     "Walks",
     "Wavelets",
