@@ -272,7 +272,8 @@ class BasisConv(MessagePassing):
         if step is None or x.dim() != 2 or x.layout != torch.strided or not bound.family.takes_rows:
             return None
         special = chosen.problem.messages or chosen.problem.cached or portable() or autocasting(x.device)
-        return None if special else step
+        # A family that was constant in this call, but read its content, may be another in the next.
+        return None if special or (bound.graph is not None and self.basis.reads_content) else step
 
     def _content_step(self, bound: Binding, chosen: Plan) -> ContentStep | None:
         """The same, where the family is computed from the content of this very call."""
