@@ -10,13 +10,14 @@ from typing import TypeVar
 
 import torch
 from torch_geometric.data import Data
-from torch_geometric.datasets import Planetoid
+from torch_geometric.datasets import DBLP, FB15k_237, Planetoid
 from torch_geometric.transforms import NormalizeFeatures
 from torch_geometric.utils import coalesce
 
 T = TypeVar("T")
 CITATIONS = ("Cora", "CiteSeer", "PubMed")
 PATIENCE = 10.0  # seconds without a new byte, after which a download is given up
+SOURCES = {**dict.fromkeys(CITATIONS, Planetoid.url), "FB15k-237": FB15k_237.url, "DBLP": DBLP.url}
 _PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
@@ -25,13 +26,8 @@ class Mistake(ValueError):
 
 
 def load(name: str, root: Path) -> tuple[str, Data]:
-    """A citation network with its public split, or the digits if it cannot be had; and the name of the data."""
-    if name != "digits":
-        try:
-            return name, planetoid(name, root)
-        except ConnectionError as error:
-            print(f"{error}; training on scikit-learn's handwritten digits instead.")
-    return "digits", digits()
+    """A citation network with its public split, or the digits; and the name of the data."""
+    return name, digits() if name == "digits" else planetoid(name, root)
 
 
 def planetoid(name: str, root: Path) -> Data:
@@ -77,7 +73,8 @@ def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path]
         except Exception as error:  # network failures raise all kinds of errors
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             lack = f"{name} lacks {len(missing)} of its {len(files)} files in {raw}"
-            raise ConnectionError(f"{lack}, and could not be downloaded ({reason})") from error
+            there = f"put them there, from {SOURCES[name]}" if name in SOURCES else "put them there"
+            raise ConnectionError(f"{lack}, and could not be downloaded ({reason}); {there}") from error
         if writable(raw):
             raw.mkdir(parents=True, exist_ok=True)
             for file in missing:

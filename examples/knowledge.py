@@ -52,16 +52,12 @@ class Task(NamedTuple):
 
 
 def load(name: str, root: Path, config: Path | None = None) -> Task:
-    """The task, or that of the films for want of data and network, which is said. The paths of the configuration of
-    walks, datasets/NAME.toml by default, start at the root; those of the films at its own folder.
+    """The task. The paths of the configuration of walks, datasets/NAME.toml by default, start at the root; those of the
+    films at its own folder.
     """
     if name != "films":
-        try:
-            work = partial(fb15k_237 if name == "FB15k-237" else dblp, config or HERE / f"{name}.toml")
-            return in_a_copy(name, FILES[name], root, work, beside=["names.tsv"])
-        except ConnectionError as error:
-            print(f"{error}; classifying the films of datasets/films instead.")
-            config = None
+        work = partial(fb15k_237 if name == "FB15k-237" else dblp, config or HERE / f"{name}.toml")
+        return in_a_copy(name, FILES[name], root, work, beside=["names.tsv"])
     return genres("films", load_walks(config or HERE / "films.toml"))
 
 

@@ -70,13 +70,8 @@ class Triples(NamedTuple):
 
 
 def load(name: str, root: Path) -> tuple[str, Triples]:
-    """FB15k-237, or the films if it cannot be had; and the name of the data."""
-    if name == "FB15k-237":
-        try:
-            return name, freebase(root)
-        except ConnectionError as error:
-            print(f"{error}; training on the films of datasets/films instead.")
-    return "films", films()
+    """FB15k-237, or the films; and the name of the data."""
+    return name, freebase(root) if name == "FB15k-237" else films()
 
 
 def freebase(root: Path) -> Triples:
@@ -457,7 +452,7 @@ def share(text: str) -> float:
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("link_prediction", __doc__, epilog="Where the default is None, it depends on the dataset.")
     add = parser.add_argument
-    add("--dataset", choices=["FB15k-237", "films"], default="FB15k-237", help="the embedded films take seconds")
+    add("--dataset", choices=["FB15k-237", "films"], default="films", help="the embedded films take seconds")
     add_root(parser, "FB15k-237")
     add("--models", nargs="+", choices=list(TITLES), default=list(TITLES), help="which ones")
     add("--minutes", type=at_least(0, float), default=25.0, help="to train in, all models together")

@@ -187,7 +187,7 @@ def arguments() -> argparse.ArgumentParser:
     add(
         "--minutes",
         type=at_least(0, float),
-        default=4.0,
+        default=2.5,
         help="to be done in: fewer seeds, and if need be a first one cut, marked in the table",
     )
     add("--epochs", type=at_least(1, int), help="of one training, at most; each model has its own number")

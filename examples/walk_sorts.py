@@ -312,7 +312,7 @@ def _spread(values: Sequence[float]) -> str:
 def arguments() -> argparse.ArgumentParser:
     parser = options_of("walk_sorts", __doc__)
     add = parser.add_argument
-    add("--dataset", choices=DATASETS, default="FB15k-237", help="whose nodes are classified")
+    add("--dataset", choices=DATASETS, default="films", help="whose nodes are classified")
     add_root(parser, "FB15k-237")
     add(
         "--config",

@@ -5,9 +5,10 @@ import json
 import sys
 from typing import Any
 
+from ..errors import reject
 from .config import Knowledge, load_walks
 from .grammar import Sort, parse
-from .report import followed, report, text_of_followed, text_of_report
+from .report import followed, joined, report, text_of_followed, text_of_joined, text_of_report
 
 
 def add_walks(commands: Any) -> None:
@@ -15,10 +16,10 @@ def add_walks(commands: Any) -> None:
     about = "Reads a configuration of walks, and reports on the walks of each sort in its graph."
     command = commands.add_parser("walks", help="report on sorts of walks in a graph", description=about)
     command.add_argument("file", help="a configuration in TOML; see pyg_basisconv.load_walks")
-    command.add_argument(
-        "--sort", action="append", metavar="EXPR", help="this sort, not those of the file; may be repeated"
-    )
+    about = "this sort, or the sort of this name in the file, and no others; may be repeated"
+    command.add_argument("--sort", action="append", metavar="EXPR", help=about)
     command.add_argument("--from", dest="start", metavar="ENTITY", help="follow the sorts from this entity")
+    command.add_argument("--to", dest="end", metavar="ENTITY", help="with --from: show the walks that end here")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -36,17 +37,26 @@ def _answer(options: argparse.Namespace) -> str:
     knowledge = load_walks(options.file)
     sorts = _sorts(knowledge, options.sort)
     if options.start is None:
+        if options.end is not None:
+            reject("--to", "--from beside it", "it alone", "say where the walks begin, or follow the inverse")
         found, text = report(knowledge, sorts), text_of_report
-    else:
+    elif options.end is None:
         found, text = followed(knowledge, sorts, knowledge.entity(options.start)), text_of_followed
+    else:
+        ends = knowledge.entity(options.start), knowledge.entity(options.end)
+        found, text = joined(knowledge, sorts, *ends), text_of_joined
     return json.dumps(found, ensure_ascii=False, indent=2) if options.json else text(found)
 
 
 def _sorts(knowledge: Knowledge, written: list[str] | None) -> dict[str, Sort]:
+    named = dict(zip(knowledge.basis.names, knowledge.basis.sorts, strict=True))
     if written is None:
-        return dict(zip(knowledge.basis.names, knowledge.basis.sorts, strict=True))
-    parsed = [parse(sort, knowledge.relations) for sort in written]
-    return {sort.text: sort for sort in parsed}
+        return named
+    found = {}
+    for text in written:
+        sort = named[text] if text in named else parse(text, knowledge.relations)
+        found[text if text in named else sort.text] = sort
+    return found
 
 
 def _print(text: str) -> None:

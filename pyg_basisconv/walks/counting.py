@@ -1,6 +1,7 @@
 """Counts the walks of a sort, and draws samples of them."""
 
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,6 +63,51 @@ class Instances:
         start[node] = 1
         return self.stepwise.expand(start)[0, :, 0]
 
+    def between(self, start: int, end: int, most: int) -> list[list[int]]:
+        """Walks from a node to a node, as lists of nodes, up to a number of them."""
+        found: dict[tuple[int, ...], None] = {}
+        for sequence in self.sort.sequences:
+            steps = self._steps(sequence)
+            reach = [torch.zeros(self.N, dtype=torch.bool)]  # whether the end can be reached, last step first
+            reach[0][end] = True
+            for source, target, _ in reversed(steps):
+                before = torch.zeros_like(reach[0])
+                before[source[reach[-1][target.long()]].long()] = True
+                reach.append(before)
+            walks = [[start]] if reach[-1][start] else []
+            for (source, target, _), left in zip(steps, reach[-2::-1], strict=True):
+                walks = [
+                    [*walk, node]
+                    for walk in walks
+                    for node in dict.fromkeys(target[source == walk[-1]].tolist())
+                    if left[node]
+                ][: most * self.N]
+            found.update(dict.fromkeys(map(tuple, walks[:most])))
+        return [list(walk) for walk in list(found)[:most]]
+
+    @property
+    def gap(self) -> tuple[int, str] | None:
+        """Where there is no walk: the step at which they end, from 1 on, in the sequence that leads farthest."""
+        farthest: tuple[int, str] | None = None
+        for sequence in self.sort.sequences:
+            here = torch.ones(self.N, dtype=torch.bool)
+            for at, (step, (source, target, _)) in enumerate(zip(sequence, self._steps(sequence), strict=True), 1):
+                there = torch.zeros_like(here)
+                there[target[here[source.long()]].long()] = True
+                if not bool(there.any()):
+                    if farthest is None or at > farthest[0]:
+                        names = "|".join("^" * inverse + self.relations.shown(id) for id, inverse in step)
+                        farthest = at, names
+                    break
+                here = there
+            else:
+                return None
+        return farthest
+
+    def _steps(self, sequence: Any) -> list[Any]:
+        """The edges of each step: sources, targets and weights."""
+        return [self.stepwise.steps((step, False)) for step in sequence]
+
     @cached_property
     def _unshared_cost(self) -> int:
         """Multiply-adds per channel of all sequences, without sharing of prefixes."""
@@ -98,7 +144,7 @@ class Instances:
         """Some distinct walks, as lists of nodes; all walks of a sequence are equally likely."""
         random, found = torch.Generator().manual_seed(1), dict[tuple[int, ...], None]()
         for sequence in torch.randperm(len(self.sort.sequences), generator=random).tolist():
-            steps = [self.stepwise.steps((step, False)) for step in self.sort.sequences[sequence]]
+            steps = self._steps(self.sort.sequences[sequence])
             ways = [
                 torch.ones(self.N, dtype=torch.float64)
             ]  # the number of ways to complete a walk from each node, last step first

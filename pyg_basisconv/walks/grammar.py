@@ -222,9 +222,27 @@ class _Reader:
         self._at += 1
         id = self.vocabulary.find(token.text)
         if id is None:
-            fix = self.vocabulary.suggestion(token.text)
+            fix = _meant(token.text) or self.vocabulary.suggestion(token.text)
             self._fail("a relation of the graph", brief(token.text), token.column, fix)
         return _step(id, inverse, token.column, self.vocabulary)
+
+
+# Signs of other languages in the place of ours, and what to write.
+_MEANT = {
+    "*": "a repeat has an end: write relation{0,3}",
+    "+": "a repeat has an end: write relation{1,3}",
+    "?": "write relation{0,1}",
+    "/": "steps are joined by dots: relation.relation",
+    "->": "steps are joined by dots: relation.relation",
+    '"': "a name with a blank in it is written in <>, others without quotes",
+    "'": "a name with a blank in it is written in <>, others without quotes",
+    "-": "the inverse is written ^relation",
+}
+
+
+def _meant(name: str) -> str | None:
+    """What to write instead of a name that no relation has, if it holds signs of another language."""
+    return next((fix for sign, fix in _MEANT.items() if sign in name and (sign != "-" or name.startswith(sign))), None)
 
 
 def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:

@@ -52,6 +52,7 @@ def _sort(knowledge: Knowledge, name: str, sort: Sort) -> dict[str, Any]:
         "cost": cost,
         "cost_exact": least,
         "samples": [[knowledge.entities[i] for i in walk] for walk in walks.samples(SAMPLES)],
+        "gap": walks.gap if not walks.count else None,
     }
 
 
@@ -64,6 +65,17 @@ def followed(knowledge: Knowledge, sorts: Mapping[str, Sort], entity: int) -> di
         reached = [{"entity": knowledge.entities[n], "walks": whole(float(counts[n]))} for n in nodes]
         found.append({"name": name, "sort": sort.text, "instances": whole(float(counts.sum())), "reached": reached})
     return {"from": knowledge.entities[entity], "sorts": found}
+
+
+def joined(knowledge: Knowledge, sorts: Mapping[str, Sort], start: int, end: int) -> dict[str, Any]:
+    """The walks of each sort from an entity to an entity: how many there are, and some of them by name."""
+    found = []
+    for name, sort in sorts.items():
+        walks = _instances(knowledge, sort)
+        named = [[knowledge.entities[n] for n in walk] for walk in walks.between(start, end, ENTITIES)]
+        count = whole(float(walks.reached(start)[end]))
+        found.append({"name": name, "sort": sort.text, "instances": count, "walks": named})
+    return {"from": knowledge.entities[start], "to": knowledge.entities[end], "sorts": found}
 
 
 def whole(count: float) -> int | float | None:
@@ -92,6 +104,8 @@ def _lines(sort: Mapping[str, Any], nodes: int) -> list[str]:
         f"  ends       {_share(sort['ends'], nodes)}",
         f"  cost       {_at_most(sort['cost_exact'])}{sort['cost']:,} multiply-adds per channel",
     ]
+    if sort["gap"] is not None:
+        lines.append(f"  no walk    they end before step {sort['gap'][0]}, {printed(sort['gap'][1])}")
     for label, walk in zip(["samples", "", ""], sort["samples"], strict=False):
         lines.append(f"  {label:<10} {' - '.join(map(printed, walk))}")
     return lines
@@ -121,6 +135,17 @@ def text_of_followed(found: Mapping[str, Any]) -> str:
     lines = [f"from {printed(found['from'])}"]
     for sort in found["sorts"]:
         lines += ["", _title(sort), *_reached(sort["reached"])]
+    return "\n".join(lines)
+
+
+def text_of_joined(found: Mapping[str, Any]) -> str:
+    """The walks from an entity to an entity, as text."""
+    lines = [f"from {printed(found['from'])} to {printed(found['to'])}"]
+    for sort in found["sorts"]:
+        shown = [f"  {' - '.join(map(printed, walk))}" for walk in sort["walks"]]
+        total = sort["instances"]
+        more = "" if total is None or total <= len(shown) else f", of which {len(shown)}"
+        lines += ["", _title(sort), f"  {_number(total)} walks{more}" if shown else "  no walk", *shown]
     return "\n".join(lines)
 
 

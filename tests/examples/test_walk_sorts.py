@@ -63,7 +63,7 @@ def test_fb15k_237_is_read_as_pyg_numbers_it_and_without_what_tells_the_genres(t
 def test_no_sort_may_ask_for_the_genres(sort, tmp_path, capsys):
     config = made_up(tmp_path, sort)
     with pytest.raises(SystemExit):
-        main(["--root", str(tmp_path), "--config", str(config)])
+        main(["--dataset", "FB15k-237", "--root", str(tmp_path), "--config", str(config)])
     assert "tells the classes" in capsys.readouterr().err
 
 
@@ -212,14 +212,22 @@ def test_dblp(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.sweep(1)
-def test_without_data_and_network_one_line_says_so_and_the_films_are_taken(name, tmp_path, capsys, offline):
-    main(["--dataset", name, "--root", str(tmp_path), "--seeds", "1"])
-    shown = capsys.readouterr().out
-    assert "no route to host" in shown
+def test_without_data_and_network_one_line_says_where_they_are(name, tmp_path, capsys, offline):
+    with pytest.raises(SystemExit) as error:
+        main(["--dataset", name, "--root", str(tmp_path), "--seeds", "1"])
+    assert error.value.code == 2
+    shown = capsys.readouterr().err
     assert f"{name} lacks" in shown
+    assert "no route to host" in shown
+    assert "put them there, from https://" in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_films_need_neither(capsys, offline):
+    main(["--seeds", "1"])
+    shown = capsys.readouterr().out
     assert "films: 192 nodes" in shown
     assert all(title in shown for title in MODELS)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_download_is_kept(tmp_path, monkeypatch):

@@ -50,6 +50,57 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  instances  1,922" in lines
 
 
+def test_a_sort_of_the_file_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    (sort,) = found(capsys, "--sort", "genres_of_roles")["sorts"]
+    assert (sort["name"], sort["sort"]) == ("genres_of_roles", "played.characterIn.genre")
+
+
+def test_walks_from_one_entity_to_another(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = ["--from", "Leonard Nimoy", "--to", "Science fiction"]
+    facts = {tuple(line.split("\t")) for line in (Path(FILMS).parent / "triples.tsv").read_text("utf-8").splitlines()}
+    (sort,) = found(capsys, "--sort", "genres_of_roles", *ends)["sorts"]
+    assert sort["instances"] == len(sort["walks"]) == 7
+    for actor, role, work, genre in sort["walks"]:
+        assert (actor, genre) == ("Leonard Nimoy", "Science fiction")
+        assert {(actor, "played", role), (role, "character in", work), (work, "genre", genre)} <= facts
+    assert len({tuple(walk) for walk in sort["walks"]}) == 7
+    assert main(["walks", FILMS, "--sort", "genres_of_roles", "--sort", "played", *ends]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "from Leonard Nimoy to Science fiction"
+    assert lines[3] == "  7 walks"
+    assert lines[-2:] == ["played", "  no walk"]
+
+
+def test_an_end_needs_a_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["walks", FILMS, "--to", "Science fiction"]) == 2
+    assert capsys.readouterr().err.startswith(PREFIX + "--to: expected --from beside it")
+
+
+def test_where_no_walk_is_it_says_where_they_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, "a\tr\tb\nb\ts\tc\nd\tt\te\n", 'none = "r.s.t"\nsome = "r.s"\neither = "(r.t|r.s.^t)"')
+    assert main(["walks", file]) == 0
+    text = capsys.readouterr().out
+    assert text.count("no walk") == 2
+    assert "no walk    they end before step 3, t" in text
+    assert "no walk    they end before step 3, ^t" in text
+
+
+@pytest.mark.parametrize(
+    ("sort", "fix"),
+    [
+        ("played*", "a repeat has an end: write relation{0,3}"),
+        ("played+", "a repeat has an end: write relation{1,3}"),
+        ("played/characterIn", "steps are joined by dots: relation.relation"),
+        ('"played"', "a name with a blank in it is written in <>"),
+        ("-played", "the inverse is written ^relation"),
+        ("plaid", "did you mean 'played'"),
+    ],
+)
+def test_signs_of_other_languages(sort: str, fix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["walks", FILMS, f"--sort={sort}"]) == 2
+    assert fix in capsys.readouterr().err
+
+
 def test_samples_are_walks(capsys: pytest.CaptureFixture[str]) -> None:
     facts = {tuple(line.split("\t")) for line in (Path(FILMS).parent / "triples.tsv").read_text("utf-8").splitlines()}
     walks = found(capsys)["sorts"][0]["samples"]
