@@ -204,6 +204,7 @@ class Basis(nn.Module):
         batch: Tensor | None = None,
         lambda_max: Tensor | float | None = None,
         grid: int | Sequence[int] | None = None,
+        edge_attr: Tensor | None = None,
     ) -> BoundBasis:
         """Does once the work that depends on the graph alone: normalising and sorting.
 
@@ -216,6 +217,7 @@ class Basis(nn.Module):
             batch: (M,) the graph of each node in a batch.
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
             grid: the shape of the sources' grid, for families on grids that were made without a shape.
+            edge_attr: (E, D) the features of edges, for `bases.EdgeFunctions`.
 
         Raises:
             ValueError: if an argument does not fit, with the fix.
@@ -235,7 +237,11 @@ class Basis(nn.Module):
             lambda_max=lambda_max,
             grid=shape,
         )
-        return self.on(graph)
+        if edge_attr is None:
+            return self.on(graph)
+        if not self.reads_edges:
+            reject("edge_attr", f"None, for {self}", type(edge_attr).__name__, "no part of this basis reads it")
+        return self.on(graph.with_edge_attr(edge_attr))
 
     @property
     def T(self) -> "Basis":

@@ -135,6 +135,7 @@ class Graph:
         self.weight, self.dtype, self.batch, self.lambda_max = weight, dtype, batch, lambda_max
         self.target_row, self.sources, self.grid = target_row, structure.M if sources is None else sources, grid
         self.content: Content | None = None
+        self._edge_attr: Tensor | None = None
         self.mask: Tensor | None = None
         self.kind = ""  # of the layout that it was read from, see `Layout`
         self.learns = weight is not None and weight.requires_grad
@@ -165,6 +166,15 @@ class Graph:
     def holding(self, content: Content | None) -> "Graph":
         """The same graph and its derived results, with the content that a basis reads, or without."""
         return self._replace(content=content)
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """(E, R) the features of edges, of the content that a basis reads or given to `Basis.bind`; None without."""
+        return self._edge_attr if self.content is None else self.content.edge_attr
+
+    def with_edge_attr(self, edge_attr: Tensor | None) -> "Graph":
+        """The same graph and its derived results, with features of edges."""
+        return self._replace(_edge_attr=edge_attr)
 
     def masked(self, mask: Tensor | None) -> "Graph":
         """The same graph, with the normalised weight of each edge multiplied by its mask; None removes the mask.
@@ -217,7 +227,12 @@ class Graph:
         """The same graph, with the targets of another family as sources: each source has its row of x."""
         if self.target_row == 0:
             return self
-        return self.memo("from_intermediate", lambda: self._replace(target_row=0, _memo={}))  # type: ignore[no-any-return]
+        # What is kept must not hold the content of one call.
+        held = self.content, self._edge_attr
+        graph: Graph = self.memo(
+            "from_intermediate", lambda: self._replace(target_row=0, _memo={}, content=None, _edge_attr=None)
+        )
+        return graph._replace(content=held[0], _edge_attr=held[1])
 
     @property
     def source(self) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -406,6 +407,73 @@ CASES["Identity+Relations@Relations-typed-ones"] = Case(
     lambda g: oracle.concat(
         oracle.identity(g), oracle.product(kg.relations(g, 2, "row"), kg.relations(g, 2, "mean", True))
     ),
+)
+
+
+
+def attributed(g: Graph, D: int = 2) -> Graph:
+    """The graph with features of edges from 0 to 1, both included, in sixteenths, which any precision has."""
+    numbers = torch.randint(17, (g.E, D), generator=torch.Generator().manual_seed(2))
+    if g.E:
+        numbers[0], numbers[-1] = 0, 16
+    return g.but(edge_attr=numbers.double() / 16)
+
+
+class Learnt:
+    """A basis with parameters, and an oracle that reads them where they are when it is asked."""
+
+    def __init__(self, make: Callable[[], Basis], K: int, values: Callable[..., Any], norm: str | None = None) -> None:
+        self.make, self.K, self.values, self.norm = make, K, values, norm
+
+    def __call__(self) -> Basis:
+        self.basis = self.make().double()
+        return self.basis
+
+    def matrices(self, g: Graph) -> Tensor:
+        parameters = [parameter.double() for parameter in self.basis.parameters()]
+        return oracle.functions(g, self.K, self.values(*parameters), self.norm)
+
+
+def network() -> Basis:
+    return bases.EdgeNetwork(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh()), 3)
+
+
+POINTS = [[0.0, 0.0], [0.5, 0.25], [1.0, 1.0]]
+FUNCTIONS: dict[str, Learnt] = {
+    "Gaussians(3)": Learnt(lambda: bases.Gaussians(3, 2), 3, oracle.gaussians),
+    "Gaussians(2,mean)": Learnt(lambda: bases.Gaussians(2, 2, "mean"), 2, oracle.gaussians, "mean"),
+    "EdgeNetwork(3)": Learnt(network, 4, oracle.hidden_units),
+    "Points(linear)": Learnt(lambda: bases.Points(POINTS, 0.75), 3, lambda: oracle.influences(POINTS, 0.75, "linear")),
+    "Points(gaussian)": Learnt(
+        lambda: bases.Points(POINTS, 0.75, "gaussian"), 3, lambda: oracle.influences(POINTS, 0.75, "gaussian")
+    ),
+    "Spline(3,2)": Learnt(
+        lambda: bases.Spline((3, 2), is_open=(True, False)), 6, lambda: oracle.splines([3, 2], 1, [True, False])
+    ),
+    "Spline(4,3,2)": Learnt(lambda: bases.Spline((4, 3), 2), 12, lambda: oracle.splines([4, 3], 2, [True, True])),
+    "Spline(4,2,3,closed,mean)": Learnt(
+        lambda: bases.Spline((4, 2), 3, False, "mean"), 8, lambda: oracle.splines([4, 2], 3, [False, False]), "mean"
+    ),
+}
+OF_EDGES = {f"attributed-{name}": g for name, g in (SQUARE | BIPARTITE).items()} | {"attributed": graph}
+for _name, _learnt in FUNCTIONS.items():
+    for _graph_name, _graph in OF_EDGES.items():
+        CASES[f"{_name}-{_graph_name}"] = Case(_learnt, lambda _graph=_graph: attributed(_graph()), _learnt.matrices)
+_spline, _gauss = FUNCTIONS["Spline(3,2)"], FUNCTIONS["Gaussians(3)"]
+CASES["Identity+Spline-attributed"] = Case(
+    lambda: bases.Identity() + _spline(),
+    lambda: attributed(graph()),
+    lambda g: oracle.concat(oracle.identity(g), _spline.matrices(g)),
+)
+CASES["Gaussians@Spline.T-attributed-M>N"] = Case(
+    lambda: _gauss() @ _spline().T,
+    lambda: attributed(graph(M=6, N=3)),
+    lambda g: oracle.product(_gauss.matrices(g), oracle.transpose(_spline.matrices(g))),
+)
+CASES["Mix(Gaussians)-attributed"] = Case(
+    lambda: bases.Mix([[1.0, 0.0, -2.0]], _gauss()),
+    lambda: attributed(graph()),
+    lambda g: oracle.mix([[1.0, 0.0, -2.0]], _gauss.matrices(g)),
 )
 
 # Of the relations a, b, c of `steps`, and d, which has no edge.

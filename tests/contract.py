@@ -77,6 +77,8 @@ def tensors(g: Graph, dtype: torch.dtype = DOUBLE, device: str = "cpu") -> dict[
     }
     if g.weight is not None:
         call["edge_weight"] = g.weight.to(device, dtype)
+    if g.edge_attr is not None:
+        call["edge_attr"] = g.edge_attr.to(device, dtype)
     if g.type is not None:
         call["edge_type"] = torch.tensor(g.type, dtype=torch.long, device=device)
     if g.batch is not None:
@@ -196,7 +198,8 @@ def check_adjoint(basis: Basis, g: Graph, matrices: Matrices) -> None:
 
 def check_orders(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """All orders and both paths are the formula."""
-    A, conv = matrices(g), make(basis)
+    conv = make(basis)
+    A = matrices(g)  # of its parameters, if it has any
     for batch in ((), (2,)):
         x = draw(*batch, g.M, 3)
         reference = expected(conv, A, x)
@@ -214,6 +217,9 @@ def check_gradients(
     if g.weight is not None:
         leaves["edge_weight"] = g.weight.clone().requires_grad_()
         inner = inner.but(weight=leaves["edge_weight"])
+    if g.edge_attr is not None:
+        leaves["edge_attr"] = g.edge_attr.clone().requires_grad_()
+        inner = inner.but(edge_attr=leaves["edge_attr"])
     if isinstance(g.lambda_max, Tensor):
         leaves["lambda_max"] = g.lambda_max.clone().requires_grad_()
         inner = inner.but(lambda_max=leaves["lambda_max"])
@@ -269,9 +275,9 @@ def layouts(g: Graph) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "EdgeIndex-unsized", plain | {"edge_index": EdgeIndex(edge_index)}
     for order in ("row", "col"):
         found = kept.sort_by(order, stable=True)
-        arranged = {k: plain[k][found.indices] for k in ("edge_weight", "edge_type") if k in plain}
+        arranged = {k: plain[k][found.indices] for k in ("edge_weight", "edge_type", "edge_attr") if k in plain}
         yield f"EdgeIndex-by-{order}", plain | arranged | {"edge_index": found.values}
-    if g.type is not None or (weight is not None and weight.dim() == 2):
+    if g.type is not None or g.edge_attr is not None or (weight is not None and weight.dim() == 2):
         return
     values = torch.ones(g.E, dtype=DOUBLE) if weight is None else weight
     rest = {k: v for k, v in plain.items() if k not in ("edge_index", "edge_weight")}
@@ -295,7 +301,8 @@ def layouts(g: Graph) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def check_layouts(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """The layout of the graph makes no difference."""
-    A, x, conv = matrices(g), draw(g.M, 3), make(basis)
+    x, conv = draw(g.M, 3), make(basis)
+    A = matrices(g)
     for name, arguments in layouts(g):
         features: Any = x if g.M == g.N else (x, None)
         y = conv(features, **arguments, size=(g.M, g.N))
@@ -363,11 +370,11 @@ def check_sparse_features(basis: Basis, g: Graph, matrices: Matrices, kinds: Ite
 
 def check_precision(basis: Basis, g: Graph, matrices: Matrices, turn: int | None = None) -> None:
     """float32, bfloat16 and float16 come out as they went in, near the oracle; with a turn, each by some paths."""
-    A = matrices(g)
     tolerances = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-2}
     for i, (dtype, tolerance) in enumerate(tolerances.items()):
         paths = PATHS if turn is None else PATHS[(i + turn) % 3 :: 3]
         conv = make(basis, dtype=dtype)
+        A = matrices(g).detach()
         x = draw(2, g.M, 3).to(dtype).requires_grad_()
         inputs = [x, conv.weight, conv.bias]
         reference = expected(conv, A, x)
@@ -409,6 +416,10 @@ def check_freshness(basis: Basis, g: Graph, matrices: Matrices, orders: Sequence
         if g.weight is not None and not _symmetric(basis):
             arguments["edge_weight"].mul_(torch.linspace(0.5, 1.5, g.E).view(-1, *[1] * (g.weight.dim() - 1)))
             now = now.but(weight=arguments["edge_weight"].clone())
+            close(call(conv, x, now, **arguments), expected(conv, matrices(now), x))
+        if g.edge_attr is not None:
+            arguments["edge_attr"].mul_(0.75)
+            now = now.but(edge_attr=arguments["edge_attr"].clone())
             close(call(conv, x, now, **arguments), expected(conv, matrices(now), x))
         if g.E and g.batch is None and not _symmetric(basis):
             arguments["edge_index"][0].copy_(arguments["edge_index"][0].roll(1))

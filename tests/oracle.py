@@ -4,6 +4,7 @@ Nothing here comes from the library. `apply` takes the association that the libr
 the operator A o Theta is built, entry by entry of its definition, and then applied to x.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -22,6 +23,7 @@ class Graph:
     type: list[int] | None = None
     batch: list[int] | None = None
     lambda_max: Tensor | float | None = None
+    edge_attr: Tensor | None = None  # (E, D)
 
     @property
     def E(self) -> int:
@@ -68,6 +70,66 @@ def edges(g: Graph, K: int) -> Tensor:
         mine = [e for e in range(g.E) if g.type is None or g.type[e] == k]
         members.append(matrix(g.M, g.N, [g.edges[e] for e in mine], g.weights[mine]))
     return torch.stack(members)
+
+
+def functions(g: Graph, K: int, value: Callable[[int, Tensor], Tensor], norm: str | None = None) -> Tensor:
+    """A[k, m, n] = the sum of value(k, features) over the edges m -> n, times their weights; or over all into n."""
+    degree = [sum(n == one for _, n in g.edges) for one in range(g.N)]
+    share = torch.tensor([1 / degree[n] if norm == "mean" else 1.0 for _, n in g.edges], dtype=torch.float64)
+    weights = g.weights * share
+    rows = [torch.stack([value(k, z) for z in g.edge_attr]) if g.E else weights for k in range(K)]
+    return torch.stack([matrix(g.M, g.N, g.edges, weights * row) for row in rows])
+
+
+def splines(sizes: list[int], degree: int, is_open: list[bool]) -> Callable[[int, Tensor], Tensor]:
+    """The product of the splines of each axis, by the recursion of Cox and de Boor on uniform knots."""
+
+    def b_spline(order: int, t: Tensor) -> Tensor:
+        """The spline of this degree on the knots 0, 1, ..., order + 1."""
+        if order == 0:
+            return torch.ones_like(t) if 0 <= t < 1 else torch.zeros_like(t)
+        return (t * b_spline(order - 1, t) + (order + 1 - t) * b_spline(order - 1, t - 1)) / order
+
+    def value(k: int, z: Tensor) -> Tensor:
+        product = torch.ones((), dtype=torch.float64)
+        for d, size in enumerate(sizes):
+            k, one = divmod(k, size)
+            v = z[d].double() * (size - degree if is_open[d] else size)
+            copies = [b_spline(degree, v - one + degree + around * size) for around in range(-degree - 2, degree + 3)]
+            product = product * sum(copies)
+        return product
+
+    return value
+
+
+def gaussians(mean: Tensor, width: Tensor) -> Callable[[int, Tensor], Tensor]:
+    def value(k: int, z: Tensor) -> Tensor:
+        terms = [(z[d].double() - mean[k, d]) ** 2 / (1e-15 + width[k, d] ** 2) for d in range(len(z))]
+        return torch.exp(-sum(terms) / 2)
+
+    return value
+
+
+def hidden_units(weight: Tensor, bias: Tensor) -> Callable[[int, Tensor], Tensor]:
+    """tanh of an affine map, and 1 after the last of its units."""
+
+    def value(k: int, z: Tensor) -> Tensor:
+        if k == len(weight):
+            return torch.ones((), dtype=torch.float64)
+        return torch.tanh(sum(weight[k, d] * z[d].double() for d in range(len(z))) + bias[k])
+
+    return value
+
+
+def influences(points: list[list[float]], extent: float, kind: str) -> Callable[[int, Tensor], Tensor]:
+    def value(k: int, z: Tensor) -> Tensor:
+        square = sum((z[d].double() - points[k][d]) ** 2 for d in range(len(z)))
+        if kind == "gaussian":
+            return torch.exp(-square / (2 * extent**2))
+        near = 1 - (square.sqrt() if square > 0 else 0 * square) / extent
+        return near if near > 0 else 0 * near
+
+    return value
 
 
 def identity(g: Graph) -> Tensor:

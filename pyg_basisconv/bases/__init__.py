@@ -7,6 +7,7 @@ from .bound_attention import BoundAttention
 from .bound_walks import BoundWalks
 from .composition import Composition
 from .concat import Concat
+from .edge_functions import EdgeFunctions, EdgeNetwork, Gaussians, Points
 from .edges import Edges
 from .group import FiniteGroup, Group
 from .identity import Identity
@@ -17,6 +18,7 @@ from .product import Product
 from .published import GAT, GCN, GATv2
 from .relations import Relations
 from .shifts import Shifts
+from .spline import Spline
 from .transpose import Transpose
 from .walks import Walks
 from .wavelets import Wavelets
@@ -40,17 +42,22 @@ __all__ = [
     "Degree",
     "Diffusion",
     "EdgeList",
+    "EdgeFunctions",
+    "EdgeNetwork",
     "Edges",
     "FiniteGroup",
     "GATv2",
+    "Gaussians",
     "Group",
     "Identity",
     "Laplacian",
     "Mix",
+    "Points",
     "Powers",
     "Product",
     "Relations",
     "Shifts",
+    "Spline",
     "Transpose",
     "Walks",
     "Wavelets",

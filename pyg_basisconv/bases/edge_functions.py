@@ -1,0 +1,237 @@
+"""Bases whose weights are functions of the features of edges."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.inits import reset
+
+from ..basis import Basis, BoundBasis
+from ..bound import SharedEdges
+from ..edge_set import edge_set
+from ..errors import check_choice, check_count, check_flags, reject
+from ..graph import Graph, Structure
+from ..kernels.op import autocasting
+from ..mechanisms.base import upcast
+from ..portable import portable
+from ..printing import arguments
+from .adjacency import normalise
+from .composed import real
+
+Norm = Literal["mean"] | None
+
+
+class EdgeFunctions(Basis):
+    r"""Functions of the features of edges: :math:`A_{kmn} = \sum_{e: m \to n} w_e \varphi_k(z_e)`.
+
+    z is `edge_attr`, (E, D), with a gradient if it learns. A subclass defines `values(z)`, the functions; a layer holds
+    E K numbers of them, and nothing of size E x P.
+
+    Args:
+        K: how many functions.
+        dim: D; None for any.
+        norm: 'mean' to divide by the number of edges into n.
+
+    >>> import torch
+    >>> class Cosines(EdgeFunctions):
+    ...     def values(self, z):
+    ...         return (z * torch.arange(self.K, dtype=z.dtype)).cos()  # (E, K)
+    >>> edge_index, z = torch.tensor([[0, 1], [2, 2]]), torch.tensor([[0.], [torch.pi]])
+    >>> Cosines(2, 1, norm='mean').bind(edge_index, edge_attr=z).to_coo().to_dense()[1]
+    tensor([[ 0.0000,  0.0000,  0.5000],
+            [ 0.0000,  0.0000, -0.5000],
+            [ 0.0000,  0.0000,  0.0000]])
+    """
+
+    reads_content = reads_edges = True
+
+    def __init__(self, K: int, dim: int | None = None, norm: Norm = None) -> None:
+        super().__init__(K)
+        if dim is not None:
+            check_count("dim", dim)
+        check_choice("norm", norm, None, "mean")
+        self.dim, self.norm = dim, norm
+
+    def values(self, z: Tensor) -> Tensor:
+        """(E, D) -> (E, K) the functions, for features in float32 at least."""
+        raise NotImplementedError
+
+    def build(self, graph: Graph) -> BoundBasis:
+        z, weight = self._features(graph), graph.weight
+        if self.norm is not None:
+            weight = graph.memo("mean of edges", lambda: self._normalised(graph))
+        elif weight is not None:
+            weight = graph.weights
+        return self.family(graph.structure, z, graph.apply_mask(weight), graph.dtype)
+
+    def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
+        """The bound family of the features of edges and what multiplies them, (E,) or None."""
+        values = self.values(upcast(z))
+        return SharedEdges(edge_set(s), values if weight is None else values * weight.unsqueeze(1), dtype)
+
+    def _normalised(self, graph: Graph) -> Tensor:
+        weight = None if graph.weight is None else graph.weights
+        return normalise(graph.structure, weight, "mean", graph.acc_dtype)
+
+    def _features(self, graph: Graph) -> Tensor:
+        """(E, D) the features of the edges, checked."""
+        z, content, E = graph.edge_attr, graph.content, graph.E
+        width = "D" if self.dim is None else str(self.dim)
+        if not isinstance(z, Tensor):
+            reject("edge_attr", f"({E}, {width}) features of edges, for {self}", z, "pass edge_attr")
+        if z.layout != torch.strided or z.dim() != 2 or z.shape[0] != E or self.dim not in (None, z.shape[1]):
+            got = tuple(z.shape) if z.layout == torch.strided else z.layout
+            reject("edge_attr", f"shape ({E}, {width}), for {self}", got, "give one row for each edge")
+        if z.device != graph.device:
+            reject("edge_attr", f"a tensor on {graph.device}, where the graph is", z.device, "move it there")
+        if z.dtype != graph.dtype and not (autocasting(z.device) and z.is_floating_point()):
+            reject("edge_attr", f"dtype {graph.dtype}, as x", z.dtype, f"convert it with .to({graph.dtype})")
+        for name in ("mask", "valid"):
+            if content is not None and getattr(content, name) is not None:
+                reject(name, f"None beside {self}", "a tensor", "leave edges out, or give them edge_weight=0")
+        return z
+
+
+def check_finite(z: Tensor) -> None:
+    """Rejects features that are not finite, with the number of an edge."""
+    if not portable() and not bool(torch.isfinite(z).all()):
+        e = int((~torch.isfinite(z)).any(1).nonzero()[0])
+        reject("edge_attr", "finite numbers", f"{z[e].tolist()} of edge {e}", "remove what is not finite")
+
+
+class Gaussians(EdgeFunctions):
+    r"""Gaussians with learnt means and widths:
+    :math:`\varphi_k(z) = exp(-\frac{1}{2} \sum_d (z_d - \mu_{kd})^2 / (10^{-15} + \sigma_{kd}^2))`.
+
+    (MoNet, Monti et al., arXiv:1611.08402, as in PyG's `GMMConv`.)
+
+    Args:
+        K: how many.
+        dim: D, the width of `edge_attr`.
+        norm: 'mean' to divide by the number of edges into n.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> conv = BasisConv(8, 4, bases.Gaussians(5, 2, norm='mean'))
+    >>> edge_index, z = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.rand(3, 2)
+    >>> conv(torch.randn(3, 8), edge_index, edge_attr=z).shape, conv.basis.mean.shape
+    (torch.Size([3, 4]), torch.Size([5, 2]))
+    """
+
+    def __init__(self, K: int, dim: int, norm: Norm = None) -> None:
+        super().__init__(K, dim, norm)
+        check_count("dim", dim)
+        self.mean = nn.Parameter(torch.empty(K, dim))
+        self.width = nn.Parameter(torch.empty(K, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the means and widths anew, as PyG does."""
+        nn.init.xavier_uniform_(self.mean)
+        nn.init.xavier_uniform_(self.width)
+
+    def values(self, z: Tensor) -> Tensor:
+        check_finite(z)
+        mean, precision = upcast(self.mean), 1 / (1e-15 + upcast(self.width).square())
+        far = (z.unsqueeze(1) - mean).square()  # (E, K, D)
+        return (far * precision).sum(-1).mul(-0.5).exp()
+
+    def extra_repr(self) -> str:
+        return arguments(self, self.K, self.dim, norm=None)
+
+
+class EdgeNetwork(EdgeFunctions):
+    r"""The units of a network on the features of edges, and one more of ones: :math:`\varphi(z) = (h(z), 1)`.
+
+    With `theta.Full` this is the matrix of each edge that a last `Linear(units, P Q)` would make of h,
+    :math:`\Theta(z) = \sum_k h_k(z) W_k + b`, of which only the h + 1 numbers of each edge are held, instead of P Q.
+    (NNConv, Gilmer et al., arXiv:1704.01212; ECC, arXiv:1704.02901.) With `theta.Depthwise` it is the continuous filter
+    of SchNet (arXiv:1706.08566).
+
+    Args:
+        network: h, from (E, D) to (E, units), without that last Linear.
+        units: how many.
+        bias: whether to add the matrix of ones.
+        norm: 'mean' to divide by the number of edges into n.
+
+    >>> import torch
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> hidden = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.ReLU())
+    >>> conv = BasisConv(8, 4, bases.EdgeNetwork(hidden, 16))
+    >>> edge_index, z = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.rand(3, 3)
+    >>> conv(torch.randn(3, 8), edge_index, edge_attr=z).shape, conv.weight.shape
+    (torch.Size([3, 4]), torch.Size([17, 8, 4]))
+    """
+
+    def __init__(self, network: nn.Module, units: int, bias: bool = True, norm: Norm = None) -> None:
+        check_count("units", units)
+        check_flags(bias=bias)
+        super().__init__(units + bias, norm=norm)
+        if not isinstance(network, nn.Module):
+            reject("network", "a torch.nn.Module", repr(network), "such as Sequential(Linear(D, 16), ReLU())")
+        self.network, self.units, self.bias = network, units, bias
+
+    def reset_parameters(self) -> None:
+        """Draws the parameters of the network anew."""
+        reset(self.network)
+
+    def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
+        h = self.network(z)  # in its own precision
+        if not isinstance(h, Tensor) or h.shape != (z.shape[0], self.units):
+            got = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
+            reject("network", f"outputs of shape (E, {self.units})", got, "correct units, or the network")
+        h = upcast(h)
+        values = torch.cat([h, h.new_ones(len(h), 1)], 1) if self.bias else h
+        return SharedEdges(edge_set(s), values if weight is None else values * weight.unsqueeze(1), dtype)
+
+    def extra_repr(self) -> str:
+        return arguments(self, " ".join(repr(self.network).split()), self.units, bias=True, norm=None)
+
+
+class Points(EdgeFunctions):
+    r"""How near the features of an edge, as a rule a relative position, are to each of K points:
+    :math:`\varphi_k(z) = max(0, 1 - |z - p_k| / \sigma)`, or :math:`exp(-|z - p_k|^2 / 2 \sigma^2)`.
+
+    (KPConv, rigid, Thomas et al., arXiv:1904.08889.)
+
+    Args:
+        points: p, (K, D).
+        extent: sigma.
+        influence: 'linear', the former, or 'gaussian', the latter.
+        norm: 'mean' to divide by the number of edges into n.
+
+    >>> import torch
+    >>> family = Points([[0., 0.], [1., 0.]], extent=2.)
+    >>> edge_index, z = torch.tensor([[0], [1]]), torch.tensor([[1., 0.]])
+    >>> family.bind(edge_index, edge_attr=z).to_coo().to_dense()[:, 0, 1]
+    tensor([0.5000, 1.0000])
+    """
+
+    points: Tensor
+
+    def __init__(
+        self, points: Any, extent: float, influence: Literal["linear", "gaussian"] = "linear", norm: Norm = None
+    ) -> None:
+        p = real(points)
+        if p is None or p.dim() != 2 or not p.numel() or not bool(torch.isfinite(p).all()):
+            got = repr(points)[:200] if p is None or p.numel() < 20 else tuple(p.shape)
+            reject("points", "finite numbers of shape (K, D)", got, "give one row for each point")
+        if isinstance(extent, bool) or not isinstance(extent, int | float) or not 0 < extent < float("inf"):
+            reject("extent", "a positive number", repr(extent), "give the distance at which the influence ends")
+        check_choice("influence", influence, "linear", "gaussian")
+        super().__init__(*p.shape, norm)
+        own = p.detach().clone()
+        self.register_buffer("points", own if own.is_floating_point() else own.to(torch.get_default_dtype()))
+        self.extent, self.influence = float(extent), influence
+
+    def values(self, z: Tensor) -> Tensor:
+        check_finite(z)
+        square = (z.unsqueeze(1) - upcast(self.points).to(z.dtype)).square().sum(-1)  # (E, K)
+        if self.influence == "gaussian":
+            return (square / (-2 * self.extent**2)).exp()
+        at = square == 0  # where the root has no derivative
+        distance = torch.where(at, 0, torch.where(at, 1, square).sqrt())
+        return (1 - distance / self.extent).clamp(min=0)
+
+    def extra_repr(self) -> str:
+        return arguments(self, self.points.tolist(), self.extent, influence="linear", norm=None)
