@@ -94,6 +94,11 @@ class Basis(nn.Module):
         """Whether it, or a part of it, reads features of edges."""
         return any(part.reads_edges for part in _parts(self))
 
+    @property
+    def reads_nodes(self) -> bool:
+        """Whether it, or a part of it, computes its matrices from features of nodes."""
+        return any(part.reads_nodes for part in _parts(self))
+
     def complete(self, source: int, target: int, inner: int) -> None:
         """Creates the parameters of parts that read content, for the widths of sources, targets and values."""
 

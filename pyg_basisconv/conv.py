@@ -123,7 +123,8 @@ class BasisConv(MessagePassing):
                 reject(name, "a positive integer" + (", or -1" if open_ else ""), repr(size), "give the width")
         if theta is not None and not isinstance(theta, Theta):
             reject("theta", "a Theta", repr(theta), "make one, such as theta.Full()")
-        self.in_channels, self.out_channels, self.target_channels = in_channels, out_channels, widths[1]
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.target_channels = widths[1] if basis.reads_nodes else -1
         self.basis = basis
         theta = default() if theta is None else theta
         theta.variance_gain = basis.variance_gain

@@ -52,7 +52,7 @@ class Attention(Basis):
             [1., 1., 1.]], grad_fn=<RoundBackward1>))
     """
 
-    reads_content = True
+    reads_content = reads_nodes = True
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..conv import BasisConv
 from ..convert import convert
-from ..convert.registry import Options, example, sweeps
+from ..convert.registry import Options, example, network, sweeps
 from .comparison import Case, system
 from .data import GRIDS, B, E, H, L, M, N, P, Q, drawn, features, graph
 
@@ -222,6 +222,26 @@ def typed_call(edges: Any, **more: Any) -> Callable[..., Tensor]:
     return lambda f, *x: flat(f(dict(zip(COUNTS, x, strict=True)), edges, **more))
 
 
+def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """One graph, sources and targets of different widths, and sources alone, with features of edges that learn."""
+
+    def case(width: Any, x: list[Tensor], sizes: tuple[int, int], call: Callable[..., Any]) -> Case:
+        reference = made(kind, options, in_channels=width, nn=lambda _, Q: network(P, Q))
+        # No width near zero, beyond which a Gaussian is zero at all edges.
+        if kind == "GMMConv":
+            reference.sigma.data.abs_().add_(0.5)
+        edge_index = torch.stack([torch.randint(n - 1, (3 * N,)) for n in sizes])
+        edge_index = change(torch.cat([edge_index, edge_index[:, :3]], 1), sizes)
+        z = torch.rand(edge_index.shape[1], 2, dtype=torch.float64)
+        return Case(convert(reference), reference, [*x, z], lambda f, *leaves: call(f, edge_index, *leaves))
+
+    yield case(P, [features(N, P)], (N, N), lambda f, edges, x, z: f(x, edges, z))
+    if "flow" not in options:
+        both = [features(7, P), features(4, 3)]
+        yield case((P, 3), both, (7, 4), lambda f, edges, x, y, z: f((x, y), edges, z))
+        yield case(P, both[:1], (7, 4), lambda f, edges, x, z: f((x, None), edges, z, size=(7, 4)))
+
+
 def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Edges of all types and of some; and the weights of the types, where a layer returns them."""
     reference, leaves = made(kind, options), typed_features()
@@ -295,6 +315,9 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "FastRGCNConv": _relational,
     "HypergraphConv": _hyper,
     "SignedConv": _signed,
+    "GMMConv": _attributed,
+    "NNConv": _attributed,
+    "SplineConv": _attributed,
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,
