@@ -410,7 +410,6 @@ CASES["Identity+Relations@Relations-typed-ones"] = Case(
 )
 
 
-
 def attributed(g: Graph, D: int = 2) -> Graph:
     """The graph with features of edges from 0 to 1, both included, in sixteenths, which any precision has."""
     numbers = torch.randint(17, (g.E, D), generator=torch.Generator().manual_seed(2))

@@ -96,7 +96,10 @@ class Spline(EdgeFunctions):
         if not portable() and z.numel() and not bool(((z >= 0) & (z <= 1)).all()):
             e = int((~((z >= 0) & (z <= 1))).any(1).nonzero()[0])
             reject("edge_attr", "numbers from 0 to 1", f"{z[e].tolist()} of edge {e}", "scale them, or clamp(0, 1)")
-        first, member = self._places(upcast(z)).floor().long(), torch.zeros(len(z), 1, dtype=torch.long, device=z.device)
+        first, member = (
+            self._places(upcast(z)).floor().long(),
+            torch.zeros(len(z), 1, dtype=torch.long, device=z.device),
+        )
         offsets, steps = torch.arange(self.degree + 1, device=z.device), accumulate((1, *self.kernel_size), mul)
         for d, (size, step) in enumerate(zip(self.kernel_size, steps, strict=False)):
             along = (first[:, d : d + 1] + offsets) % size * step  # (E, degree + 1)

@@ -74,7 +74,7 @@ def _without_last(network: Any) -> tuple[nn.Module, Any]:
     if type(network) in (nn.Linear, Linear):
         return nn.Identity(), network
     if type(network) is not nn.Sequential or not len(network):
-        raise Left(f"its network does not end in a Linear, but is a {type(network).__name__}")
+        raise Left(f"its network does not end in a Linear, but in a {type(network).__name__}")
     *before, end = network
     inner, last = _without_last(end)
     return nn.Sequential(*map(deepcopy, before), inner), last

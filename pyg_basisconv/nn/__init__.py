@@ -90,23 +90,25 @@ if TYPE_CHECKING:  # names for editors
     )
 
 _SOURCES = (torch_geometric.nn, torch.nn)
-_LAYERS = {
-    kind.__name__: kind
-    for kind in known_layers()
-    if any(getattr(source, kind.__name__, None) is kind for source in _SOURCES)
+_KNOWN = set(known_layers())
+_LAYERS = {  # by all names that a layer has, such as NNConv and ECConv
+    name: kind
+    for source in _SOURCES
+    for name, kind in vars(source).items()
+    if isinstance(kind, type) and kind in _KNOWN
 }
 
-__all__ = ["DropIn", "drop_in", *_LAYERS]
+__all__ = ["DropIn", "drop_in", *(name for name, kind in _LAYERS.items() if name == kind.__name__)]
 
 
 @cache
-def _made(name: str) -> type[torch.nn.Module]:
-    return drop_in(_LAYERS[name], __name__)
+def _made(kind: type[torch.nn.Module]) -> type[torch.nn.Module]:
+    return drop_in(kind, __name__)
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAYERS:
-        return _made(name)  # made on demand, so that doctests do not collect PyG's docstrings here
+        return _made(_LAYERS[name])  # made on demand, so that doctests do not collect PyG's docstrings here
     if name.startswith("__") or not hasattr(torch_geometric.nn, name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     reason = why_not(name)

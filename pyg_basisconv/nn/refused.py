@@ -55,7 +55,9 @@ REFUSED: dict[str, Refused] = {
     "PointGNNConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointNetConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointTransformerConv": Refused("its weights of edges are one for each channel, by a network", "TransformerConv"),
-    "SplineConv": Refused("PyG's needs pyg-lib, which is not installed", "GMMConv; or make a BasisConv of bases.Spline"),
+    "SplineConv": Refused(
+        "PyG's needs pyg-lib, which is not installed", "GMMConv; or make a BasisConv of bases.Spline"
+    ),
     "WLConv": Refused("it gives colours, and has no gradient", "SimpleConv"),
     "WLConvContinuous": Refused("it has no parameter, and is a mean", "SimpleConv('mean')"),
     "XConv": Refused("a network permutes and weighs the neighbours together", "TransformerConv"),

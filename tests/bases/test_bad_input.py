@@ -16,6 +16,7 @@ from tests.contract import refused
 
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 3]])
 X = torch.ones(5, 3)
+Z = torch.tensor([[0.0, 0.5], [1.0, 0.25], [0.5, 0.5], [1.0, 0.0]])  # features of these edges
 ADJ = torch.sparse_coo_tensor(EDGES.flip(0), torch.ones(4), (5, 5))
 
 
@@ -270,7 +271,54 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "coefficients words": ("coefficients", lambda: bases.Mix(["a", "b"], bases.Powers(2))),
     "coefficients 3d": ("coefficients", lambda: bases.Mix(torch.ones(1, 1, 2), bases.Powers(2))),
     "Mix of no family": ("basis", lambda: bases.Mix([1.0], "sym")),
+    "edge_attr missing": ("edge_attr", lambda: on_edges(None)),
+    "edge_attr missing, bound": ("edge_attr", lambda: bases.Spline(3).bind(EDGES)),
+    "edge_attr too short": ("edge_attr", lambda: on_edges(Z[:3])),
+    "edge_attr too wide": ("edge_attr", lambda: on_edges(torch.ones(4, 3))),
+    "edge_attr 1d": ("edge_attr", lambda: on_edges(torch.ones(4))),
+    "edge_attr (M, N, D)": ("edge_attr", lambda: on_edges(torch.ones(5, 5, 2))),
+    "edge_attr float64": ("edge_attr", lambda: on_edges(Z.double())),
+    "edge_attr integer": ("edge_attr", lambda: on_edges(Z.long())),
+    "edge_attr list": ("edge_attr", lambda: on_edges(Z.tolist())),
+    "edge_attr sparse": ("edge_attr", lambda: on_edges(Z.to_sparse_coo())),
+    "edge_attr elsewhere": ("edge_attr", lambda: on_edges(Z.to("meta"))),
+    "edge_attr nan": ("edge_attr", lambda: on_edges(Z * float("nan"))),
+    "edge_attr inf to points": ("edge_attr", lambda: on_edges(Z * float("inf"), bases.Points([[0.0, 1.0]], 1.0))),
+    "edge_attr nan to a spline": ("edge_attr", lambda: on_edges(Z * float("nan"), bases.Spline((2, 2)))),
+    "edge_attr above 1 to a spline": ("edge_attr", lambda: on_edges(Z + 0.1, bases.Spline((2, 2)))),
+    "edge_attr below 0 to a spline": ("edge_attr", lambda: on_edges(Z - 0.1, bases.Spline((2, 2)))),
+    "edge_attr of an adjacency": ("edge_attr", lambda: conv()(X, EDGES, edge_attr=Z)),
+    "edge_attr of an adjacency, bound": ("edge_attr", lambda: bases.Adjacency().bind(EDGES, edge_attr=Z)),
+    "edge_weight (E, 2) beside edge_attr": ("edge_weight", lambda: on_edges(Z, edge_weight=torch.ones(4, 2))),
+    "mask beside edge_attr": ("mask", lambda: on_edges(Z, mask=torch.ones(5, 5).bool())),
+    "valid beside edge_attr": ("valid", lambda: on_edges(Z, valid=torch.ones(5).bool())),
+    "kernel_size 1, open": ("kernel_size", lambda: bases.Spline(1)),
+    "kernel_size 2 of degree 2": ("kernel_size", lambda: bases.Spline((3, 2), 2)),
+    "kernel_size 0, closed": ("kernel_size", lambda: bases.Spline(0, is_open=False)),
+    "kernel_size of no axis": ("kernel_size", lambda: bases.Spline(())),
+    "kernel_size float": ("kernel_size", lambda: bases.Spline(2.0)),
+    "degree 4": ("degree", lambda: bases.Spline(9, 4)),
+    "degree 0": ("degree", lambda: bases.Spline(9, 0)),
+    "is_open of other length": ("is_open", lambda: bases.Spline((3, 3), is_open=(True,))),
+    "is_open a number": ("is_open", lambda: bases.Spline(3, is_open=1)),
+    "dim 0": ("dim", lambda: bases.Gaussians(3, 0)),
+    "dim None": ("dim", lambda: bases.Gaussians(3, None)),
+    "norm of edge functions": ("norm", lambda: bases.Gaussians(3, 2, norm="sym")),
+    "points 1d": ("points", lambda: bases.Points([0.0, 1.0], 1.0)),
+    "points ragged": ("points", lambda: bases.Points([[0.0], [1.0, 2.0]], 1.0)),
+    "points nan": ("points", lambda: bases.Points([[float("nan")]], 1.0)),
+    "points none": ("points", lambda: bases.Points(torch.ones(0, 2), 1.0)),
+    "points of another dimension": ("edge_attr", lambda: on_edges(Z, bases.Points([[0.0, 1.0, 0.0]], 1.0))),
+    "extent 0": ("extent", lambda: bases.Points([[0.0]], 0.0)),
+    "influence": ("influence", lambda: bases.Points([[0.0]], 1.0, "quadratic")),
+    "network a function": ("network", lambda: bases.EdgeNetwork(torch.tanh, 3)),
+    "network of other width": ("network", lambda: on_edges(Z, bases.EdgeNetwork(torch.nn.Linear(2, 3), 4))),
+    "units 0": ("units", lambda: bases.EdgeNetwork(torch.nn.Tanh(), 0)),
 }
+
+
+def on_edges(z: Any, basis: bases.Basis | None = None, **more: Any) -> Any:
+    return conv(bases.Gaussians(3, 2) if basis is None else basis)(X, EDGES, edge_attr=z, **more)
 
 
 @pytest.mark.parametrize(("argument", "call"), CALLS.values(), ids=CALLS)
@@ -284,6 +332,11 @@ def test_only_families_are_added(wrong: Any) -> None:
         bases.Adjacency() + wrong
     with pytest.raises(TypeError):
         bases.Adjacency() @ wrong
+
+
+def test_the_edge_is_named() -> None:
+    with pytest.raises(ValueError, match=r"got \[1.0, 1.25\] of edge 2; "):
+        on_edges(Z + torch.tensor([[0.0], [0.0], [0.75], [0.0]]) * torch.tensor([2 / 3, 1.0]), bases.Spline((2, 2)))
 
 
 def test_refused_calls_change_nothing() -> None:

@@ -1,0 +1,147 @@
+"""SplineConv beside its formula by loops, since PyG's needs a compiled package; and what such recipes refuse."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor
+from torch_geometric.nn.conv import spline_conv
+
+from pyg_basisconv import convert
+from pyg_basisconv.convert.edge_functions import spline
+from pyg_basisconv.verify import Case, drawn, features
+from tests.contract import refused
+from tests.convert.conversion import agree, left_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU")
+FORMULAS = {  # what multiplies the powers of the place between two knots, by torch_spline_conv's documentation
+    1: (lambda v: 1 - v, lambda v: v),
+    2: (lambda v: 0.5 * v * v - v + 0.5, lambda v: -v * v + v + 0.5, lambda v: 0.5 * v * v),
+    3: (
+        lambda v: (1 - v) ** 3 / 6,
+        lambda v: (3 * v**3 - 6 * v * v + 4) / 6,
+        lambda v: (-3 * v**3 + 3 * v * v + 3 * v + 1) / 6,
+        lambda v: v**3 / 6,
+    ),
+}
+
+
+def basis(pseudo: Tensor, sizes: Tensor, is_open: Tensor, degree: int) -> tuple[list[list[Tensor]], list[list[int]]]:
+    """The splines that are not zero at each edge, and their numbers."""
+    values: list[list[Tensor]] = []
+    numbers: list[list[int]] = []
+    for row in pseudo:
+        values.append([])
+        numbers.append([])
+        for s in range((degree + 1) ** len(row)):
+            value, number, step = torch.ones((), dtype=torch.float64), 0, 1
+            for d, size in enumerate(sizes.tolist()):
+                s, k = divmod(s, degree + 1)
+                v = row[d] * (size - degree * int(is_open[d]))
+                whole = int(v)
+                number += (whole + k) % size * step
+                step *= size
+                value = value * FORMULAS[degree][k](v - whole)
+            values[-1].append(value)
+            numbers[-1].append(number)
+    return values, numbers
+
+
+def weighting(x: Tensor, weight: Tensor, values: list[list[Tensor]], numbers: list[list[int]]) -> Tensor:
+    rows = zip(x, values, numbers, strict=True)
+    return torch.stack([sum(b * (row @ weight[k]) for b, k in zip(bs, ks, strict=True)) for row, bs, ks in rows])
+
+
+@pytest.fixture
+def with_splines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spline_conv, "spline_basis", basis)
+    monkeypatch.setattr(spline_conv, "spline_weighting", weighting)
+
+
+@pytest.mark.usefixtures("with_splines")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"aggr": "add"},
+        {"root_weight": False},
+        {"bias": False},
+        {"flow": "target_to_source"},
+        {"degree": 2},
+        {"degree": 3, "kernel_size": 4},
+        {"is_open_spline": False},
+        {"is_open_spline": [True, False], "kernel_size": [3, 5], "degree": 2},
+        {"dim": 1, "kernel_size": 6},
+        {"dim": 3, "kernel_size": [2, 3, 2]},
+    ],
+    ids=str,
+)
+def test_spline(options: dict[str, Any]) -> None:
+    given = {"dim": 2, "kernel_size": 3} | options
+    for width, x, sizes in ((3, [features(6, 3)], (6, 6)), ((3, 2), [features(5, 3), features(4, 2)], (5, 4))):
+        if "flow" in options and len(x) > 1:
+            continue
+        reference = drawn(pyg.SplineConv(width, 4, **given))
+        edges = torch.stack([torch.randint(n, (12,)) for n in sizes])
+        z = torch.rand(12, given["dim"], dtype=torch.float64)
+        z[0], z[1] = 0, 1
+
+        def call(f: Any, *leaves: Tensor, edges: Tensor = edges) -> Tensor:
+            *x, z = leaves
+            return f(x[0] if len(x) == 1 else tuple(x), edges, z)
+
+        agree(Case(spline(reference), reference, [*x, z], call))
+
+
+@pytest.mark.usefixtures("with_splines")
+def test_a_spline_that_is_left() -> None:
+    from pyg_basisconv.convert.registry import Left
+
+    with pytest.raises(Left, match=r"^kernel_size: expected an integer from 2 on, got 1"):
+        spline(pyg.SplineConv(3, 4, 1, kernel_size=1))
+
+
+def network(*end: torch.nn.Module) -> torch.nn.Module:
+    return torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.ReLU(), *end)
+
+
+def test_what_is_left() -> None:
+    Linear = torch.nn.Linear
+    for layer, reason in (
+        (pyg.NNConv(3, 4, network()), "NNConv: its network does not end in a Linear, but in a ReLU"),
+        (pyg.NNConv(3, 4, network(Linear(5, 7))), "NNConv: its network has 7 outputs instead of 3 x 4"),
+        (pyg.NNConv(3, 4, Linear(2, 12), aggr="max"), "NNConv: aggr='max' is not linear, or not a sum or mean"),
+        (pyg.GMMConv(-1, 4, 2, 3), "GMMConv: it is lazy: call it once before"),
+        (
+            pyg.GMMConv(3, 4, 2, 3, separate_gaussians=True),
+            "GMMConv: separate_gaussians=True has a Gaussian for each pair of channels",
+        ),
+    ):
+        assert left_of(layer) == {"": reason}
+
+
+@pytest.mark.parametrize(
+    "nn",
+    [
+        torch.nn.Linear(2, 12),
+        network(torch.nn.Linear(5, 12, bias=False)),
+        network(torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(5, 12))),
+        network(pyg.Linear(5, 12)),
+        network(torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 12)),
+    ],
+    ids=["Linear", "no bias", "nested", "Linear of PyG", "BatchNorm"],
+)
+def test_networks(nn: torch.nn.Module) -> None:
+    reference = drawn(pyg.NNConv(3, 4, nn))
+    edges = torch.randint(6, (2, 12))
+    leaves = [features(6, 3), features(12, 2)]
+    agree(Case(convert(reference), reference, leaves, lambda f, x, z: f(x, edges, z)))
+
+
+def test_sparse_layouts_are_refused() -> None:
+    """Their edges may be in another order than their features."""
+    ours = convert(pyg.NNConv(3, 4, network(torch.nn.Linear(5, 12))))
+    sparse = torch.eye(4).to_sparse_csr()
+    refused("edge_index", lambda: ours(torch.randn(4, 3), sparse, torch.randn(4, 2)))
+    refused("edge_attr", lambda: ours(torch.randn(4, 3), torch.tensor([[0], [1]])))
