@@ -628,7 +628,8 @@ class SharedEdges(Explicit):
         return self._columns()
 
     def _columns(self) -> list[Sparse]:
-        return [self._sparse(self.edge_set.expand, self.weight[:, k]) for k in range(self.K)]
+        columns = self.weight.t().contiguous().unbind(0)  # (E,) each, as kernels read them
+        return [self._sparse(self.edge_set.expand, column) for column in columns]
 
     def __init__(
         self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None

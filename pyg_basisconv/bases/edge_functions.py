@@ -10,7 +10,8 @@ from ..basis import Basis, BoundBasis
 from ..bound import SharedEdges
 from ..edge_set import edge_set
 from ..errors import check_choice, check_count, check_flags, reject
-from ..graph import Graph, Structure
+from ..graph import Graph, Structure, gather, gather_pattern
+from ..kernels import Pattern, spmm
 from ..kernels.op import autocasting
 from ..mechanisms.base import upcast
 from ..portable import portable
@@ -66,8 +67,12 @@ class EdgeFunctions(Basis):
 
     def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
         """The bound family of the features of edges and what multiplies them, (E,) or None."""
-        values = self.values(upcast(z))
+        s, z, weight = _by_target(s, z, weight)
+        values = self._values_of(z)
         return SharedEdges(edge_set(s), values if weight is None else values * weight.unsqueeze(1), dtype)
+
+    def _values_of(self, z: Tensor) -> Tensor:
+        return self.values(upcast(z))
 
     def _normalised(self, graph: Graph) -> Tensor:
         weight = None if graph.weight is None else graph.weights
@@ -92,11 +97,34 @@ class EdgeFunctions(Basis):
         return z
 
 
+def _by_target(s: Structure, z: Tensor, weight: Tensor | None) -> tuple[Structure, Tensor, Tensor | None]:
+    """The edges sorted by target, in which order kernels read their weights: these are then never permuted."""
+    if portable():
+        return s, z, weight
+    order = s.pattern.by_target.order
+    if order is None:
+        return s, z, weight
+
+    def build() -> tuple[Structure, Pattern]:
+        _, source, _ = s.pattern.by_target
+        return Structure(source, s.pattern.row, None, s.M, s.N), gather_pattern(order, s.E)
+
+    arranged, gathers = s.memo("by target", build)
+    z = spmm(z, None, gathers) if z.requires_grad else z.index_select(0, order)  # whose derivative has a fixed order
+    return arranged, z, None if weight is None else gather(weight, order, lambda: gathers)
+
+
+def _squares(z: Tensor, offset: Tensor, scale: Tensor) -> Tensor:
+    """(E, K) the sum over d of (z_d scale_kd - offset_kd)^2, axis by axis: nothing of size E x K x D is held."""
+    axes = zip(z.t(), offset.t().unsqueeze(-1), scale.t().unsqueeze(-1), strict=True)
+    terms = (torch.addcmul(-o, s, z_d).square() for z_d, o, s in axes)  # (K, E) each
+    return sum(terms, z.new_zeros(())).t()  # as kernels read it
+
+
 def check_finite(z: Tensor) -> None:
-    """Rejects features that are not finite, with the number of an edge."""
+    """Rejects features that are not finite."""
     if not portable() and not bool(torch.isfinite(z).all()):
-        e = int((~torch.isfinite(z)).any(1).nonzero()[0])
-        reject("edge_attr", "finite numbers", f"{z[e].tolist()} of edge {e}", "remove what is not finite")
+        reject("edge_attr", "finite numbers", z[~torch.isfinite(z)][0].item(), "remove what is not finite")
 
 
 class Gaussians(EdgeFunctions):
@@ -132,9 +160,8 @@ class Gaussians(EdgeFunctions):
 
     def values(self, z: Tensor) -> Tensor:
         check_finite(z)
-        mean, precision = upcast(self.mean), 1 / (1e-15 + upcast(self.width).square())
-        far = (z.unsqueeze(1) - mean).square()  # (E, K, D)
-        return (far * precision).sum(-1).mul(-0.5).exp()
+        scale = (1e-15 + upcast(self.width).square()).rsqrt()
+        return _squares(z, upcast(self.mean) * scale, scale).mul(-0.5).exp()
 
     def extra_repr(self) -> str:
         return arguments(self, self.K, self.dim, norm=None)
@@ -175,14 +202,13 @@ class EdgeNetwork(EdgeFunctions):
         """Draws the parameters of the network anew."""
         reset(self.network)
 
-    def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
+    def _values_of(self, z: Tensor) -> Tensor:
         h = self.network(z)  # in its own precision
         if not isinstance(h, Tensor) or h.shape != (z.shape[0], self.units):
             got = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
             reject("network", f"outputs of shape (E, {self.units})", got, "correct units, or the network")
         h = upcast(h)
-        values = torch.cat([h, h.new_ones(len(h), 1)], 1) if self.bias else h
-        return SharedEdges(edge_set(s), values if weight is None else values * weight.unsqueeze(1), dtype)
+        return torch.cat([h, h.new_ones(len(h), 1)], 1) if self.bias else h
 
     def extra_repr(self) -> str:
         return arguments(self, " ".join(repr(self.network).split()), self.units, bias=True, norm=None)
@@ -219,14 +245,15 @@ class Points(EdgeFunctions):
         if isinstance(extent, bool) or not isinstance(extent, int | float) or not 0 < extent < float("inf"):
             reject("extent", "a positive number", repr(extent), "give the distance at which the influence ends")
         check_choice("influence", influence, "linear", "gaussian")
-        super().__init__(*p.shape, norm)
+        super().__init__(len(p), p.shape[1], norm)
         own = p.detach().clone()
         self.register_buffer("points", own if own.is_floating_point() else own.to(torch.get_default_dtype()))
         self.extent, self.influence = float(extent), influence
 
     def values(self, z: Tensor) -> Tensor:
         check_finite(z)
-        square = (z.unsqueeze(1) - upcast(self.points).to(z.dtype)).square().sum(-1)  # (E, K)
+        points = upcast(self.points).to(z.dtype)
+        square = _squares(z, points, torch.ones_like(points))  # (E, K)
         if self.influence == "gaussian":
             return (square / (-2 * self.extent**2)).exp()
         at = square == 0  # where the root has no derivative
