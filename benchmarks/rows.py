@@ -3,6 +3,7 @@
 from .algebra import algebra_rows
 from .batches import batch_rows
 from .dense import dense_rows
+from .edge_functions import edge_functions_rows
 from .epoch import EpochRow
 from .grids import grid_rows
 from .growth import growth_rows
@@ -22,7 +23,7 @@ from .walks import walks_rows
 def rows() -> list[Row]:
     """Rows with a target of their own come first, then rows that share one."""
     own: list[Row] = [*convolution_rows(), EpochRow(), *attention_rows(), ResidentRow()]
-    knowledge = [*relations_rows(), *walks_rows()]
+    knowledge = [*relations_rows(), *walks_rows(), *edge_functions_rows()]
     grids = [*sequence_rows(), *grid_rows(), *sites_rows(), *recurrent_rows(), *algebra_rows()]
     often = [*small_rows(), *new_graph_rows(), *batch_rows(), *growth_rows()]
     return [*own, *often, *loader_rows(), *dense_rows(), *grids, *knowledge, *every_row()]

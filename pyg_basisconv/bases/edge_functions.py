@@ -211,7 +211,14 @@ class EdgeNetwork(EdgeFunctions):
         return torch.cat([h, h.new_ones(len(h), 1)], 1) if self.bias else h
 
     def extra_repr(self) -> str:
-        return arguments(self, " ".join(repr(self.network).split()), self.units, bias=True, norm=None)
+        return arguments(self, _spelled(self.network), self.units, bias=True, norm=None)
+
+
+def _spelled(module: nn.Module) -> str:
+    """What makes a module, in one line."""
+    if type(module) is nn.Sequential:
+        return f"Sequential({', '.join(map(_spelled, module))})"
+    return " ".join(repr(module).split())
 
 
 class Points(EdgeFunctions):

@@ -77,7 +77,7 @@ def _without_last(network: Any) -> tuple[nn.Module, Any]:
         raise Left(f"its network does not end in a Linear, but in a {type(network).__name__}")
     *before, end = network
     inner, last = _without_last(end)
-    return nn.Sequential(*map(deepcopy, before), inner), last
+    return nn.Sequential(*map(deepcopy, before), *([] if isinstance(inner, nn.Identity) else [inner])), last
 
 
 def spline(layer: Any) -> nn.Module:
