@@ -218,7 +218,7 @@ class Basis(nn.Module):
             edge_weight: (E,), or (E, K) for `bases.Edges`.
             edge_type: (E,) for typed edges.
             size: (M, N), or one number for both; inferred from the edges if None.
-            dtype: of the matrices; that of edge_weight, or torch's default, if None.
+            dtype: of the matrices; that of edge_weight, of edge_attr, or torch's default, if None.
             batch: (M,) the graph of each node in a batch.
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.
             grid: the shape of the sources' grid, for families on grids that were made without a shape.
@@ -227,6 +227,8 @@ class Basis(nn.Module):
         Raises:
             ValueError: if an argument does not fit, with the fix.
         """
+        if dtype is None and edge_weight is None and isinstance(edge_attr, Tensor) and edge_attr.is_floating_point():
+            dtype = edge_attr.dtype
         shape = grid_shape(grid)
         size = self.sized(*sizes(size), batch, shape)
         if edge_index is None and self.axes is not None and None in size:

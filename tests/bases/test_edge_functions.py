@@ -1,0 +1,154 @@
+"""Functions of the features of edges, beyond the contract: modes, masks, what is held, and what tests would notice."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.explain import Explainer, GNNExplainer
+
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.bases import spline
+from tests import cases
+from tests.contract import CHECKS, DOUBLE, close
+
+M, P, Q, E = 6, 4, 3, 17
+KINDS: dict[str, Callable[[], bases.Basis]] = {
+    "Gaussians": lambda: bases.Gaussians(3, 2, "mean"),
+    "EdgeNetwork": cases.network,
+    "Points": lambda: bases.Points(cases.POINTS, 0.75),
+    "Spline": lambda: bases.Spline((3, 4)),
+    "Spline, closed": lambda: bases.Spline((4, 3), 2, (False, True)),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def layer(kind: str, Q: int = Q, **options: Any) -> BasisConv:
+    torch.manual_seed(0)
+    return BasisConv(P, Q, KINDS[kind](), **options).double()
+
+
+def inputs(N: int = M) -> tuple[Tensor, Tensor, Tensor]:
+    """x, edge_index and edge_attr."""
+    g = torch.Generator().manual_seed(1)
+    edges = torch.stack([torch.randint(n, (E,), generator=g) for n in (M, N)])
+    return torch.randn(M, P, dtype=DOUBLE, generator=g), edges, torch.rand(E, 2, dtype=DOUBLE, generator=g)
+
+
+@kinds
+def test_second_derivatives(kind: str) -> None:
+    conv, (x, edges, z) = layer(kind, 2), inputs()
+    leaves = x.requires_grad_(), z.requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, z: conv(x, edges, edge_attr=z), leaves)
+    assert torch.autograd.gradgradcheck(lambda x, z: conv(x, edges, edge_attr=z), leaves)
+
+
+@kinds
+def test_transforms(kind: str) -> None:
+    conv, (x, edges, z) = layer(kind), inputs()
+
+    def of(x: Tensor, z: Tensor) -> Tensor:
+        return conv(x, edges, edge_attr=z, size=(M, M))
+
+    y = conv(x, edges, edge_attr=z)
+    several = torch.func.vmap(of)(torch.stack([x, 2 * x]), torch.stack([z, z / 2]))
+    close(several[0], y)
+    close(several[1], conv(2 * x, edges, edge_attr=z / 2))
+    close(torch.func.jvp(lambda x: of(x, z), (x,), (x,))[1], y - conv.bias)
+    exported = torch.export.export(conv, (x, edges), {"edge_attr": z, "size": (M, M)}).module()
+    close(exported(x, edges, edge_attr=z, size=(M, M)), y)
+
+
+@kinds
+def test_each_call_reads_its_own(kind: str) -> None:
+    """Alone, in a sum and in a product between sources and targets, whose parts are kept with the graph."""
+    x, edges, z = inputs(5)
+    target = torch.randn(5, 2, dtype=DOUBLE)
+    families = KINDS[kind](), KINDS[kind]() + bases.Adjacency("mean"), KINDS[kind]() @ bases.Adjacency().T
+    for basis, more in zip(families, (None, None, P), strict=True):
+        conv = BasisConv(P, Q, basis).double()
+        for factor in (1.0, 0.5, 0.5, 0.25):
+            given = z * factor
+            features = (x, target) if more is None else (x, None)
+            size = (M, 5) if more is None else None
+            if more is not None:
+                given, index, features = given, edges.clamp(max=4), x
+            else:
+                index = edges
+            y = conv(features, index, edge_attr=given, size=size)
+            other = BasisConv(P, Q, basis).double()
+            other.load_state_dict(conv.state_dict())
+            close(y, other(features, index.clone(), edge_attr=given.clone(), size=size))
+
+
+@pytest.mark.parametrize("kind", [*KINDS][:4])
+def test_explained(kind: str) -> None:
+    """A mask of zero is as if the edge had the weight zero."""
+    conv, (x, edges, z) = layer(kind), inputs()
+    mask = torch.ones(E, dtype=DOUBLE)
+    mask[4] = 0
+    expected = conv(x, edges, mask, edge_attr=z)
+    conv.explain, conv._edge_mask, conv._apply_sigmoid = True, nn.Parameter(mask), False
+    close(conv(x, edges, edge_attr=z), expected)
+    config = {"mode": "regression", "task_level": "node", "return_type": "raw"}
+    algorithm, about = GNNExplainer(epochs=2), {"explanation_type": "model", "edge_mask_type": "object"}
+    explained = Explainer(layer(kind, 1), algorithm, model_config=config, node_mask_type=None, **about)
+    assert explained(x, edges, edge_attr=z).edge_mask.shape == (E,)
+
+
+@kinds
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+def test_nothing_of_edges_times_channels_is_held(kind: str, order: str) -> None:
+    width, edges, z = 64, torch.randint(M, (2, 1200)), torch.rand(1200, 2)
+    conv = BasisConv(width, width, KINDS[kind](), order=order)
+    x, held = torch.randn(M, width, requires_grad=True), []
+
+    def note(t: Tensor) -> Tensor:
+        held.append(t.numel())
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        conv(x, edges, edge_attr=z).sum().backward()
+    assert max(held) < 1200 * width
+
+
+@kinds
+@pytest.mark.parametrize("parameter", [theta.Full, theta.Depthwise, lambda: theta.Separable(2), theta.Pass], ids=str)
+def test_every_parameter(kind: str, parameter: Callable[[], theta.Theta]) -> None:
+    """The formula, with the matrices that the call returns."""
+    x, edges, z = inputs()
+    conv = BasisConv(P, P, KINDS[kind](), parameter()).double()
+    y, A = conv(x, edges, edge_attr=z, return_attention=True)
+    close(y, torch.einsum("kmn,mp,kpq->nq", A.to_dense(), x, conv.theta.dense(P)) + conv.bias)
+
+
+@pytest.mark.parametrize("degree", [1, 2, 3])
+def test_splines_are_shares_of_one(degree: int) -> None:
+    _, edges, z = inputs()
+    bound = bases.Spline((5, 4), degree).bind(edges, size=M, edge_attr=z)
+    assert bound.edges().weight.numel() == E * (degree + 1) ** 2
+    whole = bases.Adjacency().bind(edges, size=M, dtype=DOUBLE)
+    close(bound.to_dense().sum(0), whole.to_dense()[0])
+
+
+def test_what_it_prints_makes_it() -> None:
+    for kind in ("Gaussians", "Spline", "Spline, closed", "Points"):
+        basis = KINDS[kind]()
+        assert repr(eval(repr(basis), vars(bases))) == repr(basis)
+    assert repr(cases.network()).startswith("EdgeNetwork(Sequential(Linear(in_features=2, ")
+
+
+@pytest.mark.parametrize("change", ["pieces", "order", "share"])
+def test_the_contract_bites(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = cases.CASES["Spline(3,2)-attributed"]
+    if change == "pieces":
+        monkeypatch.setitem(spline.PIECES, 1, spline.PIECES[1][::-1])
+    elif change == "order":
+        case = cases.CASES["Gaussians(3)-attributed"]
+        monkeypatch.setattr(bases.edge_functions, "_by_target", lambda s, z, w: (s, z.flip(0), w))
+    else:
+        case = cases.CASES["Gaussians(2,mean)-attributed"]
+        monkeypatch.setattr(bases.EdgeFunctions, "_normalised", lambda self, graph: graph.weights)
+    with pytest.raises(AssertionError):
+        CHECKS["orders"](case.basis(), case.graph(), case.matrices)
