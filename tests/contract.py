@@ -316,7 +316,6 @@ def check_layouts(basis: Basis, g: Graph, matrices: Matrices) -> None:
 
 def check_strides(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """x may be any view."""
-    A = matrices(g)
     views = {
         "transposed": draw(3, g.M).t(),
         "sliced": draw(2, g.M * 2, 6)[:, ::2, ::2],
@@ -324,6 +323,7 @@ def check_strides(basis: Basis, g: Graph, matrices: Matrices) -> None:
         "moved": draw(g.M, 2, 3).movedim(0, 1),
     }
     conv = make(basis)
+    A = matrices(g).detach()
     for x in views.values():
         again = x.contiguous().detach().requires_grad_()
         reference = expected(conv, A, again)
@@ -438,10 +438,9 @@ def _symmetric(basis: Basis) -> bool:
 
 def check_inference(basis: Basis, g: Graph, matrices: Matrices) -> None:
     """A first call in inference mode, or without gradients, leaves nothing behind that hurts training."""
-    A = matrices(g)
     for guard in (torch.inference_mode, torch.no_grad):
         conv, leaf = make(basis, cached=True), draw(g.M, 3).requires_grad_()
-        parameters = list(conv.parameters())
+        A, parameters = matrices(g), list(conv.parameters())
         reference = expected(conv, A, leaf)
         gradients = grad(reference.sum(), parameters, retain_graph=True)
         (of_x,) = grad(reference.square().sum(), leaf)

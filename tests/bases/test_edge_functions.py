@@ -1,5 +1,6 @@
 """Functions of the features of edges, beyond the contract: modes, masks, what is held, and what tests would notice."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.nn.models.schnet import CFConv
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases import spline
@@ -121,6 +123,18 @@ def test_every_parameter(kind: str, parameter: Callable[[], theta.Theta]) -> Non
     conv = BasisConv(P, P, KINDS[kind](), parameter()).double()
     y, A = conv(x, edges, edge_attr=z, return_attention=True)
     close(y, torch.einsum("kmn,mp,kpq->nq", A.to_dense(), x, conv.theta.dense(P)) + conv.bias)
+
+
+def test_the_filter_of_schnet() -> None:
+    """PyG's CFConv: a number for each edge and channel there, one for each edge and unit here."""
+    (x, edges, z), distance = inputs(), torch.rand(E, dtype=DOUBLE)
+    hidden, last = nn.Sequential(nn.Linear(2, 5), nn.Tanh()), nn.Linear(5, 7)
+    peer = CFConv(P, Q, 7, nn.Sequential(*hidden, last), cutoff=1.0).double()
+    conv = BasisConv(7, 7, bases.EdgeNetwork(hidden, 5), theta.Depthwise(), bias=False).double()
+    rows = torch.cat([last.weight.t(), last.bias.unsqueeze(0)])
+    conv.theta.weight.data = rows.detach().view(conv.theta.weight.shape)
+    near = 0.5 * (torch.cos(distance * math.pi) + 1)
+    close(peer.lin2(conv(peer.lin1(x), edges, near, edge_attr=z)), peer(x, edges, distance, z))
 
 
 @pytest.mark.parametrize("degree", [1, 2, 3])
