@@ -41,7 +41,7 @@ class EdgeFunctionsRow:
 
     @property
     def name(self) -> str:
-        return f"{self.layer}, {self.size}, {self.width} -> {self.width}" + ", x learns" * self.learns_x
+        return f"{self.layer}, {self.size}" + ", x learns" * self.learns_x
 
     def run(self, bench: Bench) -> Result:
         graph, width = bench.graph(self.size), self.width
