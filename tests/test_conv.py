@@ -238,7 +238,8 @@ def test_repr_is_a_value() -> None:
         if "Walks" in repr(basis):  # of which the names of relations are only counted
             assert "relations=<" in repr(basis)
             continue
-        assert repr(eval(repr(basis), vars(bases) | vars(torch.nn) | {"Mix": bases.Mix})) == repr(basis)
+        names = vars(torch.nn) | vars(bases) | {"Mix": bases.Mix}  # networks are made of torch.nn
+        assert repr(eval(repr(basis), names)) == repr(basis)
     conv = make(bases.Edges(2), "Heads", "phi", cached=True)
     assert repr(conv) == "BasisConv(3, 4, Edges(K=2), Heads(combine='concat'), order='phi', cached=True)"
 
