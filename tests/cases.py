@@ -545,3 +545,6 @@ for _name, (_sorts, _options) in WALKS.items():
             _graph,
             lambda g, _sorts=_sorts, _options=_options: kg.walks(g, sequences(_sorts), **_options),
         )
+
+# Those of the graph alone: `edge_attr` is content, and its families are not what the algebra takes.
+CONSTANT = [name for name in CASES if "attributed" not in name]

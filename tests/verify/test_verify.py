@@ -206,6 +206,8 @@ ALWAYS = {"device", "dtype", "kwargs", "dropout", "in_channels", "out_channels",
 ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first"}
 EXCEPT = {
     "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
+    "GMMConv": {"dim", "separate_gaussians", "root_weight"},  # a width, what is left, and what fails in PyG
+    "NNConv": {"nn"},
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
 
