@@ -254,7 +254,8 @@ class Points(EdgeFunctions):
         check_choice("influence", influence, "linear", "gaussian")
         super().__init__(len(p), p.shape[1], norm)
         own = p.detach().clone()
-        self.register_buffer("points", own if own.is_floating_point() else own.to(torch.get_default_dtype()))
+        own = own if own.is_floating_point() else own.to(torch.get_default_dtype())
+        self.register_buffer("points", own, persistent=False)
         self.extent, self.influence = float(extent), influence
 
     def values(self, z: Tensor) -> Tensor:
