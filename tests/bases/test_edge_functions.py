@@ -115,8 +115,16 @@ def test_nothing_of_edges_times_channels_is_held(kind: str, order: str) -> None:
     assert max(held) < 1200 * width
 
 
+PARAMETERS: dict[str, Callable[[], theta.Theta]] = {
+    "full": theta.Full,
+    "depthwise": theta.Depthwise,
+    "separable": lambda: theta.Separable(2),
+    "pass": theta.Pass,
+}
+
+
 @kinds
-@pytest.mark.parametrize("parameter", [theta.Full, theta.Depthwise, lambda: theta.Separable(2), theta.Pass], ids=str)
+@pytest.mark.parametrize("parameter", PARAMETERS.values(), ids=PARAMETERS)
 def test_every_parameter(kind: str, parameter: Callable[[], theta.Theta]) -> None:
     """The formula, with the matrices that the call returns."""
     x, edges, z = inputs()
