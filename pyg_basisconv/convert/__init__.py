@@ -16,6 +16,7 @@ from . import (  # noqa: F401 (each registers its rules)
     multihead,
     polynomials,
     res_gated,
+    residual,
     rgat,
     rgcn,
     smoothing,

@@ -122,12 +122,16 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     ChebConv(8, 8, K=2, normalization=rw)
     """
     known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
-    known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
+    known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv, "nn": _network}
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3} | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
-    return kind(**{name: value(P, Q) if name == "conv" else value for name, value in chosen.items()})
+    return kind(**{name: value(P, Q) if name in ("conv", "nn") else value for name, value in chosen.items()})
+
+
+def _network(P: int, Q: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(P, Q), nn.ReLU(), nn.Linear(Q, Q))
 
 
 def apply_rule(layer: Any, kind: type) -> nn.Module:

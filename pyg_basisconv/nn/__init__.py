@@ -66,7 +66,9 @@ if TYPE_CHECKING:  # names for editors
         FeaStConv as FeaStConv,
         GATConv as GATConv,
         GATv2Conv as GATv2Conv,
+        GCN2Conv as GCN2Conv,
         GCNConv as GCNConv,
+        GINConv as GINConv,
         GraphConv as GraphConv,
         HANConv as HANConv,
         HGTConv as HGTConv,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:  # names for editors
         SuperGATConv as SuperGATConv,
         TAGConv as TAGConv,
         TransformerConv as TransformerConv,
+        WLConvContinuous as WLConvContinuous,
     )
 
 _SOURCES = (torch_geometric.nn, torch.nn)

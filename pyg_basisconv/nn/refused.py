@@ -21,7 +21,6 @@ class Refused(NamedTuple):
 _PAIRS = "its messages are a network on pairs of nodes, (x_m, x_n)"
 _EDGES = "its messages are a network on pairs of nodes and on features of the edge"
 _SPACE = "its messages are a network on positions of nodes, and their maximum is taken"
-_AFTER = "a network is applied to the sum over the neighbours"
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
@@ -38,9 +37,7 @@ REFUSED: dict[str, Refused] = {
     "EdgeConv": Refused(f"{_PAIRS}, and as a rule their maximum is taken", "GATv2Conv"),
     "FiLMConv": Refused("each target scales and shifts its messages, which pass through an activation", "RGCNConv"),
     "FusedGATConv": Refused(_FUSED, "GATConv"),
-    "GCN2Conv": Refused("it mixes in the features of the first layer, which are another input", "SSGConv"),
     "GENConv": Refused("its messages pass through an activation, and are weighted channel by channel", "GATv2Conv"),
-    "GINConv": Refused(_AFTER, "GraphConv, followed by your network"),
     "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
     "GMMConv": Refused("weights of edges come from Gaussians over their features", "RGCNConv"),
     "GatedGraphConv": Refused("it applies a GRU cell between its steps", "GraphConv, before a GRU cell"),
@@ -60,7 +57,6 @@ REFUSED: dict[str, Refused] = {
     "PointTransformerConv": Refused("its weights of edges are one for each channel, by a network", "TransformerConv"),
     "SplineConv": Refused("its matrices are mixed by splines of the features of edges", "RGCNConv"),
     "WLConv": Refused("it gives colours, and has no gradient", "SimpleConv"),
-    "WLConvContinuous": Refused("it has no parameter, and is a mean", "SimpleConv('mean')"),
     "XConv": Refused("a network permutes and weighs the neighbours together", "TransformerConv"),
 }
 

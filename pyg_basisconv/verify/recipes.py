@@ -25,6 +25,7 @@ KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
 _TYPED: Options = {"in_channels": WIDTHS, "out_channels": WIDTHS["a"], "metadata": (list(WIDTHS), KINDS)}
+_UNBATCHED = ("GCN2Conv", "WLConvContinuous")  # they, too, count nodes on the first axis of x
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
@@ -111,15 +112,13 @@ def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_dra
         if kind == "GATConv" and options.get("edge_dim"):  # without edge_attr, PyG leaves out the term of the edges
             yield Case(ours, reference, leaves[:1], called(edge_index))
         return
-    if (
-        options.get("combine_root") != "self_loop"
-    ):  # PyG then counts nodes on the first axis of x, which excludes batches
+    if options.get("combine_root") != "self_loop" and kind not in _UNBATCHED:
         forget(reference)
         yield Case(ours, reference, [features(2, N, P)], call)
-    if takes(reference, "edge_weight"):
+    if takes(reference, "edge_weight") and "edge_weight" not in given:
         forget(reference)
-        weight = weight[: edge_index.shape[1]]
-        yield Case(ours, reference, [features(N, P), weight], called(edge_index, ["edge_weight"]))
+        leaves = [*leaves, weight[: edge_index.shape[1]]]
+        yield Case(ours, reference, leaves, called(edge_index, [*given, "edge_weight"]))
 
 
 def flat(outcome: Any) -> Tensor:
