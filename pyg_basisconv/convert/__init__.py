@@ -20,6 +20,7 @@ from . import (  # noqa: F401 (each registers its rules)
     rgat,
     rgcn,
     smoothing,
+    stepped,
     sums,
     supergat,
     transformer,

@@ -123,6 +123,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     """
     known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
     known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv, "nn": _network}
+    known |= {"edge_dim": 3, "hidden_channels": 5, "num_layers": 2}
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3} | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]

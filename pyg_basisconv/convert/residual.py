@@ -25,7 +25,7 @@ from .registry import Left, combinations, rule, turned_round
     ],
 )
 class ConvertedGCN2(Composite):
-    r""":math:`y = (1 - \beta) u + \beta u \Theta` for :math:`u = (1 - \alpha) A^\top x + \alpha x_0`; the$
+    r""":math:`y = (1 - \beta) u + \beta u \Theta` for :math:`u = (1 - \alpha) A^\top x + \alpha x_0`; the
     second term of u may have a parameter of its own.
     """
 

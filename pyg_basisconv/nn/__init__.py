@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # names for editors
     from torch_geometric.nn import (
         APPNP as APPNP,
         AGNNConv as AGNNConv,
+        ARMAConv as ARMAConv,
         ChebConv as ChebConv,
         ClusterGCNConv as ClusterGCNConv,
         DirGNNConv as DirGNNConv,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:  # names for editors
         FastRGCNConv as FastRGCNConv,
         FeaStConv as FeaStConv,
         GATConv as GATConv,
+        GatedGraphConv as GatedGraphConv,
         GATv2Conv as GATv2Conv,
         GCN2Conv as GCN2Conv,
         GCNConv as GCNConv,
@@ -76,6 +78,7 @@ if TYPE_CHECKING:  # names for editors
         LEConv as LEConv,
         LGConv as LGConv,
         MixHopConv as MixHopConv,
+        PDNConv as PDNConv,
         ResGatedGraphConv as ResGatedGraphConv,
         RGATConv as RGATConv,
         RGCNConv as RGCNConv,

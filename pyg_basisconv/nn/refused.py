@@ -24,7 +24,6 @@ _SPACE = "its messages are a network on positions of nodes, and their maximum is
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
-    "ARMAConv": Refused("it applies an activation between its steps", "TAGConv"),
     "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
     "CGConv": Refused(_EDGES, "ResGatedGraphConv"),
     "CuGraphGATConv": Refused(_FUSED, "GATConv"),
@@ -40,7 +39,6 @@ REFUSED: dict[str, Refused] = {
     "GENConv": Refused("its messages pass through an activation, and are weighted channel by channel", "GATv2Conv"),
     "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
     "GMMConv": Refused("weights of edges come from Gaussians over their features", "RGCNConv"),
-    "GatedGraphConv": Refused("it applies a GRU cell between its steps", "GraphConv, before a GRU cell"),
     "GeneralConv": Refused("it is put together by name, and normalises its result", "TransformerConv or SAGEConv"),
     "GravNetConv": Refused("its graph is computed from x in each call", "GATConv, on a graph of neighbours"),
     "HEATConv": Refused("its messages and scores read embeddings of types and features of edges", "RGATConv"),
@@ -48,7 +46,6 @@ REFUSED: dict[str, Refused] = {
     "MeshCNNConv": Refused("it takes maxima and differences of neighbours on a mesh", "GraphConv"),
     "NNConv": Refused("a network makes a matrix of each edge's features", "RGCNConv, for edges of few types"),
     "PANConv": Refused("its sum over powers, with learnt weights, is normalised", "TAGConv"),
-    "PDNConv": Refused("a network makes weights of the features of edges", "GCNConv, with edge_weight"),
     "PNAConv": Refused("it takes maxima, minima and deviations of its messages", "SAGEConv"),
     "PPFConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointConv": Refused(_SPACE, "GATConv, with edge_dim"),

@@ -25,7 +25,8 @@ KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
 _TYPED: Options = {"in_channels": WIDTHS, "out_channels": WIDTHS["a"], "metadata": (list(WIDTHS), KINDS)}
-_UNBATCHED = ("GCN2Conv", "WLConvContinuous")  # they, too, count nodes on the first axis of x
+_PADDED: Options = {"out_channels": P + 2}  # than x is wide, which is padded by zeros
+_UNBATCHED = ("GCN2Conv", "GatedGraphConv", "WLConvContinuous")  # they, too, count nodes on the first axis of x
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
@@ -44,6 +45,8 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
     """
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
+    if kind == "GatedGraphConv":
+        typed = _PADDED
     return example(layer, options, P, Q, **({"num_relations": R} | typed | given))
 
 
@@ -114,7 +117,7 @@ def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_dra
         return
     if options.get("combine_root") != "self_loop" and kind not in _UNBATCHED:
         forget(reference)
-        yield Case(ours, reference, [features(2, N, P)], call)
+        yield Case(ours, reference, [features(2, N, P), *leaves[1:]], call)
     if takes(reference, "edge_weight") and "edge_weight" not in given:
         forget(reference)
         leaves = [*leaves, weight[: edge_index.shape[1]]]
