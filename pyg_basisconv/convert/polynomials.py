@@ -19,7 +19,7 @@ from .registry import REVERSED, Left, combinations, rule, turned_round
 
 def polynomial(
     layer: Any,
-    linears: Sequence[Linear],
+    linears: Sequence[Linear] | Tensor,
     function: Callable[[Adjacency], Basis] = lambda S: S,
     bias: Tensor | None = None,
     loops: bool | float = False,
@@ -32,13 +32,13 @@ def polynomial(
 
     Args:
         layer: of PyG.
-        linears: one for each matrix of the basis.
+        linears: one for each matrix of the basis, or their (K, P, Q).
         function: from the adjacency to the basis.
         bias: b.
         loops: whether loops are added, or their weight.
         **kwargs: of `basis_conv`.
     """
-    kwargs["call"] = Signature.of(layer, merge=takes_mean(layer))
+    kwargs = {"call": Signature.of(layer, merge=takes_mean(layer))} | kwargs
     if not getattr(layer, "normalize", True):
         return basis_conv(layer, linears, function(adjacency(layer)), bias, **kwargs)
     check_sum(layer)

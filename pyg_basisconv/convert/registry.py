@@ -123,16 +123,21 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     """
     known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
     known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
-    known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "nn": network} | given
+    known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
+    known |= {"num_layers": 2, "nn": of_edges if kind.__name__ == "NNConv" else _network} | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
     return kind(**{name: value(P, Q) if name in ("conv", "nn") else value for name, value in chosen.items()})
 
 
-def network(P: int, Q: int) -> nn.Module:
+def of_edges(P: int, Q: int) -> nn.Module:
     """From two features of an edge to a matrix P x Q."""
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, P * Q))
+
+
+def _network(P: int, Q: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(P, Q), nn.ReLU(), nn.Linear(Q, Q))
 
 
 def apply_rule(layer: Any, kind: type) -> nn.Module:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # names for editors
     from torch_geometric.nn import (
         APPNP as APPNP,
         AGNNConv as AGNNConv,
+        ARMAConv as ARMAConv,
         ChebConv as ChebConv,
         ClusterGCNConv as ClusterGCNConv,
         DirGNNConv as DirGNNConv,
@@ -65,8 +66,11 @@ if TYPE_CHECKING:  # names for editors
         FastRGCNConv as FastRGCNConv,
         FeaStConv as FeaStConv,
         GATConv as GATConv,
+        GatedGraphConv as GatedGraphConv,
         GATv2Conv as GATv2Conv,
+        GCN2Conv as GCN2Conv,
         GCNConv as GCNConv,
+        GINConv as GINConv,
         GMMConv as GMMConv,
         GraphConv as GraphConv,
         HANConv as HANConv,
@@ -76,6 +80,7 @@ if TYPE_CHECKING:  # names for editors
         LGConv as LGConv,
         MixHopConv as MixHopConv,
         NNConv as NNConv,
+        PDNConv as PDNConv,
         ResGatedGraphConv as ResGatedGraphConv,
         RGATConv as RGATConv,
         RGCNConv as RGCNConv,
@@ -87,6 +92,7 @@ if TYPE_CHECKING:  # names for editors
         SuperGATConv as SuperGATConv,
         TAGConv as TAGConv,
         TransformerConv as TransformerConv,
+        WLConvContinuous as WLConvContinuous,
     )
 
 _SOURCES = (torch_geometric.nn, torch.nn)

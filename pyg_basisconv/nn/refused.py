@@ -21,11 +21,9 @@ class Refused(NamedTuple):
 _PAIRS = "its messages are a network on pairs of nodes, (x_m, x_n)"
 _EDGES = "its messages are a network on pairs of nodes and on features of the edge"
 _SPACE = "its messages are a network on positions of nodes, and their maximum is taken"
-_AFTER = "a network is applied to the sum over the neighbours"
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
-    "ARMAConv": Refused("it applies an activation between its steps", "TAGConv"),
     "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
     "CGConv": Refused(_EDGES, "ResGatedGraphConv"),
     "CuGraphGATConv": Refused(_FUSED, "GATConv"),
@@ -37,18 +35,14 @@ REFUSED: dict[str, Refused] = {
     "EdgeConv": Refused(f"{_PAIRS}, and as a rule their maximum is taken", "GATv2Conv"),
     "FiLMConv": Refused("each target scales and shifts its messages, which pass through an activation", "RGCNConv"),
     "FusedGATConv": Refused(_FUSED, "GATConv"),
-    "GCN2Conv": Refused("it mixes in the features of the first layer, which are another input", "SSGConv"),
     "GENConv": Refused("its messages pass through an activation, and are weighted channel by channel", "GATv2Conv"),
-    "GINConv": Refused(_AFTER, "GraphConv, followed by your network"),
     "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
-    "GatedGraphConv": Refused("it applies a GRU cell between its steps", "GraphConv, before a GRU cell"),
     "GeneralConv": Refused("it is put together by name, and normalises its result", "TransformerConv or SAGEConv"),
     "GravNetConv": Refused("its graph is computed from x in each call", "GATConv, on a graph of neighbours"),
     "HEATConv": Refused("its messages and scores read embeddings of types and features of edges", "RGATConv"),
     "MFConv": Refused("its matrix depends on the degree of the target", "RGCNConv, with degrees for types"),
     "MeshCNNConv": Refused("it takes maxima and differences of neighbours on a mesh", "GraphConv"),
     "PANConv": Refused("its sum over powers, with learnt weights, is normalised", "TAGConv"),
-    "PDNConv": Refused("a network makes weights of the features of edges", "GCNConv, with edge_weight"),
     "PNAConv": Refused("it takes maxima, minima and deviations of its messages", "SAGEConv"),
     "PPFConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointConv": Refused(_SPACE, "GATConv, with edge_dim"),
@@ -59,7 +53,6 @@ REFUSED: dict[str, Refused] = {
         "PyG's needs pyg-lib, which is not installed", "GMMConv; or make a BasisConv of bases.Spline"
     ),
     "WLConv": Refused("it gives colours, and has no gradient", "SimpleConv"),
-    "WLConvContinuous": Refused("it has no parameter, and is a mean", "SimpleConv('mean')"),
     "XConv": Refused("a network permutes and weighs the neighbours together", "TransformerConv"),
 }
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..conv import BasisConv
 from ..convert import convert
-from ..convert.registry import Options, example, network, sweeps
+from ..convert.registry import Options, example, of_edges, sweeps
 from .comparison import Case, system
 from .data import GRIDS, B, E, H, L, M, N, P, Q, drawn, features, graph
 
@@ -25,6 +25,8 @@ KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
 _TYPED: Options = {"in_channels": WIDTHS, "out_channels": WIDTHS["a"], "metadata": (list(WIDTHS), KINDS)}
+_PADDED: Options = {"out_channels": P + 2}  # than x is wide, which is padded by zeros
+_UNBATCHED = ("GCN2Conv", "GatedGraphConv", "WLConvContinuous")  # they, too, count nodes on the first axis of x
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
@@ -43,6 +45,8 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
     """
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
+    if kind == "GatedGraphConv":
+        typed = _PADDED
     return example(layer, options, P, Q, **({"num_relations": R} | typed | given))
 
 
@@ -111,15 +115,13 @@ def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_dra
         if kind == "GATConv" and options.get("edge_dim"):  # without edge_attr, PyG leaves out the term of the edges
             yield Case(ours, reference, leaves[:1], called(edge_index))
         return
-    if (
-        options.get("combine_root") != "self_loop"
-    ):  # PyG then counts nodes on the first axis of x, which excludes batches
+    if options.get("combine_root") != "self_loop" and kind not in _UNBATCHED:
         forget(reference)
-        yield Case(ours, reference, [features(2, N, P)], call)
-    if takes(reference, "edge_weight"):
+        yield Case(ours, reference, [features(2, N, P), *leaves[1:]], call)
+    if takes(reference, "edge_weight") and "edge_weight" not in given:
         forget(reference)
-        weight = weight[: edge_index.shape[1]]
-        yield Case(ours, reference, [features(N, P), weight], called(edge_index, ["edge_weight"]))
+        leaves = [*leaves, weight[: edge_index.shape[1]]]
+        yield Case(ours, reference, leaves, called(edge_index, [*given, "edge_weight"]))
 
 
 def flat(outcome: Any) -> Tensor:
@@ -226,7 +228,7 @@ def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_dr
     """One graph, sources and targets of different widths, and sources alone, with features of edges that learn."""
 
     def case(width: Any, x: list[Tensor], sizes: tuple[int, int], call: Callable[..., Any]) -> Case:
-        reference = made(kind, options, in_channels=width, nn=lambda _, Q: network(P, Q))
+        reference = made(kind, options, in_channels=width, nn=lambda _, Q: of_edges(P, Q))
         # No width near zero, beyond which a Gaussian is zero at all edges.
         if kind == "GMMConv":
             reference.sigma.data.abs_().add_(0.5)

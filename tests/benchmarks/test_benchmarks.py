@@ -263,6 +263,7 @@ def test_one_row_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 # One row of each kind, with what is particular to it, and the gradients that it compares.
 SMOKE = {
+    "GMMConv K=25, medium": "Theta",
     "GATConv 8 heads, Cora, sparse x": "Theta",
     "GATConv 8 heads, 25M edges, in a process of its own": "Theta, x",
     "small call: GCNConv, cached, against CSR, one thread": "Theta",

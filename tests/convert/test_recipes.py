@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+import torch_geometric.nn as pyg
 
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
@@ -133,3 +134,18 @@ def test_autocast(kind: str, options: dict) -> None:
     if is_grid(kind):
         torch.testing.assert_close(ours, theirs, rtol=1.6e-2, atol=1e-5)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02 * float(theirs.abs().max()))
+
+
+def test_a_network_behind_keeps_its_running_means() -> None:
+    """GINConv's network may normalise batches; its drop-in updates the means of the layer itself, as PyG does."""
+    network = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    peer = pyg.GINConv(network, train_eps=True).double()
+    own, converted = like(peer), convert(peer)
+    x, edge_index = torch.randn(5, 3, dtype=torch.float64), torch.randint(5, (2, 9))
+    for _ in range(3):
+        expected = peer(x, edge_index)
+        for ours in (own, converted):
+            torch.testing.assert_close(ours(x, edge_index), expected, rtol=0, atol=1e-10)
+    same_state(own, peer)
+    for ours in (own.eval(), converted.eval()):
+        torch.testing.assert_close(ours(x, edge_index), peer.eval()(x, edge_index), rtol=0, atol=1e-10)

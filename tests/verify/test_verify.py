@@ -203,11 +203,11 @@ def test_tables_line_up() -> None:
 
 # What changes no result, or is random, or is asked for by all layers of a kind.
 ALWAYS = {"device", "dtype", "kwargs", "dropout", "in_channels", "out_channels", "channels", "kernel_size", "metadata"}
-ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first"}
+ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first", "nn", "alpha", "edge_dim"}
 EXCEPT = {
     "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
     "GMMConv": {"dim", "separate_gaussians", "root_weight"},  # a width, what is left, and what fails in PyG
-    "NNConv": {"nn"},
+    "PDNConv": {"hidden_channels"},
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
 
