@@ -25,7 +25,7 @@ class FiniteGroup:
     """A finite group, given by its multiplication table, with its action on a grid.
 
     Args:
-        table: (G, G) integers, table[a][b] = a b.
+        table: (G, G) integers, `table[a][b]` = a b.
         action: (G, r, r) signed permutation matrices, by which each element maps the positions of a grid with r axes;
             None for the trivial action.
 
@@ -197,7 +197,7 @@ class Group(Gridded):
 
     Args:
         group: 'p4', quarter turns of the plane; 'p4m', also its reflections; or a `FiniteGroup`, or a (G, G)
-            multiplication table, table[a][b] = a b.
+            multiplication table, `table[a][b]` = a b.
         window: a `Window`, which is turned by each element; None for functions on the group alone.
         lift: whether x is on the plain grid, instead of on the group times the grid.
         action: (G, r, r) of a table: how its elements map the positions of the grid; None for the trivial action.
