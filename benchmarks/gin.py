@@ -32,8 +32,10 @@ def gin(P: int, Q: int) -> GINConv:
 
 
 def with_gin(model: nn.Module) -> nn.Module:
-    """The conversion of a layer or model, in which each GINConv, which `convert` leaves, becomes a `SumThenMLP`."""
-    return replaced(convert(copy.deepcopy(model), left={}))
+    """The conversion of a layer or model, in which each GINConv becomes a `SumThenMLP`, whose first linear layer is part
+    of the convolution; what `convert` makes of a GINConv has its network behind.
+    """
+    return convert(replaced(copy.deepcopy(model)), left={})
 
 
 def replaced(module: nn.Module) -> nn.Module:
