@@ -32,7 +32,7 @@ def gin(P: int, Q: int) -> GINConv:
 
 
 def with_gin(model: nn.Module) -> nn.Module:
-    """The conversion of a layer or model, in which each GINConv becomes a `SumThenMLP`, whose first linear layer is part
+    """The conversion of a model, in which each GINConv becomes a `SumThenMLP`, whose first linear layer is part
     of the convolution; what `convert` makes of a GINConv has its network behind.
     """
     return convert(replaced(copy.deepcopy(model)), left={})
