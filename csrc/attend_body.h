@@ -175,14 +175,14 @@ void accumulate(
 }
 
 // Each row's columns times a number of their head, in whole vectors; the numbers have room for one vector more.
-template <Fit fit, typename R>
+template <bool whole, typename R>
 void scale(const Heads<R>& heads, const R* number, const R* row, R* out) {
     typedef typename Lanes<R>::V V;
     typedef typename Lanes<R>::I I;
     constexpr int L = Lanes<R>::L;
     for (int64_t k = 0; k < heads.vectors; k++) {
         V w;
-        if (fit == WHOLE) {
+        if (whole) {
             w = all<R>(number[heads.first[k]]);
         } else {
             I mask;
@@ -388,17 +388,11 @@ struct Pass {
         const R* own = own_of(n);
         if (kind == HIDDEN) return make_hidden(own, p, count);
         if (kind == PRODUCTS) return products(d, count, own, own_end(), terms_of, other_terms.end, score);
-        if (c == 1) {
-            for (int64_t i = 0; i < count; i++) raw[i] = *own + *terms_of[i];
-            if (entry.data)
-                for (int64_t i = 0; i < count; i++) raw[i] += *entry.row(at(p + i));
-        } else {
-            for (int64_t i = 0; i < count; i++) {
-                R* u = raw + i * c;
-                copy(u, own);
-                add(u, terms_of[i]);
-                if (entry.data) add(u, entry.row(at(p + i)));
-            }
+        for (int64_t i = 0; i < count; i++) {
+            R* u = raw + i * c;
+            copy(u, own);
+            add(u, terms_of[i]);
+            if (entry.data) add(u, entry.row(at(p + i)));
         }
         activate_all(activation, slope, raw, score, count * c);
     }
@@ -496,8 +490,8 @@ struct Pass {
     }
 
     void scale_heads(const R* number, const R* row, R* out) const {
-        if (z.fit == WHOLE) scale<WHOLE>(z, number, row, out);
-        else scale<LOOSE>(z, number, row, out);
+        if (z.fit == WHOLE) scale<true>(z, number, row, out);
+        else scale<false>(z, number, row, out);
     }
 
     // Multiplies what was summed by e^delta.
@@ -555,10 +549,6 @@ struct Pass {
         if (normalised) {
             for (int64_t i = 0; i < count; i++) {
                 const R* about = known + (by_source ? index[p + i] : n) * 3 * c;
-                if (c == 1) {
-                    top[i] = about[0], inverse[i] = about[1], delta[i] = about[2];
-                    continue;
-                }
                 copy(top + i * c, about);
                 copy(inverse + i * c, about + c);
                 copy(delta + i * c, about + 2 * c);

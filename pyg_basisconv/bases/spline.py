@@ -93,13 +93,12 @@ class Spline(EdgeFunctions):
 
     def _edges(self, s: Structure, z: Tensor) -> EdgeSet:
         """An edge for each spline that is not zero at one: E (degree + 1)^D of them, those of an edge side by side."""
-        if not portable() and z.numel() and not bool(((z >= 0) & (z <= 1)).all()):
-            e = int((~((z >= 0) & (z <= 1))).any(1).nonzero()[0])
+        inside = ((z >= 0) & (z <= 1)).all(1)
+        if not portable() and not bool(inside.all()):
+            e = int((~inside).nonzero()[0])
             reject("edge_attr", "numbers from 0 to 1", f"{z[e].tolist()} of edge {e}", "scale them, or clamp(0, 1)")
-        first, member = (
-            self._places(upcast(z)).floor().long(),
-            torch.zeros(len(z), 1, dtype=torch.long, device=z.device),
-        )
+        first = self._places(upcast(z)).floor().long()  # (E, D)
+        member = torch.zeros(len(z), 1, dtype=torch.long, device=z.device)
         offsets, steps = torch.arange(self.degree + 1, device=z.device), accumulate((1, *self.kernel_size), mul)
         for d, (size, step) in enumerate(zip(self.kernel_size, steps, strict=False)):
             along = (first[:, d : d + 1] + offsets) % size * step  # (E, degree + 1)

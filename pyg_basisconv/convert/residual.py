@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GCN2Conv, GINConv, WLConvContinuous
 
 from ..bases import Identity
+from ..bases.adjacency import reciprocal, sum_by_target
 from ..basis import Basis, EdgeList
 from ..graph import Graph
 from .build import adjacency, basis_conv, parameter, takes_mean
@@ -104,7 +105,6 @@ class WeightedMean(Basis):
         super().__init__(1)
 
     def edges(self, graph: Graph) -> EdgeList:
-        source, target, weight = graph.structure.source.long(), graph.structure.target.long(), graph.weights
-        total = weight.new_zeros(graph.N).index_add(0, target, weight)
-        inverse = torch.where(total == 0, 0.0, 1 / torch.where(total == 0, 1.0, total))
-        return EdgeList(torch.zeros_like(target), source, target, weight * inverse[target])
+        s, weight = graph.structure, graph.weights
+        inverse = reciprocal(sum_by_target(s.pattern, weight, graph.acc_dtype))
+        return EdgeList(torch.zeros_like(s.target), s.source, s.target, weight * s.at_target(inverse))

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv
 from torch_geometric.typing import SparseTensor, torch_sparse
 from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_torch_sparse_tensor, to_edge_index
-from torch_geometric.utils.sparse import set_sparse_value
 
 from ..bases import Adjacency
 from ..content import Content
@@ -18,7 +17,7 @@ from ..mechanisms.base import copies, node_score, upcast
 from ..theta import Full, Pass
 from .attention import AttentionLayer, attention_conv
 from .build import check_initialized, check_sum, fill, heads_of, matrix
-from .edges import CallEdges
+from .edges import CallEdges, as_returned
 from .operator_module import promoted
 from .registry import rule, turned_round
 
@@ -87,20 +86,18 @@ class ConvertedFA(AttentionLayer):
 
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The signs and strengths alone, (E,), without the weights of the edges."""
-        x, given, index = call["x"], call["edge_index"], edges.edge_index
-        sparse, torch_sparse_layout = isinstance(given, SparseTensor), is_torch_sparse_tensor(given)
-        if torch_sparse_layout:
-            given = add_self_loops(given, fill_value=1.0)[0] if self.looped else given
-            index = to_edge_index(given)[0].flip(0)
-        elif self.looped and not sparse:
+        x, given, index, looped = call["x"], call["edge_index"], edges.edge_index, None
+        if isinstance(given, SparseTensor):
+            looped = torch_sparse.fill_diag(given, 1.0) if self.looped else None
+        elif is_torch_sparse_tensor(given):
+            looped = add_self_loops(given, fill_value=1.0)[0] if self.looped else None
+            index = to_edge_index(given if looped is None else looped)[0].flip(0)
+        elif self.looped:
             index = add_remaining_self_loops(index, num_nodes=x.shape[-2])[0]
         j, i = index if self.conv.flow == "source_to_target" else index.flip(0)
         score: Any = self.conv.basis.mechanism
         alpha = ((x @ score.source[0])[j] + (x @ score.target[0])[i]).tanh()
-        if not sparse:
-            return set_sparse_value(given, alpha) if torch_sparse_layout else index, alpha
-        looped = torch_sparse.fill_diag(given, 1.0) if self.looped else given
-        return looped.set_value(alpha, layout="coo")
+        return as_returned(CallEdges(index, looped=looped), given, alpha)
 
 
 @rule(

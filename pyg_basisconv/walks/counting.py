@@ -81,8 +81,8 @@ class Instances:
                     for walk in walks
                     for node in dict.fromkeys(target[source == walk[-1]].tolist())
                     if left[node]
-                ][: most * self.N]
-            found.update(dict.fromkeys(map(tuple, walks[:most])))
+                ][:most]  # each of them leads to the end
+            found.update(dict.fromkeys(map(tuple, walks)))
         return [list(walk) for walk in list(found)[:most]]
 
     @property

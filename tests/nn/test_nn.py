@@ -68,9 +68,11 @@ def test_the_same_seed_gives_the_same_layer(kind: str, options: dict) -> None:
     assert torch.equal(state, after)
     assert str(ours) == str(reference)
     assert ours.extra_repr() == reference.extra_repr()
-    names = [*dict(reference.named_parameters()), *dict(reference.named_buffers())]
-    assert list(ours.state_dict()) == list(reference.state_dict())
-    assert sorted(ours.state_dict()) == sorted(names)
+    tables = [(path, table) for path, one in reference.named_modules() for table in (one._parameters, one._buffers)]
+    names = [
+        ".".join(filter(None, (path, name))) for path, table in tables for name, t in table.items() if t is not None
+    ]
+    assert list(ours.state_dict()) == list(reference.state_dict()) == names
     same_state(ours, reference)
     if hasattr(reference, "reset_parameters"):
         for module in (ours, reference):
