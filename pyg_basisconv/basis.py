@@ -244,11 +244,11 @@ class Basis(nn.Module):
             lambda_max=lambda_max,
             grid=shape,
         )
-        if edge_attr is None:
-            return self.on(graph)
-        if not self.reads_edges:
+        if edge_attr is not None and not self.reads_edges:
             reject("edge_attr", f"None, for {self}", type(edge_attr).__name__, "no part of this basis reads it")
-        return self.on(graph.with_edge_attr(edge_attr))
+        bound = self.on(graph if edge_attr is None else graph.with_edge_attr(edge_attr))
+        _ = bound.serial  # made now: torch.compile would compile anew once it is there
+        return bound
 
     @property
     def T(self) -> "Basis":

@@ -80,7 +80,6 @@ class BoundBasis:
     N: int
     dtype: torch.dtype
     device: torch.device
-    serial: int  # see `serial_number`
     batch: Ints = ()  # batch dimensions, if each graph of a batch has matrices of its own
     source_grid: Ints | None = None  # the shape of the sources' grid, if they are on one
     target_grid: Ints | None = None  # the shape of the targets' grid
@@ -89,14 +88,14 @@ class BoundBasis:
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
     origin: tuple[Any, Graph] | None = None  # the basis and the graph that it was bound from
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> "BoundBasis":
-        self = super().__new__(cls)
-        self.serial = serial_number(self)
-        return self
+    @cached_property
+    def serial(self) -> int:
+        """A number of its own, see `serial_number`."""
+        return serial_number(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a serial number of its own, and computes derived results again.
-        return {name: v for name, v in underived(self).items() if name not in ("serial", "origin")}
+        return {name: v for name, v in underived(self).items() if name != "origin"}
 
     @cached_property
     def _held(self) -> dict[Hashable, Any]:
