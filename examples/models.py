@@ -11,6 +11,7 @@ from torch_geometric.nn import APPNP, ChebConv, GATConv, GCNConv, Linear
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Additive
+from pyg_basisconv.nn import Dropout
 
 RESTARTS = (0.2, 0.05)  # of the multi-basis model's random walks: one stays near its start, one goes far
 STEPS = 20
@@ -21,21 +22,14 @@ class Stack(nn.Module):
 
     def __init__(self, dropout: float, activation: Callable[[Tensor], Tensor], *layers: nn.Module) -> None:
         super().__init__()
-        self.dropout, self.activation = dropout, activation
+        self.dropout, self.activation = Dropout(dropout), activation
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         for i, layer in enumerate(self.layers):
             x = self.activation(x) if i else x
-            x = layer(dropout(x, self.dropout, self.training), edge_index)
+            x = layer(self.dropout(x), edge_index)
         return x
-
-
-def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Dropout; for a sparse x, of its entries, since the others are zero in any case."""
-    if x.layout == torch.strided or not training:
-        return F.dropout(x, p) if training else x
-    return torch.sparse_csr_tensor(x.crow_indices(), x.col_indices(), F.dropout(x.values(), p), x.shape)
 
 
 def pagerank(restart: float) -> list[float]:

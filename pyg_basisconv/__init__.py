@@ -16,7 +16,7 @@ Where to look, by `help(pyg_basisconv.NAME)`:
     walks        load_walks: sorts of walks from a file; walks: their syntax
     algebra      compose, fold, decompose, explain_head, gram
     ready made   models.BasisGNN; blocks; recurrent.DCRNN
-    data         transforms: AddBasis, InducedBasis, ToGrid; hetero.stack and split; block_diagonal
+    data         transforms: AddBasis, InducedBasis, ToGrid, ToSparseFeatures; hetero.stack and split; block_diagonal
     looking      conv.plan(x, edge_index): the orders and their costs; plot; testing: symmetries; backends()
 
 Commands: `python -m pyg_basisconv {verify,recipes,walks}`.

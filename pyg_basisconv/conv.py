@@ -25,7 +25,7 @@ from .errors import check_arguments, check_flags, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
-from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked
+from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable
 from .program import FORMS, Call, Form, Program, Programs, Ways, form, glance, parameter, witness
 from .reading import read_graph
@@ -382,9 +382,11 @@ class BasisConv(MessagePassing):
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
         """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
-        bound = self._bind(Call(*args, **kwargs))
+        call = Call(*args, **kwargs)
+        bound = self._bind(call)
         taken = self._choose(bound)  # for sizes like these
-        return replace(planned(self._problem(bound), self.order), order=taken.order, why=taken.why)
+        exact = replace(planned(self._problem(bound), self.order), order=taken.order, why=taken.why)
+        return replace(exact, hint=sparser(exact, call.x))
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.
     def message(self, x_j: Tensor, weight: Optional[Tensor]) -> Tensor:  # noqa: UP045

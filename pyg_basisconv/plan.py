@@ -7,6 +7,7 @@ can print the estimates and force an order.
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,13 +25,14 @@ from .portable import faked, portable
 class Plan:
     """The orders, the cost of each for one call with its gradients, and the one that is taken.
 
-    `print(plan)` shows the table; `plan.order` is the choice, `plan.why` its reason.
+    `print(plan)` shows the table; `plan.order` is the choice, `plan.why` its reason, `plan.hint` what would be quicker.
     """
 
     problem: Problem
     estimates: tuple[Estimate, ...]
     order: str
     why: str
+    hint: str = ""
 
     def __getitem__(self, order: str) -> Estimate:
         return next(e for e in self.estimates if e.order == order)
@@ -57,7 +59,7 @@ class Plan:
                 counts = format_amount(e.operations), format_amount(e.bytes) + "B", format_amount(e.memory) + "B"
                 cells = zip((*counts, _time(e.seconds)), (11, 9, 9, 9), strict=True)
                 lines.append(" ".join([f"{mark} {e.name:<18}", *(f"{cell:>{width}}" for cell, width in cells)]))
-        return "\n".join([*lines, f"{self.order}: {self.why}"])
+        return "\n".join([*lines, f"{self.order}: {self.why}", *filter(None, [self.hint])])
 
 
 def check_order(order: object) -> None:
@@ -159,6 +161,20 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         offers=tuple([one for one in found if one[1] is not None]),
     )
     return problem.with_hints if portable() else problem
+
+
+def sparser(chosen: Plan, x: Any) -> str:
+    """What the same call would take with a sparse x, where x is one matrix, mostly of zeros, and this is faster."""
+    p = chosen.problem
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dim() != 2 or x.requires_grad or faked():
+        return ""
+    if p.nnz >= 0 or not p.learns:  # a sparse copy is kept already; nothing multiplies x
+        return ""
+    nnz = int(x.count_nonzero())
+    seconds = plan(p._replace(nnz=nnz, offers=())).chosen.seconds
+    if 2 * nnz > x.numel() or seconds >= chosen.chosen.seconds:
+        return ""
+    return f"x is {1 - nnz / x.numel():.1%} zeros: as torch.sparse_csr this call would take {_time(seconds)}"
 
 
 def planned(problem: Problem, order: str) -> Plan:

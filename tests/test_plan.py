@@ -254,3 +254,23 @@ def test_the_layer_plans_by_its_widths() -> None:
     conv = BasisConv(2, 2, bases.Powers(3))
     tiny = torch.tensor([[0, 1, 2], [1, 2, 0]])
     assert conv.plan(torch.randn(50000, 3, 2), tiny).order == "phi"
+
+
+@pytest.mark.parametrize(("P", "kept", "said"), [(2000, 0.02, True), (2000, 0.6, False), (4, 0.02, False)])
+def test_the_plan_says_when_a_sparse_x_would_be_faster(P: int, kept: float, said: bool) -> None:
+    x, edges = (torch.rand(500, P) < kept).float(), torch.randint(500, (2, 1000))
+    conv = BasisConv(P, 8, bases.GCN())
+    found, sparse = conv.plan(x, edges), conv.plan(x.to_sparse_csr(), edges)
+    time = str(sparse).splitlines()[3].rpartition("B ")[2].strip()
+    assert (f"98.0% zeros: as torch.sparse_csr this call would take {time}" in found.hint) is said
+    assert str(found).endswith(found.hint)
+    assert sparse.hint == ""
+
+
+def test_no_hint_where_a_sparse_x_cannot_be() -> None:
+    x, edges = torch.eye(2000), torch.randint(2000, (2, 100))
+    assert BasisConv(2000, 8, bases.GCN()).plan(x, edges).hint
+    assert not BasisConv(2000, 8, bases.GCN()).plan(x.clone().requires_grad_(), edges).hint
+    assert not BasisConv(2000, 8, bases.GCN()).plan((x, x.clone()), edges).hint
+    assert not BasisConv(2000, 8, bases.GCN(), cached=True).plan(x, edges).hint  # it keeps a sparse copy by itself
+    assert not BasisConv(2000, 2000, bases.GCN(), theta.Pass()).plan(x, edges).hint

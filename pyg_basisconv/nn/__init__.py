@@ -39,6 +39,7 @@ import torch_geometric.nn
 
 from ..convert.registry import known_layers
 from .dropin import DropIn, drop_in
+from .dropout import Dropout
 from .refused import why_not
 
 if TYPE_CHECKING:  # names for editors
@@ -104,7 +105,7 @@ _LAYERS = {  # by all names that a layer has, such as NNConv and ECConv
     if isinstance(kind, type) and kind in _KNOWN
 }
 
-__all__ = ["DropIn", "drop_in", *(name for name, kind in _LAYERS.items() if name == kind.__name__)]
+__all__ = ["DropIn", "Dropout", "drop_in", *(name for name, kind in _LAYERS.items() if name == kind.__name__)]
 
 
 @cache
