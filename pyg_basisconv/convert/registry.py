@@ -128,7 +128,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
-    return kind(**{name: value(P, Q) if name in ("conv", "nn") else value for name, value in chosen.items()})
+    return kind(**{name: value(P, Q) if name in ("conv", "nn", "phi") else value for name, value in chosen.items()})
 
 
 def of_edges(P: int, Q: int) -> nn.Module:
@@ -196,6 +196,14 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
             setattr(new, name, getattr(layer, name))
     new.register_load_state_dict_pre_hook(Original(layer, known.rebuild))
     return new.train(layer.training)
+
+
+def rebuild_part(layer: Any) -> nn.Module:
+    """A layer inside of another, made of BasisConvs; the other is left where this one is."""
+    try:
+        return rebuild(layer, set())
+    except Left as reason:
+        raise Left(f"its {type(layer).__name__} is left: {reason}") from reason
 
 
 def _hooks(module: nn.Module | nn.Parameter) -> bool:

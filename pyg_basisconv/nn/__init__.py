@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # names for editors
     from torch_geometric.nn import (
         APPNP as APPNP,
         AGNNConv as AGNNConv,
+        AntiSymmetricConv as AntiSymmetricConv,
         ARMAConv as ARMAConv,
         ChebConv as ChebConv,
         ClusterGCNConv as ClusterGCNConv,

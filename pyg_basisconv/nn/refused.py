@@ -24,7 +24,6 @@ _SPACE = "its messages are a network on positions of nodes, and their maximum is
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
-    "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
     "CGConv": Refused(_EDGES, "ResGatedGraphConv"),
     "CuGraphGATConv": Refused(_FUSED, "GATConv"),
     "CuGraphRGCNConv": Refused(_FUSED, "RGCNConv"),
