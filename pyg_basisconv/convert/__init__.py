@@ -8,12 +8,14 @@ from torch import Tensor, nn
 
 from ..errors import reject
 from . import (  # noqa: F401 (each registers its rules)
+    by_target,
     directed,
     edge_functions,
     gat,
     grids,
     heterogeneous,
     hypergraphs,
+    labels,
     multihead,
     polynomials,
     res_gated,

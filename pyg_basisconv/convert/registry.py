@@ -24,11 +24,13 @@ class Rule(NamedTuple):
 
     node_dim: the axis of their nodes.
     checked: the options that the rule is checked under, by the name of the system that they make of the layer.
+    given: options that it takes in the place of the layer's defaults.
     """
 
     rebuild: Callable[[Any], nn.Module]
     node_dim: int
     checked: dict[str, list[Options]]
+    given: Options
 
 
 _RULES: dict[type, Rule] = {}
@@ -40,7 +42,12 @@ class Left(Exception):
 
 
 def rule(
-    layer: type, system: str = "", options: Sequence[Options] = (), fixed: Sequence[str] = (), node_dim: int = -2
+    layer: type,
+    system: str = "",
+    options: Sequence[Options] = (),
+    fixed: Sequence[str] = (),
+    node_dim: int = -2,
+    given: Options | None = None,
 ) -> Callable[[Rebuild], Rebuild]:
     """Registers the function or class that makes the converted layer, of layers of exactly this type, or raises `Left`.
 
@@ -54,12 +61,14 @@ def rule(
             round: keyword arguments of its constructor.
         fixed: flags that are not turned round.
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
+        given: options that are taken throughout in the place of the layer's defaults.
     """
 
     def register(function: Rebuild) -> Rebuild:
         flags = turned_round(layer, fixed)
-        checked = {system: flags + [one for one in options if one not in flags]} if system else {}
-        _RULES[layer] = Rule(function, node_dim, checked)
+        every = [(given or {}) | one for one in flags + [one for one in options if one not in flags]]
+        checked = {system: every} if system else {}
+        _RULES[layer] = Rule(function, node_dim, checked, given or {})
         return function
 
     return register
@@ -100,9 +109,9 @@ def share_rule(layer: type, other: type) -> None:
     _RULES[other] = _RULES[layer]._replace(checked={})
 
 
-def known_layers() -> list[type]:
-    """All types that have a rule."""
-    return list(_RULES)
+def known_layers() -> dict[type, Options]:
+    """All types that have a rule, with the options that it takes in the place of their defaults."""
+    return {layer: known.given for layer, known in _RULES.items()}
 
 
 def sweeps() -> dict[str, dict[type, Sequence[Options]]]:

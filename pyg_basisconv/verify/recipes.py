@@ -25,8 +25,16 @@ KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
 _TYPED: Options = {"in_channels": WIDTHS, "out_channels": WIDTHS["a"], "metadata": (list(WIDTHS), KINDS)}
-_PADDED: Options = {"out_channels": P + 2}  # than x is wide, which is padded by zeros
-_UNBATCHED = ("GCN2Conv", "GatedGraphConv", "WLConvContinuous")  # they, too, count nodes on the first axis of x
+_WIDER: dict[str, Options] = {
+    "GatedGraphConv": {"out_channels": P + 2},  # than x is wide, which is padded by zeros
+    "EGConv": {"out_channels": 8},  # a channel for each head
+}
+_UNBATCHED = (
+    "EGConv",
+    "GCN2Conv",
+    "GatedGraphConv",
+    "WLConvContinuous",
+)  # they, too, count nodes on the first axis of x
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
@@ -45,9 +53,7 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
     """
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
-    if kind == "GatedGraphConv":
-        typed = _PADDED
-    return example(layer, options, P, Q, **({"num_relations": R} | typed | given))
+    return example(layer, options, P, Q, **({"num_relations": R} | typed | _WIDER.get(kind, {}) | given))
 
 
 def made(kind: str, options: Options | None = None, **given: Any) -> Any:
@@ -255,6 +261,35 @@ def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) 
         yield Case(ours, reference, leaves, typed_call(edges, return_semantic_attention_weights=True))
 
 
+def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """All labels, and some of them along edges with weights; with a product, since the layer has no gradient."""
+    reference, (edge_index, weight) = made(kind, options), graph()
+    ours, edges, mask = convert(reference), change(edge_index, (N, N)), torch.rand(N) < 0.5
+    weight = weight[: edges.shape[1]]
+
+    def step(y: Tensor) -> Tensor:
+        return y.clamp(-1.0, 1.0)
+
+    def times(f: Any, y: Tensor, *given: Any) -> Tensor:
+        with default_dtype(y.dtype):
+            return y * f(given[0] if given else y, edges, *given[1:]).to(y)
+
+    yield Case(ours, reference, [features(N, P)], times)
+    yield Case(ours, reference, [features(N, P)], lambda f, y: times(f, y, y, mask, weight.to(y), step))
+    yield Case(ours, reference, [features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Sets torch's default dtype, in which PyG normalises graphs for labels, whatever the dtype of these."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def dimensions(kind: str) -> int:
     """The number of axes of a layer of torch on grids."""
     return 2 if kind == "Unfold" else int(kind[-2])
@@ -320,6 +355,7 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "GMMConv": _attributed,
     "NNConv": _attributed,
     "SplineConv": _attributed,
+    "LabelPropagation": _labels,
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,

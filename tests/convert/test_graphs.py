@@ -151,7 +151,10 @@ def two_sides() -> tuple[Tensor, Tensor]:
 
 
 SUMS, HEADS = ["GraphConv", "SAGEConv", "LEConv"], ["GATConv", "GATv2Conv", "TransformerConv", "ResGatedGraphConv"]
-TWO_SIDED = over(lambda kind, sweep: [o for o in sweep if kind in (*SUMS, *HEADS, "FeaStConv") and "flow" not in o])
+BY_TARGET = ["MFConv", "FiLMConv"]
+TWO_SIDED = over(
+    lambda kind, sweep: [o for o in sweep if kind in (*SUMS, *HEADS, *BY_TARGET, "FeaStConv") and "flow" not in o]
+)
 SIDES = [
     (*p.values, widths)
     for p in TWO_SIDED
@@ -167,11 +170,11 @@ def test_bipartite(kind: str, options: dict, widths: Any) -> None:
     # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
     reference = drawn(made(kind, options, in_channels=widths))
     ours, (edge_index, weight) = convert(reference), two_sides()
-    given, _ = more_inputs(reference, edge_index.shape[1])
+    given, types = more_inputs(reference, edge_index.shape[1])
     pair = [features(7, P), features(4, widths if isinstance(widths, int) else widths[1])]
 
     def call(f: Any, x: Tensor, y: Tensor | None, *leaves: Tensor, **more: Any) -> Tensor:
-        return f((x, y), edge_index, **dict(zip(given, leaves, strict=False)), **more)
+        return f((x, y), edge_index, **dict(zip(given, leaves, strict=False)), **types, **more)
 
     agree(Case(ours, reference, [*pair, *given.values()], call))
     if takes(reference, "edge_weight"):
