@@ -133,6 +133,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
     known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
+    known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
     known |= {"num_layers": 2, "nn": of_edges if kind.__name__ == "NNConv" else _network} | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]

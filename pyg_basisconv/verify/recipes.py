@@ -29,12 +29,8 @@ _WIDER: dict[str, Options] = {
     "GatedGraphConv": {"out_channels": P + 2},  # than x is wide, which is padded by zeros
     "EGConv": {"out_channels": 8},  # a channel for each head
 }
-_UNBATCHED = (
-    "EGConv",
-    "GCN2Conv",
-    "GatedGraphConv",
-    "WLConvContinuous",
-)  # they, too, count nodes on the first axis of x
+# They, too, count nodes on the first axis of x.
+_UNBATCHED = ("EGConv", "GCN2Conv", "GatedGraphConv", "GeneralConv", "WLConvContinuous")
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
@@ -77,8 +73,9 @@ def more_inputs(layer: Any, edges: int, nodes: int = N) -> tuple[dict[str, Tenso
     given = {"x_0": features(nodes, P)} if takes(layer, "x_0") else {}
     if takes(layer, "x_0") and not layer.normalize:
         given["edge_weight"] = features(edges)
-    if getattr(layer, "edge_dim", None):
-        given["edge_attr"] = features(edges, layer.edge_dim)
+    dim = getattr(layer, "edge_dim", None) or getattr(layer, "in_edge_channels", None)
+    if dim:
+        given["edge_attr"] = features(edges, dim)
     return given, {"edge_type": torch.randint(R - 1, (edges,))} if takes(layer, "edge_type") else {}
 
 
@@ -261,6 +258,15 @@ def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) 
         yield Case(ours, reference, leaves, typed_call(edges, return_semantic_attention_weights=True))
 
 
+def _types_of_nodes(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """Nodes of several types, along edges of several types."""
+    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    E = edge_index.shape[1]
+    types = torch.randint(3, (N,)), torch.randint(4, (E,))
+    leaves = [features(N, P), features(E, 3)]
+    yield Case(convert(reference), reference, leaves, lambda f, x, z: f(x, edge_index, *types, z))
+
+
 def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """All labels, and some of them along edges with weights; with a product, since the layer has no gradient."""
     reference, (edge_index, weight) = made(kind, options), graph()
@@ -356,6 +362,7 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "NNConv": _attributed,
     "SplineConv": _attributed,
     "LabelPropagation": _labels,
+    "HEATConv": _types_of_nodes,
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,

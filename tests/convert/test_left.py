@@ -129,6 +129,10 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "EGConv: aggregators=['sum', 'max'] are not": lambda: pyg.EGConv(P, 8, ["sum", "max"]),
     "FiLMConv: its messages pass through an activation, unless act=None": lambda: pyg.FiLMConv(P, Q),
     "FiLMConv: aggr='max' is not linear": lambda: pyg.FiLMConv(P, Q, act=None, aggr="max"),
+    "GeneralConv: its scores are products of sums of both ends": lambda: pyg.GeneralConv(
+        P, Q, attention=True, attention_type="dot_product", directed_msg=False
+    ),
+    "HEATConv: dropout=1.0 drops all weights": lambda: pyg.HEATConv(P, Q, 3, 4, 2, 3, 5, dropout=1.0),
     "MFConv: it is lazy": lambda: pyg.MFConv(-1, Q),
     "OwnConv2d: a subclass of Conv2d may compute something else": lambda: OwnConv2d(P, Q, 3),
     "LazyConv2d: it is lazy: call it once before": lambda: nn.LazyConv2d(Q, 3),

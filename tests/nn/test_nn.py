@@ -170,7 +170,7 @@ def test_what_is_no_layer_is_pygs_own() -> None:
 
 
 OF_OPTIONS = ("aggr=", "node_dim=", "dropout=", "project=", "flow=", "divisor_", "its activation", "its CGConv")
-OF_OPTIONS += ("aggregators=", "its messages")
+OF_OPTIONS += ("aggregators=", "its messages", "its scores")
 
 
 @pytest.mark.parametrize("reason", [r for r in LEFT if r.split(": ")[1].startswith(OF_OPTIONS)])
