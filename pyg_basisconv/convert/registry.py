@@ -15,6 +15,7 @@ from ..conv import BasisConv
 from .checkpoints import Original
 
 Options = dict[str, Any]
+_MADE = ("conv", "nn", "phi", "pos_nn", "attn_nn")  # options that are modules, made by functions of the two widths
 Rebuild = TypeVar("Rebuild", bound=Callable[[Any], nn.Module])
 REVERSED: Options = {"flow": "target_to_source"}
 
@@ -138,7 +139,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
-    return kind(**{name: value(P, Q) if name in ("conv", "nn", "phi") else value for name, value in chosen.items()})
+    return kind(**{name: value(P, Q) if name in _MADE else value for name, value in chosen.items()})
 
 
 def of_edges(P: int, Q: int) -> nn.Module:

@@ -88,6 +88,7 @@ if TYPE_CHECKING:  # names for editors
         MixHopConv as MixHopConv,
         NNConv as NNConv,
         PDNConv as PDNConv,
+        PointTransformerConv as PointTransformerConv,
         ResGatedGraphConv as ResGatedGraphConv,
         RGATConv as RGATConv,
         RGCNConv as RGCNConv,

@@ -42,7 +42,6 @@ REFUSED: dict[str, Refused] = {
     "PointConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointGNNConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointNetConv": Refused(_SPACE, "GATConv, with edge_dim"),
-    "PointTransformerConv": Refused("its weights of edges are one for each channel, by a network", "TransformerConv"),
     "SplineConv": Refused(
         "PyG's needs pyg-lib, which is not installed", "GMMConv; or make a BasisConv of bases.Spline"
     ),

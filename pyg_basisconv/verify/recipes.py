@@ -258,6 +258,18 @@ def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) 
         yield Case(ours, reference, leaves, typed_call(edges, return_semantic_attention_weights=True))
 
 
+def _points(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """Points with positions, and two sets of points."""
+    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    leaves = [features(N, P), features(N, 3)]
+    yield Case(convert(reference), reference, leaves, lambda f, x, p: f(x, p, edge_index))
+    if "flow" not in options:
+        reference = made(kind, options, in_channels=(P, 3))
+        edges = torch.stack([torch.randint(n - 1, (3 * N,)) for n in (7, 4)])
+        leaves, y = [features(7, P), features(7, 3), features(4, 3)], features(4, 3)  # without a network, y cancels
+        yield Case(convert(reference), reference, leaves, lambda f, x, p, q: f((x, y.to(x)), (p, q), edges))
+
+
 def _types_of_nodes(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Nodes of several types, along edges of several types."""
     reference, edge_index = made(kind, options), change(graph()[0], (N, N))
@@ -362,6 +374,7 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "NNConv": _attributed,
     "SplineConv": _attributed,
     "LabelPropagation": _labels,
+    "PointTransformerConv": _points,
     "HEATConv": _types_of_nodes,
     "HANConv": _typed,
     "HGTConv": _typed,
