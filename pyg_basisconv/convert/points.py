@@ -16,7 +16,7 @@ from ..entries import Entries
 from ..mechanisms import Mechanism, Score
 from ..mechanisms.rows import TermRows
 from ..theta import Split
-from .attention import attention_conv, weigh
+from .attention import apply_weights, attention_conv, weigh
 from .build import basis_conv, check_initialized, check_sum
 from .edges import read_edges
 from .layers import Signature, pair, unpaired
@@ -26,11 +26,11 @@ from .registry import combinations, rule, turned_round
 _ENDS = IdentityCache()
 
 
-class Difference(Mechanism):
-    """Channel by channel, the target's features minus those of the source: as many heads as there are channels."""
+class Channels(Mechanism):
+    """Channel by channel, the sum of the features of both ends: as many heads as there are channels."""
 
     def score(self, content: Content, entries: Entries) -> Score:
-        return TermRows(-content.x, content.target, batch=content.batch)
+        return TermRows(content.x, content.target, batch=content.batch)
 
 
 def _network(of: int | None) -> Callable[[int, int], nn.Module]:
@@ -61,7 +61,7 @@ class ConvertedPointTransformer(OperatorModule):
         self.call, self.loops, Q = Signature.of(layer), layer.add_self_loops, layer.out_channels
         self.value, self.source, self.target = map(deepcopy, (layer.lin, layer.lin_src, layer.lin_dst))
         self.position, self.network = deepcopy(layer.pos_nn), deepcopy(layer.attn_nn)
-        self.conv = attention_conv(layer, Q, Difference(), Split(), Q, Q)
+        self.conv = attention_conv(layer, Q, Channels(), Split(), Q, Q)
         self.conv.flow = "source_to_target"
         self.of_nodes = layer.attn_nn is None and type(layer.pos_nn) in (nn.Linear, Linear)
         self.present, self.pick = (basis_conv(layer, [], A) for A in (Adjacency("mean"), Adjacency()))
@@ -80,31 +80,32 @@ class ConvertedPointTransformer(OperatorModule):
         weight, bias = self.position.weight.t(), self.position.bias
         of_source, of_target = (p @ weight for p in positions)
         of_target = of_target if bias is None else of_target + bias
-        A = weigh(self.conv, keys + of_source, queries + of_target, edges)
-        y: Tensor = self.conv(values - of_source, A)
+        A = weigh(self.conv, -keys - of_source, queries + of_target, edges)
+        y: Tensor = apply_weights(self.conv, values - of_source, A)
         return y + of_target * self.present((source.new_ones(size[0], 1), None), edges, size=size)
 
     def _by_edges(
         self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]
     ) -> Tensor:
         E = edges.shape[1]
-        of_source, of_target, into = _ENDS.get((edges,), (), lambda: _ends(edges))
+        both, of_source, into = _ENDS.get((edges,), size[0], lambda: _ends(edges, size[0]))
 
-        def at(t: Tensor, ends: Tensor) -> Tensor:
-            return self.pick((t, None), ends, size=(t.shape[0], E))
+        def difference(source: Tensor, target: Tensor) -> Tensor:
+            return self.pick((torch.cat([-source, target]), None), both, size=(sum(size), E))  # (E, *)
 
-        delta = self.position(at(positions[1], of_target) - at(positions[0], of_source))
-        score = at(queries, of_target) - at(keys, of_source) + delta
+        delta = self.position(difference(*positions))
+        score = difference(keys, queries) + delta
         score = score if self.network is None else self.network(score)
-        A = weigh(self.conv, -score, torch.zeros_like(queries), into)
-        return self.conv(at(values, of_source) + delta, A)
+        A = weigh(self.conv, score, torch.zeros_like(queries), into)
+        return apply_weights(self.conv, self.pick((values, None), of_source, size=(size[0], E)) + delta, A)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         target = pair(given["x"])[1]
         return [target.new_empty(target.shape[0], self.conv.out_channels)]
 
 
-def _ends(edges: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """From sources to edges, from targets to edges, and from edges to targets."""
+def _ends(edges: Tensor, M: int) -> tuple[Tensor, Tensor, Tensor]:
+    """From both ends to edges, where the targets follow the M sources; from sources to edges; from edges to targets."""
     each = torch.arange(edges.shape[1], device=edges.device)
-    return torch.stack([edges[0], each]), torch.stack([edges[1], each]), torch.stack([each, edges[1]])
+    ends = torch.stack([torch.cat([edges[0], edges[1] + M]), torch.cat([each, each])])
+    return ends, torch.stack([edges[0], each]), torch.stack([each, edges[1]])
