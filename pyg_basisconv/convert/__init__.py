@@ -19,6 +19,7 @@ from . import (  # noqa: F401 (each registers its rules)
     hypergraphs,
     labels,
     multihead,
+    path_integrals,
     points,
     polynomials,
     res_gated,

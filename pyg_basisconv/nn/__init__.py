@@ -87,6 +87,7 @@ if TYPE_CHECKING:  # names for editors
         MFConv as MFConv,
         MixHopConv as MixHopConv,
         NNConv as NNConv,
+        PANConv as PANConv,
         PDNConv as PDNConv,
         PointTransformerConv as PointTransformerConv,
         ResGatedGraphConv as ResGatedGraphConv,

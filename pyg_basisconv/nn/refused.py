@@ -36,7 +36,6 @@ REFUSED: dict[str, Refused] = {
     "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
     "GravNetConv": Refused("its graph is computed from x in each call", "GATConv, on a graph of neighbours"),
     "MeshCNNConv": Refused("it takes maxima and differences of neighbours on a mesh", "GraphConv"),
-    "PANConv": Refused("its sum over powers, with learnt weights, is normalised", "TAGConv"),
     "PNAConv": Refused("it takes maxima, minima and deviations of its messages", "SAGEConv"),
     "PPFConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointConv": Refused(_SPACE, "GATConv, with edge_dim"),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch_geometric.backend
 from torch import Tensor
+from torch_geometric.typing import SparseTensor
 
 from ..conv import BasisConv
 from ..convert import convert
@@ -270,6 +271,18 @@ def _points(kind: str, options: Options, change: Callable[..., Any] = _as_drawn)
         yield Case(convert(reference), reference, leaves, lambda f, x, p, q: f((x, y.to(x)), (p, q), edges))
 
 
+def _with_matrix(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """The result, and the entries of the matrix that a layer returns beside it."""
+
+    def call(f: Any, x: Tensor) -> Tensor:
+        with default_dtype(x.dtype), differentiable_products():
+            y, M = f(x, edge_index)
+        return torch.cat([y.flatten(), M.to_dense().flatten()])
+
+    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    yield Case(convert(reference), reference, [features(N, P)], call)
+
+
 def _types_of_nodes(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Nodes of several types, along edges of several types."""
     reference, edge_index = made(kind, options), change(graph()[0], (N, N))
@@ -298,8 +311,25 @@ def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn)
 
 
 @contextmanager
+def differentiable_products() -> Iterator[None]:
+    """Makes products of two SparseTensors by dense ones; torch_sparse's have no gradient of the first."""
+    before = SparseTensor.__matmul__
+
+    def product(a: Any, b: Any) -> Any:
+        if not isinstance(b, SparseTensor):
+            return before(a, b)
+        return SparseTensor.from_dense(a.to_dense() @ b.to_torch_sparse_coo_tensor().to_dense())  # adds repeated edges
+
+    SparseTensor.__matmul__ = product
+    try:
+        yield
+    finally:
+        SparseTensor.__matmul__ = before
+
+
+@contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Sets torch's default dtype, in which PyG normalises graphs for labels, whatever the dtype of these."""
+    """Sets torch's default dtype, in which PyG normalises some graphs, whatever the dtype of the features."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -374,6 +404,7 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "NNConv": _attributed,
     "SplineConv": _attributed,
     "LabelPropagation": _labels,
+    "PANConv": _with_matrix,
     "PointTransformerConv": _points,
     "HEATConv": _types_of_nodes,
     "HANConv": _typed,

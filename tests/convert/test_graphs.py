@@ -79,7 +79,7 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
         for p in GRAPHS
         for change in CHANGES
         if change != "EdgeIndex"
-        or p.values[0] not in ("HGTConv", "HypergraphConv", "SignedConv")  # PyG's refuse it themselves
+        or p.values[0] not in ("HGTConv", "HypergraphConv", "PANConv", "SignedConv")  # PyG's refuse it themselves
         if change != "one edge" or p.values[0] != "WLConvContinuous"  # whose result does not depend on one weight
     ],
     ids=str,
