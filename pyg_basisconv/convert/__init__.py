@@ -11,6 +11,7 @@ from . import (  # noqa: F401 (each registers its rules)
     by_target,
     directed,
     edge_functions,
+    filters,
     gat,
     general,
     grids,

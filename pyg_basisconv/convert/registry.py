@@ -135,7 +135,12 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
     known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
-    known |= {"filter_size": 2, "num_layers": 2, "nn": of_edges if kind.__name__ == "NNConv" else _network} | given
+    known |= {"num_filters": 5, "cutoff": 5.0}
+    known |= {
+        "filter_size": 2,
+        "num_layers": 2,
+        "nn": {"NNConv": of_edges, "CFConv": _filters}.get(kind.__name__, _network),
+    } | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
@@ -145,6 +150,10 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
 def of_edges(P: int, Q: int) -> nn.Module:
     """From two features of an edge to a matrix P x Q."""
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, P * Q))
+
+
+def _filters(P: int, Q: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 5))
 
 
 def _network(P: int, Q: int) -> nn.Module:

@@ -1,5 +1,6 @@
 """The table of all layers that have a rule, with the basis and theta of each."""
 
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -39,13 +40,14 @@ def spellings() -> list[Spelling]:
     for kind, options in known_layers().items():
         source = "torch.nn" if kind.__module__.startswith("torch.nn") else "torch_geometric.nn"
         if kind.__module__.startswith(source):
+            source = source if hasattr(import_module(source), kind.__name__) else kind.__module__
             with torch.random.fork_rng(devices=[]):
                 parts = list(apply_rule(example(kind, options), kind).modules())
             pairs = dict.fromkeys((str(p.basis), str(p.theta)) for p in parts if isinstance(p, BasisConv))
             bases, thetas = (dict.fromkeys(column) for column in zip(*pairs, strict=True))
             loops = any(getattr(part, "loops", None) is not None for part in parts)
             found.append(Spelling(kind.__name__, source, "; ".join(bases), "; ".join(thetas), options, loops))
-    return sorted(found, key=lambda row: (row.source != "torch_geometric.nn", row.layer))
+    return sorted(found, key=lambda row: (not row.source.startswith("torch_geometric.nn"), row.layer))
 
 
 def _named(row: Spelling) -> str:
