@@ -173,7 +173,7 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
 
 def _known(basis: Any, theta: Theta) -> bool:
     """Whether the scores are computed by modules of this package and by activations only, and not by code of a user."""
-    if not theta.by_rows or not _is_own(basis):
+    if not theta.by_rows or theta.affine is None or not _is_own(basis):
         return False
     for m in basis.mechanism.modules():
         plain = type(m).__module__ == _ACTIVATIONS or type(m) is nn.ModuleList

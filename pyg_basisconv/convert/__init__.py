@@ -8,13 +8,20 @@ from torch import Tensor, nn
 
 from ..errors import reject
 from . import (  # noqa: F401 (each registers its rules)
+    by_target,
     directed,
     edge_functions,
+    filters,
     gat,
+    general,
     grids,
+    heat,
     heterogeneous,
     hypergraphs,
+    labels,
     multihead,
+    path_integrals,
+    points,
     polynomials,
     res_gated,
     residual,

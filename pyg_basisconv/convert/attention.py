@@ -270,3 +270,10 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
     edges = 0 if edge_index is None else edge_index.shape[1]
     content = Content(Inputs(x, conv.theta, summed=False), target, edges=edges, **about)
     return conv.basis.on(conv.masked(graph.holding(content)))
+
+
+def apply_weights(conv: BasisConv, x: Tensor, A: BoundBasis) -> Tensor:
+    """The weights of `weigh`, applied to other features than those that they were computed from."""
+    if not (isinstance(A, BoundAttention) and A.is_by_rows and conv.theta.by_rows) or autocasting(x.device):
+        return conv(x, A)
+    return A.in_one_step("theta_first", Inputs(x, conv.theta), conv.bias)

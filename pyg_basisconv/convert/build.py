@@ -39,7 +39,7 @@ def basis_conv(
         basis: of K matrices.
         bias: b.
         call: of the layer, for a `Converted`; a plain BasisConv without it.
-        theta: the kind of parameter.
+        theta: the kind of parameter; one without a weight, such as `Pass`, goes without matrices.
         heads: how many times the width of a linear the result has.
         kind: of BasisConv, without a call.
         **kwargs: of Converted and BasisConv.
@@ -52,7 +52,7 @@ def basis_conv(
         weight, P, Q = stack(matrices), matrices[0].in_channels, heads * matrices[0].out_channels
     if hasattr(layer, "flow"):
         kwargs.update(flow=layer.flow, decomposed_layers=layer.decomposed_layers)
-    args = (P, Q, basis, Pass() if weight is None else theta)
+    args = (P, Q, basis, Pass() if weight is None and theta is None else theta)
     with META:
         new = kind(*args, bias=False, **kwargs) if call is None else Converted(call, *args, bias=False, **kwargs)
     if weight is not None:

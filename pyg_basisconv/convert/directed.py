@@ -11,7 +11,7 @@ from ..bases import Identity
 from ..cache import IdentityCache
 from .build import adjacency, basis_conv, matrix, takes_mean
 from .layers import Composite, Signature, pair
-from .registry import REVERSED, Left, combinations, rebuild, rule
+from .registry import REVERSED, Left, combinations, rebuild_part, rule
 from .sums import with_root
 
 _EDGES = IdentityCache()
@@ -102,19 +102,12 @@ class ConvertedDirGNN(Composite):
     def __init__(self, layer: Any) -> None:
         super().__init__()
         self.alpha, self.root_weight = layer.alpha, layer.root_weight
-        self.conv_in, self.conv_out = (self._part(part) for part in (layer.conv_in, layer.conv_out))
+        self.conv_in, self.conv_out = (rebuild_part(part) for part in (layer.conv_in, layer.conv_out))
         self.lin = None
         if layer.root_weight:
             if type(layer.lin) is not nn.Linear:
                 raise Left(f"one of its matrices is in a {type(layer.lin).__name__}")
             self.lin = basis_conv(layer, layer.lin.weight.t().unsqueeze(0), Identity(), layer.lin.bias)
-
-    @staticmethod
-    def _part(layer: Any) -> nn.Module:
-        try:
-            return rebuild(layer, set())
-        except Left as reason:
-            raise Left(f"its {type(layer).__name__} is left: {reason}") from reason
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         y: Tensor = self.alpha * self.conv_out(x, reverse(edge_index)) + (1 - self.alpha) * self.conv_in(x, edge_index)

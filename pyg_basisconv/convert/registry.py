@@ -15,6 +15,7 @@ from ..conv import BasisConv
 from .checkpoints import Original
 
 Options = dict[str, Any]
+_MADE = ("conv", "nn", "phi", "pos_nn", "attn_nn")  # options that are modules, made by functions of the two widths
 Rebuild = TypeVar("Rebuild", bound=Callable[[Any], nn.Module])
 REVERSED: Options = {"flow": "target_to_source"}
 
@@ -24,11 +25,13 @@ class Rule(NamedTuple):
 
     node_dim: the axis of their nodes.
     checked: the options that the rule is checked under, by the name of the system that they make of the layer.
+    given: options that it takes in the place of the layer's defaults.
     """
 
     rebuild: Callable[[Any], nn.Module]
     node_dim: int
     checked: dict[str, list[Options]]
+    given: Options
 
 
 _RULES: dict[type, Rule] = {}
@@ -40,7 +43,12 @@ class Left(Exception):
 
 
 def rule(
-    layer: type, system: str = "", options: Sequence[Options] = (), fixed: Sequence[str] = (), node_dim: int = -2
+    layer: type,
+    system: str = "",
+    options: Sequence[Options] = (),
+    fixed: Sequence[str] = (),
+    node_dim: int = -2,
+    given: Options | None = None,
 ) -> Callable[[Rebuild], Rebuild]:
     """Registers the function or class that makes the converted layer, of layers of exactly this type, or raises `Left`.
 
@@ -54,12 +62,14 @@ def rule(
             round: keyword arguments of its constructor.
         fixed: flags that are not turned round.
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
+        given: options that are taken throughout in the place of the layer's defaults.
     """
 
     def register(function: Rebuild) -> Rebuild:
         flags = turned_round(layer, fixed)
-        checked = {system: flags + [one for one in options if one not in flags]} if system else {}
-        _RULES[layer] = Rule(function, node_dim, checked)
+        every = [(given or {}) | one for one in flags + [one for one in options if one not in flags]]
+        checked = {system: every} if system else {}
+        _RULES[layer] = Rule(function, node_dim, checked, given or {})
         return function
 
     return register
@@ -100,9 +110,9 @@ def share_rule(layer: type, other: type) -> None:
     _RULES[other] = _RULES[layer]._replace(checked={})
 
 
-def known_layers() -> list[type]:
-    """All types that have a rule."""
-    return list(_RULES)
+def known_layers() -> dict[type, Options]:
+    """All types that have a rule, with the options that it takes in the place of their defaults."""
+    return {layer: known.given for layer, known in _RULES.items()}
 
 
 def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
@@ -124,16 +134,26 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
     known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
-    known |= {"num_layers": 2, "nn": of_edges if kind.__name__ == "NNConv" else _network} | given
+    known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
+    known |= {"num_filters": 5, "cutoff": 5.0}
+    known |= {
+        "filter_size": 2,
+        "num_layers": 2,
+        "nn": {"NNConv": of_edges, "CFConv": _filters}.get(kind.__name__, _network),
+    } | given
     parameters = inspect.signature(kind).parameters.items()
     needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
-    return kind(**{name: value(P, Q) if name in ("conv", "nn") else value for name, value in chosen.items()})
+    return kind(**{name: value(P, Q) if name in _MADE else value for name, value in chosen.items()})
 
 
 def of_edges(P: int, Q: int) -> nn.Module:
     """From two features of an edge to a matrix P x Q."""
     return nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, P * Q))
+
+
+def _filters(P: int, Q: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 5))
 
 
 def _network(P: int, Q: int) -> nn.Module:
@@ -196,6 +216,14 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
             setattr(new, name, getattr(layer, name))
     new.register_load_state_dict_pre_hook(Original(layer, known.rebuild))
     return new.train(layer.training)
+
+
+def rebuild_part(layer: Any) -> nn.Module:
+    """A layer inside of another, made of BasisConvs; the other is left where this one is."""
+    try:
+        return rebuild(layer, set())
+    except Left as reason:
+        raise Left(f"its {type(layer).__name__} is left: {reason}") from reason
 
 
 def _hooks(module: nn.Module | nn.Parameter) -> bool:

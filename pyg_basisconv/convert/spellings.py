@@ -1,6 +1,7 @@
 """The table of all layers that have a rule, with the basis and theta of each."""
 
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +18,7 @@ defaults. Where there are several, separated by semicolons, a layer is made of a
 class Spelling(NamedTuple):
     """A layer by name, with the basis and theta of each `BasisConv` that it is made of by default.
 
+    options: those in the place of its defaults, without which it has none.
     loops: whether self loops are added to the edges before the basis reads them, as the layer does.
     """
 
@@ -24,33 +26,37 @@ class Spelling(NamedTuple):
     source: str
     basis: str
     theta: str
+    options: dict[str, Any]
     loops: bool = False
 
 
 def spellings() -> list[Spelling]:
     """The spellings of all layers of PyG and of torch, by name.
 
-    >>> next(row for row in spellings() if row.layer == "ChebConv")
-    Spelling(layer='ChebConv', source='torch_geometric.nn', basis='Chebyshev(K=3)', theta='Full()', loops=False)
+    >>> next(row for row in spellings() if row.layer == "ChebConv")[:4]
+    ('ChebConv', 'torch_geometric.nn', 'Chebyshev(K=3)', 'Full()')
     """
     found = []
-    for kind in known_layers():
+    for kind, options in known_layers().items():
         source = "torch.nn" if kind.__module__.startswith("torch.nn") else "torch_geometric.nn"
         if kind.__module__.startswith(source):
+            source = source if hasattr(import_module(source), kind.__name__) else kind.__module__
             with torch.random.fork_rng(devices=[]):
-                parts = list(apply_rule(example(kind), kind).modules())
+                parts = list(apply_rule(example(kind, options), kind).modules())
             pairs = dict.fromkeys((str(p.basis), str(p.theta)) for p in parts if isinstance(p, BasisConv))
             bases, thetas = (dict.fromkeys(column) for column in zip(*pairs, strict=True))
             loops = any(getattr(part, "loops", None) is not None for part in parts)
-            found.append(Spelling(kind.__name__, source, "; ".join(bases), "; ".join(thetas), loops))
-    return sorted(found, key=lambda row: (row.source != "torch_geometric.nn", row.layer))
+            found.append(Spelling(kind.__name__, source, "; ".join(bases), "; ".join(thetas), options, loops))
+    return sorted(found, key=lambda row: (not row.source.startswith("torch_geometric.nn"), row.layer))
+
+
+def _named(row: Spelling) -> str:
+    options = ", ".join(f"{name}={value}" for name, value in row.options.items())
+    return f"`{row.source}.{row.layer}`" + f" (`{options}`)" * bool(options)
 
 
 def as_text() -> str:
     """The table in Markdown, as docs/RECIPES.md has it."""
     rows = [("layer", "basis", "theta"), ("---", "---", "---")]
-    rows += [
-        (f"`{s.source}.{s.layer}`", f"`{s.basis}`{', on edges with self loops' * s.loops}", f"`{s.theta}`")
-        for s in spellings()
-    ]
+    rows += [(_named(s), f"`{s.basis}`{', on edges with self loops' * s.loops}", f"`{s.theta}`") for s in spellings()]
     return "\n".join([_TITLE, *(f"| {' | '.join(row)} |" for row in rows)])

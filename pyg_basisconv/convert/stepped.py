@@ -1,12 +1,14 @@
 """Layers with a network before, after or between their sums over the neighbours."""
 
+import math
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch_geometric.nn import ARMAConv, GatedGraphConv, PDNConv
+from torch_geometric.nn import AntiSymmetricConv, ARMAConv, GatedGraphConv, PDNConv, SAGEConv
 from torch_geometric.nn.inits import glorot
 from torch_geometric.typing import SparseTensor
 
@@ -14,7 +16,7 @@ from ..errors import reject
 from .build import adjacency, basis_conv, check_initialized, parameter, takes_mean
 from .layers import Composite, Signature
 from .polynomials import polynomial
-from .registry import combinations, rule
+from .registry import combinations, rebuild_part, rule
 
 
 @rule(PDNConv, "PDN, weights by a network", [{"normalize": False, "aggr": "mean"}])
@@ -96,3 +98,32 @@ class ConvertedARMA(Composite):
             y = y if self.bias is None else y + self.bias[step]
             y = y if self.act is None else self.act(y)
         return y.mean(dim=-3)
+
+
+@rule(
+    AntiSymmetricConv,
+    "anti-symmetric steps",
+    [{"num_iters": 3, "epsilon": 0.3, "gamma": 0.2}, {"act": None}, {"phi": lambda P, Q: SAGEConv(P, P)}],
+)
+class ConvertedAntiSymmetric(Composite):
+    r"""Steps :math:`x + \epsilon \sigma(x (W - W^\top - \gamma I)^\top + \phi(x) + b)` of a converted layer
+    :math:`\phi`.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.phi, self.act, self.steps = rebuild_part(layer.phi), deepcopy(layer.act), layer.num_iters
+        self.epsilon, self.gamma = layer.epsilon, layer.gamma
+        self.W, self.bias = parameter(layer.W), parameter(layer.bias)
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.kaiming_uniform_(self.W, a=math.sqrt(5))
+
+    def forward(self, x: Tensor, edge_index: Any, *args: Any, **kwargs: Any) -> Tensor:
+        W = self.W.t() - self.W - torch.eye(len(self.W), dtype=self.W.dtype, device=self.W.device) * self.gamma
+        for _ in range(self.steps):
+            h = x @ W + self.phi(x, edge_index, *args, **kwargs)
+            h = h if self.bias is None else h + self.bias
+            x = x + self.epsilon * (h if self.act is None else self.act(h))
+        return x

@@ -24,31 +24,23 @@ _SPACE = "its messages are a network on positions of nodes, and their maximum is
 _FUSED = "its kernels are compiled for CUDA, by another library"
 
 REFUSED: dict[str, Refused] = {
-    "AntiSymmetricConv": Refused("its steps pass through tanh", "GCNConv, between your own steps"),
     "CGConv": Refused(_EDGES, "ResGatedGraphConv"),
     "CuGraphGATConv": Refused(_FUSED, "GATConv"),
     "CuGraphRGCNConv": Refused(_FUSED, "RGCNConv"),
     "CuGraphSAGEConv": Refused(_FUSED, "SAGEConv"),
     "DNAConv": Refused("it attends to the results of the layers before it, not to neighbours", "TransformerConv"),
     "DynamicEdgeConv": Refused(f"{_PAIRS}, and their maximum is taken", "GATv2Conv"),
-    "EGConv": Refused("each node mixes sums with coefficients that are computed from itself", "FeaStConv"),
     "EdgeConv": Refused(f"{_PAIRS}, and as a rule their maximum is taken", "GATv2Conv"),
-    "FiLMConv": Refused("each target scales and shifts its messages, which pass through an activation", "RGCNConv"),
     "FusedGATConv": Refused(_FUSED, "GATConv"),
     "GENConv": Refused("its messages pass through an activation, and are weighted channel by channel", "GATv2Conv"),
     "GINEConv": Refused("its messages pass through an activation, and so does their sum", "GraphConv"),
-    "GeneralConv": Refused("it is put together by name, and normalises its result", "TransformerConv or SAGEConv"),
     "GravNetConv": Refused("its graph is computed from x in each call", "GATConv, on a graph of neighbours"),
-    "HEATConv": Refused("its messages and scores read embeddings of types and features of edges", "RGATConv"),
-    "MFConv": Refused("its matrix depends on the degree of the target", "RGCNConv, with degrees for types"),
     "MeshCNNConv": Refused("it takes maxima and differences of neighbours on a mesh", "GraphConv"),
-    "PANConv": Refused("its sum over powers, with learnt weights, is normalised", "TAGConv"),
     "PNAConv": Refused("it takes maxima, minima and deviations of its messages", "SAGEConv"),
     "PPFConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointGNNConv": Refused(_SPACE, "GATConv, with edge_dim"),
     "PointNetConv": Refused(_SPACE, "GATConv, with edge_dim"),
-    "PointTransformerConv": Refused("its weights of edges are one for each channel, by a network", "TransformerConv"),
     "SplineConv": Refused(
         "PyG's needs pyg-lib, which is not installed", "GMMConv; or make a BasisConv of bases.Spline"
     ),

@@ -107,9 +107,15 @@ class Split(Pass):
             reject("in_channels", f"a multiple of the {K} members that the channels are split among", P, "correct it")
         return super().build(K, P, Q)
 
+    @property
+    def by_rows(self) -> bool:
+        return type(self) is Split
+
+    def rows(self, x: Tensor) -> Tensor:
+        return x if x.layout == torch.strided else x.to_dense()
+
     def project(self, x: Tensor) -> Members:
-        x = x if x.layout == torch.strided else x.to_dense()
-        return x.unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
+        return self.rows(x).unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         return torch.cat([u_k[..., k * self.inner : (k + 1) * self.inner] for k, u_k in enumerate(u)], -1)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch_geometric.backend
 from torch import Tensor
+from torch_geometric.typing import SparseTensor
 
 from ..conv import BasisConv
 from ..convert import convert
@@ -25,8 +26,12 @@ KINDS = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a"), ("b", "on", "a")]
 
 _LAYERS = {kind.__name__: kind for kinds in sweeps().values() for kind in kinds}
 _TYPED: Options = {"in_channels": WIDTHS, "out_channels": WIDTHS["a"], "metadata": (list(WIDTHS), KINDS)}
-_PADDED: Options = {"out_channels": P + 2}  # than x is wide, which is padded by zeros
-_UNBATCHED = ("GCN2Conv", "GatedGraphConv", "WLConvContinuous")  # they, too, count nodes on the first axis of x
+_WIDER: dict[str, Options] = {
+    "GatedGraphConv": {"out_channels": P + 2},  # than x is wide, which is padded by zeros
+    "EGConv": {"out_channels": 8},  # a channel for each head
+}
+# They, too, count nodes on the first axis of x.
+_UNBATCHED = ("EGConv", "GCN2Conv", "GatedGraphConv", "GeneralConv", "WLConvContinuous")
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
@@ -45,9 +50,7 @@ def constructed(kind: str | type, options: Options | None = None, **given: Any) 
     """
     layer, kind = (_LAYERS[kind], kind) if isinstance(kind, str) else (kind, kind.__name__)
     typed = _TYPED if kind in ("HANConv", "HGTConv") else _ON_GRIDS if is_grid(kind) else {}
-    if kind == "GatedGraphConv":
-        typed = _PADDED
-    return example(layer, options, P, Q, **({"num_relations": R} | typed | given))
+    return example(layer, options, P, Q, **({"num_relations": R} | typed | _WIDER.get(kind, {}) | given))
 
 
 def made(kind: str, options: Options | None = None, **given: Any) -> Any:
@@ -71,8 +74,9 @@ def more_inputs(layer: Any, edges: int, nodes: int = N) -> tuple[dict[str, Tenso
     given = {"x_0": features(nodes, P)} if takes(layer, "x_0") else {}
     if takes(layer, "x_0") and not layer.normalize:
         given["edge_weight"] = features(edges)
-    if getattr(layer, "edge_dim", None):
-        given["edge_attr"] = features(edges, layer.edge_dim)
+    dim = getattr(layer, "edge_dim", None) or getattr(layer, "in_edge_channels", None)
+    if dim:
+        given["edge_attr"] = features(edges, dim)
     return given, {"edge_type": torch.randint(R - 1, (edges,))} if takes(layer, "edge_type") else {}
 
 
@@ -255,6 +259,85 @@ def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) 
         yield Case(ours, reference, leaves, typed_call(edges, return_semantic_attention_weights=True))
 
 
+def _points(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """Points with positions, and two sets of points."""
+    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    leaves = [features(N, P), features(N, 3)]
+    yield Case(convert(reference), reference, leaves, lambda f, x, p: f(x, p, edge_index))
+    if "flow" not in options:
+        reference = made(kind, options, in_channels=(P, 3))
+        edges = torch.stack([torch.randint(n - 1, (3 * N,)) for n in (7, 4)])
+        leaves, y = [features(7, P), features(7, 3), features(4, 3)], features(4, 3)  # without a network, y cancels
+        yield Case(convert(reference), reference, leaves, lambda f, x, p, q: f((x, y.to(x)), (p, q), edges))
+
+
+def _with_matrix(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """The result, and the entries of the matrix that a layer returns beside it."""
+
+    def call(f: Any, x: Tensor) -> Tensor:
+        with default_dtype(x.dtype), differentiable_products():
+            y, M = f(x, edge_index)
+        return torch.cat([y.flatten(), M.to_dense().flatten()])
+
+    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    yield Case(convert(reference), reference, [features(N, P)], call)
+
+
+def _types_of_nodes(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """Nodes of several types, along edges of several types."""
+    reference, edge_index = made(kind, options), change(graph()[0], (N, N))
+    E = edge_index.shape[1]
+    types = torch.randint(3, (N,)), torch.randint(4, (E,))
+    leaves = [features(N, P), features(E, 3)]
+    yield Case(convert(reference), reference, leaves, lambda f, x, z: f(x, edge_index, *types, z))
+
+
+def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
+    """All labels, and some of them along edges with weights; with a product, since the layer has no gradient."""
+    reference, (edge_index, weight) = made(kind, options), graph()
+    ours, edges, mask = convert(reference), change(edge_index, (N, N)), torch.rand(N) < 0.5
+    weight = weight[: edges.shape[1]]
+
+    def step(y: Tensor) -> Tensor:
+        return y.clamp(-1.0, 1.0)
+
+    def times(f: Any, y: Tensor, *given: Any) -> Tensor:
+        with default_dtype(y.dtype):
+            return y * f(given[0] if given else y, edges, *given[1:]).to(y)
+
+    yield Case(ours, reference, [features(N, P)], times)
+    yield Case(ours, reference, [features(N, P)], lambda f, y: times(f, y, y, mask, weight.to(y), step))
+    yield Case(ours, reference, [features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
+
+
+@contextmanager
+def differentiable_products() -> Iterator[None]:
+    """Makes products of two SparseTensors by dense ones; torch_sparse's have no gradient of the first."""
+    before = SparseTensor.__matmul__
+
+    def product(a: Any, b: Any) -> Any:
+        if not isinstance(b, SparseTensor):
+            return before(a, b)
+        return SparseTensor.from_dense(a.to_dense() @ b.to_torch_sparse_coo_tensor().to_dense())  # adds repeated edges
+
+    SparseTensor.__matmul__ = product
+    try:
+        yield
+    finally:
+        SparseTensor.__matmul__ = before
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Sets torch's default dtype, in which PyG normalises some graphs, whatever the dtype of the features."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
 def dimensions(kind: str) -> int:
     """The number of axes of a layer of torch on grids."""
     return 2 if kind == "Unfold" else int(kind[-2])
@@ -320,6 +403,10 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "GMMConv": _attributed,
     "NNConv": _attributed,
     "SplineConv": _attributed,
+    "LabelPropagation": _labels,
+    "PANConv": _with_matrix,
+    "PointTransformerConv": _points,
+    "HEATConv": _types_of_nodes,
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,

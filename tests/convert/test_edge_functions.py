@@ -1,18 +1,22 @@
-"""SplineConv beside its formula by loops, since PyG's needs a compiled package; and what such recipes refuse."""
+"""SplineConv beside its formula by loops, since PyG's needs a compiled package; SchNet; and what is refused."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from torch import Tensor
+from torch import Tensor, nn
+from torch_geometric.nn import SchNet
 from torch_geometric.nn.conv import spline_conv
+from torch_geometric.nn.models.schnet import CFConv
 
+import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
 from pyg_basisconv.convert.edge_functions import spline
-from pyg_basisconv.verify import Case, drawn, features
+from pyg_basisconv.verify import Case, N, P, Q, drawn, features, graph
 from tests.contract import refused
-from tests.convert.conversion import agree, left_of
+from tests.convert.conversion import agree, evaluated, left_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU")
 FORMULAS = {  # what multiplies the powers of the place between two knots, by torch_spline_conv's documentation
@@ -145,3 +149,35 @@ def test_sparse_layouts_are_refused() -> None:
     sparse = torch.eye(4).to_sparse_csr()
     refused("edge_index", lambda: ours(torch.randn(4, 3), sparse, torch.randn(4, 2)))
     refused("edge_attr", lambda: ours(torch.randn(4, 3), torch.tensor([[0], [1]])))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_continuous_filters(bias: bool) -> None:
+    """As `convert` makes it and as a drop-in, with gradients of distances and features of edges."""
+    network = nn.Sequential(nn.Linear(3, 5), nn.Softplus(), nn.Linear(5, 8, bias=bias))
+    reference, (edge_index, weight) = drawn(CFConv(P, Q, 8, network, cutoff=2.0)), graph()
+    own = drop_in.drop_in(CFConv)(P, Q, 8, copy.deepcopy(network), cutoff=2.0).double()
+    own.load_state_dict(reference.state_dict())
+    leaves = [features(N, P), weight, features(len(weight), 3)]
+    agree(Case(convert(reference), reference, leaves, lambda f, x, w, z: f(x, edge_index, w, z)), 1e-10, own)
+    assert evaluated(own)
+
+
+def test_schnet_is_made_of_them() -> None:
+    def graph_of(pos: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = (batch[:, None] == batch).fill_diagonal_(False).nonzero().t()
+        return pairs, (pos[pairs[0]] - pos[pairs[1]]).norm(dim=-1)
+
+    torch.manual_seed(0)
+    reference = SchNet(8, 8, 2, 6, interaction_graph=graph_of).double()
+    left: dict[str, str] = {}
+    ours = convert(reference, left)
+    assert not left
+    assert not any(isinstance(part, CFConv) for part in ours.modules())
+    z, pos, batch = torch.randint(1, 9, (9,)), features(9, 3), torch.arange(9) // 5
+    found, expected = [], []
+    for model, into in ((ours, found), (reference, expected)):
+        moved = pos.clone().requires_grad_()
+        energy = model(z, moved, batch)
+        into += [energy, *torch.autograd.grad(energy.sum(), moved)]
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)

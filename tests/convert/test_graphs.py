@@ -79,7 +79,7 @@ CHANGES: dict[str, Callable[..., Tensor]] = {
         for p in GRAPHS
         for change in CHANGES
         if change != "EdgeIndex"
-        or p.values[0] not in ("HGTConv", "HypergraphConv", "SignedConv")  # PyG's refuse it themselves
+        or p.values[0] not in ("HGTConv", "HypergraphConv", "PANConv", "SignedConv")  # PyG's refuse it themselves
         if change != "one edge" or p.values[0] != "WLConvContinuous"  # whose result does not depend on one weight
     ],
     ids=str,
@@ -151,12 +151,16 @@ def two_sides() -> tuple[Tensor, Tensor]:
 
 
 SUMS, HEADS = ["GraphConv", "SAGEConv", "LEConv"], ["GATConv", "GATv2Conv", "TransformerConv", "ResGatedGraphConv"]
-TWO_SIDED = over(lambda kind, sweep: [o for o in sweep if kind in (*SUMS, *HEADS, "FeaStConv") and "flow" not in o])
+BY_TARGET = ["MFConv", "FiLMConv", "GeneralConv"]
+TWO_SIDED = over(
+    lambda kind, sweep: [o for o in sweep if kind in (*SUMS, *HEADS, *BY_TARGET, "FeaStConv") and "flow" not in o]
+)
 SIDES = [
     (*p.values, widths)
     for p in TWO_SIDED
     for widths in (P, (P, P), (P, 3))
     if not (p.values[0] == "FeaStConv" and widths != P)  # whose two sides have one width
+    if not (p.values[0] == "GeneralConv" and widths == (P, 3))  # which may apply one matrix to both sides
     if not ("share_weights" in p.values[1] and widths == (P, 3))
 ]
 
@@ -167,18 +171,18 @@ def test_bipartite(kind: str, options: dict, widths: Any) -> None:
     # So large that scores have both signs: where they are positive throughout, a softmax does not read the target.
     reference = drawn(made(kind, options, in_channels=widths))
     ours, (edge_index, weight) = convert(reference), two_sides()
-    given, _ = more_inputs(reference, edge_index.shape[1])
+    given, types = more_inputs(reference, edge_index.shape[1])
     pair = [features(7, P), features(4, widths if isinstance(widths, int) else widths[1])]
 
     def call(f: Any, x: Tensor, y: Tensor | None, *leaves: Tensor, **more: Any) -> Tensor:
-        return f((x, y), edge_index, **dict(zip(given, leaves, strict=False)), **more)
+        return f((x, y), edge_index, **dict(zip(given, leaves, strict=False)), **types, **more)
 
     agree(Case(ours, reference, [*pair, *given.values()], call))
     if takes(reference, "edge_weight"):
         agree(Case(ours, reference, [*pair, weight], lambda f, x, y, w: call(f, x, y, edge_weight=w)))
     if takes(reference, "size") and (kind == "GATConv" or not attends(ours)):
         agree(Case(ours, reference, [*pair, *given.values()], lambda f, *leaves: call(f, *leaves, size=(7, 4))))
-        if not attends(ours):
+        if not attends(ours) and kind != "GeneralConv":  # which reads the targets
             agree(Case(ours, reference, pair[:1], lambda f, x: call(f, x, None, size=(7, 4))))
 
 

@@ -126,6 +126,14 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "HANConv: flow='target_to_source' between nodes": lambda: pyg.HANConv(P, 8, METADATA, flow="target_to_source"),
     "HANConv: dropout=1.0 drops all weights": lambda: pyg.HANConv(P, 8, METADATA, dropout=1.0),
     "HGTConv: flow='target_to_source' between nodes": lambda: pyg.HGTConv(P, 8, METADATA, flow="target_to_source"),
+    "EGConv: aggregators=['sum', 'max'] are not": lambda: pyg.EGConv(P, 8, ["sum", "max"]),
+    "FiLMConv: its messages pass through an activation, unless act=None": lambda: pyg.FiLMConv(P, Q),
+    "FiLMConv: aggr='max' is not linear": lambda: pyg.FiLMConv(P, Q, act=None, aggr="max"),
+    "GeneralConv: its scores are products of sums of both ends": lambda: pyg.GeneralConv(
+        P, Q, attention=True, attention_type="dot_product", directed_msg=False
+    ),
+    "HEATConv: dropout=1.0 drops all weights": lambda: pyg.HEATConv(P, Q, 3, 4, 2, 3, 5, dropout=1.0),
+    "MFConv: it is lazy": lambda: pyg.MFConv(-1, Q),
     "OwnConv2d: a subclass of Conv2d may compute something else": lambda: OwnConv2d(P, Q, 3),
     "LazyConv2d: it is lazy: call it once before": lambda: nn.LazyConv2d(Q, 3),
     "LazyConvTranspose1d: it is lazy": lambda: nn.LazyConvTranspose1d(Q, 3),

@@ -15,7 +15,7 @@ from torch_geometric.nn.models import GAT, GCN, GraphSAGE
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, graph, made
-from pyg_basisconv.verify.recipes import R, loop_path, typed_graph
+from pyg_basisconv.verify.recipes import R, default_dtype, loop_path, typed_graph
 from tests.convert.conversion import agree, same_state, through_a_file
 
 SIZE = (18, 22)
@@ -237,6 +237,22 @@ def test_same_training_curve(name: str) -> None:
         curves.append(curve)
     torch.testing.assert_close(*curves, rtol=1e-9 if "GAT" in name else 1e-10, atol=1e-10 if name in OF_IMAGES else 0)
     assert curves[0][-1] < curves[0][0]
+
+
+@pytest.mark.parametrize("options", [{}, {"autoscale": False, "scale": 0.4}], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_correct_and_smooth(options: dict, weighted: bool) -> None:
+    """A container of two propagations; its own steps between them stay."""
+    reference = pyg.CorrectAndSmooth(3, 0.8, 4, 0.6, **options)
+    ours, (edge_index, weight) = convert(reference), graph()
+    assert sum(isinstance(part, BasisConv) for part in ours.modules()) == 4
+    assert (ours.autoscale, ours.scale) == (reference.autoscale, reference.scale)
+    y, mask = features(N, 3).softmax(-1), torch.arange(N) % 2 == 0
+    given = y, torch.randint(3, (int(mask.sum()),)), mask, edge_index, *([weight] if weighted else [])
+    with default_dtype(y.dtype):
+        for name in ("correct", "smooth", "forward"):
+            found, expected = (getattr(f, name)(*given) for f in (ours, reference))
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
 
 
 def test_a_layer_in_several_places_stays_one() -> None:

@@ -1,0 +1,147 @@
+"""Layers in which each target chooses, mixes or scales what its neighbours send."""
+
+from copy import deepcopy
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import EGConv, FiLMConv, MFConv
+from torch_geometric.utils import add_remaining_self_loops
+
+from ..bases import Adjacency, Relations
+from ..basis import Basis
+from ..cache import IdentityCache
+from ..theta import Heads, Pass
+from .build import basis_conv, check_frozen_alike, check_initialized, parameter, takes_mean
+from .edges import read_edges
+from .layers import Composite, Signature, pair
+from .registry import Left, combinations, rule
+
+_EDGES = IdentityCache()
+
+
+@rule(
+    EGConv,
+    "EGC, mixed sums",
+    [
+        *combinations({"num_heads": 2, "num_bases": 3}, aggregators=(["sum"], ["mean"], ["mean", "symnorm", "sum"])),
+        {"num_heads": 2, "aggregators": ["sum", "mean"], "add_self_loops": False},
+    ],
+    node_dim=0,
+)
+class ConvertedEG(Composite):
+    r""":math:`y_{nh} = \sum_{kb} w_{nhkb} \, (A_k^\top x \Theta_b)_n` for sums and means :math:`A_k`; coefficients w
+    are computed from the target.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        check_initialized(layer)
+        norms = {"sum": None, "mean": "mean", "symnorm": "sym"}
+        names = layer.aggregators
+        if not norms.keys() >= set(names):
+            raise Left(f"aggregators={names} are not sums or means")
+        loops = layer.add_self_loops and "symnorm" in names
+        # Without 'symnorm' PyG adds loops up to the last node that has an edge.
+        self.up_to_last = layer.add_self_loops and not loops
+        self.call = Signature.of(layer, values="reject" if len(names) > 1 else "keep", merge="mean" in names)
+
+        def family(loops: bool, existing: Any = "keep") -> Basis:
+            return reduce(add, (Adjacency(norms[name], loops, existing) for name in names))  # type: ignore[arg-type]
+
+        others = {"sparse": family(True, "add"), "sparse_tensor": family(True, "replace")} if loops else None
+        theta = Pass(combine="concat")
+        self.conv = basis_conv(layer, [], family(loops), call=self.call, theta=theta, others=others)
+        self.values, self.mixture = deepcopy(layer.bases_lin), deepcopy(layer.comb_lin)
+        self.heads, self.bias = layer.num_heads, parameter(layer.bias)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        call = self.call.read(args, kwargs)
+        x, edges = call["x"], call["edge_index"]
+        if self.up_to_last:
+            edges = _EDGES.get((edges,), (), lambda: add_remaining_self_loops(edges)[0])
+        weight = self.mixture(x).unflatten(-1, (self.heads, -1))  # (N, H, K B)
+        sums = self.conv(self.values(x), edges).unflatten(-1, (weight.shape[-1], -1))  # (N, K B, D)
+        y = (weight @ sums).flatten(-2)
+        return y if self.bias is None else y + self.bias
+
+
+@rule(MFConv, "molecular fingerprints", [{"max_degree": 2}, {"aggr": "mean"}])
+class ConvertedMF(Composite):
+    r""":math:`A^\top x \Theta_d + x \Theta'_d + b_d`, for the degree d of the target: a relation for each degree."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        check_initialized(layer)
+        self.call, self.largest, K = Signature.of(layer), layer.max_degree, layer.max_degree + 1
+        by_degree = Relations(K, "mean" if takes_mean(layer) else None)
+        self.conv = basis_conv(layer, layer.lins_l, by_degree)
+        self.root = basis_conv(layer, layer.lins_r, Relations(K))
+        biases = [lin.bias for lin in layer.lins_l]
+        check_frozen_alike(*biases)
+        self.bias = None if biases[0] is None else parameter(torch.stack(biases))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        call = self.call.read(args, kwargs)
+        (source, target), size = pair(call["x"]), call.get("size")
+        N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
+        edges = read_edges(call["edge_index"], False, N, self.conv.flow).edge_index
+        degree, kind, loops = _EDGES.get((edges,), (N, self.largest, self.conv.flow), lambda: self._degrees(edges, N))
+        y: Tensor = self.conv((source, None), edges, edge_type=kind, size=(source.shape[-2], N))
+        if target is not None:
+            y = y + self.root(target, loops, edge_type=degree)
+        return y if self.bias is None else y + self.bias.index_select(0, degree)
+
+    def _degrees(self, edges: Tensor, N: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The degree of each target, and of that of each edge, up to the largest; and a loop for each target."""
+        into = edges[1 if self.conv.flow == "source_to_target" else 0]
+        degree = torch.bincount(into, minlength=N).clamp_(max=self.largest)
+        return degree, degree[into], torch.arange(N, device=edges.device).expand(2, N).contiguous()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+
+@rule(FiLMConv, "GNN-FiLM, linear", combinations(num_relations=(1, 5), aggr=("add", "mean")), given={"act": None})
+class ConvertedFiLM(Composite):
+    r""":math:`\sum_r \gamma_{rn} \odot (A_r^\top x \Theta_r)_n + \beta_{rn} (A_r^\top 1)_n`, with :math:`\beta` and
+    :math:`\gamma` that each target computes from itself; and the same of its own features.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        check_initialized(layer)
+        if layer.act is not None:
+            raise Left("its messages pass through an activation, unless act=None")
+        self.call, self.relations = Signature.of(layer), layer.num_relations
+        family = Relations(self.relations, "mean" if takes_mean(layer) else None)
+        self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=self.relations)
+        self.count = basis_conv(layer, [], family, theta=Pass(combine="concat"))
+        networks = (layer.lin_skip, layer.film_skip, layer.films)
+        memo = {id(b): b.clone() for network in networks for b in network.buffers()}
+        self.root, self.own, self.films = (deepcopy(network, memo) for network in networks)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        call = self.call.read(args, kwargs)
+        source, target = pair(call["x"])
+        assert target is not None, "FiLMConv reads the features of targets"
+        edges, kind, size = call["edge_index"], call.get("edge_type"), (source.shape[-2], target.shape[-2])
+        read = read_edges(edges, False, min(size), self.conv.flow)
+        kind = read.values if kind is None else kind
+        if self.relations == 1:
+            kind = None
+        else:
+            assert kind is not None, "FiLMConv needs edge_type"
+        about = {"edge_type": kind, "size": size}
+        one = source.new_ones(source.shape[-2], 1)
+        beta, gamma = self.own(target).chunk(2, -1)
+        y: Tensor = gamma * self.root(target) + beta
+        films = torch.stack([film(target) for film in self.films], -2)  # (*, N, R, 2 Q)
+        beta, gamma = films.chunk(2, -1)
+        sums = self.conv((source, None), read.edge_index, **about).unflatten(-1, (self.relations, -1))
+        count = self.count((one, None), read.edge_index, **about).unsqueeze(-1)
+        return y + (gamma * sums + beta * count).sum(-2)

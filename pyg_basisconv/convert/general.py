@@ -1,0 +1,153 @@
+"""The layer of the design space of graph networks: a sum or attention, of one end or both, with features of edges."""
+
+from copy import deepcopy
+from functools import reduce
+from operator import add
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import GeneralConv
+
+from ..bases import Adjacency, EdgeNetwork
+from ..conv import BasisConv
+from ..mechanisms import MLP, Dot, Mechanism
+from ..theta import Heads
+from .attention import AttentionLayer, attention_conv
+from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, matrix, parameter
+from .edges import CallEdges, read_edges
+from .layers import Composite, Signature, normalized, pair
+from .registry import Left, combinations, rule
+
+_DOT = {"heads": 2, "attention": True, "attention_type": "dot_product"}
+
+
+@rule(
+    GeneralConv,
+    "GeneralConv",
+    [
+        {"heads": 2, "aggr": "mean"},
+        *combinations({"heads": 3, "in_edge_channels": 3}, directed_msg=(True, False), attention=(True, False)),
+        *combinations({"heads": 2, "attention": True, "aggr": "mean"}, directed_msg=(True, False)),
+        {"heads": 2, "attention": True, "in_edge_channels": 3, "bias": False},
+        *(_DOT | more for more in ({}, {"in_edge_channels": 3}, {"in_edge_channels": 3, "bias": False})),
+    ],
+    node_dim=0,
+)
+def general(layer: Any) -> nn.Module:
+    """The mean over heads of a sum, or of an attention."""
+    check_initialized(layer)
+    return attended(layer) if layer.attention else ConvertedGeneral(layer)
+
+
+class ConvertedGeneral(Composite):
+    r"""The mean over heads of :math:`A^\top x \Theta + Z + A^\top 1 (x \Theta' + b)`, for the sums Z of
+    :math:`z_{mn} V` over edges, and the target's own features.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.call, self.heads, self.normalize = Signature.of(layer), layer.heads, layer.normalize_l2
+        A, R = adjacency(layer), layer.in_edge_channels
+        self.conv, self.count = basis_conv(layer, [layer.lin_msg], A), basis_conv(layer, [], A)
+        self.bias, self.edge, self.edge_bias = parameter(layer.lin_msg.bias), None, None
+        if R is not None:
+            family = EdgeNetwork(nn.Identity(), R, bias=False, norm=A.norm)
+            self.edge = basis_conv(layer, matrix(layer.lin_edge).t().unsqueeze(1), family)
+            self.edge_bias = parameter(layer.lin_edge.bias)
+        self.target = None if layer.directed_msg else deepcopy(layer.lin_msg_i)
+        self.root = deepcopy(layer.lin_self)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        call = self.call.read(args, kwargs)
+        source, target = pair(call["x"])
+        size = call.get("size") or (source.shape[-2], target.shape[-2])
+        edges, z, _ = read_edges(call["edge_index"], False, min(size), self.conv.flow)
+        z = z if call.get("edge_attr") is None else call["edge_attr"]
+        ones = source.new_ones(source.shape[-2], 1)
+        y = self.conv((source, None), edges, size=size)
+        for_each = [self.bias, self.target and self.target(target)]  # edge into n
+        if z is not None and self.edge is not None:
+            y = y + self.edge((ones, None), edges, edge_attr=z.view(len(z), -1), size=size)
+            for_each.append(self.edge_bias)
+        own = [t for t in for_each if t is not None]
+        if own:
+            y = torch.addcmul(y, self.count((ones, None), edges, size=size), reduce(add, own))
+        y = y.unflatten(-1, (self.heads, -1)).mean(-2) + self.root(target)
+        return normalized(y, None) if self.normalize else y
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if self.edge_bias is not None:
+            nn.init.zeros_(self.edge_bias)
+
+
+class GeneralAttention(AttentionLayer):
+    """Attention to messages, which may have a term of the target and one of the edge."""
+
+    def __init__(self, layer: Any, conv: BasisConv, values: Heads | None) -> None:
+        super().__init__(layer, conv, values=values, root=deepcopy(layer.lin_self))
+        self.edge_dim = 0 if values is None else values.P
+        self.reads_target, self.normalize = not layer.directed_msg, layer.normalize_l2
+        self.count = basis_conv(layer, [], Adjacency())
+
+    def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
+        z = edges.values if call.get("edge_attr") is None else call["edge_attr"]
+        if z is None or not self.edge_dim:
+            return super()._features(call, edges, count)
+        z = z.view(len(z), -1)
+        return F.pad(z, (0, self.edge_dim - z.shape[1]), value=1.0)  # which the bias multiplies
+
+    def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
+        if self.reads_target:
+            source, _ = pair(call["x"])
+            assert target is not None
+            size = call.get("size") or (source.shape[-2], target.shape[-2])
+            edges = read_edges(call["edge_index"], False, min(size), self.conv.flow).edge_index
+            count = self.count((source.new_ones(source.shape[-2], 1), None), edges, size=size)
+            whole = count.clamp(max=1) if not self.average else (1 / count).masked_fill(count == 0, 0)
+            score: Any = self.conv.basis.mechanism.parts[0]  # type: ignore[union-attr, index]
+            own = target @ score.target.mean(0)
+            y = y + whole * (own + score.bias.mean(0) if score.has_bias else own)
+        y = super().finish(y, target, call)
+        return normalized(y, None) if self.normalize else y
+
+
+def attended(layer: Any) -> nn.Module:
+    """Scores are an inner product of the message with a vector, or with the message of the other end."""
+    H, D, R, message = layer.heads, layer.out_channels, layer.in_edge_channels, layer.lin_msg
+    values, biased = None, message.bias is not None
+    theta, P, target = Heads("mean", biased), message.in_channels, message.in_channels
+    if R is not None:
+        check_frozen_alike(layer.lin_edge.weight, layer.lin_edge.bias)
+        weight = heads_of(layer.lin_edge, H)  # (H, R, D)
+        if biased:
+            weight = torch.cat([weight, layer.lin_edge.bias.view(H, 1, D)], 1)
+        R = weight.shape[1]
+        with META:
+            values = Heads("mean").build(H, R, D)
+        values.weight = parameter(weight)
+    score: Mechanism
+    if layer.attention_type == "dot_product":
+        if not layer.directed_msg:
+            raise Left("its scores are products of sums of both ends")
+        score = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R or 0, mix="both" if R else "key")
+    else:
+        own = None if layer.directed_msg else "own"
+        score = MLP(None, nn.Identity(), True, own, bias=own is not None and biased, edge_dim=R or 0)
+    conv = attention_conv(layer, H, score.then(nn.LeakyReLU(0.2)), theta, (P, target), D)
+    fill(conv.theta, weight=heads_of(message, H), value_bias=message.bias)
+    if isinstance(score, Dot):
+        score.key = score.query = conv.theta.weight
+        if biased:
+            score.key_bias = score.query_bias = conv.theta.value_bias
+        if values is not None:
+            score.key_edge = score.query_edge = values.weight
+    else:
+        fill(score, out=layer.att_msg)
+        if values is not None:
+            score.edge = values.weight
+        if not layer.directed_msg:
+            fill(score, target=heads_of(layer.lin_msg_i, H), bias=layer.lin_msg_i.bias)
+    return GeneralAttention(layer, conv, values)

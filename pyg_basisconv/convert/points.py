@@ -1,0 +1,111 @@
+"""Attention between points, whose weights are one for each channel."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import PointTransformerConv
+from torch_geometric.nn.dense.linear import Linear
+
+from ..bases import Adjacency
+from ..cache import IdentityCache
+from ..content import Content
+from ..entries import Entries
+from ..mechanisms import Mechanism, Score
+from ..mechanisms.rows import TermRows
+from ..theta import Split
+from .attention import apply_weights, attention_conv, weigh
+from .build import basis_conv, check_initialized, check_sum
+from .edges import read_edges
+from .layers import Signature, pair, unpaired
+from .operator_module import OperatorModule
+from .registry import combinations, rule, turned_round
+
+_ENDS = IdentityCache()
+
+
+class Channels(Mechanism):
+    """Channel by channel, the sum of the features of both ends: as many heads as there are channels."""
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        return TermRows(content.x, content.target, batch=content.batch)
+
+
+def _network(of: int | None) -> Callable[[int, int], nn.Module]:
+    return lambda P, Q: nn.Sequential(nn.Linear(of or Q, 5), nn.Tanh(), nn.Linear(5, Q))
+
+
+@rule(
+    PointTransformerConv,
+    "Point Transformer",
+    [
+        {"pos_nn": lambda P, Q: nn.Linear(3, Q, bias=False)},
+        *combinations({"pos_nn": _network(3)}, attn_nn=(lambda P, Q: None, _network(None))),
+        *({"attn_nn": _network(None)} | one for one in turned_round(PointTransformerConv)),
+    ],
+)
+class ConvertedPointTransformer(OperatorModule):
+    r"""The softmax of :math:`h(x_n W - x_m W' + \delta_{mn})` over m, for each channel, applied to
+    :math:`x_m V + \delta_{mn}`, where :math:`\delta_{mn} = g(p_n - p_m)`.
+
+    Where g is linear and there is no h, all of it are terms of nodes, and nothing of size edges x channels is made.
+    Networks are applied to each edge; then the edges are the sources.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        check_initialized(layer)
+        check_sum(layer)
+        self.call, self.loops, Q = Signature.of(layer), layer.add_self_loops, layer.out_channels
+        self.value, self.source, self.target = map(deepcopy, (layer.lin, layer.lin_src, layer.lin_dst))
+        self.position, self.network = deepcopy(layer.pos_nn), deepcopy(layer.attn_nn)
+        self.conv = attention_conv(layer, Q, Channels(), Split(), Q, Q)
+        self.conv.flow = "source_to_target"
+        self.of_nodes = layer.attn_nn is None and type(layer.pos_nn) in (nn.Linear, Linear)
+        self.present, self.pick = (basis_conv(layer, [], A) for A in (Adjacency("mean"), Adjacency()))
+        self.present.flow = self.pick.flow = "source_to_target"
+
+    def compute(self, call: dict[str, Any]) -> Tensor:
+        positions = pair(call["pos"] if self.call.flow == "source_to_target" else unpaired(call["pos"]))
+        source, target = pair(call["x"])
+        size = source.shape[0], target.shape[0]
+        count = min(p.shape[0] for p in positions)
+        edges = read_edges(call["edge_index"], self.loops, count, self.call.flow).edge_index
+        edges = edges if self.call.flow == "source_to_target" else edges.flip(0)
+        keys, queries, values = self.source(source), self.target(target), self.value(source)
+        if not self.of_nodes:
+            return self._by_edges(keys, queries, values, positions, edges, size)
+        weight, bias = self.position.weight.t(), self.position.bias
+        of_source, of_target = (p @ weight for p in positions)
+        of_target = of_target if bias is None else of_target + bias
+        A = weigh(self.conv, -keys - of_source, queries + of_target, edges)
+        y: Tensor = apply_weights(self.conv, values - of_source, A)
+        return y + of_target * self.present((source.new_ones(size[0], 1), None), edges, size=size)
+
+    def _by_edges(
+        self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]
+    ) -> Tensor:
+        E = edges.shape[1]
+        both, of_source, into = _ENDS.get((edges,), size[0], lambda: _ends(edges, size[0]))
+
+        def difference(source: Tensor, target: Tensor) -> Tensor:
+            return self.pick((torch.cat([-source, target]), None), both, size=(sum(size), E))  # (E, *)
+
+        delta = self.position(difference(*positions))
+        score = difference(keys, queries) + delta
+        score = score if self.network is None else self.network(score)
+        A = weigh(self.conv, score, torch.zeros_like(queries), into)
+        return apply_weights(self.conv, self.pick((values, None), of_source, size=(size[0], E)) + delta, A)
+
+    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+        target = pair(given["x"])[1]
+        return [target.new_empty(target.shape[0], self.conv.out_channels)]
+
+
+def _ends(edges: Tensor, M: int) -> tuple[Tensor, Tensor, Tensor]:
+    """From both ends to edges, where the targets follow the M sources; from sources to edges; from edges to targets."""
+    each = torch.arange(edges.shape[1], device=edges.device)
+    ends = torch.stack([torch.cat([edges[0], edges[1] + M]), torch.cat([each, each])])
+    return ends, torch.stack([edges[0], each]), torch.stack([each, edges[1]])
