@@ -10,7 +10,7 @@ from .basis import Basis, BoundBasis
 from .cache import Witness
 from .content import Content, Inputs
 from .errors import reject
-from .features import check_bound, check_like, num_rows, read
+from .features import check_bound, check_like, num_rows, read_features
 from .graph import Graph, grid_shape, sizes
 from .kernels.op import autocasting
 from .layouts import layout
@@ -98,7 +98,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     M, N = sizes(call.size)
     if not given:
         M, N = basis.sized(num_rows(x) if M is None else M, N, call.batch, shape)
-    features, M, N, target_row = read(x, M, N, edges.shape[1], theta, basis.reads_target)
+    features, M, N, target_row = read_features(x, M, N, edges.shape[1], theta, basis.reads_target)
     reads: Reader = whole if features is x else sources if features is x[0] else both
     if layer.in_channels == -1:
         layer.in_channels = theta.P  # found in this call
@@ -136,8 +136,9 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         value = getattr(call, name)
         if value is not None and not basis.reads_edges:
             reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
-    bound = _on_graph(layer, basis, call, graph, Inputs(features, theta), reads, observed)
-    family = bound.family
+    inputs = Inputs(features, theta)
+    content = content_of(layer, call, graph, inputs, observed) if basis.reads_content else None
+    family = basis.on(layer.masked(graph if content is None else graph.holding(content)))
     if features.shape[-2] != family.M:
         reject(
             "basis",
@@ -145,7 +146,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
             f"{family.M} x {family.N}, of {basis}",
             "turn the edges round instead of the basis, for a graph with M != N",
         )
-    return _with_constants(layer, bound)
+    return _with_constants(layer, Binding(inputs, family, graph, reads))
 
 
 def _with_constants(layer: Layer, bound: Binding) -> Binding:
@@ -155,22 +156,6 @@ def _with_constants(layer: Layer, bound: Binding) -> Binding:
         fix = "give the parameter of two layers the basis that compose gave with it"
         reject("theta", f"one without constants, for {layer.basis}", theta, fix)
     return bound
-
-
-def bind_content(layer: Layer, call: Call, graph: Graph, reads: Reader, observed: bool = False) -> Binding:
-    """Binds the basis to a graph that was checked before, and to the content of a call."""
-    modules = layer._modules
-    inputs = Inputs(reads(call.x), modules["theta"])
-    return _on_graph(layer, modules["basis"], call, graph, inputs, reads, observed)
-
-
-def _on_graph(
-    layer: Layer, basis: Basis, call: Call, graph: Graph, inputs: Inputs, reads: Reader, observed: bool
-) -> Binding:
-    read = graph
-    if basis.reads_content:
-        read = graph.holding(content_of(layer, call, graph, inputs, observed))
-    return Binding(inputs, basis.on(layer.masked(read)), graph, reads)
 
 
 def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed: bool = False) -> Content:

@@ -16,7 +16,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
 from .basis import Basis, BoundBasis
-from .binding import Binding, Reader, bind, bind_content, content_of, whole
+from .binding import Binding, Reader, bind, content_of, whole
 from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
@@ -27,7 +27,7 @@ from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable
-from .program import FORMS, Call, Form, Program, Programs, Ways, form, glance, parameter, witness
+from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, glance, parameter, witness
 from .reading import read_graph
 from .sparse import Sparse
 from .theta import Theta, default
@@ -220,9 +220,9 @@ class BasisConv(MessagePassing):
         programs = self._programs
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
-        if known is not None and known.begin is not None and not portable():
+        if known is not None and known.build is not None and not portable():
             seen = witness(call) if programs.met(key) else None
-            program = known.begin(self, call, seen)
+            program = known.build(self, call, seen)
             if program is not None:
                 if seen is not None:
                     programs.keep(key, call, program, seen)
@@ -230,13 +230,13 @@ class BasisConv(MessagePassing):
         seen = witness(call)
         bound = self._bind(call, observed, seen)
         chosen = self._choose(bound) if known is None else known.plan
-        ways = self._ways(call, bound, chosen, observed)
-        programs.keep(key, call, ways.later, seen)
+        evaluation = self._evaluation(call, bound, chosen, observed)
+        programs.keep(key, call, evaluation.program, seen)
         # Only an order that is possible on every graph is taken over.
         if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
-            programs.forms[alike] = Form(chosen, ways.begin)
+            programs.forms[alike] = Form(chosen, evaluation.build)
             shorten(programs.forms, FORMS)
-        y = ways.now()
+        y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
 
     @torch.compiler.disable
@@ -249,7 +249,7 @@ class BasisConv(MessagePassing):
         call = Call(x, *args, **given)
         self.theta.prepare()
         bound = self._bind(call, observed)
-        y = self._ways(call, bound, self._choose(bound)).now()
+        y = self._evaluation(call, bound, self._choose(bound)).result()
         return (y, bound.family.matrices) if observed else y
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
@@ -281,27 +281,25 @@ class BasisConv(MessagePassing):
         special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
         return None if special else bound.family.content_step(self.theta, chosen.order)
 
-    def _ways(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Ways:
-        """How a call is evaluated that is bound and planned, and the program for calls like it."""
+    def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
+        """The programs are the functions at the end of this file; `GridConv` has further ones for images."""
         inputs, family, graph, reads = bound
-        kept = None if graph is None else family  # a family that was given is in each call
+        kept = None if graph is None else family  # a bound family is in each call, in place of its edges
         step = self._step(bound, chosen)
         if step is not None:
-            now = partial(step, inputs.theta, inputs.x, parameter(self, "bias"), family)
-            begin = partial(_begin_step, step) if graph is not None and self._is_plain(call) else None
-            return Ways(now, partial(_in_one_step, step, kept, None if reads is whole else reads), begin)
+            result = partial(step, inputs.theta, inputs.x, parameter(self, "bias"), family)
+            build = partial(_build_step, step) if graph is not None and self._is_plain(call) else None
+            return Evaluation(result, partial(_run_step, step, kept, None if reads is whole else reads), build)
         content_step = self._content_step(bound, chosen)
         if content_step is not None and graph is not None:
-            later = partial(_on_content, graph, reads, content_step, observed)
+            result = partial(family.in_one_step, chosen.order, inputs, self.bias)
+            program = partial(_run_content_step, content_step, graph, reads, observed)
             on = None if observed or not self._is_plain(call) else content_step.on
-            begin = None if on is None else partial(_begin_on_content, on)
-            return Ways(partial(family.in_one_step, chosen.order, inputs, self.bias), later, begin)
-        now = partial(self._in_order, inputs, family, chosen)
-        if graph is not None and observed:
-            return Ways(now, partial(_observed, graph, reads, chosen))
+            return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
+        result = partial(self._in_order, inputs, family, chosen)
         if graph is not None and self.basis.reads_content:
-            return Ways(now, partial(_on_graph, graph, reads, chosen))
-        return Ways(now, partial(_with_family, kept, reads, chosen))
+            return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
+        return Evaluation(result, partial(_run_order, chosen, kept, reads))
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
         """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
@@ -476,11 +474,13 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
     return y.untyped_storage()._cdata == t.untyped_storage()._cdata
 
 
-# The programs. Where the family is None, the call has it in the place of its edges.
+# The programs, each with what it keeps of the first call; and the functions that build them on another graph.
+# `family` is None where each call has a bound family in place of its edges; `observed` is True where the family is
+# returned as well.
 
 
-def _in_one_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
-    """One step; `reads` is None where x is read as it is."""
+def _run_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
+    """An order in one step; `reads` is None where x is read as it is."""
     A = call.edge_index if family is None else family
     x = call.x if reads is None else reads(call.x)
     return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
@@ -495,34 +495,36 @@ def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None
     return read_graph(*call[1:4], size=(M, M), dtype=x.dtype, device=x.device, flow=layer.flow, seen=seen)
 
 
-def _begin_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program of one step on a graph that is new."""
+def _build_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
+    """The program `_run_step` on another graph."""
     basis = layer._basis_for(call)
     graph = _read_alike(basis, layer, call, seen)
     if graph is None:
         return None
     family = basis.on(graph)
-    return partial(_in_one_step, step, family, None) if family.takes_rows and family.M == graph.M else None
+    return partial(_run_step, step, family, None) if family.takes_rows and family.M == graph.M else None
 
 
-def _begin_on_content(
+def _build_content_step(
     on: Callable[[Basis, Graph], ContentStep | None], layer: BasisConv, call: Call, seen: Witness | None
 ) -> Program | None:
-    """The same for a family that is computed from the content of the call."""
+    """The program `_run_content_step` on another graph."""
     basis = layer._basis_for(call)
     graph = _read_alike(basis, layer, call, seen)
     step = None if graph is None else on(basis, graph)
-    return None if graph is None or step is None else partial(_on_content, graph, whole, step, False)
+    return None if graph is None or step is None else partial(_run_content_step, step, graph, whole, False)
 
 
-def _with_family(family: BoundBasis | None, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
-    """Any order, on a family that is fixed."""
+def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
+    """Any order, on a family that is the same in each call."""
     A = layer.basis.accept(call.edge_index) if family is None else family
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
 
 
-def _on_content(graph: Graph, reads: Reader, step: ContentStep, observed: bool, layer: BasisConv, call: Call) -> Any:
-    """One step, on a family that is computed from the content of the call; with it, where it is observed."""
+def _run_content_step(
+    step: ContentStep, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call
+) -> Any:
+    """An order in one step, on a family that is computed from the content of the call."""
     modules, x, bias = layer._modules, reads(call.x), parameter(layer, "bias")
     basis, theta = modules["basis"], modules["theta"]
     if step.replay is not None:
@@ -538,16 +540,11 @@ def _on_content(graph: Graph, reads: Reader, step: ContentStep, observed: bool, 
     return found
 
 
-def _on_graph(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Tensor:
-    """Any order, on a family that is computed from the content of the call."""
-    inputs = Inputs(reads(call.x), layer.theta)
-    content = content_of(layer, call, graph, inputs)
-    # Nobody asks what basis it is, and of which graph: `Basis.on` would note it.
-    return layer._in_order(inputs, layer.basis.build(graph.holding(content)), chosen)
-
-
 @fixed_mode
-def _observed(graph: Graph, reads: Reader, chosen: Plan, layer: BasisConv, call: Call) -> Any:
-    """The same, with the family."""
-    bound = bind_content(layer, call, graph, reads, observed=True)
-    return layer._in_order(bound.inputs, bound.family, chosen), bound.family.matrices
+def _run_content_order(chosen: Plan, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call) -> Any:
+    """Any order, on a family that is computed from the content of the call."""
+    inputs, basis = Inputs(reads(call.x), layer.theta), layer.basis
+    read = graph.holding(content_of(layer, call, graph, inputs, observed))
+    family = basis.on(read) if observed else basis.build(read)  # `on` notes the graph, which its origin is read from
+    y = layer._in_order(inputs, family, chosen)
+    return (y, family.matrices) if observed else y

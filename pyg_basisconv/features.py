@@ -15,7 +15,7 @@ from .theta import Theta
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
-def read(
+def read_features(
     x: Any, M: int | None, N: int | None, found: int | None, theta: Theta, reads_target: bool
 ) -> tuple[Tensor, int, int, int | None]:
     """Checks the features of a call.
@@ -70,7 +70,7 @@ def read(
 
 
 def num_rows(x: Any) -> int | None:
-    """The number of rows of the sources' features; None if x is malformed, which `read` reports."""
+    """The number of rows of the sources' features; None if x is malformed, which `read_features` reports."""
     source = x[0] if isinstance(x, tuple | list) and x else x
     there = isinstance(source, Tensor) and not source.is_nested and source.dim() > 1
     return source.shape[-2] if there else None

@@ -17,7 +17,7 @@ from .kernels.grids import Ints
 from .layouts import check_form
 from .orders import ORDERS
 from .plan import Plan
-from .program import Call, Program, Ways, parameter
+from .program import Call, Evaluation, Program, parameter
 
 
 class GridConv(BasisConv):
@@ -63,18 +63,19 @@ class GridConv(BasisConv):
             reject("image", f"a grid {shape}, as the bound basis", grid, "bind the basis to the grid of the image")
         return bound
 
-    def _ways(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Ways:
+    def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
         if not call.image:
-            return super()._ways(call, bound, chosen, observed)
+            return super()._evaluation(call, bound, chosen, observed)
         on, family = self._on_images(call, bound, chosen), bound.family
         targets = family.target_grid
         if on is not None:
-            program = partial(_of_image, on, family.constant_weights, targets)
-            given = partial(_of_given, chosen.order)  # a program does not keep a family that each call has
-            return Ways(partial(program, self, call), given if bound.graph is None else program)
-        now, later, _ = super()._ways(call, bound, chosen)
+            program = partial(_run_on_image, on, family.constant_weights, targets)
+            given = partial(_run_bound_on_image, chosen.order)  # a program does not keep a family that each call has
+            return Evaluation(partial(program, self, call), given if bound.graph is None else program)
+        of_rows = super()._evaluation(call, bound, chosen)
         as_image = partial(self._as_image, image=call.x, targets=targets, N=family.N, order=chosen.order)
-        return Ways(lambda: as_image(now()), partial(_of_rows, later, targets, family.N, chosen.order))
+        program = partial(_run_on_rows, of_rows.program, targets, family.N, chosen.order)
+        return Evaluation(lambda: as_image(of_rows.result()), program)
 
     def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
         """The chosen order, where it takes and gives images."""
@@ -140,7 +141,7 @@ def _rows(image: Tensor, axes: int) -> Tensor:
     return image.flatten(-axes).transpose(-1, -2)
 
 
-def _of_image(
+def _run_on_image(
     on: OnImage, constant_weights: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call
 ) -> Tensor:
     """An order that takes and gives images, and what becomes of constants."""
@@ -150,16 +151,16 @@ def _of_image(
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y
 
 
-def _of_given(order: str, layer: BasisConv, call: Call) -> Tensor:
+def _run_bound_on_image(order: str, layer: BasisConv, call: Call) -> Tensor:
     """The same on a bound family, which the call has in the place of its edges."""
     family = layer.basis.accept(call.edge_index)
     on = ORDERS[order].on_images(family.matrices, layer.theta, call.x.shape[1])
     assert on is not None  # it was chosen for a call like this one
-    return _of_image(on, family.constant_weights, family.target_grid, layer, call)
+    return _run_on_image(on, family.constant_weights, family.target_grid, layer, call)
 
 
-def _of_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:
-    """Any other order."""
+def _run_on_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:
+    """The program of an order that takes rows, on an image."""
     y = program(layer, call._replace(x=_rows(call.x, layer._axes(call.x))))
     return layer._as_image(y, call.x, targets, N, order)
 

@@ -42,29 +42,29 @@ class Call(NamedTuple):
     image: bool = False  # whether x is an image, see `GridConv`
 
 
-Program = Callable[[Any, Call], Tensor]  # of the layer and a call
-Begin = Callable[[Any, Call, Witness | None], Program | None]  # see `Ways`
+Program = Callable[[Any, Call], Any]  # from the layer and a call to its result
+Builder = Callable[[Any, Call, Witness | None], Program | None]  # from the layer, a call and a witness of its tensors
 
 
-class Ways(NamedTuple):
-    """A call that is bound and planned: what evaluates it, now and later.
+class Evaluation(NamedTuple):
+    """How a call is evaluated that is bound and planned.
 
-    now: evaluates this very call.
-    later: evaluates calls like it.
-    begin: makes the program of a call of its form on a graph that is new, of the layer, the call and a witness of its
-        tensors, if there is one; None where such a call is bound and planned like any other.
+    result: computes the result of this very call.
+    program: computes the results of later calls like it.
+    build: makes the program of such a call on another graph, without a plan; it returns None where that graph has to be
+        bound and planned, and is None where every graph has to be.
     """
 
-    now: Callable[[], Any]
-    later: Program
-    begin: Begin | None = None
+    result: Callable[[], Any]
+    program: Program
+    build: Builder | None = None
 
 
 class Form(NamedTuple):
-    """What was found out about calls of one form, see `form`: the plan, and see `Ways`."""
+    """What is known of calls of one form, see `form`: the plan, and how the program on another graph is made."""
 
     plan: Any
-    begin: Begin | None
+    build: Builder | None
 
 
 class _Kept(NamedTuple):
@@ -82,7 +82,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
-        self.forms: dict[Hashable, Form] = {}  # what was found out about calls of some form, see `form`
+        self.forms: dict[Hashable, Form] = {}  # see `form`
         self._met: dict[Hashable, bool] = {}  # keys of calls that were not kept
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
@@ -154,8 +154,11 @@ def witness(call: Call) -> Witness:
 def glance(layer: Any, call: Call) -> Hashable | None:
     """What tells a call from others, or None where no program may be kept of it.
 
-    So it is under transforms, and while something traces; where weights learn; with hooks, explainers, or a parameter
-    or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
+    It consists of what says which program is right on any graph, the shapes of the features, the edges, and the further
+    arguments, each with its place in the call.
+
+    None is returned under transforms, and while something traces; where weights learn; with hooks, explainers, or a
+    parameter or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
     """
     x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, image = call
     modules = layer._modules
@@ -188,26 +191,26 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     numbers = None if weight is None else (weight.dtype, weight.device, weight.requires_grad)
     chosen = theta, basis, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image
     modes = torch._C._is_any_autocast_enabled() and _autocast()
-    seen = None if edges is None else _seen(edges, True)
-    if seen is None and edges is not None:
+    graph = None if edges is None else _identity(edges) or _identity_of_edges(edges)
+    if graph is None and edges is not None:
         return None
     about = features, numbers, chosen, modes
     if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is None:  # as a rule
-        return about, shapes, seen
-    key = [about, shapes, seen]
+        return about, shapes, graph, ()
+    others: list[Hashable] = []
     for i, t in enumerate(call[2:-1], 2):
         if t is None:
             continue
         if i in _STRUCTURE:
-            seen = _seen(t, False)
+            found = t if type(t) in (int, float) else _identity(t)
         elif i in _CONTENT:
-            seen = _form(t) if _plain(t) else None
+            found = _form_of(t) if _plain(t) else None
         else:
-            seen = _numbers(t)
-        if seen is None:
+            found = _numbers(t)
+        if found is None:
             return None
-        key.append((i, seen))
-    return tuple(key)
+        others.append((i, found))
+    return about, shapes, graph, tuple(others)
 
 
 def form(layer: Any, key: Any, call: Call) -> Hashable | None:
@@ -218,7 +221,7 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         key: of the call, see `glance`.
         call: its arguments.
     """
-    about, shapes, _, *others = key
+    about, shapes, _, others = key
     basis = layer._modules["basis"]
     if basis.counts_batch or torch._C._get_tracing_state():  # for torch.jit, sizes are tensors
         return None
@@ -254,7 +257,7 @@ def _plain(t: Any) -> bool:
     return type(t) in _PLAIN and not t.is_nested
 
 
-def _form(t: Tensor) -> Hashable:
+def _form_of(t: Tensor) -> Hashable:
     return t.shape, t.dtype, t.layout, t.device, t.requires_grad
 
 
@@ -266,22 +269,20 @@ def _numbers(n: Any) -> Hashable | None:
     return tuple(n) if fits else None
 
 
-def _seen(t: Any, edges: bool) -> Hashable | None:
-    """What a glance sees of what a family is bound to: a tensor of integers or floats, a number, or `edges`."""
-    if type(t) is Tensor and t.layout is torch.strided:
-        dtype = t.dtype
-        integer = dtype is torch.int64
-        if t.is_nested or t.is_inference() or (not integer and t.requires_grad):
-            return None
-        version = t._version if integer or not dtype.is_floating_point else None
-        return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), dtype, version
-    if edges:
-        return _seen_edges(t)
-    return t if type(t) in (int, float) else None
+def _identity(t: Any) -> Hashable | None:
+    """The place, form and version of a dense tensor that a family is bound to; None for all else."""
+    if type(t) is not Tensor or t.layout is not torch.strided:
+        return None
+    dtype = t.dtype
+    integer = dtype is torch.int64
+    if t.is_nested or t.is_inference() or (not integer and t.requires_grad):
+        return None
+    version = t._version if integer or not dtype.is_floating_point else None
+    return t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride(), dtype, version
 
 
-def _seen_edges(edges: Any) -> Hashable | None:
-    """What a glance sees of edges that are no plain dense tensor: in another layout, or a bound family."""
+def _identity_of_edges(edges: Any) -> Hashable | None:
+    """The same of edges in another layout, or of a bound family in their place."""
     if hasattr(edges, "serial"):  # of a bound family, as no other has it
         return None if edges.requires_grad else edges.serial
     if not (type(edges) in (EdgeIndex, SparseTensor) or (isinstance(edges, Tensor) and edges.layout in _SPARSE)):

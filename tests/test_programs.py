@@ -231,12 +231,12 @@ def test_numbers_that_are_written_while_the_program_is_made(monkeypatch: pytest.
         ("edges", lambda t: t.copy_(edges(5))),
     ):
         conv, x, e, w = make("adjacency"), draw(N, P), edges(), positive()
-        own = conv._ways
+        own = conv._evaluation
         written = w if name == "weight" else e
-        conv._ways = lambda *a, own=own, t=written, change=change: (change(t), own(*a))[1]  # type: ignore[method-assign]
+        conv._evaluation = lambda *a, own=own, t=written, change=change: (change(t), own(*a))[1]  # type: ignore[method-assign]
         conv(x, e, w)
         assert not len(conv._programs)
-        del conv._ways
+        del conv._evaluation
         same(conv, x, e, w)
 
 
@@ -935,7 +935,7 @@ def test_a_call_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(2):
         with pytest.raises(ValueError, match="edge_index"):
             conv(x, wrong)
-    for name in ("_bind", "_choose", "_ways"):
+    for name in ("_bind", "_choose", "_evaluation"):
         with monkeypatch.context() as patch:
             patch.setattr(BasisConv, name, lambda *a: 1 / 0)
             with pytest.raises(ZeroDivisionError):
