@@ -1,8 +1,8 @@
 """The models that are compared: stacks of `BasisConv`, and the same functions of PyG's own layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,33 +13,43 @@ from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Additive
 from pyg_basisconv.nn import Dropout
 
-RESTARTS = (0.2, 0.05)  # of the multi-basis model's random walks: one stays near its start, one goes far
-STEPS = 20
-
 
 class Stack(nn.Module):
-    """Layers with a dropout before each and an activation between two; a layer takes x and edge_index."""
+    """Layers with a dropout before each and an activation between two; a layer takes x and edge_index.
 
-    def __init__(self, dropout: float, activation: Callable[[Tensor], Tensor], *layers: nn.Module) -> None:
+    Args:
+        dropout: of entries, before each layer.
+        activation: between the layers.
+        layers: these.
+        lost: the probability that a node loses all its features, in training; those of the others are scaled up.
+    """
+
+    def __init__(
+        self, dropout: float, activation: Callable[[Tensor], Tensor], *layers: nn.Module, lost: float = 0.0
+    ) -> None:
         super().__init__()
-        self.dropout, self.activation = Dropout(dropout), activation
+        self.dropout, self.lost, self.activation = Dropout(dropout), lost, activation
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = drop_nodes(x, self.lost) if self.training and self.lost else x
         for i, layer in enumerate(self.layers):
             x = self.activation(x) if i else x
             x = layer(self.dropout(x), edge_index)
         return x
 
 
-def pagerank(restart: float) -> list[float]:
-    """The weights of walks of 0 .. STEPS steps that restart with this probability; the last one has the remainder."""
-    return [restart * (1 - restart) ** k for k in range(STEPS)] + [(1 - restart) ** STEPS]
+def drop_nodes(x: Tensor, p: float) -> Tensor:
+    """x with the rows of some nodes set to zero, and the others divided by 1 - p; a sparse x stays sparse."""
+    keep = (torch.rand(x.shape[0], device=x.device) >= p).to(x.dtype) / (1 - p)
+    if x.layout == torch.strided:
+        return x * keep[:, None]
+    ptr, index = x.crow_indices(), x.col_indices()
+    return torch.sparse_csr_tensor(ptr, index, x.values() * keep.repeat_interleave(ptr.diff()), x.shape)
 
 
 NODE = bases.Identity()
 GCN = bases.Adjacency("sym", self_loops=True)
-PAGERANKS = bases.Mix([pagerank(restart) for restart in RESTARTS], bases.Powers(STEPS + 1, GCN))
 
 
 class OnNode(Linear):
@@ -50,12 +60,12 @@ class OnNode(Linear):
 
 
 class PageRanks(nn.Module):
-    """PyG's Linear and APPNP for each restart, and their sum."""
+    """PyG's Linear and APPNP for each probability of a restart, and their sum."""
 
-    def __init__(self, P: int, Q: int) -> None:
+    def __init__(self, P: int, Q: int, restarts: Sequence[float], steps: int) -> None:
         super().__init__()
-        self.linear = nn.ModuleList(Linear(P, Q, bias=False, weight_initializer="glorot") for _ in RESTARTS)
-        self.walk = nn.ModuleList(APPNP(STEPS, restart) for restart in RESTARTS)
+        self.linear = nn.ModuleList(Linear(P, Q, bias=False, weight_initializer="glorot") for _ in restarts)
+        self.walk = nn.ModuleList(APPNP(steps, restart) for restart in restarts)
         self.bias = nn.Parameter(torch.zeros(Q))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -68,6 +78,17 @@ Layer = Callable[[int, int], nn.Module]  # from the numbers of channels, in and 
 
 def conv(basis: bases.Basis) -> Layer:
     return partial(BasisConv, basis=basis)
+
+
+def pageranks(*restarts: float, steps: int) -> tuple[Layer, Layer]:
+    """Personalised PageRanks as one basis, and PyG's layers of the same function.
+
+    A walk of at most so many steps restarts with one of these probabilities, before each step: 0.2 keeps it near its
+    start, 0.05 lets it go far.
+    """
+    walks = [[r * (1 - r) ** k for k in range(steps)] + [(1 - r) ** steps] for r in restarts]
+    mix = bases.Mix(walks, bases.Powers(steps + 1, GCN))
+    return conv(mix), partial(PageRanks, restarts=restarts, steps=steps)
 
 
 def attention(heads: int, combine: Literal["concat", "mean"], dropout: float) -> tuple[Layer, Layer]:
@@ -96,6 +117,17 @@ class Model(NamedTuple):
 
     The validation set of Cora chose the numbers. A training ends after `patience` epochs without a smaller loss on the
     validation set.
+
+    Where there are several samples, each step predicts so often, each time with other entries and nodes dropped, and
+    the predictions of all nodes are drawn to their sharpened mean (W. Feng et al., Graph Random Neural Network for
+    Semi-Supervised Learning on Graphs, arXiv:2005.11079).
+
+    Args:
+        lost: see `Stack`.
+        samples: predictions in each step.
+        consistency: the weight of what they differ by.
+        temperature: by which their mean is sharpened: 1 leaves it as it is, 0 would make it one class.
+        sparse: whether PyG's layers take sparse features.
     """
 
     title: str
@@ -108,21 +140,38 @@ class Model(NamedTuple):
     weight_decay: float = 5e-4
     epochs: int = 150
     patience: int = 20
+    lost: float = 0.0
+    samples: int = 1
+    consistency: float = 0.0
+    temperature: float = 0.3
+    sparse: bool = True
 
-    def build(self, P: int, Q: int, hidden: int | None = None, pyg: bool = False) -> Stack:
-        hidden = hidden or self.hidden
+    def build(self, P: int, Q: int, pyg: bool = False) -> Stack:
         first, last = self.peers if pyg else self.layers
-        return Stack(self.dropout, self.activation, first(P, hidden), last(hidden, Q))
+        return Stack(self.dropout, self.activation, first(P, self.hidden), last(self.hidden, Q), lost=self.lost)
 
 
 _GAT = Model("GAT", 64, 0.8, *gat(1), F.elu, lr=0.01, epochs=500, patience=50)
+_FAR, _FAR_PEER = pageranks(0.2, 0.05, steps=20)
+_NEAR, _NEAR_PEER = pageranks(0.2, steps=10)
 _CHEB2, _CHEB3 = (((conv(bases.Chebyshev(K)),) * 2, (partial(ChebConv, K=K),) * 2) for K in (2, 3))
+
+_RANDOM: dict[str, Any] = {"lr": 0.01, "epochs": 1500, "patience": 150, "lost": 0.5, "samples": 4, "consistency": 1.0}
+# Among which a search for the settings of a model draws.
+SPACE: dict[str, tuple[float, ...]] = {
+    "hidden": (16, 32, 64, 128),
+    "dropout": (0.3, 0.5, 0.6, 0.7, 0.8),
+    "lr": (0.005, 0.01, 0.02),
+    "weight_decay": (1e-4, 5e-4, 1e-3, 5e-3),
+}
+LOSING_SPACE: dict[str, tuple[float, ...]] = {"lost": (0.3, 0.5, 0.7), "temperature": (0.2, 0.3, 0.5)}
 
 MODELS = {
     "gcn": Model("GCN", 32, 0.7, (conv(GCN),) * 2, (GCNConv,) * 2),
-    "cheb2": Model("ChebNet K=2", 32, 0.7, *_CHEB2),
-    "cheb3": Model("ChebNet K=3", 32, 0.7, *_CHEB3),
-    "multi": Model("multi-basis", 64, 0.85, (conv(NODE), conv(PAGERANKS)), (OnNode, PageRanks)),
+    "cheb2": Model("ChebNet K=2", 32, 0.7, *_CHEB2, sparse=False),
+    "cheb3": Model("ChebNet K=3", 32, 0.7, *_CHEB3, sparse=False),
+    "multi": Model("multi-basis", 64, 0.85, (conv(NODE), _FAR), (OnNode, _FAR_PEER)),
+    "random": Model("random walks", 64, 0.5, (_NEAR, conv(NODE)), (_NEAR_PEER, OnNode), **_RANDOM),
     "gat": _GAT,
 }
 # The settings of P. Velickovic et al., Graph Attention Networks (arXiv:1710.10903), for PubMed.

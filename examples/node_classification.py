@@ -3,18 +3,22 @@
     python -m examples.node_classification --dataset Cora --seeds 20 --minutes 60
 
 All models are trained by one function, stopped early by the validation set, and judged on the test set as they were
-when the validation set liked them best. The seeds are 0, 1, ...
+when the validation set liked them best. The seeds are 0, 1, ..., the same on both sides. PyG's layers get sparse
+features where they take them. With --search the validation set chooses the settings of each model, too.
 """
 
 import argparse
+import copy
 import json
 import math
+import random
 import statistics
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,10 +31,11 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from examples.data import CITATIONS, load
-from examples.models import MODELS, Model, models
+from examples.models import LOSING_SPACE, MODELS, SPACE, Model, models
 from examples.options import add_root, at_least, check_device, parser as options_of
 
 OURS, PYG = SIDES = ("BasisConv", "PyG")
+SEARCHED = (1000, 1001)  # the seeds by which settings are compared
 
 
 @dataclass
@@ -48,8 +53,21 @@ class Run:
     cut: bool = False  # whether the time limit ended it
 
 
+def objective(net: nn.Module, x: Tensor, data: Data, model: Model) -> Tensor:
+    """The cross-entropy of the training nodes; and what several predictions of all nodes differ by, see `Model`."""
+    mask = data.train_mask
+    drawn = torch.stack([net(x, data.edge_index).log_softmax(-1) for _ in range(model.samples)])  # (S, N, classes)
+    loss = torch.stack([F.nll_loss(one[mask], data.y[mask]) for one in drawn]).mean()
+    if model.samples == 1:
+        return loss
+    with torch.no_grad():
+        sharp = drawn.exp().mean(0) ** (1 / model.temperature)
+        sharp /= sharp.sum(-1, keepdim=True)
+    return loss + model.consistency * (drawn.exp() - sharp).square().sum(-1).mean()
+
+
 def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: float = math.inf) -> Iterator[Run]:
-    """Adam on the cross-entropy of the training nodes, until the loss on the validation nodes stops falling.
+    """Adam on the objective, until the loss on the validation nodes stops falling.
 
     Yields the run after each epoch. A run that the clock finds unfinished at the time `end` says so.
     """
@@ -62,8 +80,7 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
             return
         net.train()
         optimizer.zero_grad()
-        scores = net(x, data.edge_index)
-        F.cross_entropy(scores[data.train_mask], data.y[data.train_mask]).backward()
+        objective(net, x, data, model).backward()
         optimizer.step()
 
         net.eval()
@@ -85,43 +102,98 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
             return
 
 
+def features(data: Data, model: Model, side: str) -> Tensor:
+    """The features, as a sparse matrix if they are mostly zeros and the layers take it."""
+    x: Tensor = data.x
+    sparse = int(x.count_nonzero()) < 0.1 * x.numel()
+    return x.to_sparse_csr() if sparse and (side == OURS or model.sparse) else x
+
+
 def compare(models: dict[str, Model], data: Data, options: argparse.Namespace) -> list[Run]:
-    """Trains the models for each seed, ours in half of the time and then PyG's, while a bar tells how far it is.
+    """Trains ours and PyG's for each seed and model, while a bar tells how far it is.
 
     The first seed is trained whatever it takes, each model in a fair share of what is left of the time, where it is
-    cut; another seed is only begun if all its epochs fit into what is left, and never cut.
+    cut. Another seed of a model is only begun if all epochs of both sides fit into what is left, and never cut.
     """
-    sparse = int(data.x.count_nonzero()) < 0.1 * data.x.numel()
-    features = {OURS: data.x.to_sparse_csr() if sparse else data.x, PYG: data.x}
-    classes = int(data.y.max()) + 1
-    names = list(models)
-    jobs = [(side, seed, i) for side in SIDES for seed in range(options.seeds) for i in range(len(names))]
-    begin = time.perf_counter()
-    ends = {OURS: begin + 30 * options.minutes, PYG: begin + 60 * options.minutes}
-    pace: dict[tuple[str, str], float] = {}  # seconds per epoch
-    runs = []
-    text, percent = TextColumn("{task.description:32}"), TextColumn("{task.percentage:3.0f} %")
-    with Progress(text, BarColumn(), percent, TimeElapsedColumn()) as bar:
-        task = bar.add_task("", total=sum(models[names[i]].epochs for _, _, i in jobs))
-        done = 0
-        for side, seed, i in jobs:
-            name, start = names[i], time.perf_counter()
-            model, left = models[name], ends[side] - start
-            done += model.epochs
-            if seed and model.epochs * pace[name, side] > left:
+    jobs = [(seed, name) for seed in range(options.seeds) for name in models]
+    end = time.perf_counter() + 60 * options.minutes
+    given = {(name, side): features(data, model, side) for name, model in models.items() for side in SIDES}
+    runs: list[Run] = []
+    with bar() as progress:
+        task = progress.add_task("", total=2 * options.seeds * sum(model.epochs for model in models.values()))
+        for i, (seed, name) in enumerate(jobs):
+            model, split = models[name], random_split(data, seed) if options.split == "random" else data
+            paces = [statistics.mean(run.seconds) for run in runs if run.model == name and run.seed == 0]
+            if seed and model.epochs * sum(paces) > end - time.perf_counter():
+                progress.advance(task, 2 * model.epochs)
                 continue
-            end = math.inf if seed else start + left / (len(names) - i)
-            bar.update(task, description=f"{model.title}, {side}, seed {seed}")
-            torch.manual_seed(seed)
-            net = model.build(data.num_features, classes, options.hidden, pyg=side == PYG).to(data.x.device)
-            run = Run(name, side, seed)
-            for _ in train(net, features[side], data, run, model, end):
-                bar.advance(task)
-            runs.append(run)
-            pace[name, side] = statistics.mean(run.seconds)
-            bar.update(task, completed=done)
-        bar.update(task, completed=done, description="done")
+            for j, side in enumerate(SIDES):
+                start = time.perf_counter()
+                cut = math.inf if seed else start + (end - start) / (2 * (len(models) - i) - j)
+                progress.update(task, description=f"{model.title}, {side}, seed {seed}")
+                run = Run(name, side, seed)
+                for _ in train(begin(model, data, seed, side), given[name, side], split, run, model, cut):
+                    progress.advance(task)
+                progress.advance(task, model.epochs - len(run.losses))
+                runs.append(run)
+        progress.update(task, description="done")
     return runs
+
+
+def begin(model: Model, data: Data, seed: int, side: str = OURS) -> nn.Module:
+    """The untrained network of a seed."""
+    torch.manual_seed(seed)
+    return model.build(data.num_features, int(data.y.max()) + 1, pyg=side == PYG).to(data.x.device)
+
+
+def bar() -> Progress:
+    text, percent = TextColumn("{task.description:32}"), TextColumn("{task.percentage:3.0f} %")
+    return Progress(text, BarColumn(), percent, TimeElapsedColumn())
+
+
+def random_split(data: Data, seed: int) -> Data:
+    """The same data, with 20 nodes of each class to train, 500 others to validate and 1,000 to test, by a seed."""
+    count = data.num_nodes
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    train = torch.cat([order[data.y[order] == label][:20] for label in range(int(data.y.max()) + 1)])
+    rest = order[~torch.isin(order, train)]
+    masks = {"train_mask": train, "val_mask": rest[:500], "test_mask": rest[500:1500]}
+    found = copy.copy(data)
+    for name, nodes in masks.items():
+        found[name] = torch.isin(torch.arange(count), nodes)
+    return found
+
+
+def search(models: dict[str, Model], data: Data, minutes: float) -> dict[str, Model]:
+    """The models with settings that the validation set chose: of those they have, and of others drawn at random.
+
+    Each is trained on two seeds of its own, and the mean accuracy on the validation set compared; every model has the
+    same share of the time. Nothing looks at the test set.
+    """
+    chosen, end = {}, time.perf_counter() + 60 * minutes
+    for i, (name, model) in enumerate(models.items()):
+        share = (end - time.perf_counter()) / (len(models) - i)
+        stop, draw = time.perf_counter() + share, random.Random(name)
+        space = SPACE | (LOSING_SPACE if model.lost else {})
+        x, best, tried = features(data, model, OURS), (-math.inf, -math.inf), 0
+        found = some = model
+        while time.perf_counter() < stop or not tried:
+            runs = [Run(name, OURS, seed) for seed in SEARCHED]
+            for run in runs:
+                for _ in train(begin(some, data, run.seed), x, data, run, some, stop):
+                    pass
+            if tried and any(run.cut for run in runs):
+                break
+            tried += 1
+            result = statistics.mean(r.validation for r in runs), -statistics.mean(min(r.losses) for r in runs)
+            if result > best:
+                found, best = some, result
+            drawn: dict[str, Any] = {key: draw.choice(values) for key, values in space.items()}
+            some = model._replace(**drawn)
+        settings = ", ".join(f"{key} {getattr(found, key)}" for key in space)
+        print(f"{model.title}: {settings}; {100 * best[0]:.1f} % of the validation set, best of {tried}")
+        chosen[name] = found
+    return chosen
 
 
 def summary(runs: Sequence[Run]) -> dict[str, float | None]:
@@ -137,20 +209,30 @@ def summary(runs: Sequence[Run]) -> dict[str, float | None]:
     }
 
 
+def difference(runs: Sequence[Run]) -> dict[str, float | None]:
+    """The accuracy of ours less that of PyG's in percent, seed by seed: its mean, and the standard error of that."""
+    tests = {(run.side, run.seed): 100 * run.test for run in runs}
+    pairs = [tests[OURS, seed] - tests[PYG, seed] for side, seed in tests if side == OURS]
+    error = statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None
+    return {"mean": statistics.mean(pairs), "error": error}
+
+
 def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
-    """Ours and PyG's side by side."""
+    """Ours and PyG's side by side, and what they differ by."""
     rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
     rows.add_column("\nmodel", no_wrap=True)
     for side in SIDES:
         for column in (f"{side}\ntest %", "\nseeds", "\ns/epoch"):
             rows.add_column(column, justify="right", no_wrap=True)
+    rows.add_column("ours\n- PyG's", justify="right", no_wrap=True)
     for name, sides in summaries.items():
         cells = [MODELS[name].title]
         for side in SIDES:
             s = sides[side]
             spread = "" if s["deviation"] is None else f" ± {s['deviation']:.2f}"
             cells += [f"{s['test']:.2f}{spread}", f"{s['seeds']}{'*' if s['cut'] else ''}", f"{s['seconds']:.4f}"]
-        rows.add_row(*cells)
+        d = sides["difference"]
+        rows.add_row(*cells, f"{d['mean']:+.2f}" + ("" if d["error"] is None else f" ± {d['error']:.2f}"))
     return rows
 
 
@@ -197,6 +279,8 @@ def arguments() -> argparse.ArgumentParser:
         help="epochs without a smaller validation loss that end a training; each model has its own number",
     )
     add("--hidden", type=at_least(1, int), help="hidden channels; each model has its own number")
+    add("--split", choices=["public", "random"], default="public", help="the data set's own, or one for each seed")
+    add("--search", type=at_least(0, float), metavar="MINUTES", help="let the validation set choose the settings first")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to train")
     add("--threads", type=at_least(1, int), default=1, help="of torch on the CPU; more than one pays on larger graphs")
     add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
@@ -218,29 +302,44 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     options.models = list(dict.fromkeys(options.models))
     chosen = {name: models(dataset)[name] for name in options.models}
-    for setting in ("epochs", "patience"):
+    for setting in ("epochs", "patience", "hidden"):
         if value := getattr(options, setting):
             chosen = {name: model._replace(**{setting: value}) for name, model in chosen.items()}
     try:
         for model in chosen.values():
-            model.build(1, 1, options.hidden)
+            model.build(1, 1)
     except ValueError as error:  # channels that are no multiple of the heads
         parser.error(f"--hidden {options.hidden}: {error}")
-    runs = compare(chosen, data.to(options.device), options)
-    summaries = {
-        name: {side: summary([run for run in runs if (run.model, run.side) == (name, side)]) for side in SIDES}
-        for name in options.models
-    }
+    data = data.to(options.device)
+    if options.search is not None:
+        if options.split == "random":
+            parser.error(
+                "--search: the nodes that validate one random split are tested in another; take --split public"
+            )
+        chosen = search(chosen, data, options.search)
+    runs = compare(chosen, data, options)
+    summaries = {}
+    for name in options.models:
+        mine = [run for run in runs if run.model == name]
+        summaries[name] = {side: summary([run for run in mine if run.side == side]) for side in SIDES}
+        summaries[name]["difference"] = difference(mine)
     title = f"{dataset}, {data.num_nodes:,} nodes, {data.num_edges:,} edges"
-    print(f"\n{title}: test accuracy, mean ± standard deviation")
+    print(f"\n{title}: test accuracy, mean ± standard deviation; the difference, mean ± standard error")
     Console().print(table(summaries))
     if any(run.cut for run in runs):
         print(f"* cut before its end, to be done in {options.minutes:g} minutes (--minutes)")
 
     stem = options.out / dataset.lower()
     draw(stem.with_suffix(".png"), title, runs)
+    about = {name: {key: getattr(model, key) for key in SPACE | LOSING_SPACE} for name, model in chosen.items()}
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
-    report = {"dataset": dataset, "settings": settings, "summary": summaries, "runs": [asdict(run) for run in runs]}
+    report = {
+        "dataset": dataset,
+        "settings": settings,
+        "models": about,
+        "summary": summaries,
+        "runs": [asdict(run) for run in runs],
+    }
     stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
     print(f"The curves are in {stem}.png, the numbers in {stem}.json.")
 
