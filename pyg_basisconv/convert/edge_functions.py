@@ -57,7 +57,7 @@ def gmm(layer: Any) -> nn.Module:
 def edge_network(layer: Any) -> nn.Module:
     """The units before the last Linear of the network; the columns of that Linear are the matrices."""
     check_initialized(layer)
-    hidden, last = without_last(layer.nn)
+    hidden, last = _without_last(layer.nn)
     P, Q = layer.in_channels_l, layer.out_channels
     if len(last.weight) != P * Q:
         raise Left(f"its network has {len(last.weight)} outputs instead of {P} x {Q}")
@@ -69,14 +69,14 @@ def edge_network(layer: Any) -> nn.Module:
     return _on_edges(layer, matrices, basis, layer.lin if layer.root_weight else None)
 
 
-def without_last(network: Any) -> tuple[nn.Module, Any]:
+def _without_last(network: Any) -> tuple[nn.Module, Any]:
     """A copy of a network without the Linear that it ends in, and that Linear."""
     if type(network) in (nn.Linear, Linear):
         return nn.Identity(), network
     if type(network) is not nn.Sequential or not len(network):
         raise Left(f"its network does not end in a Linear, but in a {type(network).__name__}")
     *before, end = network
-    inner, last = without_last(end)
+    inner, last = _without_last(end)
     return nn.Sequential(*map(deepcopy, before), *([] if isinstance(inner, nn.Identity) else [inner])), last
 
 

@@ -8,39 +8,60 @@ import torch
 from torch import Tensor
 from torch_geometric.nn.models.schnet import CFConv
 
-from ..mechanisms import Edge, Relative
+from ..cache import IdentityCache
+from ..content import Content
+from ..entries import Entries
+from ..mechanisms import Mechanism, Score
+from ..mechanisms.edges import edge_rows
+from ..mechanisms.rows import TermRows
 from ..theta import Heads
 from .attention import attention_conv
 from .build import check_sum, fill
-from .edge_functions import without_last
 from .layers import Composite, Signature
 from .registry import rule
+
+_SORTED = IdentityCache()
+
+
+class EdgeChannels(Mechanism):
+    """The features of edges themselves, one for each head."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.edge_dim = dim
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        return TermRows(entry=edge_rows(content, entries, self.edge_dim), batch=content.batch)
+
+    def extra_repr(self) -> str:
+        return str(self.edge_dim)
 
 
 @rule(CFConv)
 class ConvertedCF(Composite):
-    r""":math:`\sum_m c_{mn} \, x_m \Theta \odot (h(z_{mn}) U + u)`, a gate for each channel, and a Linear; c falls to
-    zero at the cutoff. One number for each edge and channel is stored, where PyG stores four.
+    r""":math:`\sum_m c_{mn} \, x_m \Theta \odot h(z_{mn})`, with a gate for each channel by a network h, then a
+    Linear; c falls to zero at the cutoff. Of numbers for each edge and channel there are only the gates.
     """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         check_sum(layer)
-        self.call, self.cutoff = Signature.of(layer), layer.cutoff
-        self.network, last = without_last(layer.nn)
-        F, gate, constant = layer.lin1.out_features, Edge(last.in_features), Relative(period=1)
-        score = gate if last.bias is None else gate + constant
-        P = layer.lin1.in_features
-        self.conv = attention_conv(layer, F, score, Heads(), P, F, normalize=None, weighted=True)
-        fill(self.conv.theta, weight=layer.lin1.weight)
-        fill(gate, weight=last.weight)
-        if last.bias is not None:
-            fill(constant, weight=last.bias)
+        self.call, self.cutoff, first = Signature.of(layer), layer.cutoff, layer.lin1
+        F, P, gates = first.out_features, first.in_features, EdgeChannels(first.out_features)
+        self.network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
+        self.conv = attention_conv(layer, F, gates, Heads(), P, F, normalize=None)
+        fill(self.conv.theta, weight=first.weight)
         self.after = deepcopy(layer.lin2)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)
-        cut = 0.5 * (torch.cos(call["edge_weight"] * math.pi / self.cutoff) + 1.0)
-        units = self.network(call["edge_attr"])
-        y: Tensor = self.after(self.conv(call["x"], call["edge_index"], cut, edge_attr=units))
+        edges, order = _SORTED.get((call["edge_index"],), self.conv.flow, lambda: self._by_target(call["edge_index"]))
+        distance, z = call["edge_weight"].index_select(0, order), call["edge_attr"].index_select(0, order)
+        cut = 0.5 * (torch.cos(distance * math.pi / self.cutoff) + 1.0)
+        y: Tensor = self.after(self.conv(call["x"], edges, edge_attr=self.network(z) * cut.unsqueeze(-1)))
         return y
+
+    def _by_target(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """The edges in the order of kernels, so that gates need not be permuted."""
+        order = edges[1 if self.conv.flow == "source_to_target" else 0].argsort(stable=True)
+        return edges[:, order].contiguous(), order

@@ -6,15 +6,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCN2Conv, GINConv, WLConvContinuous
+from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Identity
 from ..bases.adjacency import reciprocal, sum_by_target
 from ..basis import Basis, EdgeList
 from ..graph import Graph
+from ..theta import Pass
 from .build import adjacency, basis_conv, parameter, takes_mean
 from .layers import Composite, Signature, WithRoot, pair
 from .polynomials import polynomial
 from .registry import Left, combinations, rule, turned_round
+
+
+def _narrowing(P: int, Q: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(P, Q - 1), nn.ReLU(), nn.Linear(Q - 1, Q))
 
 
 @rule(
@@ -50,34 +56,47 @@ class ConvertedGCN2(Composite):
         return (1 - self.beta) * u + self.beta * conv(u)
 
 
-@rule(GINConv, "GIN, a network behind", [{"eps": 0.3}, {"aggr": "mean"}])
+@rule(GINConv, "GIN, a network behind", [{"eps": 0.3}, {"aggr": "mean"}, {"nn": _narrowing}])
 class ConvertedGIN(Composite):
-    r""":math:`h(A^\top x + (1 + \epsilon) x)`, for a network h."""
+    r""":math:`h(A^\top x + (1 + \epsilon) x)`, for a network h.
+
+    If h begins with a Linear that makes x narrower, its matrix comes before the sum.
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         if not isinstance(layer.nn, nn.Module):
             raise Left("its network is no nn.Module")
         self.call = Signature.of(layer, values="drop", merge=takes_mean(layer))
-        self.conv = basis_conv(layer, [], adjacency(layer))
-        self.initial_eps = layer.initial_eps
+        A, self.initial_eps, self.eps = adjacency(layer), layer.initial_eps, None
         if isinstance(layer.eps, nn.Parameter):
-            self.eps: Tensor = parameter(layer.eps)
+            self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
-            self.register_buffer("eps", layer.eps.clone(), persistent=False)
+            own = 1.0 + float(self.initial_eps if layer.eps.is_meta else layer.eps)
+            self.conv = basis_conv(layer, [], A + Identity(), theta=Pass([1.0, own]))
         # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
-        self.network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
+        network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
+        first = network[0] if type(network) is nn.Sequential and len(network) else network
+        self.first = self.bias = None
+        if type(first) in (nn.Linear, Linear) and first.weight.shape[0] < first.weight.shape[1]:
+            self.first = basis_conv(layer, first.weight.t().unsqueeze(0), Identity())
+            self.bias, network = parameter(first.bias), nn.Identity() if network is first else network[1:]
+        self.network = network
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        with torch.no_grad():
-            self.eps.fill_(self.initial_eps)
+        if self.eps is not None:
+            nn.init.constant_(self.eps, self.initial_eps)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)
-        source, target = pair(call.pop("x"))
-        y: Tensor = self.conv((source, target), **call)
-        y = self.network(y if target is None else y + (1 + self.eps) * target)
+        x = call.pop("x")
+        if self.first is not None:
+            x = self.first(x) if isinstance(x, Tensor) else tuple(None if t is None else self.first(t) for t in x)
+        y: Tensor = self.conv(x, **call)
+        _, target = pair(x)
+        y = y if self.eps is None or target is None else torch.addcmul(y, 1 + self.eps, target)
+        y = self.network(y if self.bias is None else y + self.bias)
         return y
 
 

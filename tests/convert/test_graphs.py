@@ -222,6 +222,18 @@ def test_attention_without_features_of_the_targets(channels: Any, size: Any) -> 
     agree(Case(convert(reference), reference, [features(7, P)], lambda f, x: f((x, None), edge_index, size=size)))
 
 
+@pytest.mark.parametrize("width", [3, 8])
+@pytest.mark.parametrize("options", [{}, {"eps": 0.3}, {"train_eps": True}], ids=str)
+def test_two_sides_of_a_network(options: dict, width: int) -> None:
+    """Whether the network's first Linear comes before the sum or behind it, with targets and without."""
+    network = nn.Sequential(nn.Linear(P, width), nn.Tanh(), nn.Linear(width, Q))
+    reference, (edge_index, _) = drawn(pyg.GINConv(network, **options)), two_sides()
+    leaves = [features(7, P), features(4, P)]
+    agree(Case(convert(reference), reference, leaves, lambda f, x, y: f((x, y), edge_index)))
+    if not options:
+        agree(Case(convert(reference), reference, leaves[:1], lambda f, x: f((x, None), edge_index, size=(7, 4))))
+
+
 def test_one_tensor_for_both_sides_of_a_layer_of_two() -> None:
     edge_index, _ = graph()
     for kind in ("GATConv", "GATv2Conv", "TransformerConv"):
