@@ -13,9 +13,8 @@ from ...cache import lasting
 from . import jit
 
 SPLIT = 512  # entries of a row from which on several programs share it
-WIDEST = 2048  # columns of a head that a program holds
 _CELLS = 128  # columns of a program, of as many heads as fit
-_BLOCK = 1024  # numbers of a block of entries, for each warp
+_BLOCK = 512  # numbers of a block of entries, for each warp: more would leave a thread too few registers
 
 
 class Pieces(NamedTuple):
@@ -27,16 +26,18 @@ class Pieces(NamedTuple):
     long_row: Tensor
 
 
-# Of the pointers of each compressed matrix, how long a piece was and what there is. Only the first call waits for them.
+# Of the pointers of each compressed matrix: how long a piece is, and what there is.
 _KNOWN: Any = WeakTensorKeyDictionary()
 
 
 def pieces_of(ptr: Tensor, entries: int) -> Pieces | None:
-    """The pieces of rows of more than `SPLIT` entries; None if there are none."""
+    """The pieces of rows of more than `SPLIT` entries; None if there are none. The first call waits for the device."""
     if entries <= SPLIT:
         return None
     split, found = _KNOWN.get(ptr, (None, None))
     if split != SPLIT:
+        if ptr.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None  # nothing can be waited for: long rows stay whole
         found = lasting(_cut, ptr, SPLIT)
         _KNOWN[ptr] = SPLIT, found
     return found
@@ -60,12 +61,13 @@ def _cut(ptr: Tensor, split: int) -> Pieces | None:
     return Pieces(row, ptr.index_select(0, row) + split * within, first, long_row)
 
 
-def blocks(c: int, *widths: int) -> dict[str, int]:
-    """The heads of a program, and the entries of a block, for rows of c heads that are so wide."""
+def blocks(c: int, *widths: int) -> dict[str, Any]:
+    """The heads of a program, the entries of a block and what the compiler is told, for rows of c heads so wide."""
     width = max(map(power_of_two, widths))
     HB = min(power_of_two(c), max(1, _CELLS // width))
     BE = max(4, min(32, _BLOCK // (HB * width)))
-    return {"HB": HB, "BE": BE, "num_warps": max(1, min(8, BE * HB * width // _BLOCK))}
+    warps = max(1, min(8, BE * HB * width // _BLOCK))
+    return {"HB": HB, "BE": BE, "num_warps": warps, "enable_fp_fusion": True}
 
 
 def power_of_two(size: int) -> int:
