@@ -1,4 +1,4 @@
-"""The kernels in Triton, on a GPU or interpreted on the CPU (`make test-triton`), against torch's indexing in float64."""
+"""The kernels in Triton, on a GPU or interpreted on the CPU (`make test-triton`), against torch's indexing."""
 
 from typing import Any
 
@@ -6,14 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
-from torch_geometric import nn as pyg
 
-from pyg_basisconv import backends, convert
+from pyg_basisconv import backends
 from pyg_basisconv.backend import uses_triton
-from pyg_basisconv.kernels import Pattern, onepass, sddmm, spmm
+from pyg_basisconv.kernels import Pattern, onepass, spmm
 from pyg_basisconv.kernels.activations import activation_code
-from pyg_basisconv.kernels.scored import _plain
-from tests.kernels import test_compiled_attention as attention, test_compiled_gate as gates
+from tests.kernels import test_compiled_gate as gates
 from tests.kernels.test_compiled_attention import ACTIVATIONS, KINDS, Case
 
 SMALL = 4, 3, 9
@@ -24,6 +22,7 @@ if not uses_triton(DEVICE):
 from pyg_basisconv.kernels.triton import launch  # noqa: E402 - only where it is installed
 from pyg_basisconv.kernels.triton.attention import TritonAttend  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of infinities
 LEAKY = nn.LeakyReLU(0.2)
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
 HALF = [torch.float16] + [torch.bfloat16] * (DEVICE.type == "cuda")  # numpy has no bfloat16
@@ -63,7 +62,9 @@ def oracle(case: Case) -> tuple[Tensor, ...]:
         s = v if out is None else (v.view(E, *out.shape) * out).sum(-1)
     if case.normalised:
         for k in n.unique():  # torch's own softmax, of each target by itself; of nothing it is no number
-            s = s.index_copy(0, (n == k).nonzero().squeeze(1), s[n == k].softmax(0).nan_to_num(0))
+            hidden = (s[n == k] == -torch.inf).all(0)
+            weight = s[n == k].masked_fill(hidden, 0).softmax(0).masked_fill(hidden, 0)
+            s = s.index_copy(0, (n == k).nonzero().squeeze(1), weight)
     s = s if factor is None else s * factor
     y = z.new_zeros(case.pattern.N, *rows.shape[1:]).index_add(0, n, s.unsqueeze(-1) * rows[m]).flatten(1)
     grads = torch.autograd.grad(y, [t for t in inputs if t is not None], down(y), materialize_grads=True)
@@ -228,7 +229,7 @@ def test_rows_may_stand_anywhere() -> None:
 
 
 def test_indices_out_of_range_reach_no_memory() -> None:
-    """Unlike compiled kernels, these do not stop at them, for which they had to wait for the device: they are no entries."""
+    """Where compiled kernels stop, these pass over such entries: to tell of them they had to wait for the device."""
     case = put(Case("source", c=2, normalised=False))
     case.pattern.by_target.other[3] = 7
     case.pattern.by_target.other[5] = -1
@@ -270,7 +271,7 @@ def test_second_derivatives() -> None:
 @pytest.mark.parametrize("wrong", ["activation", "factors", "targets", "heads"])
 def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: kernels that are told something else do not pass it."""
-    real = TritonAttend._run
+    real = TritonAttend._launch
 
     def run(self: Any, *rest: Any, **options: Any) -> None:
         kept = dict(self.__dict__)
@@ -290,7 +291,7 @@ def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     case = put(Case("all", LEAKY, factors=True))
     check(case)
-    monkeypatch.setattr(TritonAttend, "_run", run)
+    monkeypatch.setattr(TritonAttend, "_launch", run)
     with pytest.raises(AssertionError):
         check(case)
 
@@ -310,3 +311,88 @@ def test_gates(there: set[str], c: int) -> None:
     expected = y, *torch.autograd.grad(y, [t for t in inputs if t is not None], down(y))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a.cpu(), b.detach(), **EXACT)
+
+
+def matrix(dtype: torch.dtype = torch.float64, W: int = 3, M: int = 5) -> tuple[Pattern, Tensor, Tensor, Tensor]:
+    """Twenty entries, none of which are of target 3 and most of which of target 1; numbers of them, of sources, targets."""
+    target = torch.tensor([1] * 14 + [0, 2, 4, 4, 0, 2])
+    pattern = Pattern(torch.randint(M, (20,)), target, M, 5).to(DEVICE)
+    drawn = [torch.randn(size, dtype=torch.float64).to(DEVICE, dtype) for size in ((20,), (M, W), (5, W))]
+    return pattern, *(t.requires_grad_() for t in drawn)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("W", [1, 5, 130])
+def test_sparse_products(W: int, dtype: torch.dtype) -> None:
+    """Both, by loops over the entries, and their gradients, which are the two of them."""
+    pattern, weight, x, y = matrix(dtype, W)
+    ends = [t.tolist() for t in pattern.ends]
+    w64, x64, y64 = (t.detach().cpu().double().requires_grad_() for t in (weight, x, y))
+    sums, inner = [torch.zeros(W, dtype=torch.float64) for _ in range(5)], []
+    for e, (m, n) in enumerate(zip(*ends, strict=True)):
+        sums[n] = sums[n] + w64[e] * x64[m]
+        inner.append((x64[m] * y64[n]).sum())
+    for found, inputs, expected, like in (
+        (spmm(x, weight, pattern), (weight, x), torch.stack(sums), (w64, x64)),
+        (sddmm(x, y, pattern), (x, y), torch.stack(inner), (x64, y64)),
+    ):
+        mine = found, *torch.autograd.grad(found, inputs, down(found))
+        theirs = expected, *torch.autograd.grad(expected, like, down(expected))
+        scale = max(1.0, *(t.abs().max().item() for t in theirs))
+        for a, b in zip(mine, theirs, strict=True):
+            assert a.dtype == dtype
+            close = EXACT if dtype == torch.float64 else tolerance(dtype)
+            torch.testing.assert_close(a.detach().cpu().double() / scale, b.detach() / scale, **close)
+
+
+def test_products_of_nothing() -> None:
+    """No entries, no columns, no sources; and integers of 64 bits."""
+    none = torch.zeros(0, dtype=torch.long)
+    for M, W in ((0, 3), (4, 0), (4, 3)):
+        pattern, x = Pattern(none, none, M, 2).to(DEVICE), torch.randn(M, W, device=DEVICE)
+        assert spmm(x, None, pattern).equal(torch.zeros(2, W, device=DEVICE))
+        assert sddmm(x, torch.randn(2, W, device=DEVICE), pattern).shape == (0,)
+    pattern, weight, x, _ = matrix()
+    ptr, index = pattern.one_way
+    assert spmm_rows(x, weight, ptr.long(), index.long()).equal(spmm_rows(x, weight, ptr, index))
+
+
+@pytest.mark.usefixtures("short")
+def test_long_rows_stay_whole_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    ptr = torch.tensor([0, 20], device=DEVICE)
+    assert launch.pieces_of(ptr, 20) is not None
+    if DEVICE.type == "cuda":
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert launch.pieces_of(ptr.clone(), 20) is None
+        assert launch.pieces_of(ptr, 20) is not None
+
+
+LAYERS = {
+    "GAT": lambda: pyg.GATConv(4, 3, heads=2, edge_dim=2),
+    "GATv2": lambda: pyg.GATv2Conv(4, 3, heads=2, edge_dim=2),
+    "Transformer": lambda: pyg.TransformerConv(4, 3, heads=2, edge_dim=2),
+    "ResGated": lambda: pyg.ResGatedGraphConv(4, 5, edge_dim=2),
+    "GCN": lambda: pyg.GCNConv(4, 3),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyG's, and what they are converted to, twice: the second call may be replayed."""
+    calls, real = [], launch.Rows.run
+    monkeypatch.setattr(launch.Rows, "run", lambda self, *a, **b: (calls.append(1), real(self, *a, **b))[1])
+    theirs = LAYERS[name]().double().to(DEVICE)
+    mine = convert(theirs)
+    edges = torch.randint(5, (2, 14), device=DEVICE)
+    x = torch.randn(5, 4, dtype=torch.float64, device=DEVICE, requires_grad=True)
+    more = () if name == "GCN" else (torch.randn(14, 2, dtype=torch.float64, device=DEVICE, requires_grad=True),)
+    found = []
+    for layer in (theirs, mine, mine):
+        calls.clear()
+        y = layer(x, edges, *more)
+        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), (x, *more))))
+    assert calls
+    for results_of in found[1:]:
+        for a, b in zip(results_of, found[0], strict=True):
+            torch.testing.assert_close(a, b)

@@ -48,7 +48,7 @@ def cubin(kernel: Any, types: dict[str, str], constants: dict[str, Any], capabil
 def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[dict[str, str], dict[str, Any]]:
     c, W, D, activation, there = FORMS[form]
     sums = "*fp64" if dtype == torch.float64 else "*fp32"
-    types = {name: NAMES[dtype] for name in ("z", "own_rows", "other_rows", *there)}
+    types = dict.fromkeys(("z", "own_rows", "other_rows", *there), NAMES[dtype])
     types |= {f"{name}_stride": "i32" for name in there if name != "vectors"}
     types |= {"ptr": index, "index": index, "rows": "i32", "others": "i32", "split": "i32", "y": sums}
     if form not in ("gate", "spmm"):

@@ -1,7 +1,7 @@
 """Attention and gates on edges by the kernels in Triton."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class TritonAttend(Attend):
         y = rows.new(z.shape[1], self._sums)
         stats = rows.new(2 * c, self._sums) if self.normalised else None
         source, target = self._ends(projected)
-        self._run(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
+        self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
         return projected, rows.combined(y, c, y.dtype, stats), None if stats is None else stats[: rows.rows]
 
     def backward(
@@ -58,7 +58,7 @@ class TritonAttend(Attend):
         at_entries = d_entry, d_vectors, d_factor, d_values
         if any(t is not None for t in (d_target, delta, *at_entries)):
             given = grad, z, *target, *source, *self._shared, y, stats, delta, None, d_target, *at_entries
-            self._run(by_target, jit.backward, (None,), *given, BY_SOURCE=False)
+            self._launch(by_target, jit.backward, (None,), *given, BY_SOURCE=False)
         d_target = combined(by_target, d_target, target[0] if projected is None else None)
 
         by_source = self._rows(True) if needs_rows[0] or at_source else by_target
@@ -69,14 +69,14 @@ class TritonAttend(Attend):
             if not (self.factor is self.terms[2] is self.values is None):
                 place = pattern.both_ways_and_across[5]
             given = z, grad, *source, *target, *self._shared, None, stats, delta, d_z, d_source, *[None] * 4
-            self._run(by_source, jit.backward, (place,), *given, BY_SOURCE=True)
+            self._launch(by_source, jit.backward, (place,), *given, BY_SOURCE=True)
         d_z = combined(by_source, d_z, z if projected is None else None)
         d_source = combined(by_source, d_source, source[0] if projected is None else None)
 
         found: list[Tensor | None] = [d_source, d_target, d_entry, None, None]
         if d_vectors is not None and self.terms[3] is not None:
             found[3] = d_vectors.sum(0).view(self.terms[3].shape).to(self.terms[3].dtype)
-        if projected is not None:
+        if d_source is not None and d_target is not None and projected is not None:
             with torch.autocast(z.device.type, enabled=False):
                 d_z = self._through_projections(d_z, d_source, d_target, learns, found)
         return [d_z, d_factor, d_values], found
@@ -88,7 +88,7 @@ class TritonAttend(Attend):
     @property
     def _columns(self) -> Tensor:
         """(2, c W, c) the vectors of projected scores, so that a product with them is one inner product per head."""
-        return block_columns(torch.stack(self.terms[3:5])).to(self._sums)
+        return block_columns(torch.stack(cast(list[Tensor], self.terms[3:5]))).to(self._sums)
 
     def _through_projections(
         self, d_z: Tensor | None, d_source: Tensor, d_target: Tensor, learns: Sequence[bool], found: list[Tensor | None]
@@ -122,10 +122,10 @@ class TritonAttend(Attend):
 
     def _rows(self, by_source: bool) -> Rows:
         pattern = self.pattern
-        arrays = pattern.both_ways[2:4] if by_source else pattern.one_way
-        return Rows(*arrays, pattern.N if by_source else pattern.M, self._sums)
+        ptr, index = pattern.both_ways[2:4] if by_source else pattern.one_way
+        return Rows(ptr, index, pattern.N if by_source else pattern.M, self._sums)
 
-    def _run(self, rows: Rows, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
+    def _launch(self, rows: Rows, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
         form, c, W, D = self.form, self.c, self.z.shape[1] // self.c, self.form.inner
         options |= blocks(c, W, D)
         rows.run(

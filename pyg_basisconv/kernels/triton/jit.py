@@ -1,7 +1,7 @@
 """The kernels in Triton: one forward pass and one backward pass for all forms of attention, gates, sparse products.
 
-A program has one row of a compressed matrix, or a piece of one that is long, and some heads. It visits the row's entries
-in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed. Nothing is
+A program has one row of a compressed matrix, or a piece of one that is long, and some heads. It visits the entries of
+the row in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed. Nothing is
 added to memory that other programs write to. Rows and entries are numbered in int64, as their offsets exceed int32.
 
 Letters: BE entries of a block, HB heads, WB columns of a row's head, DB of a term's head; all powers of two, masked.
@@ -268,16 +268,15 @@ def backward(
     if vectors is not None:
         a = _row(vectors, 0, 0, term_cells, term_mask, ACC)
     mine_rows = _row(own_rows, row, c * W, cells, mask, ACC)
-    if stats is not None:
-        if not BY_SOURCE:
-            top = tl.load(stats + row * (2 * c) + head, mask=head < c, other=0.0)[None, :]
-            inverse = tl.load(stats + row * (2 * c) + c + head, mask=head < c, other=0.0)[None, :]
-            mean = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, ACC), 1)
-            tl.store(delta + row * c + head, mean, mask=head < tl.where(pid < rows, c, 0))
-            mean = mean[None, :]
-    if d_rows is None and d_own is None and d_entry is None:
-        if d_vectors is None and d_factor is None and d_values is None:
-            end = start  # delta is all that was wanted
+    if stats is not None and not BY_SOURCE:
+        top = tl.load(stats + row * (2 * c) + head, mask=head < c, other=0.0)[None, :]
+        inverse = tl.load(stats + row * (2 * c) + c + head, mask=head < c, other=0.0)[None, :]
+        mean = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, ACC), 1)
+        tl.store(delta + row * c + head, mean, mask=head < tl.where(pid < rows, c, 0))
+        mean = mean[None, :]
+    of_rows = d_rows is not None or d_own is not None or d_vectors is not None
+    if not (of_rows or d_entry is not None or d_factor is not None or d_values is not None):
+        end = start  # delta is all that was wanted
     sums = tl.zeros((BE, HB, WB), ACC)
     term_sums = tl.zeros((BE, HB, DB), ACC)
     vector_sums = tl.zeros((BE, HB, DB), ACC)

@@ -18,7 +18,7 @@ _BLOCK = 512  # numbers of a block of entries, for each warp: more would leave a
 
 
 class Pieces(NamedTuple):
-    """The pieces of long rows: of each its row and first entry; of each long row its first piece, and which row it is."""
+    """The pieces of long rows: of each its row and first entry; of each long row its first piece, and which it is."""
 
     row: Tensor
     start: Tensor

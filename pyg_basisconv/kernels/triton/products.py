@@ -4,7 +4,7 @@ from torch import Tensor
 
 from ..op import acc_dtype
 from . import jit
-from .launch import Rows, blocks, power_of_two
+from .launch import Rows, blocks
 
 _ONE = 7  # the activation that is one
 
