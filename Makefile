@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-com
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --maxprocesses 4
 QUICK := -m "not slow" --hypothesis-profile=quick
 SPARSE := $(CURDIR)/.venv/with_sparse
+TRITON := $(CURDIR)/.venv/with_triton
 
 SANITIZED := $(CURDIR)/build/sanitized
 
@@ -15,7 +16,7 @@ SANITIZED := $(CURDIR)/build/sanitized
 MAKEFLAGS += --jobs=2
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all tests tests-all test-sparse test-sanitized bench docs lint wheel clean
+.PHONY: run test test-all tests tests-all test-sparse test-sanitized test-triton bench docs lint wheel clean
 
 run: .venv/examples
 	$(BIN)/python -m examples.node_classification
@@ -51,6 +52,12 @@ test-sanitized: .venv/test
 	cd $(SANITIZED) && ASAN_OPTIONS=detect_leaks=0 BASISCONV_KERNELS=compiled OMP_NUM_THREADS=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" \
 		$(CURDIR)/$(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels/test_compiled_*.py
+
+# The kernels for GPUs, without one: interpreted in numpy, and compiled for several GPUs but not run. What there is one for
+# is in `make test` where torch finds it. Triton, a part of torch's builds for CUDA, is found in a folder of its own.
+test-triton: .venv/triton
+	PYTHONPATH=$(TRITON) TRITON_INTERPRET=1 BASISCONV_KERNELS=triton $(PYTEST) $(QUICK) tests/kernels/test_triton.py
+	PYTHONPATH=$(TRITON) $(PYTEST) $(QUICK) tests/kernels/test_triton_compiles.py
 
 # A wheel with the compiled kernels, and the README's blocks with what it installs in an empty environment.
 wheel: .venv/test
@@ -103,6 +110,10 @@ lint: .venv/packages-test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-cache-dir --no-build-isolation --no-deps --upgrade --target $(SPARSE) \
 		torch_scatter torch_sparse
 	PYTHONPATH=$(SPARSE) $(BIN)/python -W error::UserWarning -c 'import torch_geometric.typing'
+	touch $@
+
+.venv/triton: constraints.txt | .venv/test
+	$(PIP) --no-deps --upgrade --target $(TRITON) triton
 	touch $@
 
 clean:

@@ -4,19 +4,26 @@ Every compiled kernel has an equivalent in torch or numpy operations, which repl
 """
 
 import os
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+import torch
 
 from .errors import reject
 
-_NAME = "BASISCONV_KERNELS"  # 'compiled' or 'torch' forces these
+_NAME = "BASISCONV_KERNELS"  # 'compiled', 'triton' or 'torch' forces these
 _WANTED = os.environ.get(_NAME, "")
+# Triton runs its kernels on the CPU in numpy, slowly, if this is set before it is imported.
+_INTERPRETED = _WANTED == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+_CAPABILITY = 7, 0  # of the oldest GPU that Triton compiles for
 
 
 def _load() -> tuple[Any, str]:
     """The compiled kernels, or None; and their status."""
-    if _WANTED not in ("", "compiled", "torch"):
-        reject(_NAME, "'compiled' or 'torch'", repr(_WANTED), "set it to one of them, or not at all")
+    if _WANTED not in ("", "compiled", "triton", "torch"):
+        reject(_NAME, "'compiled', 'triton' or 'torch'", repr(_WANTED), "set it to one of them, or not at all")
     if _WANTED == "torch":
         return None, f"not used: {_NAME} is 'torch'"
     try:
@@ -32,16 +39,47 @@ def _load() -> tuple[Any, str]:
 KERNELS, _STATUS = _load()
 
 
-def backends() -> dict[str, str]:
-    """Which kernels are in use on the CPU, and why others are not.
+@cache
+def _triton_status(index: int | None) -> str:
+    """Of the GPU of an index, or of torch's current one."""
+    if _WANTED == "torch":
+        return f"not used: {_NAME} is 'torch'"
+    if find_spec("triton") is None:
+        return "not installed"
+    if _INTERPRETED:
+        return "in use, interpreted on the CPU"
+    if not torch.cuda.is_available():
+        return "not used: no CUDA device"
+    capability = torch.cuda.get_device_capability(index)
+    if capability < _CAPABILITY:
+        return "not used: compute capability {}.{} is below {}.{}".format(*capability, *_CAPABILITY)
+    return "in use"
 
-    The environment variable BASISCONV_KERNELS, 'compiled' or 'torch', forces one of them; by default the compiled
-    kernels are used if they were built.
+
+def uses_triton(device: torch.device) -> bool:
+    """Whether the kernels in Triton are used for tensors of a device."""
+    if device.type == "cpu":
+        return _INTERPRETED
+    return device.type == "cuda" and _triton_status(device.index) == "in use"
+
+
+if _WANTED == "triton" and not _triton_status(None).startswith("in use"):
+    reject(_NAME, "kernels in Triton that can be run", _triton_status(None), "install triton, find a GPU, or unset it")
+
+
+def backends() -> dict[str, str]:
+    """Which kernels are in use, compiled ones on the CPU and those in Triton on GPUs, and why others are not.
+
+    The environment variable BASISCONV_KERNELS, 'compiled', 'triton' or 'torch', demands one of them; by default those
+    are used that there are. With 'triton' and TRITON_INTERPRET=1 these kernels are interpreted on the CPU, for tests.
 
     Raises:
         ValueError: when the package is imported, if that variable asks for kernels that cannot be loaded.
 
     >>> sorted(backends())
-    ['compiled', 'torch']
+    ['compiled', 'torch', 'triton']
     """
-    return {"compiled": _STATUS, "torch": "in use" if KERNELS is None else "in use for all that is not compiled"}
+    triton = _triton_status(None)
+    alone = KERNELS is None and not triton.startswith("in use")
+    rest = "in use" if alone else "in use for all that others do not do"
+    return {"compiled": _STATUS, "triton": triton, "torch": rest}

@@ -5,6 +5,7 @@ from importlib import util
 from types import ModuleType
 
 import pytest
+import torch
 
 import pyg_basisconv
 from pyg_basisconv import backend
@@ -51,5 +52,40 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected 'compiled' or 'torch', got 'fast'"):
+    with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected 'compiled', 'triton' or 'torch', got 'fast'"):
         imported_with("fast", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "capability", "status"),
+    [
+        ("torch", True, (9, 0), "not used: BASISCONV_KERNELS is 'torch'"),
+        ("", False, (9, 0), "not installed"),
+        ("", True, None, "not used: no CUDA device"),
+        ("", True, (6, 1), "not used: compute capability 6.1 is below 7.0"),
+        ("", True, (7, 0), "in use"),
+        ("compiled", True, (9, 0), "in use"),
+        ("triton", True, (9, 0), "in use"),
+    ],
+)
+def test_whether_triton_is_used(
+    wanted: str, installed: bool, capability: tuple[int, int] | None, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_WANTED", wanted)
+    monkeypatch.setattr(backend, "_INTERPRETED", False)
+    monkeypatch.setattr(backend, "find_spec", lambda _: installed or None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    backend._triton_status.cache_clear()
+    try:
+        assert backend.backends()["triton"] == status
+        assert backend.uses_triton(torch.device("cuda")) == (status == "in use")
+        assert not backend.uses_triton(torch.device("cpu"))
+    finally:
+        backend._triton_status.cache_clear()
+
+
+@pytest.mark.skipif(pyg_basisconv.backends()["triton"].startswith("in use"), reason="there is triton, and a GPU")
+def test_triton_that_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected kernels in Triton that can be run, got not"):
+        imported_with("triton", monkeypatch)

@@ -1,4 +1,5 @@
-"""Attention on edges by the compiled kernels, `csrc/attend.cpp`, which store nothing of the size of all entries.
+"""Attention on edges by kernels that store nothing of the size of all entries: compiled ones, `csrc/attend.cpp`, on the
+CPU, and on a GPU those of `triton`, for which `Attend` has a subclass. This file alone chooses between them.
 
 The forward pass visits the entries of each target once, the backward pass those of each source. Heads of one channel
 without normalisation are gates, and have kernels of their own, which vectorise over channels.
@@ -13,10 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..backend import KERNELS
+from ..backend import KERNELS, uses_triton
 from ..errors import reject
 from .activations import ActivationCode
-from .op import PLAIN
+from .op import PLAIN, acc_dtype
 from .pattern import INT32_MAX, Pattern, extremes
 
 Kernel = Callable[[bytes], int]
@@ -28,6 +29,7 @@ _CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: the fields that `Atte
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 16  # entries of a single head, from which torch's sparse products are quicker
+_WIDEST = 2048  # columns of a head that a program in Triton holds
 _GATES = 4  # channels from which on the kernels of gates fill their vectors
 
 
@@ -65,34 +67,50 @@ def kernel(name: str, dtype: torch.dtype) -> Kernel | None:
 
 def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
     """Whether the kernels take such scores; torch's operations would store a number per entry and head."""
-    return form is not None and KERNELS is not None and device.type == "cpu" and entries <= INT32_MAX
+    if form is None or uses_triton(device):
+        return form is not None
+    return KERNELS is not None and device.type == "cpu" and entries <= INT32_MAX
 
 
 def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
     """Whether the kernels take these tensors and this pattern."""
-    if form is None or z.dtype not in _DTYPES or not z.is_cpu or kernel("attend_forward", z.dtype) is None:
+    in_triton = uses_triton(z.device)
+    if form is None or not (in_triton or (z.dtype in _DTYPES and z.is_cpu and kernel("attend_forward", z.dtype))):
         return False
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False  # dispatch modes and compilers have to see torch operations
-    if not (c and form.inner and z.numel() and pattern.N):
-        return False
-    if c == 1 and form.kind != HIDDEN and pattern.E >= _MANY:  # one head fills one lane of a vector
-        return False
-    if pattern.by_target.ptr.dtype != torch.int32 or z.shape[0] != pattern.M:
+    if not (c and form.inner and z.numel() and pattern.N) or z.shape[0] != pattern.M:
         return False
     for t in (z, *tensors):
-        if t is not None and (type(t) not in PLAIN or t.dtype != z.dtype or not t.is_cpu or t.is_neg()):
+        if t is not None and (type(t) not in PLAIN or t.device != z.device or t.is_neg()):
             return False
-    return True
+    given = [t for t in tensors if t is not None]
+    if in_triton:  # of any precision, of which half is no more than an input
+        sums = acc_dtype(z.dtype)
+        wide = max(z.shape[1] // c, form.inner) > _WIDEST
+        return not wide and all(t.is_floating_point() and acc_dtype(t.dtype) == sums for t in (z, *given))
+    if c == 1 and form.kind != HIDDEN and pattern.E >= _MANY:  # one head fills one lane of a vector
+        return False
+    return pattern.by_target.ptr.dtype == torch.int32 and all(t.dtype == z.dtype for t in given)
 
 
-def _rows(t: Tensor | None, rows: int, width: int) -> tuple[int, int]:
+def precision(z: Tensor) -> torch.dtype:
+    """The dtype in which rows are given to the kernels: those of a GPU read them as they are."""
+    return z.dtype if uses_triton(z.device) else acc_dtype(z.dtype)
+
+
+def attend_on(device: torch.device) -> "type[Attend]":
+    """`Attend` for tensors of a device."""
+    if uses_triton(device):
+        from .triton.attention import TritonAttend
+
+        return TritonAttend
+    return Attend
+
+
+def _rows(t: Tensor | None) -> tuple[int, int]:
     """The address of rows, and their stride."""
-    if t is None:
-        return 0, 0
-    if t.shape != (rows, width):
-        reject("tensors", f"{rows} rows of {width}", tuple(t.shape), "pass those of this pattern")
-    return t.data_ptr(), t.stride(0)
+    return (0, 0) if t is None else (t.data_ptr(), t.stride(0))
 
 
 def is_gate(form: Form, normalised: bool, c: int, width: int) -> bool:
@@ -129,31 +147,44 @@ class Attend:
         self.z, self.factor, self.terms, self.values = z, factor, terms, values
         self.is_gate = is_gate(form, normalised, c, z.shape[1])
 
-    def _run(
-        self, name: str, transposed: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
-    ) -> None:
+    def check(self) -> None:
+        """Refuses tensors that are not of the pattern's sizes, beyond which the kernels would read."""
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         source, target, entry, *vectors = self.terms
-        ptr, index = pattern.one_way
-        M, N, E, W, width = pattern.M, pattern.N, index.numel(), z.shape[1] // c, c * form.inner
-        sides = (*_rows(source, M, width), *_rows(target, N, width), *_rows(entry, E, width))
-        factor = self.factor
-        if factor is not None and factor.shape != (E, c):
-            reject("factor", f"{E} rows of {c}", tuple(factor.shape), "pass those of this pattern")
-        strides = (0, 0) if factor is None else factor.stride()
+        M, N, E, W, width = pattern.M, pattern.N, pattern.E, z.shape[1] // c, c * form.inner
+        for name, t, *shape in (
+            ("tensors", source, M, width),
+            ("tensors", target, N, width),
+            ("tensors", entry, E, width),
+            ("factor", self.factor, E, c),
+            ("values", self.values, E, c * W),
+        ):
+            if t is not None and [*t.shape] != shape:
+                reject(name, f"{shape[0]} rows of {shape[1]}", tuple(t.shape), "pass those of this pattern")
         projected = form.kind == PROJECTED
         if W * c != z.shape[1] or (projected and M != N):
             reject("z", f"rows of {c} heads" + ", which are targets too" * projected, tuple(z.shape), "correct c")
         for vector in vectors:
             if vector is not None and vector.shape != (c, W if projected else form.inner):
                 reject("tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass this parameter's")
-        sizes = (N, M, E, c, W, form.inner, form.kind, form.activation.number, self.normalised)
+
+    def _run(
+        self, name: str, transposed: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
+    ) -> None:
+        self.check()
+        form, pattern, z, c, factor = self.form, self.pattern, self.z, self.c, self.factor
+        source, target, entry, *vectors = self.terms
+        ptr, index = pattern.one_way
+        M, sides = pattern.M, (*_rows(source), *_rows(target), *_rows(entry))
+        strides = (0, 0) if factor is None else factor.stride()
+        W, D = z.shape[1] // c, form.inner
+        sizes = (pattern.N, M, index.numel(), c, W, D, form.kind, form.activation.number, self.normalised)
         addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
             *(*addresses[:2], *transposed, addresses[2], *sides, *addresses[3:6], *strides),
-            *_rows(self.values, E, c),
+            *_rows(self.values),
             *addresses[6:],
         )
         found = kernel(f"gate_{name}" if self.is_gate else f"attend_{name}", z.dtype)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backend import KERNELS
+from ..backend import KERNELS, uses_triton
 from ..errors import reject
 from ..portable import portable
 from .op import PLAIN, acc_dtype, primitive
@@ -44,6 +44,10 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     if not E or not W:
         return x.new_zeros(ptr.numel() - 1, W)
     x = x.resolve_neg().contiguous()
+    if _in_triton(x, weight, ptr, index):
+        from .triton.products import spmm as by_triton
+
+        return by_triton(x, weight, ptr, index)
     if KERNELS is not None and dtype == torch.float64 and _can_compile(x, weight, ptr, index):
         return _compiled(x, weight, ptr, index)
     # On the CPU torch's CSR product is faster for many narrow rows.
@@ -55,6 +59,13 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
         return torch.sparse_csr_tensor(ptr, index, values, size, check_invariants=False) @ x
     # A sparse-dense product is a weighted sum of embeddings: the sources are the words, the targets the bags.
     return torch._embedding_bag_forward_only(x, index, ptr, False, 0, False, weight, True, -1)[0]
+
+
+def _in_triton(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the kernels in Triton take these: plain tensors of floating point, outside of dispatch modes."""
+    if not uses_triton(x.device) or not x.is_floating_point() or torch._C._len_torch_dispatch_stack():
+        return False
+    return all(t is None or (type(t) in PLAIN and t.device == x.device and not t.is_neg()) for t in (x, *others))
 
 
 def _can_compile(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> bool:
@@ -174,6 +185,10 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     E, W = index.numel(), x.shape[1]
     if not E or not W:
         return x.new_zeros(E)
+    if _in_triton(x, y, *arrays):
+        from .triton.products import sddmm as by_triton
+
+        return by_triton(x, y, ptr, index)
     if has_sampled_kernel(x, x.shape[0], y.shape[0], E):
         # Written into its own input, which torch would copy otherwise; zeros, as torch reads it even with beta = 0.
         values = x.new_zeros(E)

@@ -29,7 +29,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, supports
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, attend_on, is_gate, precision, supports
 from .op import acc_dtype, derivative, raw_apply
 from .pattern import Pattern
 
@@ -370,7 +370,7 @@ def _one_pass(
     source, target, entry, *vectors = form.in_slots(tensors)
     terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
     terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
-    return Attend(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
+    return attend_on(z.device)(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
 
 
 _record: Callable[..., Tensor] = raw_apply(_Attention)
@@ -422,8 +422,8 @@ def scored_attention(
     if portable():
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     form, table = scoring.form(tensors, c), z
-    if z.dtype != acc_dtype(z.dtype):
-        table = z.to(acc_dtype(z.dtype))
+    if z.dtype != precision(z):
+        table = z.to(precision(z))
     given = factor, values, *tensors
     if (
         form is not None

@@ -1,0 +1,136 @@
+"""Attention and gates on edges by the kernels in Triton."""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..multihead import block_columns
+from ..onepass import HIDDEN, PRODUCTS, PROJECTED, Attend
+from ..op import acc_dtype
+from . import jit
+from .launch import Rows, blocks, power_of_two
+
+
+class TritonAttend(Attend):
+    """`Attend` on a GPU. Sums are float32 at least, whatever the dtypes; a gradient has the dtype of its tensor."""
+
+    def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
+        self.check()
+        z, c, projected = self.z, self.c, None
+        if self.form.kind == PROJECTED:
+            with torch.autocast(z.device.type, enabled=False):
+                projected = torch.bmm(z.to(self._sums).expand(2, *z.shape), self._columns)  # (2, M, c)
+        rows = self._rows(False)
+        y = rows.new(z.shape[1], self._sums)
+        stats = rows.new(2 * c, self._sums) if self.normalised else None
+        source, target = self._ends(projected)
+        self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
+        return projected, rows.combined(y, c, y.dtype, stats), None if stats is None else stats[: rows.rows]
+
+    def backward(
+        self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        projected, y, stats = made
+        z, c, pattern, sums = self.z, self.c, self.pattern, self._sums
+        E, width = pattern.E, c * self.form.inner
+        at_source, at_target, at_entry, *learns = needs
+        if projected is not None:
+            at_source = at_target = needs_rows[0] or any(learns)
+        source, target = self._ends(projected)
+
+        def new(needed: bool, of: Tensor | None, rows: Rows | None, width: int) -> Tensor | None:
+            if not needed:
+                return None
+            dtype = sums if of is None else of.dtype
+            return rows.new(width, dtype) if rows is not None else z.new_empty(E, width, dtype=dtype)
+
+        def combined(rows: Rows, table: Tensor | None, of: Tensor | None) -> Tensor | None:
+            return None if table is None else rows.combined(table, c, table.dtype if of is None else of.dtype)
+
+        by_target = self._rows(False)
+        d_target = new(at_target, target[0] if projected is None else None, by_target, width)
+        d_entry = new(at_entry, self.terms[2], None, width)
+        d_vectors = new(self.form.kind == HIDDEN and learns[0], None, by_target, width)
+        d_factor, d_values = new(needs_rows[1], self.factor, None, c), new(needs_rows[2], self.values, None, z.shape[1])
+        delta = z.new_empty(pattern.N, c, dtype=sums) if self.normalised else None
+        at_entries = d_entry, d_vectors, d_factor, d_values
+        if any(t is not None for t in (d_target, delta, *at_entries)):
+            given = grad, z, *target, *source, *self._shared, y, stats, delta, None, d_target, *at_entries
+            self._launch(by_target, jit.backward, (None,), *given, BY_SOURCE=False)
+        d_target = combined(by_target, d_target, target[0] if projected is None else None)
+
+        by_source = self._rows(True) if needs_rows[0] or at_source else by_target
+        d_z = new(needs_rows[0], z if projected is None else None, by_source, z.shape[1])
+        d_source = new(at_source, source[0] if projected is None else None, by_source, width)
+        if d_z is not None or d_source is not None:
+            place = None
+            if not (self.factor is self.terms[2] is self.values is None):
+                place = pattern.both_ways_and_across[5]
+            given = z, grad, *source, *target, *self._shared, None, stats, delta, d_z, d_source, *[None] * 4
+            self._launch(by_source, jit.backward, (place,), *given, BY_SOURCE=True)
+        d_z = combined(by_source, d_z, z if projected is None else None)
+        d_source = combined(by_source, d_source, source[0] if projected is None else None)
+
+        found: list[Tensor | None] = [d_source, d_target, d_entry, None, None]
+        if d_vectors is not None and self.terms[3] is not None:
+            found[3] = d_vectors.sum(0).view(self.terms[3].shape).to(self.terms[3].dtype)
+        if d_source is not None and d_target is not None and projected is not None:
+            with torch.autocast(z.device.type, enabled=False):
+                d_z = self._through_projections(d_z, d_source, d_target, learns, found)
+        return [d_z, d_factor, d_values], found
+
+    @property
+    def _sums(self) -> torch.dtype:
+        return acc_dtype(self.z.dtype)
+
+    @property
+    def _columns(self) -> Tensor:
+        """(2, c W, c) the vectors of projected scores, so that a product with them is one inner product per head."""
+        return block_columns(torch.stack(cast(list[Tensor], self.terms[3:5]))).to(self._sums)
+
+    def _through_projections(
+        self, d_z: Tensor | None, d_source: Tensor, d_target: Tensor, learns: Sequence[bool], found: list[Tensor | None]
+    ) -> Tensor | None:
+        """The gradient of z with that by the terms of its ends, added in place; those of both vectors go to `found`."""
+        z, c, ends = self.z, self.c, torch.stack([d_source, d_target])  # (2, M, c)
+        found[:2] = None, None
+        if any(learns):
+            rows = z.to(self._sums).t()
+            own = torch.bmm(rows.expand(2, *rows.shape), ends).view(2, c, -1, c).diagonal(dim1=1, dim2=3)
+            found[3:] = own.transpose(1, 2).to(z.dtype).contiguous().unbind(0)
+        if d_z is None:
+            return None
+        for end, columns in zip(ends.unbind(0), self._columns.mT.unbind(0), strict=True):
+            d_z.addmm_(end, columns)
+        return d_z.to(z.dtype)
+
+    def _ends(self, projected: Tensor | None) -> list[tuple[Tensor | None, int]]:
+        """The terms of sources and of targets, and the strides of their rows."""
+        ends = self.terms[:2] if projected is None else projected.unbind(0)
+        return [(t, 0 if t is None else t.stride(0)) for t in ends]
+
+    @property
+    def _shared(self) -> tuple[Any, ...]:
+        """What the passes by target and by source are both given."""
+        entry, vectors, factor, values = self.terms[2], self.terms[3], self.factor, self.values
+        if self.form.kind != HIDDEN:
+            vectors = None
+        entry_stride, factor_stride, values_stride = (0 if t is None else t.stride(0) for t in (entry, factor, values))
+        return entry, entry_stride, vectors, factor, factor_stride, values, values_stride
+
+    def _rows(self, by_source: bool) -> Rows:
+        pattern = self.pattern
+        ptr, index = pattern.both_ways[2:4] if by_source else pattern.one_way
+        return Rows(ptr, index, pattern.N if by_source else pattern.M, self._sums)
+
+    def _launch(self, rows: Rows, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
+        form, c, W, D = self.form, self.c, self.z.shape[1] // self.c, self.form.inner
+        options |= blocks(c, W, D)
+        rows.run(
+            kernel, -(-c // options["HB"]), place, *given, **options,
+            c=c, W=W, D=D, WB=power_of_two(W), DB=power_of_two(D), PRODUCTS=form.kind == PRODUCTS,
+            ACTIVATION=form.activation.number, SLOPE=form.activation.slope,
+            STEP=0 if self.factor is None else self.factor.stride(1),
+        )  # fmt: skip

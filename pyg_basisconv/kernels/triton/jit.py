@@ -1,0 +1,396 @@
+"""The kernels in Triton: one forward pass and one backward pass for all forms of attention, gates, sparse products.
+
+A program has one row of a compressed matrix, or a piece of one that is long, and some heads. It visits the entries of
+the row in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed. Nothing is
+added to memory that other programs write to. Rows and entries are numbered in int64, as their offsets exceed int32.
+
+Letters: BE entries of a block, HB heads, WB columns of a row's head, DB of a term's head; all powers of two, masked.
+"""
+
+import triton
+import triton.language as tl
+
+# Arguments that differ from graph to graph: a kernel is not compiled anew for a size that 16 divides.
+_SIZES = ["rows", "others", "split"]
+
+
+@triton.jit
+def _tanh(u):
+    """By exponentials; by its continued fraction where these would cancel."""
+    e = tl.exp(-2.0 * tl.abs(u))
+    far = (1.0 - e) / (1.0 + e)
+    square = tl.where(tl.abs(u) < 0.5, u * u, 0.0)
+    near = square / 17.0 + 15.0
+    for k in tl.static_range(7):
+        near = square / near + (13.0 - 2.0 * k)
+    return tl.where(tl.abs(u) < 0.5, u / near, tl.where(u < 0.0, -far, far))
+
+
+@triton.jit
+def _activate(u, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr):
+    """By the numbers of `activations.ActivationCode`; 7 is the constant one."""
+    v = u
+    if ACTIVATION == 1:
+        v = tl.where(u < 0.0, SLOPE * u, u)
+    elif ACTIVATION == 2:
+        v = tl.where(u < 0.0, 0.0, u)
+    elif ACTIVATION == 3:
+        v = 1.0 / (1.0 + tl.exp(-u))
+    elif ACTIVATION == 4:
+        v = _tanh(u)
+    elif ACTIVATION == 5:
+        v = tl.where(u == float("-inf"), 0.0, u)
+    elif ACTIVATION == 6:
+        v = _tanh(tl.where(u == float("-inf"), 0.0, u))
+    elif ACTIVATION == 7:
+        v = tl.full(u.shape, 1.0, u.dtype)
+    return v
+
+
+@triton.jit
+def _derivative(u, v, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr):
+    """The derivative at u, where the function is v."""
+    one = tl.full(u.shape, 1.0, u.dtype)
+    d = one
+    if ACTIVATION == 1:
+        d = tl.where(u > 0.0, one, SLOPE * one)
+    elif ACTIVATION == 2:
+        d = tl.where(u > 0.0, one, 0.0)
+    elif ACTIVATION == 3:
+        d = v * (1.0 - v)
+    elif ACTIVATION == 4:
+        d = 1.0 - v * v
+    elif ACTIVATION == 5:
+        d = tl.where(u == float("-inf"), 0.0, one)
+    elif ACTIVATION == 6:
+        d = tl.where(u == float("-inf"), 0.0, 1.0 - v * v)
+    elif ACTIVATION == 7:
+        d = 0.0 * one
+    return d
+
+
+@triton.jit
+def _base(top):
+    """What is taken off the scores: the greatest, unless it is infinite."""
+    return tl.where((top > float("-inf")) & (top < float("inf")), top, 0.0)
+
+
+@triton.jit
+def _greatest(score):
+    """Of each head; what is no number is passed over here, and spoils the sums."""
+    return tl.max(tl.where(score == score, score, float("-inf")), 0)
+
+
+@triton.jit
+def _span(ptr, piece_row, piece_start, rows, split):
+    """The row of this program, and its first entry and the one past its last.
+
+    Behind one program for each row come those for the pieces of rows of more than `split` entries, which have none
+    in their own program.
+    """
+    pid = tl.program_id(0)
+    row = pid
+    if piece_row is not None:
+        is_piece = pid >= rows
+        piece = tl.maximum(pid - rows, 0)
+        row = tl.where(is_piece, tl.load(piece_row + piece, mask=is_piece, other=0).to(tl.int32), pid)
+    start = tl.load(ptr + row).to(tl.int64)
+    end = tl.load(ptr + row + 1).to(tl.int64)
+    if piece_row is not None:
+        whole_end = tl.where(end - start > split, start, end)
+        start = tl.where(is_piece, tl.load(piece_start + piece, mask=is_piece, other=0).to(tl.int64), start)
+        end = tl.where(is_piece, tl.minimum(end, start + split), whole_end)
+    return row.to(tl.int64), start, end
+
+
+@triton.jit
+def _cells(c, W, HB: tl.constexpr, WB: tl.constexpr):
+    """The columns of this program's heads in a row, (HB, WB), and which of them there are."""
+    head = tl.program_id(1) * HB + tl.arange(0, HB)
+    column = tl.arange(0, WB)
+    return head[:, None] * W + column[None, :], (head < c)[:, None] & (column < W)[None, :]
+
+
+@triton.jit
+def _row(table, row, stride, cells, mask, ACC: tl.constexpr):
+    """A row's cells, (HB, WB)."""
+    return tl.load(table + row * stride + cells, mask=mask, other=0.0).to(ACC)
+
+
+@triton.jit
+def _rows(table, rows, there, stride, cells, mask, ACC: tl.constexpr):
+    """Cells of several rows, (BE, HB, WB); zeros for rows that are not there."""
+    at = rows[:, None, None] * stride + cells[None, :, :]
+    return tl.load(table + at, mask=there[:, None, None] & mask[None, :, :], other=0.0).to(ACC)
+
+
+@triton.jit
+def _entries(index, place, start, end, others, BE: tl.constexpr):
+    """A block of entries: their other ends, their positions in the order of targets, and which of them there are."""
+    p = start + tl.arange(0, BE)
+    there = p < end
+    o = tl.load(index + p, mask=there, other=0).to(tl.int64)
+    e = p
+    if place is not None:
+        e = tl.load(place + p, mask=there, other=0).to(tl.int64)
+    return o, e, there & (o >= 0) & (o < others)
+
+
+@triton.jit
+def _factors(factor, stride, STEP: tl.constexpr, e, there, head, c, ACC: tl.constexpr):
+    """The factors of entries, (BE, HB), or (BE, 1) where all heads have the same; ones where there are none."""
+    if factor is None:
+        f = tl.full((1, 1), 1.0, ACC)
+    elif STEP == 0:
+        f = tl.load(factor + e * stride, mask=there, other=0.0).to(ACC)[:, None]
+    else:
+        known = there[:, None] & (head < c)[None, :]
+        f = tl.load(factor + e[:, None] * stride + head[None, :] * STEP, mask=known, other=0.0).to(ACC)
+    return f
+
+
+@triton.jit
+def _scores(
+    own, other, other_stride, entry, entry_stride, a, o, e, there, cells, mask,
+    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    """Of a block of entries the terms u, (BE, HB, DB), their activation v, and scores, (BE, HB).
+
+    Of PRODUCTS the terms are those of the other ends.
+    """
+    if PRODUCTS:
+        u = _rows(other, o, there, other_stride, cells, mask, ACC)
+        v = u
+        score = tl.sum(u * own[None, :, :], 2)
+    else:
+        u = tl.where(there[:, None, None], own[None, :, :], 0.0)
+        if other is not None:
+            u += _rows(other, o, there, other_stride, cells, mask, ACC)
+        if entry is not None:
+            u += _rows(entry, e, there, entry_stride, cells, mask, ACC)
+        v = _activate(u, ACTIVATION, SLOPE)
+        score = tl.sum(v * a[None, :, :], 2)
+    return u, v, score
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def forward(
+    ptr, index, piece_row, piece_start, rows, others, split,
+    z, own, own_stride, other, other_stride, entry, entry_stride, vectors,
+    factor, factor_stride, values, values_stride, y, stats,
+    c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr,
+    SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
+    BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr,
+):  # fmt: skip
+    """The weighted sums y of each row; normalised where there are statistics, of which each head has two numbers.
+
+    These are what is taken off scores and the inverse of the sum of exponentials; of a piece the greatest score and
+    the sum, and its y is not divided.
+    """
+    pid = tl.program_id(0).to(tl.int64)
+    row, start, end = _span(ptr, piece_row, piece_start, rows, split)
+    head = tl.program_id(1) * HB + tl.arange(0, HB)
+    cells, mask = _cells(c, W, HB, WB)
+    term_cells, term_mask = _cells(c, D, HB, DB)
+    mine = tl.zeros((HB, DB), ACC)
+    if own is not None:
+        mine = _row(own, row, own_stride, term_cells, term_mask, ACC)
+    a = tl.full((HB, DB), 1.0, ACC)
+    if vectors is not None:
+        a = _row(vectors, 0, 0, term_cells, term_mask, ACC)
+    top = tl.full((HB,), float("-inf"), ACC)
+    total = tl.zeros((BE, HB), ACC)
+    sums = tl.zeros((BE, HB, WB), ACC)
+    for p in range(start, end, BE):
+        o, e, there = _entries(index, None, p, end, others, BE)
+        known = there[:, None] & (head < c)[None, :]
+        _, _, score = _scores(
+            mine, other, other_stride, entry, entry_stride, a, o, e, there, term_cells, term_mask,
+            PRODUCTS, ACTIVATION, SLOPE, ACC,
+        )  # fmt: skip
+        weight = tl.where(known, score, 0.0)
+        if stats is not None:
+            above = tl.maximum(top, _greatest(tl.where(known, score, float("-inf"))))
+            base = _base(above)
+            weight = tl.where(known, tl.exp(score - base[None, :]), 0.0)
+            scale = tl.where(above > top, tl.exp(top - base), 1.0)
+            total = total * scale[None, :] + weight
+            sums = sums * scale[None, :, None]
+            top = above
+        weight *= _factors(factor, factor_stride, STEP, e, there, head, c, ACC)
+        x = _rows(z, o, there, W * c, cells, mask, ACC)
+        if values is not None:
+            x += _rows(values, e, there, values_stride, cells, mask, ACC)
+        sums += weight[:, :, None] * x
+    found = tl.sum(sums, 0)
+    if stats is not None:
+        base = _base(top)
+        down = tl.sum(total, 0)
+        inverse = 1.0 / tl.where(down == 0.0, 1.0, down)
+        if piece_row is not None:
+            whole = pid < rows
+            base = tl.where(whole, base, top)
+            found = tl.where(whole, found * inverse[:, None], found)
+            inverse = tl.where(whole, inverse, down)
+        else:
+            found = found * inverse[:, None]
+        tl.store(stats + pid * (2 * c) + head, base, mask=head < c)
+        tl.store(stats + pid * (2 * c) + c + head, inverse, mask=head < c)
+    tl.store(y + pid * (c * W) + cells, found, mask=mask)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def backward(
+    ptr, index, place, piece_row, piece_start, rows, others, split,
+    own_rows, other_rows, own, own_stride, other, other_stride, entry, entry_stride, vectors,
+    factor, factor_stride, values, values_stride, y, stats, delta,
+    d_rows, d_own, d_entry, d_vectors, d_factor, d_values,
+    c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr,
+    SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
+    BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr,
+    BY_SOURCE: tl.constexpr,
+):  # fmt: skip
+    """The way back at each target, whose own rows are gradients, or at each source, whose own rows are those of z.
+
+    With w the weight of an entry and f its factor, the gradient of a score is w (f <z, g> - delta), where delta is
+    <y, g> of its target; and f <z, g> where weights are not normalised. The pass over targets writes delta for the
+    one over sources, and what entries have. Of `d_vectors` each program writes its own part.
+    """
+    pid = tl.program_id(0).to(tl.int64)
+    row, start, end = _span(ptr, piece_row, piece_start, rows, split)
+    head = tl.program_id(1) * HB + tl.arange(0, HB)
+    cells, mask = _cells(c, W, HB, WB)
+    term_cells, term_mask = _cells(c, D, HB, DB)
+    mine = tl.zeros((HB, DB), ACC)
+    if own is not None:
+        mine = _row(own, row, own_stride, term_cells, term_mask, ACC)
+    a = tl.full((HB, DB), 1.0, ACC)
+    if vectors is not None:
+        a = _row(vectors, 0, 0, term_cells, term_mask, ACC)
+    mine_rows = _row(own_rows, row, c * W, cells, mask, ACC)
+    if stats is not None and not BY_SOURCE:
+        top = tl.load(stats + row * (2 * c) + head, mask=head < c, other=0.0)[None, :]
+        inverse = tl.load(stats + row * (2 * c) + c + head, mask=head < c, other=0.0)[None, :]
+        mean = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, ACC), 1)
+        tl.store(delta + row * c + head, mean, mask=head < tl.where(pid < rows, c, 0))
+        mean = mean[None, :]
+    of_rows = d_rows is not None or d_own is not None or d_vectors is not None
+    if not (of_rows or d_entry is not None or d_factor is not None or d_values is not None):
+        end = start  # delta is all that was wanted
+    sums = tl.zeros((BE, HB, WB), ACC)
+    term_sums = tl.zeros((BE, HB, DB), ACC)
+    vector_sums = tl.zeros((BE, HB, DB), ACC)
+    for p in range(start, end, BE):
+        o, e, there = _entries(index, place, p, end, others, BE)
+        known = there[:, None] & (head < c)[None, :]
+        u, v, score = _scores(
+            mine, other, other_stride, entry, entry_stride, a, o, e, there, term_cells, term_mask,
+            PRODUCTS, ACTIVATION, SLOPE, ACC,
+        )  # fmt: skip
+        weight = tl.where(known, score, 0.0)
+        if stats is not None:
+            if BY_SOURCE:
+                at = o[:, None] * (2 * c) + head[None, :]
+                top = tl.load(stats + at, mask=known, other=0.0)
+                inverse = tl.load(stats + at + c, mask=known, other=0.0)
+                mean = tl.load(delta + o[:, None] * c + head[None, :], mask=known, other=0.0)
+            weight = tl.where(known, tl.exp(score - top) * inverse, 0.0)
+        f = _factors(factor, factor_stride, STEP, e, there, head, c, ACC)
+        theirs = _rows(other_rows, o, there, c * W, cells, mask, ACC)
+        x = theirs
+        g = mine_rows[None, :, :]
+        if BY_SOURCE:
+            x = mine_rows[None, :, :]
+            g = theirs
+        if values is not None:
+            x = x + _rows(values, e, there, values_stride, cells, mask, ACC)
+        dot = tl.sum(x * g, 2)
+        down = f * dot
+        if stats is not None:
+            down = weight * (down - mean)
+        down = tl.where(known, down, 0.0)[:, :, None]
+        at = e[:, None] * c + head[None, :]
+        if d_factor is not None:
+            tl.store(d_factor + at, weight * dot, mask=known)
+        weight = (weight * f)[:, :, None]
+        if d_values is not None:
+            at_cells = e[:, None, None] * (c * W) + cells[None, :, :]
+            tl.store(d_values + at_cells, weight * g, mask=there[:, None, None] & mask[None, :, :])
+        if d_rows is not None:
+            sums += weight * theirs
+        if d_vectors is not None:
+            vector_sums += down * v
+        if PRODUCTS:
+            term_sums += down * u
+        else:
+            d_u = down * a[None, :, :] * _derivative(u, v, ACTIVATION, SLOPE)
+            if d_entry is not None:
+                at_terms = e[:, None, None] * (c * D) + term_cells[None, :, :]
+                tl.store(d_entry + at_terms, d_u, mask=there[:, None, None] & term_mask[None, :, :])
+            term_sums += tl.where(there[:, None, None], d_u, 0.0)
+    if d_rows is not None:
+        tl.store(d_rows + pid * (c * W) + cells, tl.sum(sums, 0), mask=mask)
+    if d_own is not None:
+        tl.store(d_own + pid * (c * D) + term_cells, tl.sum(term_sums, 0), mask=term_mask)
+    if d_vectors is not None:
+        tl.store(d_vectors + pid * (c * D) + term_cells, tl.sum(vector_sums, 0), mask=term_mask)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def combine(
+    table, stats, first, long_row, rows,
+    c: tl.constexpr, W: tl.constexpr, ACC: tl.constexpr, BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr,
+):  # fmt: skip
+    """The sums of the pieces of each long row, which stand behind the rows, in their order; see `forward` for stats."""
+    start = tl.load(first + tl.program_id(0)).to(tl.int64)
+    end = tl.load(first + tl.program_id(0) + 1).to(tl.int64)
+    row = tl.load(long_row + tl.program_id(0)).to(tl.int64)
+    head = tl.program_id(1) * HB + tl.arange(0, HB)
+    cells, mask = _cells(c, W, HB, WB)
+    top = tl.full((HB,), float("-inf"), ACC)
+    if stats is not None:
+        for p in range(start, end, BE):
+            piece = p + tl.arange(0, BE)
+            at = (rows + piece)[:, None] * (2 * c) + head[None, :]
+            here = tl.load(stats + at, mask=(piece < end)[:, None] & (head < c)[None, :], other=float("-inf"))
+            top = tl.maximum(top, _greatest(here))
+    base = _base(top)
+    total = tl.zeros((BE, HB), ACC)
+    sums = tl.zeros((BE, HB, WB), ACC)
+    for p in range(start, end, BE):
+        piece = p + tl.arange(0, BE)
+        there = piece < end
+        part = _rows(table, rows + piece, there, c * W, cells, mask, ACC)
+        if stats is not None:
+            at = (rows + piece)[:, None] * (2 * c) + head[None, :]
+            known = there[:, None] & (head < c)[None, :]
+            scale = tl.exp(tl.load(stats + at, mask=known, other=float("-inf")) - base[None, :])
+            total += scale * tl.load(stats + at + c, mask=known, other=0.0)
+            part = scale[:, :, None] * part
+        sums += part
+    found = tl.sum(sums, 0)
+    if stats is not None:
+        down = tl.sum(total, 0)
+        inverse = 1.0 / tl.where(down == 0.0, 1.0, down)
+        found = found * inverse[:, None]
+        tl.store(stats + row * (2 * c) + head, base, mask=head < c)
+        tl.store(stats + row * (2 * c) + c + head, inverse, mask=head < c)
+    tl.store(table + row * (c * W) + cells, found, mask=mask)
+
+
+@triton.jit(do_not_specialize=_SIZES)
+def sampled(
+    ptr, index, piece_row, piece_start, rows, others, split, x, y, out,
+    W: tl.constexpr, ACC: tl.constexpr, BE: tl.constexpr, WB: tl.constexpr,
+):  # fmt: skip
+    """Of each entry the inner product of two rows, however wide: x of its other end, and y of its own."""
+    row, start, end = _span(ptr, piece_row, piece_start, rows, split)
+    for p in range(start, end, BE):
+        o, e, there = _entries(index, None, p, end, others, BE)
+        sums = tl.zeros((BE, WB), ACC)
+        for w in range(0, W, WB):
+            column = w + tl.arange(0, WB)
+            mine = tl.load(y + row * W + column, mask=column < W, other=0.0).to(ACC)
+            known = there[:, None] & (column < W)[None, :]
+            sums += mine[None, :] * tl.load(x + o[:, None] * W + column[None, :], mask=known, other=0.0).to(ACC)
+        tl.store(out + e, tl.sum(sums, 1), mask=p + tl.arange(0, BE) < end)

@@ -1,0 +1,103 @@
+"""The kernels in Triton compile for GPUs, none of which need be there; see `make test-triton`."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+
+from pyg_basisconv import backends
+
+if find_spec("triton") is None:
+    pytest.skip(f"triton: {backends()['triton']}", allow_module_level=True)
+
+import triton
+from triton import language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime import JITFunction
+
+from pyg_basisconv.kernels.triton import jit
+from pyg_basisconv.kernels.triton.launch import blocks, power_of_two
+
+if not isinstance(jit.forward, JITFunction):
+    pytest.skip("triton: interpreted in this process", allow_module_level=True)
+
+NAMES = {torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.float64: "*fp64"}
+TERMS, HIDDEN, PRODUCTS = ["own", "other"], ["own", "other", "entry", "vectors"], ["own", "other"]
+FORMS = {  # heads, columns, numbers of a term, activation, what there is
+    "GAT": (8, 8, 1, 1, TERMS),
+    "GATv2": (3, 20, 20, 1, HIDDEN),
+    "Transformer": (8, 8, 8, 0, PRODUCTS),
+    "gate": (33, 1, 1, 3, [*TERMS, "entry", "factor", "values"]),
+    "spmm": (64, 1, 1, 7, []),
+    "wide": (1, 2000, 1, 6, [*TERMS, "factor"]),
+}
+
+
+def cubin(kernel: Any, types: dict[str, str], constants: dict[str, Any], capability: int) -> bytes:
+    """What a GPU would run; arguments that are neither are None."""
+    options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
+    constants = {name: constants.get(name) for name in kernel.arg_names if name not in types}
+    signature = {name: types.get(name, "constexpr") for name in kernel.arg_names}
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=places)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options).asm["cubin"]
+
+
+def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[dict[str, str], dict[str, Any]]:
+    c, W, D, activation, there = FORMS[form]
+    sums = "*fp64" if dtype == torch.float64 else "*fp32"
+    types = dict.fromkeys(("z", "own_rows", "other_rows", *there), NAMES[dtype])
+    types |= {f"{name}_stride": "i32" for name in there if name != "vectors"}
+    types |= {"ptr": index, "index": index, "rows": "i32", "others": "i32", "split": "i32", "y": sums}
+    if form not in ("gate", "spmm"):
+        types["stats"] = types["delta"] = sums
+    if pieces:
+        types |= {"piece_row": "*i64", "piece_start": "*i64"}
+    constants = {
+        "c": c,
+        "W": W,
+        "D": D,
+        "WB": power_of_two(W),
+        "DB": power_of_two(D),
+        "PRODUCTS": form == "Transformer",
+    }
+    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, "STEP": 1, **blocks(c, W, D)}
+    return types, constants | {"ACC": tl.float64 if dtype == torch.float64 else tl.float32}
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["short rows", "long rows"])
+@pytest.mark.parametrize(("dtype", "index", "capability"), [
+    (torch.float32, "*i32", 70), (torch.bfloat16, "*i64", 90), (torch.float64, "*i32", 80), (torch.float16, "*i32", 75),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.sweep(12)
+def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, pieces: bool) -> None:
+    types, constants = arguments(form, dtype, pieces, index)
+    used = {name: kind for name, kind in types.items() if name in jit.forward.arg_names}
+    assert cubin(jit.forward, used, dict(constants), capability)
+    there = FORMS[form][4]
+    for by_source in (False, True):
+        given = types | {"d_own": types["y"]} | ({"d_rows": types["y"], "place": index} if by_source else {})
+        if not by_source:
+            wanted = {"entry": "d_entry", "vectors": "d_vectors", "factor": "d_factor", "values": "d_values"}
+            given |= {wanted[name]: NAMES[dtype] for name in there if name in wanted}
+        given = {name: kind for name, kind in given.items() if name in jit.backward.arg_names}
+        if by_source:
+            given.pop("y")
+        assert cubin(jit.backward, given, constants | {"BY_SOURCE": by_source}, capability)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: bool) -> None:
+    name, ACC = NAMES[dtype], tl.float64 if dtype == torch.float64 else tl.float32
+    types = {"table": name, "first": "*i64", "long_row": "*i64", "rows": "i32"} | (
+        {"stats": name} if normalised else {}
+    )
+    assert cubin(jit.combine, types, {"c": 3, "W": 5, "WB": 8, "ACC": ACC, **blocks(3, 5)}, 80)
+    types = {"ptr": "*i32", "index": "*i32", "rows": "i32", "others": "i32", "split": "i32", "x": name, "y": name}
+    options = blocks(128, 1)
+    constants = {"W": 300, "WB": options.pop("HB"), "ACC": ACC, **options}
+    assert cubin(jit.sampled, types | {"out": name}, constants, 80)
