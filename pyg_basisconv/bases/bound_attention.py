@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import Change, ContentStep, Explicit, SharedEdges, dense, members
+from ..bound import Change, ContentStep, Explicit
 from ..cache import cached_property
 from ..content import Content, Inputs
 from ..edge_set import EdgeSet
@@ -28,6 +28,7 @@ from ..mechanisms import Score
 from ..mechanisms.base import upcast
 from ..portable import portable, refuse
 from ..theta import Theta
+from ..typed_edges import SharedEdges, dense, members
 from .replay import Replays
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
