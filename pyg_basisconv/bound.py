@@ -48,15 +48,15 @@ class EdgeList(NamedTuple):
 class ContentStep(NamedTuple):
     """A and Theta in one step on a graph, for a family that is computed from content.
 
-    again: from the basis, a content and the bias to the output, reusing all that does not depend on content. If the
+    run: from the basis, a content and the bias to the output, reusing all that does not depend on content. If the
     content is observed, it returns the family, too; it returns None if the basis has changed and the step no longer
     applies. replay: a shorter way for the same, from the basis, the parameter, the features of sources and targets, and
-    the bias; it returns None if there is none. on: from the basis and another graph to the step there, or None.
+    the bias; it returns None if there is none. on_graph: from the basis and another graph to the step there, or None.
     """
 
-    again: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
+    run: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
     replay: Callable[[Any, Theta, Tensor, Tensor, Tensor | None], Tensor | None] | None = None
-    on: "Callable[[Any, Graph], ContentStep | None] | None" = None
+    on_graph: "Callable[[Any, Graph], ContentStep | None] | None" = None
 
 
 class BoundBasis:
