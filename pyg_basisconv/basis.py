@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .bound import COMPOSITES, BoundBasis, EdgeList, explicit
+from .bound import CONSTRUCTORS, BoundBasis, EdgeList
 from .cache import cached_property, memo, underived
 from .costs import Direction, Work
 from .errors import check_count, reject
@@ -19,6 +19,7 @@ from .orders.compacted import Compact, Compaction, End
 from .orders.native import Native
 from .portable import fixed_mode
 from .reading import read_graph
+from .typed_edges import explicit
 
 __all__ = [
     "Basis",
@@ -253,10 +254,10 @@ class Basis(nn.Module):
     @property
     def T(self) -> "Basis":
         """The family of the transposed matrices."""
-        return COMPOSITES["T"](self)
+        return CONSTRUCTORS["T"](self)
 
     def __add__(self, other: "Basis") -> "Basis":
-        return COMPOSITES["+"](self, other) if isinstance(other, Basis) else NotImplemented
+        return CONSTRUCTORS["+"](self, other) if isinstance(other, Basis) else NotImplemented
 
     def __sub__(self, other: "Basis") -> "Basis":
         """The differences of the matrices, one by one."""
@@ -266,13 +267,13 @@ class Basis(nn.Module):
             reject("basis", f"{self.K} matrices to subtract, as in {self}", other.K, "mix them: bases.Mix(C, a + b)")
         K = self.K
         rows = [[float(k == h) - float(k == K + h) for k in range(2 * K)] for h in range(K)]
-        return COMPOSITES["mix"](rows, self + other)
+        return CONSTRUCTORS["mix"](rows, self + other)
 
     def __mul__(self, factor: float) -> "Basis":
         """All matrices times a number."""
         if not isinstance(factor, int | float):
             return NotImplemented
-        return COMPOSITES["mix"]([[factor if k == h else 0.0 for k in range(self.K)] for h in range(self.K)], self)
+        return CONSTRUCTORS["mix"]([[factor if k == h else 0.0 for k in range(self.K)] for h in range(self.K)], self)
 
     __rmul__ = __mul__
 
@@ -280,7 +281,7 @@ class Basis(nn.Module):
         return self * -1.0
 
     def __matmul__(self, other: "Basis") -> "Basis":
-        return COMPOSITES["@"](self, other) if isinstance(other, Basis) else NotImplemented
+        return CONSTRUCTORS["@"](self, other) if isinstance(other, Basis) else NotImplemented
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"

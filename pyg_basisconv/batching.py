@@ -13,9 +13,10 @@ from .bases.mix import BoundMix
 from .bases.polynomial import BoundPolynomial
 from .bases.product import BoundProduct
 from .basis import BoundBasis
-from .bound import Derived, SharedEdges, TypedEdges
+from .bound import Derived
 from .edge_set import EdgeSet, disjoint
 from .errors import reject
+from .typed_edges import SharedEdges, TypedEdges
 
 __all__ = ["block_diagonal"]
 

@@ -1,12 +1,12 @@
-"""Bound families: the base class, and the families with written-out edges that it falls back on."""
+"""Bound families: K matrices on a graph, ready to be applied."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, kept, lasting, underived
+from .cache import IdentityCache, cached_property, lasting, underived
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Direction, Work
@@ -14,19 +14,19 @@ from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
 from .graph import Graph
-from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
+from .kernels import Matchings, Pattern
 from .kernels.grids import Ints
-from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
-from .kernels.op import acc_dtype
-from .kernels.pattern import extremes, in_range, tally
-from .orders.compacted import Compact, Compaction, End, tiled
+from .kernels.lists import List
+from .kernels.pattern import tally
+from .orders.compacted import Compact, End, tiled
 from .orders.native import Native, after_theta
 from .portable import portable
-from .sparse import Evaluate, Sparse, permute
+from .sparse import Evaluate, Sparse
 from .theta import Theta
 
-# The constructors behind `+`, `@` and `.T`, of bases and of bound families. Their files in `bases` register them.
-COMPOSITES: dict[str, Callable[..., Any]] = {}
+# Constructors that basis.py and this file call, and files above them define and register: of `+`, `@` and `.T`, and of
+# families with written-out edges.
+CONSTRUCTORS: dict[str, Callable[..., Any]] = {}
 
 
 class EdgeList(NamedTuple):
@@ -48,15 +48,15 @@ class EdgeList(NamedTuple):
 class ContentStep(NamedTuple):
     """A and Theta in one step on a graph, for a family that is computed from content.
 
-    again: from the basis, a content and the bias to the output, reusing all that does not depend on content. If the
+    run: from the basis, a content and the bias to the output, reusing all that does not depend on content. If the
     content is observed, it returns the family, too; it returns None if the basis has changed and the step no longer
     applies. replay: a shorter way for the same, from the basis, the parameter, the features of sources and targets, and
-    the bias; it returns None if there is none. on: from the basis and another graph to the step there, or None.
+    the bias; it returns None if there is none. on_graph: from the basis and another graph to the step there, or None.
     """
 
-    again: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
+    run: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
     replay: Callable[[Any, Theta, Tensor, Tensor, Tensor | None], Tensor | None] | None = None
-    on: "Callable[[Any, Graph], ContentStep | None] | None" = None
+    on_graph: "Callable[[Any, Graph], ContentStep | None] | None" = None
 
 
 class BoundBasis:
@@ -117,7 +117,7 @@ class BoundBasis:
     @property
     def explicit(self) -> "Explicit":
         """The same family with its edges written out."""
-        return self.keep("explicit", lambda: explicit(self.K, self.M, self.N, self.edges()))  # type: ignore[no-any-return]
+        return self.keep("explicit", lambda: CONSTRUCTORS["explicit"](self.K, self.M, self.N, self.edges()))  # type: ignore[no-any-return]
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
         """The K products A_k^T x, (*, N, P) each, one at a time."""
@@ -159,7 +159,7 @@ class BoundBasis:
         return self if self.K == 1 else None
 
     @property
-    def typed(self) -> "TypedEdges | None":
+    def typed(self) -> "Explicit | None":
         """The family as one list of typed edges, if writing it out costs little; None otherwise."""
         return None
 
@@ -334,7 +334,7 @@ class BoundBasis:
 
     def __matmul__(self, other: "BoundBasis") -> "BoundBasis":
         """All products :math:`A'_k A''_l`, first of this family and then of another, bound to a graph of its own."""
-        return COMPOSITES["bound @"](self, other) if isinstance(other, BoundBasis) else NotImplemented
+        return CONSTRUCTORS["bound @"](self, other) if isinstance(other, BoundBasis) else NotImplemented
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(K={self.K}, M={self.M}, N={self.N}, dtype={self.dtype})"
@@ -384,6 +384,11 @@ class Explicit(BoundBasis):
         self.device = edge_set.source.device
         self.learns = self.requires_grad
 
+    @property
+    def E(self) -> int:
+        """The number of edges."""
+        return self.edge_set.source.numel()
+
     def _sparse(self, pattern: Pattern, weight: Tensor | None) -> Sparse:
         return Sparse(pattern, weight, self.evaluate, self.learns)
 
@@ -411,308 +416,4 @@ class Explicit(BoundBasis):
         return type(self)(self.edge_set, self.weight, self.dtype, evaluate)
 
 
-class TypedEdges(Explicit):
-    """Each edge belongs to one matrix of the family; (E,) weights."""
-
-    @kept
-    def _expand(self) -> Sparse:
-        return self._sparse(self.edge_set.expand, self.weight)
-
-    @kept
-    def _combine(self) -> Sparse:
-        return self._expand if self.K == 1 else self._sparse(self.edge_set.combine, self.weight)
-
-    @kept
-    def _each(self) -> Sparse:
-        return self._expand if self.K == 1 else self._sparse(self.edge_set.each, self.weight)
-
-    @property
-    def takes_rows(self) -> bool:
-        return not self.learns and self.evaluate is None
-
-    @property
-    def _into(self) -> Matrix:
-        """From M sources to the K members of N targets."""
-        return self._expand.compressed  # type: ignore[no-any-return]
-
-    @property
-    def _from(self) -> Matrix:
-        """From the K members of M sources to N targets."""
-        return self._combine.compressed  # type: ignore[no-any-return]
-
-    def expand_rows(self, x: Tensor) -> Tensor:
-        y = spmm_rows(x, *self._into)  # (N K, P)
-        return y if self.K == 1 else y.view(self.N, self.K * x.shape[1])
-
-    def combine_rows(self, z: Tensor) -> Tensor:
-        z = z if self.K == 1 else z.view(self.M * self.K, z.shape[1] // self.K)
-        return spmm_rows(z, *self._from)
-
-    @kept
-    def adjoint(self) -> "TypedEdges":
-        return self.T  # type: ignore[return-value]
-
-    @property
-    def total(self) -> "TypedEdges":
-        return self if self.K == 1 else self._merged
-
-    @kept
-    def _merged(self) -> "TypedEdges":
-        return TypedEdges(self.edge_set.merged, self.weight, self.dtype)
-
-    @property
-    def typed(self) -> "TypedEdges":
-        return self
-
-    @kept
-    def matchings(self) -> Matchings | None:
-        return None if self.weight is not None or self.K == 1 else self.edge_set.matchings
-
-    def compact(self, side: End) -> Compact | None:
-        e = self.edge_set
-        if self.K == 1 or portable():
-            return None
-        tiled = super().compact(side)
-        if tiled is not None:
-            return tiled
-        source = side == "source"
-        pairs = e.T.pairs if source else e.pairs
-        edges, rows = Work(e.source.numel(), pairs.count), Work(pairs.count, pairs.count)
-        gather, scatter = (rows, edges) if source else (edges, rows)
-
-        def run(x: Tensor, weight: Tensor) -> Tensor:
-            return typed_matmul(x, weight, self._by_pair(side, pairs.order), pairs, turned=source)
-
-        return Compact(run, Compaction(side, gather, pairs.count, scatter, pairs.members))
-
-    def _by_pair(self, side: End, order: Tensor | None) -> Tensor | None:
-        """The weights in the order of the pairs; cached if they are constants."""
-        if self.weight is None:
-            return None
-        if self.learns or order is None:
-            return permute(self.weight, order)
-        return self.keep(side, lambda: permute(cast(Tensor, self.weight), order))  # type: ignore[no-any-return]
-
-    @property
-    def mixing(self) -> Work | None:
-        return Work(self.E, self.N, 1) if self.K > 1 else None
-
-    def mixed(self, coefficients: Tensor) -> "SharedEdges":
-        e, C = self.edge_set, coefficients.to(self.dtype).t()  # (K, H)
-        weight = spmm(C, None, e.type_pattern)  # (E, H), a gather whose derivative is summed in a fixed order
-        if self.weight is not None:
-            weight = weight * self.weight.unsqueeze(1)
-        return SharedEdges(e.merged, weight, self.dtype)
-
-    def edges(self) -> EdgeList:
-        e = self.edge_set
-        weight = torch.ones(e.source.numel(), dtype=self.dtype, device=self.device)
-        kept = (e.type, e.source, e.target, weight if self.weight is None else self.weight)
-        return EdgeList(*(t.clone() for t in kept))  # the caller may write to them
-
-    @property
-    def explicit(self) -> "Explicit":
-        return self
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
-
-    def expand(self, x: Tensor) -> Tensor:
-        y = self._expand.apply(x)  # (*, N K, P)
-        return y.unsqueeze(0) if self.K == 1 else self._members(y)
-
-    def _members(self, y: Tensor) -> Tensor:
-        """(*, N K, P) -> (K, *, N, P), a view."""
-        return y.view(*y.shape[:-2], self.N, self.K, y.shape[-1]).movedim(-2, 0)
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        if self.K == 1:
-            return self._expand.apply(cast(Tensor, members(z, 1)[0]))
-        z = dense(check_members(z, self.K))
-        return self._combine.apply(self._by_node(z))  # (*, N, Q)
-
-    def each(self, z: Tensor) -> Tensor:
-        return self._members(self._each.apply(self._by_node(z)))  # (K, *, N, D)
-
-    def _by_node(self, z: Tensor) -> Tensor:
-        """(K, *, M, D) -> (*, M K, D)"""
-        return z.movedim(0, -2).reshape(*z.shape[1:-2], self.M * self.K, z.shape[-1])
-
-    @property
-    def E(self) -> int:
-        """The number of edges."""
-        return self.edge_set.source.numel()
-
-    def work(self, direction: Direction) -> Work:
-        rows = self.N if direction == "combine" else self.K * self.N
-        return Work(self.E, rows, 1)
-
-
-class ListedEdges(TypedEdges):
-    """Constant typed edges on the CPU, in numpy lists; an `EdgeSet` is made on first use only.
-
-    So a graph that is new in every step is bound in a few operations.
-    """
-
-    learns = requires_grad = False
-    evaluate = None
-    takes_rows = True
-    device = torch.device("cpu")
-
-    def __init__(self, K: int, M: int, N: int, lists: Sequence[List], dtype: torch.dtype) -> None:
-        self.K, self.M, self.N, self.lists, self.dtype = K, M, N, lists, dtype
-
-    @kept
-    def edge_set(self) -> EdgeSet:
-        return EdgeSet(self.K, self.M, self.N, None if self.K == 1 else kinds(self.lists), *ends(self.lists))
-
-    def find_entries(self) -> Entries:
-        if self.K > 1:
-            return super().find_entries()
-        return Entries(Pattern(*ends(self.lists), self.M, self.N), self.weight)
-
-    @kept
-    def weight(self) -> Tensor | None:
-        return weights(self.lists, self.dtype)
-
-    @cached_property
-    def _into(self) -> Matrix:
-        return lasting(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
-
-    @cached_property
-    def _from(self) -> Matrix:
-        if self.K == 1:
-            return self._into
-        return lasting(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
-
-    @kept
-    def _merged(self) -> "ListedEdges":
-        return ListedEdges(1, self.M, self.N, [List(0, e.source, e.target, e.weight) for e in self.lists], self.dtype)
-
-    @cached_property
-    def adjoint(self) -> "ListedEdges":  # cached in the portable path, too: transforms do not see numpy arrays
-        return self.T
-
-    @property
-    def T(self) -> "ListedEdges":
-        return ListedEdges(self.K, self.N, self.M, [e.T for e in self.lists], self.dtype)
-
-    @property
-    def _written(self) -> TypedEdges:
-        return TypedEdges(self.edge_set, self.weight, self.dtype)
-
-    def moved(self, device: torch.device) -> Explicit:
-        return self._written.moved(device)
-
-    def via(self, evaluate: Evaluate) -> Explicit:
-        return self._written.via(evaluate)
-
-    @property
-    def E(self) -> int:
-        return sum(e.source.size for e in self.lists)
-
-
-class SharedEdges(Explicit):
-    """Every edge belongs to all matrices of the family; (E, K) weights on one pattern."""
-
-    weight: Tensor
-
-    @property
-    def _matrices(self) -> list[Sparse]:
-        # Views of weights that learn are made for each use, as an in-place update would detach older ones.
-        return self._columns() if self.learns else self._fixed_columns
-
-    @kept
-    def _fixed_columns(self) -> list[Sparse]:
-        return self._columns()
-
-    def _columns(self) -> list[Sparse]:
-        columns = self.weight.t().contiguous().unbind(0)  # (E,) each, as kernels read them
-        return [self._sparse(self.edge_set.expand, column) for column in columns]
-
-    def __init__(
-        self, edge_set: EdgeSet, weight: Tensor | None, dtype: torch.dtype, evaluate: Evaluate | None = None
-    ) -> None:
-        super().__init__(edge_set, weight, dtype, evaluate)
-        self.K = self.weight.shape[1]
-
-    def edges(self) -> EdgeList:
-        e, E = self.edge_set, self.edge_set.source.numel()
-        kind = torch.arange(self.K, device=self.device).repeat_interleave(E)
-        weight = torch.cat(self.weight.unbind(1))  # always a copy
-        return EdgeList(kind, e.source.repeat(self.K), e.target.repeat(self.K), weight)
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return (matrix.apply(x) for matrix in self._matrices)
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        parts = [matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True) if z_k is not None]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-
-    def each(self, z: Tensor) -> Tensor:
-        return torch.stack([matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True)])
-
-    def work(self, direction: Direction) -> Work:
-        return Work(self.edge_set.source.numel(), self.N, 1).times(self.K)
-
-
 Change = Callable[[Explicit], Explicit]  # see `BoundBasis.map`
-
-
-def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
-    """The K members of z as a sequence. A single member is not made by `unbind`, whose views cannot be written to."""
-    z = check_members(z, K)
-    if not isinstance(z, Tensor):
-        return z
-    return z.unbind(0) if K > 1 else (z.squeeze(0),)
-
-
-def check_members(z: Tensor | Sequence[Tensor | None], K: int) -> Tensor | Sequence[Tensor | None]:
-    """z, if it has K members; rejects others."""
-    if len(z) != K:
-        reject("z", f"{K} members, one for each matrix", len(z), "stack them along the first axis")
-    return z
-
-
-def dense(z: Tensor | Sequence[Tensor | None]) -> Tensor:
-    """(K, *, M, Q) from a sequence in which None means zeros."""
-    if isinstance(z, Tensor):
-        return z
-    like = next(z_k for z_k in z if z_k is not None)
-    if len(z) == 1:
-        return like.unsqueeze(0)  # no copy
-    return torch.stack([torch.zeros_like(like) if z_k is None else z_k for z_k in z])
-
-
-def edges_of_matrices(matrices: Sequence[Tensor], dtype: torch.dtype) -> EdgeList:
-    """The edge list of members given as coalesced sparse matrices, (M, N) each; at least one."""
-    kinds = [torch.full((one._nnz(),), k, device=one.device) for k, one in enumerate(matrices)]
-    source, target = torch.cat([one.indices() for one in matrices], 1)
-    return EdgeList(torch.cat(kinds), source, target, torch.cat([one.values() for one in matrices]).to(dtype))
-
-
-def matrix_and_identity(family: BoundBasis) -> tuple[Tensor, Tensor]:
-    """The one square matrix of a family, and the identity: (M, M), sparse, in float32 at least."""
-    dtype = acc_dtype(family.dtype)
-    nodes = torch.arange(family.M, device=family.device)
-    ones = torch.ones(family.M, dtype=dtype, device=family.device)
-    eye = torch.sparse_coo_tensor(torch.stack([nodes, nodes]), ones, (family.M, family.M)).coalesce()
-    return torch.sparse.sum(family.to_coo().to(dtype), 0).coalesce(), eye
-
-
-def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None = None) -> TypedEdges:
-    """The bound basis of a list of edges, checked.
-
-    >>> edges = EdgeList(torch.tensor([0, 1]), torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([1., 2.]))
-    >>> explicit(2, 2, 2, edges).expand(torch.tensor([[1.], [10.]])).squeeze(-1)
-    tensor([[ 0.,  1.],
-            [20.,  0.]])
-    """
-    kind, source, target, weight = edges
-    for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
-        if index.shape != weight.shape:
-            reject(f"edges.{name}", f"the weights' shape, {tuple(weight.shape)}", tuple(index.shape), "one per edge")
-        if not portable() and not in_range(index, size):
-            fix = "correct the edges of the basis"
-            reject(f"edges.{name}", f"indices from 0 to {size - 1}", extremes(index), fix)
-    return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

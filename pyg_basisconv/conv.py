@@ -294,7 +294,7 @@ class BasisConv(MessagePassing):
         if content_step is not None and graph is not None:
             result = partial(family.in_one_step, chosen.order, inputs, self.bias)
             program = partial(_run_content_step, content_step, graph, reads, observed)
-            on = None if observed or not self._is_plain(call) else content_step.on
+            on = None if observed or not self._is_plain(call) else content_step.on_graph
             return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
         result = partial(self._in_order, inputs, family, chosen)
         if graph is not None and self.basis.reads_content:
@@ -532,7 +532,7 @@ def _run_content_step(
         if y is not None:
             return y
     content = content_of(layer, call, graph, Inputs(x, theta), observed)
-    found: Any = step.again(basis, content, bias)
+    found: Any = step.run(basis, content, bias)
     if found is None:
         return layer.evaluate(*call, observed=observed)
     if observed:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyg_basisconv.typed_edges import ListedEdges, explicit
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases import EdgeList
-from pyg_basisconv.bound import ListedEdges, explicit
 from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..basis import Basis, BoundBasis, EdgeList
-from ..bound import ListedEdges, TypedEdges
 from ..edge_set import edge_set
 from ..errors import check_choice, reject
 from ..graph import Graph, Structure
@@ -19,6 +18,7 @@ from ..kernels.lists import List, laplacian, looped, over_degrees
 from ..kernels.pattern import positions
 from ..portable import portable
 from ..printing import arguments
+from ..typed_edges import ListedEdges, TypedEdges
 from .identity import target_diagonal
 
 # The norms of other libraries, and what they are here.

@@ -17,8 +17,9 @@ from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
 from ..portable import portable
 from ..printing import arguments
-from .bound_attention import ELEMENTWISE, BoundAttention, Normalize, Weighing
+from .bound_attention import BoundAttention
 from .masks import Complete
+from .weighing import ELEMENTWISE, Normalize, Weighing
 
 
 class Attention(Basis):

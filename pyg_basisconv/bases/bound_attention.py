@@ -1,34 +1,34 @@
 """Attention, bound: weights that are computed where they are needed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import Change, ContentStep, Explicit, SharedEdges, dense, members
+from ..bound import Change, ContentStep, Explicit
 from ..cache import cached_property
 from ..content import Content, Inputs
 from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Pattern, Piece, ProductScores, attend, attention, scored_attention, softmax
-from ..kernels.activations import tanh_zero_hidden, zero_hidden
-from ..kernels.all_pairs import add_causal_mask, by_heads, pair_attention, pair_product, pair_rows, pair_weights
+from ..kernels import Pattern, Piece, ProductScores, attend, attention, softmax
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
-from ..kernels.scored import Scoring
-from ..mechanisms import Score
 from ..mechanisms.base import upcast
 from ..portable import portable, refuse
 from ..theta import Theta
+from ..typed_edges import SharedEdges
+from .by_member import DisjointUnion, MemberByMember
+from .native_attention import NativeAttention
 from .replay import Replays
+from .weighing import ELEMENTWISE, Weighing, attend_all_pairs, attend_in_rows, dropout_factors
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
 BLOCK = 1 << 20
@@ -37,53 +37,6 @@ PAIRS = 1 << 26
 # Entries of one copy that are evaluated together, on the CPU and on CUDA. It bounds the memory; from 1 << 20 on, the
 # time does not depend on it.
 TARGETS_BLOCK = (1 << 23, 1 << 26)
-
-Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
-_BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations within the entries of each target
-
-
-ELEMENTWISE: dict[str | None, Callable[[Tensor], Tensor]] = {
-    "sigmoid": torch.sigmoid,
-    "tanh": tanh_zero_hidden,
-    None: zero_hidden,
-}
-
-
-class Weighing(NamedTuple):
-    """How weights are computed from scores.
-
-    score: the scores; normalize: see `Attention`; dropout: the probability, and the seed; weighted: whether to multiply
-    by the weights of the mask.
-    """
-
-    score: Score
-    normalize: Normalize
-    dropout: tuple[float, int]
-    weighted: bool
-
-    @property
-    def in_rows(self) -> tuple[Scoring, tuple[Tensor | None, ...]] | None:
-        """The node-major scoring with its tensors, an elementwise normalisation included; None if the scores have
-        another form.
-        """
-        if self.normalize not in _BY_ROWS:
-            return None
-        score = self.score if self.normalize == "source" else self.score.map(ELEMENTWISE[self.normalize])
-        return None if score.scoring is None else (score.scoring, score.rows)
-
-
-class MemberByMember(BoundBasis):
-    """Families that define `each`, from which `expand` and `combine` follow."""
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        y = self.each(dense(z))
-        return y.squeeze(0) if self.K == 1 else y.sum(0)
-
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
-
-    def expand(self, x: Tensor) -> Tensor:
-        return self.each(x.expand(self.K, *x.shape))
 
 
 class BoundAttention(MemberByMember):
@@ -123,7 +76,7 @@ class BoundAttention(MemberByMember):
         self.dtype, self.device, self.observed = dtype, entries.device, observed
         self.has_edge_attr, self.mask_share = has_edge_attr, mask_share
 
-    _pair_weights: Tensor | None = None
+    _pair_weights: Tensor | None = None  # see `NativeAttention.weights`
 
     @property
     def copies(self) -> int:
@@ -199,7 +152,7 @@ class BoundAttention(MemberByMember):
         factor = tensors[split] if len(tensors) > split else None
         p, seed = self.dropout
         if p:
-            kept = _dropout_factors(value, p, seed + first * self.N + entries.first)
+            kept = dropout_factors(value, p, seed + first * self.N + entries.first)
             factor = kept if factor is None else factor * kept
         return Weights(value, factor)
 
@@ -349,29 +302,29 @@ class BoundAttention(MemberByMember):
 
     def _native_step(self, theta: Theta, mask: Any) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
-        e, plain = self.entries, self.entries.bias is None and self._is_row_product
+        e, plain = self.entries, self.entries.bias is None and NativeAttention(self).is_row_product
         if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.may_hold_pairs):
             return None
         K, dtype, has_edge_attr = self.K, self.dtype, self.has_edge_attr
 
-        def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
+        def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.mask is not mask or (basis.weighted and e.has_weight):
                 return None
             weighing = basis.weighing(content, e)
-            y, weights = _native_rows(weighing, e, content.inputs, bias, content.observed)
+            y, weights = attend_all_pairs(weighing, e, content.inputs, bias, content.observed)
             if y is None or not content.observed:
                 return y
             family = BoundAttention(K, weighing, e, content.batch, dtype, True, has_edge_attr)
             family._pair_weights = weights
             return y, family
 
-        return ContentStep(again)
+        return ContentStep(run)
 
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         if order == "native":
-            y, self._pair_weights = _native_rows(self.weighing, self.entries, inputs, bias, self.observed)
+            y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
         else:
-            y = _in_rows(self.weighing, self.entries, inputs, bias)
+            y = attend_in_rows(self.weighing, self.entries, inputs, bias)
         return cast(Tensor, y)
 
     def sums(self, inputs: Inputs, bias: Tensor | None, values: Tensor) -> Tensor | None:
@@ -387,7 +340,7 @@ class BoundAttention(MemberByMember):
             return None
         if not is_gate(form, self.normalize == "source", self.K, z.shape[1]):
             return None
-        return _in_rows(self.weighing, self.entries, inputs, bias, values)
+        return attend_in_rows(self.weighing, self.entries, inputs, bias, values)
 
     @property
     def requires_grad(self) -> bool:
@@ -419,136 +372,38 @@ class BoundAttention(MemberByMember):
         exported = torch.compiler.is_exporting() and (self.entries.complete or self.entries.causal)
         return exported or not portable()
 
-    def batch_first(self, t: Tensor) -> Tensor:
-        """(K, *, L, d) -> (B, K, L, d), a view for up to one batch dimension."""
-        if not self.batch:
-            return t.unsqueeze(0)
-        return (t if len(self.batch) == 1 else t.flatten(1, len(self.batch))).transpose(0, 1)
-
-    def heads_first(self, t: Tensor) -> Tensor:
-        """(B, K, L, d) -> (K, *, L, d), a view."""
-        if not self.batch:
-            return t.squeeze(0)
-        t = t.transpose(0, 1)
-        return t if len(self.batch) == 1 else t.unflatten(1, self.batch)
-
-    def pairwise(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries (B, K, N, d), keys (B, K, M, d), and the bias of their products, (B, K, N, M), (N, M) or None."""
-        if self._is_row_product and self.entries.bias is None:
-            key, query = (by_heads(cast(Tensor, t), self.K).to(dtype) for t in self.score.rows)
-            return query, key, None
-        e, dots = self.entries, self.score.dots
-        assert dots is not None
-        keys, queries, biases = dots(self.score.tensors, e)
-        if not keys:
-            shapes = ((self.K, *self.batch, size, 1) for size in (self.M, self.N))
-            keys, queries = ([torch.zeros(shape, dtype=self.dtype, device=self.device)] for shape in shapes)
-        key, query = (self.batch_first(side[0] if len(side) == 1 else torch.cat(side, -1)) for side in (keys, queries))
-        if e.bias is not None:
-            biases = [*biases, e.bias]
-        query, key = query.to(dtype), key.to(dtype)
-        if not biases:
-            return query, key, None
-        bias = sum(biases[1:], biases[0]).transpose(-1, -2).to(dtype)  # (K, *, N, M), or (N, M)
-        return query, key, bias if bias.dim() == 2 else self.batch_first(bias)
-
-    @property
-    def _is_row_product(self) -> bool:
-        """Whether scores are node-major inner products alone, for one batch dimension."""
-        return len(self.batch) == 1 and isinstance(self.score.scoring, ProductScores)
-
     @property
     def may_hold_pairs(self) -> bool:
         """Whether the weights of all pairs may be stored, and are not narrowed by autocast."""
         return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= PAIRS
 
-    def pair_weights(self) -> Tensor:
-        """(B, K, N, M) the weights of all pairs; cached, so that the layer applies the weights that it returns."""
-        grad, weights = torch.is_grad_enabled(), self._pair_weights
-        if weights is None or weights.is_inference() or (grad and self.requires_grad and not weights.requires_grad):
-            query, key, bias = self.pairwise(torch.promote_types(self.dtype, torch.float32))
-            bias = add_causal_mask(bias, query, key) if self.entries.causal else bias
-            weights = self._pair_weights = pair_weights(query, key, bias)
-        return weights if grad else weights.detach()
+    def to_dense(self) -> Tensor:
+        return NativeAttention(self).to_dense() if self.holds_pairs else super().to_dense()
+
+    def mean(self) -> Tensor:
+        """The mean of the matrices, written out, (*, M, N)."""
+        if len(self.batch) == 1 and self.holds_pairs:
+            return NativeAttention(self).mean()
+        return self.to_dense().mean(0)
 
     @property
     def holds_pairs(self) -> bool:
         """Whether `to_dense` may use the weights of all pairs."""
         return self._pair_weights is not None or (self.is_native and self.may_hold_pairs and not self.dropout[0])
 
-    def to_dense(self) -> Tensor:
-        """The whole family written out, (K, *, M, N)."""
-        if self.holds_pairs:  # a copy, to which the caller may write
-            return self.heads_first(self.pair_weights().to(self.dtype, copy=True)).transpose(-1, -2)
-        return super().to_dense()
-
-    def mean(self) -> Tensor:
-        """The mean of the matrices, written out, (*, M, N)."""
-        if len(self.batch) == 1 and self.holds_pairs:
-            mean = self.pair_weights().mean(1)
-            return (mean if mean.dtype == self.dtype else mean.to(self.dtype)).mT
-        return self.to_dense().mean(0)
-
-
-def _dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
-    """The factors of dropout: 0, or 1 / (1 - p)."""
-    if portable():
-        drawn = torch.rand_like(value)
-    else:
-        generator = torch.Generator(value.device).manual_seed(seed)
-        drawn = torch.rand(value.shape, generator=generator, device=value.device)
-    return (drawn >= p).to(value.dtype).div_(1 - p)
-
-
-def _in_rows(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
-) -> Tensor | None:
-    """Theta first, node-major throughout; None if the scores are not node-major."""
-    theta, (p, seed), found = inputs.theta, weighing.dropout, weighing.in_rows
-    if found is None:
-        return None
-    K, factor = theta.K, entries.weight if weighing.weighted else None
-    scoring, tensors = found[0], [None if t is None else upcast(t) for t in found[1]]
-    z = inputs.rows  # after the scores, whose projections may have computed it in the same product
-    factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
-    if p:
-        kept = _dropout_factors(
-            z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed
-        ).t()
-        factor = kept if factor is None else factor * kept
-    y = scored_attention(scoring, tensors, z, K, weighing.normalize == "source", entries.pattern, factor, values)
-    return theta.join(y, bias)
-
-
-def _native_rows(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, observed: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """All pairs by the vendor's kernel, node-major, and the weights if they are observed.
-
-    None if the scores are not node-major, or if observed weights have dropout.
-    """
-    score, normalize, (p, _), _ = weighing
-    if normalize != "source" or not isinstance(score.scoring, ProductScores) or (observed and p):
-        return None, None
-    key, query = cast(tuple[Tensor, Tensor], score.rows)
-    y, weights = pair_rows(query, key, inputs.rows, inputs.theta.K, entries.causal, observed, p)
-    y = inputs.theta.join(y, bias)
-    # A view that was made under no_grad may not be written to with gradients.
-    return y if y._base is None or torch.is_grad_enabled() else y.detach(), weights
-
 
 def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
     """The step of any content on the entries of a mask; the replays are shared by all graphs."""
 
-    def again(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
         if basis.mask is not mask:
             return None
         weighing = basis.weighing(content, entries)
-        y = _in_rows(weighing, entries, content.inputs, bias)
+        y = attend_in_rows(weighing, entries, content.inputs, bias)
         replays.record(basis, content, weighing, entries)
         return y
 
-    return ContentStep(again, partial(replays, entries), partial(_step_on, mask, replays))
+    return ContentStep(run, partial(replays, entries), partial(_step_on, mask, replays))
 
 
 def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentStep | None:
@@ -569,60 +424,3 @@ def _as_shared_edges(pattern: Pattern, weight: Tensor, dtype: torch.dtype) -> Sh
         weight = weight.index_select(1, pattern.as_given)
     edge_set = EdgeSet(1, pattern.M, pattern.N, None, pattern.source, pattern.target, pattern)
     return SharedEdges(edge_set, weight.t(), dtype)
-
-
-class DisjointUnion(MemberByMember):
-    """Families of the graphs of a batch, written out as one on their disjoint union."""
-
-    def __init__(self, whole: BoundBasis, batch: Ints, M: int, N: int) -> None:
-        self.whole, self.batch = whole, batch
-        self.K, self.M, self.N, self.dtype, self.device = whole.K, M, N, whole.dtype, whole.device
-
-    def each(self, z: Tensor) -> Tensor:
-        lead, more = z.shape[1:-2], z.dim() - 3 - len(self.batch)
-        if more < 0 or tuple(lead[more:]) != self.batch:
-            reject("x", f"the batch dimensions {self.batch}", tuple(lead), "bind with these features")
-        z = z.flatten(1 + more, -2)
-        return self.whole.each(z).unflatten(-2, (*self.batch, self.N))
-
-    @property
-    def T(self) -> BoundBasis:
-        return DisjointUnion(self.whole.T, self.batch, self.N, self.M)
-
-    def work(self, direction: Direction) -> Work:
-        return self.whole.work(direction)
-
-    def map(self, change: Change) -> BoundBasis:
-        return DisjointUnion(self.whole.map(change), self.batch, self.M, self.N)
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.whole.requires_grad
-
-
-class NativeAttention(MemberByMember):
-    """Attention by `F.scaled_dot_product_attention`, on all pairs, with the mask as a bias."""
-
-    def __init__(self, attention: BoundAttention) -> None:
-        a = self.attention = attention
-        self.K, self.M, self.N, self.dtype, self.device = a.K, a.M, a.N, a.dtype, a.device
-        self.batch, self.entries = a.batch, a.entries
-
-    def each(self, z: Tensor) -> Tensor:
-        a, lead = self.attention, z.shape[1:-2]
-        if tuple(lead) != self.batch:
-            reject("x", f"the batch dimensions of the content, {self.batch}", tuple(lead), "choose another order")
-        value = a.batch_first(z)
-        if a.observed and a.may_hold_pairs:
-            y = pair_product(a.pair_weights().to(z.dtype), value)
-        else:
-            y = pair_attention(*a.pairwise(z.dtype), value, a.dropout[0], self.entries.causal)  # (B, K, N, D)
-        return a.heads_first(y)
-
-    @property
-    def native_cost(self) -> tuple[int, int, int]:
-        # Both products, assuming that keys are as wide as values.
-        e = self.entries
-        pairs = self.K * self.M * self.N // (2 if e.causal else 1)
-        # Another mask is written out as a bias, with which the gradient takes much longer.
-        return 4 * pairs, self.K * (2 * self.M + 2 * self.N), 1 if e.complete or e.causal else 3

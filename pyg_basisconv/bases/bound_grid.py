@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Native, Work
-from ..bound import members
 from ..cache import View, cached_property, kept
 from ..content import Inputs
 from ..errors import reject
@@ -29,6 +28,7 @@ from ..kernels.grids import (
 from ..portable import portable
 from ..theta import Blocks, Theta
 from ..theta.base import add_bias
+from ..typed_edges import members
 
 Mode = Literal["zeros", "circular", "reflect", "replicate"]
 MODES = ("zeros", "circular", "reflect", "replicate")

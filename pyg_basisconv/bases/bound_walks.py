@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Compact, Compaction, Direction, EdgeList, End, Work
-from ..bound import Change, members
+from ..bound import Change
 from ..cache import cached_property
 from ..edge_set import EdgeSet, disjoint
 from ..errors import reject
 from ..graph import Graph, gather
 from ..kernels import matmul
 from ..portable import refuse
+from ..typed_edges import members
 from ..walks import Step
 from .adjacency import inverse_sqrt, reciprocal
 from .edges import count_types

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
-from ..bound import COMPOSITES, Derived, ListedEdges, TypedEdges, check_members, dense
+from ..bound import CONSTRUCTORS, Derived
 from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
 from ..errors import reject
@@ -19,6 +19,7 @@ from ..kernels.grids import Ints
 from ..kernels.lists import List, lists_of
 from ..orders.compacted import on_all_rows
 from ..theta import Theta
+from ..typed_edges import ListedEdges, TypedEdges, check_members, dense
 from .composed import Composed, check_bases
 
 
@@ -271,4 +272,4 @@ class Concat(Composed):
         return " + ".join(repr(part) for part in self.parts)
 
 
-COMPOSITES["+"] = Concat
+CONSTRUCTORS["+"] = Concat

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch_geometric.nn.inits import reset
 
 from ..basis import Basis, BoundBasis
-from ..bound import SharedEdges
 from ..edge_set import edge_set
 from ..errors import check_choice, check_count, check_flags, reject
 from ..graph import Graph, Structure, gather, gather_pattern
@@ -16,6 +15,7 @@ from ..kernels.op import autocasting
 from ..mechanisms.base import upcast
 from ..portable import portable
 from ..printing import arguments
+from ..typed_edges import SharedEdges
 from .adjacency import normalise
 from .composed import real
 

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis
-from ..bound import SharedEdges, TypedEdges
 from ..edge_set import EdgeSet, edge_set
 from ..errors import reject
 from ..graph import Graph, Structure
 from ..kernels.pattern import extremes
 from ..portable import portable
+from ..typed_edges import SharedEdges, TypedEdges
 
 
 class Edges(Basis):

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, End, Work
-from ..bound import ListedEdges, TypedEdges, explicit, members
 from ..cache import kept
 from ..edge_set import EdgeSet
 from ..errors import reject
@@ -18,6 +17,7 @@ from ..kernels.grids import Ints
 from ..kernels.lists import List, lists_of
 from ..kernels.pattern import index_dtype
 from ..portable import portable
+from ..typed_edges import ListedEdges, TypedEdges, explicit, members
 
 
 class BoundIdentity(BoundBasis):

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, EdgeList
-from ..bound import TypedEdges, explicit, members
 from ..edge_set import EdgeSet
 from ..entries import Entries, LazyEntries
 from ..errors import check_choice, reject
@@ -16,6 +15,7 @@ from ..kernels.grids import Ints
 from ..kernels.pattern import extremes, in_range, tally
 from ..portable import portable, refuse
 from ..printing import arguments
+from ..typed_edges import TypedEdges, explicit, members
 
 
 def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import COMPOSITES, Derived, members
+from ..bound import CONSTRUCTORS, Derived
 from ..errors import reject
 from ..portable import portable, refuse
+from ..typed_edges import members
 from .composed import Composed, real
 
 
@@ -116,4 +117,4 @@ class Mix(Composed):
         return f"Mix({self.coefficients}, {self.parts[0]!r})"
 
 
-COMPOSITES["mix"] = Mix
+CONSTRUCTORS["mix"] = Mix

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Derived, ListedEdges, edges_of_matrices, matrix_and_identity, members
+from ..bound import Derived
 from ..cache import kept
 from ..errors import check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..portable import portable, refuse
 from ..printing import arguments
+from ..typed_edges import ListedEdges, edges_of_matrices, matrix_and_identity, members
 from .adjacency import Adjacency, Laplacian, check_square, single_matrix
 from .concat import BoundConcat
 

@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import COMPOSITES, Derived, check_members, dense
+from ..bound import CONSTRUCTORS, Derived
 from ..cache import kept
 from ..errors import reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 from ..kernels.op import acc_dtype
 from ..portable import refuse
+from ..typed_edges import check_members, dense
 from .composed import Composed, check_bases, operand_repr
 from .mix import BoundMix
 
@@ -193,4 +194,4 @@ def bind_in_sequence(first: Basis, second: Basis, graph: Graph) -> tuple[BoundBa
     return before, second.on(behind.resized(before.N, graph.N, before.target_grid or graph.grid))
 
 
-COMPOSITES.update({"@": Product, "bound @": BoundProduct})
+CONSTRUCTORS.update({"@": Product, "bound @": BoundProduct})

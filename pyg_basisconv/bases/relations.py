@@ -7,13 +7,13 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 from ..basis import Basis, BoundBasis
-from ..bound import ListedEdges, TypedEdges
 from ..edge_set import EdgeSet
 from ..errors import check_choice, check_count, check_flags, reject
 from ..graph import Graph
 from ..kernels import lists
 from ..kernels.lists import lists_of, over_degrees
 from ..printing import arguments
+from ..typed_edges import ListedEdges, TypedEdges
 from ..walks import Vocabulary
 from .adjacency import normalise
 from .concat import BoundConcat

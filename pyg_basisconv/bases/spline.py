@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis
-from ..bound import TypedEdges
 from ..cache import IdentityCache
 from ..edge_set import EdgeSet
 from ..errors import check_count, reject
@@ -19,6 +18,7 @@ from ..kernels.grids import Ints
 from ..mechanisms.base import upcast
 from ..portable import portable
 from ..printing import arguments
+from ..typed_edges import TypedEdges
 from .edge_functions import EdgeFunctions, Norm
 
 # The pieces of the uniform B-spline of each degree over one interval, as polynomials in the place v within it.

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
-from ..bound import TypedEdges, members
 from ..edge_set import EdgeSet
 from ..errors import reject
 from ..graph import Graph
 from ..portable import refuse
+from ..typed_edges import TypedEdges, members
 from ..walks import Step
 from .adjacency import inverse_sqrt, reciprocal
 from .relations import Norm, normalised

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..basis import Basis, BoundBasis
-from ..bound import COMPOSITES
+from ..bound import CONSTRUCTORS
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 from .composed import Composed, check_bases, operand_repr
@@ -59,4 +59,4 @@ class Transpose(Composed):
         return f"{operand_repr(self.parts[0], self.precedence)}.T"
 
 
-COMPOSITES["T"] = Transpose
+CONSTRUCTORS["T"] = Transpose

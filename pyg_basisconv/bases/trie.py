@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from ..basis import Work
-from ..bound import Change, Explicit, TypedEdges
+from ..bound import Change, Explicit
 from ..cache import cached_property
 from ..edge_set import EdgeSet
 from ..graph import gather
 from ..kernels.pattern import index_dtype
+from ..typed_edges import TypedEdges
 
 Key = tuple[Hashable, bool]  # the name of a factor, and whether it is transposed
 Path = tuple[Key, ...]

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
-from ..bound import Derived, edges_of_matrices, explicit, matrix_and_identity, members
+from ..bound import Derived
 from ..errors import check_count, check_flags, reject
 from ..graph import Graph
 from ..portable import refuse
 from ..printing import arguments
+from ..typed_edges import edges_of_matrices, explicit, matrix_and_identity, members
 from .adjacency import Adjacency
 from .concat import BoundConcat
 from .identity import BoundIdentity

@@ -11,7 +11,8 @@ from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove
 
 from ..backend import KERNELS
 from ..bases import Adjacency, Attention
-from ..bases.bound_attention import ELEMENTWISE, BoundAttention, Normalize
+from ..bases.bound_attention import BoundAttention
+from ..bases.weighing import ELEMENTWISE, Normalize
 from ..basis import BoundBasis
 from ..binding import bind, content_of
 from ..content import Content, Inputs

@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 from torch_geometric.nn import ResGatedGraphConv
 
-from ..bases.bound_attention import Normalize
+from ..bases.weighing import Normalize
 from ..mechanisms import Additive, Edge, Relative
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
