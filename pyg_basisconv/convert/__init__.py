@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..errors import reject
 from . import (  # noqa: F401 (each registers its rules)
     by_target,
+    dense,
     directed,
     edge_functions,
     filters,

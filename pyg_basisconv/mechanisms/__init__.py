@@ -4,7 +4,7 @@ from .base import Mechanism, Score, Sizes
 from .edges import Edge
 from .inner import Bilinear, Cosine, Dot
 from .outer import MLP, Additive, Biaffine, Perceptron
-from .positions import Relative, Tap
+from .positions import Relative, Tap, Uniform
 
 __all__ = [
     "MLP",
@@ -20,4 +20,5 @@ __all__ = [
     "Score",
     "Sizes",
     "Tap",
+    "Uniform",
 ]

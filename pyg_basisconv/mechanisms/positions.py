@@ -15,6 +15,27 @@ from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, upcast
 from .rows import TermRows
 
 
+class Uniform(Mechanism):
+    r"""The score 0 for every pair. A softmax makes it the mean over the entries of the mask.
+
+    With `normalize=None` and numbers for a mask, these are the matrices: of (\*, M, N), one for each graph of a batch.
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> conv = BasisConv(8, 6, bases.Attention(1, Uniform(), normalize=None), bias=False)
+    >>> x, A = torch.randn(2, 5, 8), torch.rand(2, 5, 5)
+    >>> torch.allclose(conv(x, mask=A), A.mT @ x @ conv.weight[0], atol=1e-5)
+    True
+    """
+
+    def make(self, sizes: Sizes) -> None:
+        """There is nothing to learn."""
+
+    def score(self, content: Content, entries: Entries) -> Score:
+        heads = self.sizes.heads if self.sizes is not None else 1
+        zero = upcast(content.x.new_zeros(heads))
+        return TermRows(constant=zero, targets=entries.N, batch=content.batch)
+
+
 class Relative(Mechanism):
     r"""A learnt term for each relative position, :math:`w_{k, m - n}` (Cinar et al., arXiv:1703.10089).
 

@@ -292,6 +292,22 @@ def _types_of_nodes(kind: str, options: Options, change: Callable[..., Any] = _a
     yield Case(convert(reference), reference, leaves, lambda f, x, z: f(x, edge_index, *types, z))
 
 
+def _dense(kind: str, options: Options) -> Iterator[Case]:
+    """A batch of graphs with a matrix each, one matrix for all, one graph; with padding, and without loops."""
+    reference = made(kind, options)
+    ours = convert(reference)
+    A = torch.rand(B, N, N, dtype=torch.float64) * (torch.rand(B, N, N) < 0.4)
+    if kind == "DenseGATConv":  # a softmax of nothing is NaN there
+        A.diagonal(dim1=1, dim2=2).fill_(1)
+    padding = torch.rand(B, N) < 0.7
+    yield Case(ours, reference, [features(B, N, P), A], lambda f, x, a: f(x, a))
+    yield Case(ours, reference, [features(B, N, P), A], lambda f, x, a: f(x, a, padding))
+    yield Case(ours, reference, [features(N, P), A[0]], lambda f, x, a: f(x, a))
+    yield Case(ours, reference, [features(B, N, P), A[0]], lambda f, x, a: f(x, a))
+    if takes(reference, "add_loop"):
+        yield Case(ours, reference, [features(B, N, P), A], lambda f, x, a: f(x, a, add_loop=False))
+
+
 def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """All labels, and some of them along edges with weights; with a product, since the layer has no gradient."""
     reference, (edge_index, weight) = made(kind, options), graph()
@@ -404,6 +420,7 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "NNConv": _attributed,
     "SplineConv": _attributed,
     "LabelPropagation": _labels,
+    **dict.fromkeys(("DenseGATConv", "DenseGCNConv", "DenseGINConv", "DenseGraphConv", "DenseSAGEConv"), _dense),
     "PANConv": _with_matrix,
     "PointTransformerConv": _points,
     "HEATConv": _types_of_nodes,

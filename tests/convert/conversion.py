@@ -29,6 +29,11 @@ LINEAR += ["SAGEConv", "ClusterGCNConv", "LEConv"]
 KNOWLEDGE = ["RGCNConv", "FastRGCNConv", "HypergraphConv", "SignedConv", "DirGNNConv", "HANConv", "HGTConv"]
 
 
+def takes_edges(kind: str) -> bool:
+    """Whether a layer is called with edges, and not with images, sequences or dense matrices."""
+    return not (is_grid(kind) or kind == "MultiheadAttention" or kind.startswith("Dense"))
+
+
 def over(some: Callable[[str, list[dict]], Sequence[dict]]) -> list[Any]:
     """Parameters of a test: a layer and options, of those that are checked."""
     return [
@@ -41,7 +46,7 @@ def over(some: Callable[[str, list[dict]], Sequence[dict]]) -> list[Any]:
 SWEEP = over(lambda kind, sweep: sweep)
 FIRST = over(lambda kind, sweep: sweep[:1])
 ENDS = over(lambda kind, sweep: [sweep[0], sweep[-1]])
-GRAPHS = over(lambda kind, sweep: sweep[:1] if not is_grid(kind) and kind != "MultiheadAttention" else [])
+GRAPHS = over(lambda kind, sweep: sweep[:1] if takes_edges(kind) else [])
 
 
 def example(kind: str, options: dict) -> Case:

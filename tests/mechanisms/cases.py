@@ -388,6 +388,7 @@ SCORES: dict[str, tuple[Callable[[], Mechanism], dict[str, Any]]] = {
     ),
     "Cosine": (lambda: 1.7 * leaf("Cosine"), {}),
     "Relative(window)": (lambda: leaf("Relative", window=(-2, 3)), {}),
+    "Uniform": (lambda: leaf("Uniform"), {}),
     "Relative(period)": (lambda: leaf("Relative", period=3), {}),
     "Tap": (lambda: leaf("Tap", offsets=OFFSETS), {"mask": "band"}),
     "Edge": (lambda: leaf("Edge", dim=R), {"edge_dim": R}),

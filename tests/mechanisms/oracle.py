@@ -167,6 +167,7 @@ SCORES: dict[str, Callable[[Mechanism, Pair], Tensor]] = {
     "MLP": mlp,
     "Cosine": cosine,
     "Relative": relative,
+    "Uniform": lambda a, at: torch.zeros((), dtype=DOUBLE),
     "Tap": tap,
     "Edge": edge,
     "Perceptron": perceptron,

@@ -1,0 +1,150 @@
+"""The layers of PyG on batches of dense adjacency matrices, which are the mask of an attention with equal scores."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch_geometric.nn import DenseGATConv, DenseGCNConv, DenseGINConv, DenseGraphConv, DenseSAGEConv
+
+from ..bases import Attention, Identity
+from ..conv import BasisConv
+from ..mechanisms import Additive, Uniform
+from ..theta import Heads
+from .build import META, basis_conv, check_dropout, fill, heads_of, parameter
+from .layers import Composite
+from .registry import Left, rule
+
+Matrix = Callable[[Tensor], Tensor]  # of adjacency matrices (B, N, N), whose entry (n, m) is that of the edge m to n
+
+
+class DenseLayer(Composite):
+    r""":math:`A^\top x \Theta` for a matrix of each graph in a batch, and what PyG does around it.
+
+    Args:
+        conv: with an attention that reads the matrix as its mask.
+        matrix: makes the mask of the adjacency matrices.
+        root: of the node's own features, added to the result.
+        after: a function of the sum.
+        loop: the entry of each node's loop, where the call asks for loops; None for a layer that adds none.
+    """
+
+    def __init__(
+        self,
+        conv: BasisConv,
+        matrix: Matrix,
+        root: nn.Module | None = None,
+        after: Callable[[Tensor], Tensor] | None = None,
+        loop: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.conv, self.matrix, self.root, self.after, self.loop = conv, matrix, root, after, loop
+
+    def forward(self, x: Tensor, adj: Tensor, mask: Tensor | None = None, add_loop: bool = True) -> Tensor:
+        x, adj = (t.unsqueeze(0) if t.dim() == 2 else t for t in (x, adj))
+        if add_loop and self.loop is not None:
+            adj = adj.clone()
+            adj.diagonal(dim1=1, dim2=2).fill_(self.loop)
+        batch = torch.broadcast_shapes(x.shape[:1], adj.shape[:1])
+        x, A = x.expand(*batch, -1, -1), self.matrix(adj).mT.expand(*batch, -1, -1)
+        y: Tensor = self.conv(x, mask=A)
+        own = self.own(x, add_loop)
+        y = y if own is None else y + own
+        y = y if self.after is None else self.after(y)
+        return y if mask is None else y * mask.view(-1, x.shape[1], 1).to(x.dtype)
+
+    def own(self, x: Tensor, add_loop: bool) -> Tensor | None:
+        """What a node adds to the sum."""
+        return None if self.root is None else self.root(x)
+
+
+def _given(adj: Tensor) -> Tensor:
+    return adj
+
+
+def _mean(adj: Tensor) -> Tensor:
+    return adj / adj.sum(-1, keepdim=True).clamp(min=1)
+
+
+def _symmetric(adj: Tensor) -> Tensor:
+    root = adj.sum(-1).clamp(min=1).pow(-0.5)
+    return root.unsqueeze(-1) * adj * root.unsqueeze(-2)
+
+
+def _is_edge(adj: Tensor) -> Tensor:
+    return adj != 0
+
+
+def _as_given() -> Attention:
+    """The basis of the matrices that the mask gives."""
+    return Attention(1, Uniform(), normalize=None)
+
+
+def _matrices(linear: nn.Linear) -> Tensor:
+    """(1, P, Q) of a Linear of torch's, which some of these layers have."""
+    return linear.weight.t().unsqueeze(0)
+
+
+@rule(DenseGCNConv, "GCN, dense")
+def gcn(layer: Any) -> nn.Module:
+    """The symmetric norm of the matrix with its loops."""
+    conv = basis_conv(layer, [layer.lin], _as_given(), layer.bias)
+    return DenseLayer(conv, _symmetric, loop=2.0 if layer.improved else 1.0)
+
+
+@rule(DenseGraphConv, "GraphConv, dense", [{"aggr": "mean"}])
+def graph(layer: Any) -> nn.Module:
+    """The sum or mean over the neighbours, and the root."""
+    if layer.aggr == "max":
+        raise Left("aggr='max' is not linear")
+    conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given(), layer.lin_rel.bias)
+    root = basis_conv(layer, _matrices(layer.lin_root), Identity())
+    return DenseLayer(conv, _mean if layer.aggr == "mean" else _given, root)
+
+
+@rule(DenseSAGEConv, "SAGE, dense")
+def sage(layer: Any) -> nn.Module:
+    """The mean over the neighbours, and the root."""
+    conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given())
+    root = basis_conv(layer, _matrices(layer.lin_root), Identity(), layer.lin_root.bias)
+    return DenseLayer(conv, _mean, root, partial(F.normalize, p=2.0, dim=-1) if layer.normalize else None)
+
+
+@rule(DenseGINConv, "GIN, dense", [{"train_eps": True, "eps": 0.3}])
+class ConvertedDenseGIN(DenseLayer):
+    """The sum over the neighbours and the node, weighted by 1 + eps, and then a network."""
+
+    def __init__(self, layer: Any) -> None:
+        network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})  # see `ConvertedGIN`
+        super().__init__(basis_conv(layer, [], _as_given()), _given, after=network)
+        self.initial_eps = layer.initial_eps
+        learns = isinstance(layer.eps, nn.Parameter)
+        self.eps = parameter(layer.eps) if learns else float(self.initial_eps if layer.eps.is_meta else layer.eps)
+
+    def reset_parameters(self) -> None:
+        """Resets the network, and sets an eps that learns to what it was at first."""
+        super().reset_parameters()
+        if isinstance(self.eps, nn.Parameter):
+            nn.init.constant_(self.eps, self.initial_eps)
+
+    def own(self, x: Tensor, add_loop: bool) -> Tensor | None:
+        return (1 + self.eps) * x if add_loop else None
+
+
+@rule(DenseGATConv, "GAT, dense", [{"heads": 3, "concat": False, "negative_slope": 0.4}, {"heads": 2}])
+def gat(layer: Any) -> nn.Module:
+    """Attention to the neighbours; a node without any gets the bias, where PyG's softmax of nothing is NaN."""
+    check_dropout(layer.dropout)
+    score = Additive(projected=True)
+    attention = Attention(layer.heads, score.then(nn.LeakyReLU(layer.negative_slope)), dropout=layer.dropout)
+    theta = Heads("concat" if layer.concat else "mean")
+    Q = layer.out_channels * (layer.heads if layer.concat else 1)
+    with META:
+        conv = BasisConv(layer.in_channels, Q, attention, theta, bias=False)
+    fill(conv.theta, weight=heads_of(layer.lin, layer.heads))
+    fill(score, source=layer.att_src, target=layer.att_dst)
+    conv.bias = parameter(layer.bias)
+    return DenseLayer(conv, _is_edge, loop=1.0)
