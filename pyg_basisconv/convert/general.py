@@ -10,16 +10,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GeneralConv
 
-from ..bases import Adjacency, EdgeNetwork
+from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..mechanisms import MLP, Dot, Mechanism
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
-from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, matrix, parameter
-from .edges import CallEdges, read_edges
+from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
+from .edges import CallEdges, count_edges, read_edges
 from .layers import Composite, Signature, normalized, pair
 from .registry import Left, combinations, rule
 
+_EDGES = IdentityCache()
 _DOT = {"heads": 2, "attention": True, "attention_type": "dot_product"}
 
 
@@ -50,11 +51,11 @@ class ConvertedGeneral(Composite):
         super().__init__()
         self.call, self.heads, self.normalize = Signature.of(layer), layer.heads, layer.normalize_l2
         A, R = adjacency(layer), layer.in_edge_channels
-        self.conv, self.count = basis_conv(layer, [layer.lin_msg], A), basis_conv(layer, [], A)
+        self.conv, self.average = basis_conv(layer, [layer.lin_msg], A), A.norm == "mean"
         self.bias, self.edge, self.edge_bias = parameter(layer.lin_msg.bias), None, None
         if R is not None:
-            family = EdgeNetwork(nn.Identity(), R, bias=False, norm=A.norm)
-            self.edge = basis_conv(layer, matrix(layer.lin_edge).t().unsqueeze(1), family)
+            self.edge = basis_conv(layer, [layer.lin_edge], A)  # the edges are its sources
+            self.edge.flow = "source_to_target"
             self.edge_bias = parameter(layer.lin_edge.bias)
         self.target = None if layer.directed_msg else deepcopy(layer.lin_msg_i)
         self.root = deepcopy(layer.lin_self)
@@ -65,22 +66,33 @@ class ConvertedGeneral(Composite):
         size = call.get("size") or (source.shape[-2], target.shape[-2])
         edges, z, _ = read_edges(call["edge_index"], False, min(size), self.conv.flow)
         z = z if call.get("edge_attr") is None else call["edge_attr"]
-        ones = source.new_ones(source.shape[-2], 1)
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.target and self.target(target)]  # edge into n
         if z is not None and self.edge is not None:
-            y = y + self.edge((ones, None), edges, edge_attr=z.view(len(z), -1), size=size)
+            y = y + self.edge((z.view(len(z), -1), None), _into_targets(edges, self.conv.flow), size=(len(z), size[1]))
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
-            y = torch.addcmul(y, self.count((ones, None), edges, size=size), reduce(add, own))
-        y = y.unflatten(-1, (self.heads, -1)).mean(-2) + self.root(target)
+            count = count_edges(edges, size[1], y.dtype, self.conv.flow)
+            y = torch.addcmul(y, count.clamp(max=1) if self.average else count, reduce(add, own))
+        y = y if self.heads == 1 else y.unflatten(-1, (self.heads, -1)).mean(-2)
+        y = y + self.root(target)
         return normalized(y, None) if self.normalize else y
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if self.edge_bias is not None:
             nn.init.zeros_(self.edge_bias)
+
+
+def _into_targets(edges: Tensor, flow: str) -> Tensor:
+    """From edges, by their numbers, to their targets."""
+
+    def build() -> Tensor:
+        into = edges[1 if flow == "source_to_target" else 0]
+        return torch.stack([torch.arange(len(into), device=edges.device), into])
+
+    return _EDGES.get((edges,), flow, build)
 
 
 class GeneralAttention(AttentionLayer):
@@ -90,7 +102,6 @@ class GeneralAttention(AttentionLayer):
         super().__init__(layer, conv, values=values, root=deepcopy(layer.lin_self))
         self.edge_dim = 0 if values is None else values.P
         self.reads_target, self.normalize = not layer.directed_msg, layer.normalize_l2
-        self.count = basis_conv(layer, [], Adjacency())
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
         z = edges.values if call.get("edge_attr") is None else call["edge_attr"]
@@ -105,7 +116,7 @@ class GeneralAttention(AttentionLayer):
             assert target is not None
             size = call.get("size") or (source.shape[-2], target.shape[-2])
             edges = read_edges(call["edge_index"], False, min(size), self.conv.flow).edge_index
-            count = self.count((source.new_ones(source.shape[-2], 1), None), edges, size=size)
+            count = count_edges(edges, size[1], y.dtype, self.conv.flow)
             whole = count.clamp(max=1) if not self.average else (1 / count).masked_fill(count == 0, 0)
             score: Any = self.conv.basis.mechanism.parts[0]  # type: ignore[union-attr, index]
             own = target @ score.target.mean(0)
