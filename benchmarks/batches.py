@@ -9,7 +9,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
-from .gin import gin, with_gin
+from .gin import gin
 from .loaders import CLASSES, LoadedRow, StepsRow, Training
 from .result import Bench, Row, Target, one_thread
 
@@ -68,7 +68,6 @@ def batch_rows() -> list[Row]:
             molecules,
             ["edge_index"],
             called,
-            convert=with_gin,
         )
         rows += [StepsRow(training, Target(1)), LoadedRow(training, Target(1), most=None)]
     return [one_thread(row) for row in rows]

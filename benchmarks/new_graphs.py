@@ -19,6 +19,15 @@ from .result import Bench, Result, Row, Target, in_double, one_thread
 
 WIDTH, HEADS, RELATIONS = 64, 8, 4
 SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
+IN_DOUBLE = (
+    "GCNConv",
+    "SAGEConv",
+    "GraphConv",
+    "ChebConv K=3",
+    "RGCNConv",
+    "GATConv 8 heads",
+    "TransformerConv 8 heads",
+)
 POOL = 20  # graphs that are repeated
 EFFORT = Effort(rounds=15, seconds=1.0, burst=0.02)
 
@@ -103,12 +112,21 @@ def new_graph_rows() -> list[Row]:
         ("GraphConv", lambda: pyg.GraphConv(WIDTH, WIDTH), same),
         ("ChebConv K=3", lambda: pyg.ChebConv(WIDTH, WIDTH, K=3), more),
         ("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), more),
+        ("APPNP K=10", lambda: pyg.APPNP(10, 0.1), same),
+        ("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH), same),
+        ("GatedGraphConv", lambda: pyg.GatedGraphConv(WIDTH, 2), same),
+        ("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(WIDTH), same),
+        ("EGConv", lambda: pyg.EGConv(WIDTH, WIDTH), same),
+        ("MFConv", lambda: pyg.MFConv(WIDTH, WIDTH), same),
+        ("FiLMConv", lambda: pyg.FiLMConv(WIDTH, WIDTH, RELATIONS, act=None), same),
+        ("GeneralConv", lambda: pyg.GeneralConv(WIDTH, WIDTH), same),
         ("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), same),
         ("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), same),
     ]
 
     def row(name: str, make: Callable[[], nn.Module], target: Target, size: tuple[int, int]) -> NewGraphRow:
-        return NewGraphRow(name, make, target, size, typed=name == "RGCNConv")
+        return NewGraphRow(name, make, target, size, typed=name in ("RGCNConv", "FiLMConv"))
 
     rows = [one_thread(row(*layer, size)) for size in SIZES for layer in layers]
-    return rows + [one_thread(in_double(row(name, make, same, SIZES[-1]))) for name, make, _ in layers]
+    double = [layer for layer in layers if layer[0] in IN_DOUBLE]
+    return rows + [one_thread(in_double(row(name, make, same, SIZES[-1]))) for name, make, _ in double]

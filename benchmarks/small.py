@@ -15,7 +15,7 @@ from pyg_basisconv import convert
 from .compare import assert_close
 from .contest import Arguments, Contest
 from .data import random_graph
-from .gin import gin, with_gin
+from .gin import gin
 from .layers import lay_out
 from .measure import Effort
 from .result import Bench, Result, Row, Target, in_double, one_thread
@@ -39,6 +39,14 @@ def on_graph() -> Arguments:
 
 def on_relations() -> Arguments:
     return features(), edges(), torch.randint(RELATIONS, (EDGES,))
+
+
+def with_initial() -> Arguments:
+    return features(), features(), edges()
+
+
+def with_positions() -> Arguments:
+    return features(), torch.rand(NODES, 3), edges()
 
 
 def on_hypergraph() -> Arguments:
@@ -143,7 +151,16 @@ CALLS = [
     Call("TAGConv K=3", lambda: pyg.TAGConv(WIDTH, WIDTH, K=3), on_graph, 6, 3.5),
     Call("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), on_relations, 6, 3.5),
     Call("HypergraphConv", lambda: pyg.HypergraphConv(WIDTH, WIDTH), on_hypergraph, 6, 3.5),
-    Call("GINConv", lambda: gin(WIDTH, WIDTH), on_graph, 1, 1, with_gin),
+    Call("GINConv", lambda: gin(WIDTH, WIDTH), on_graph, 1, 1),
+    Call("GCN2Conv", lambda: pyg.GCN2Conv(WIDTH, 0.1, 0.5, 1), with_initial, 1, 1),
+    Call("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH), on_graph, 1, 1),
+    Call("GatedGraphConv", lambda: pyg.GatedGraphConv(WIDTH, 2), on_graph, 1, 1),
+    Call("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(WIDTH), on_graph, 1, 1),
+    Call("EGConv", lambda: pyg.EGConv(WIDTH, WIDTH), on_graph, 1, 1),
+    Call("MFConv", lambda: pyg.MFConv(WIDTH, WIDTH), on_graph, 1, 1),
+    Call("FiLMConv", lambda: pyg.FiLMConv(WIDTH, WIDTH, RELATIONS, act=None), on_relations, 1, 1),
+    Call("GeneralConv", lambda: pyg.GeneralConv(WIDTH, WIDTH), on_graph, 1, 1),
+    Call("PointTransformerConv", lambda: pyg.PointTransformerConv(WIDTH, WIDTH), with_positions, 1, 1),
     Call("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
     Call("GATv2Conv 8 heads", lambda: pyg.GATv2Conv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
     Call("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),

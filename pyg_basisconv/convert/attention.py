@@ -125,7 +125,10 @@ class AttentionLayer(OperatorModule):
             return conv(x, edges.edge_index, weight, edge_attr=z, size=size), None
         y, A = conv(x, edges.edge_index, weight, edge_attr=z, size=size, return_attention=True)
         if values is not None and z is not None:
-            y = y + values.gather(A.incidence, values.project(z))
+            sums = A.incidence  # of features, or of the values where these are narrower
+            y = y + (
+                values.contract(sums.expand(z)) if values.inner > values.P else values.gather(sums, values.project(z))
+            )
         return y, A
 
     @property

@@ -86,6 +86,14 @@ def count_targets(edge_index: Any, source: Tensor) -> int:
     return int(edge_index.shape[0] if sparse else source.shape[-2])
 
 
+def count_edges(edges: Tensor, N: int, dtype: torch.dtype, flow: str = "source_to_target") -> Tensor:
+    """(N, 1) the number of edges into each target; computed once for a graph."""
+    into = 1 if flow == "source_to_target" else 0
+    return _EDGES.get(
+        (edges,), (N, dtype, into), lambda: torch.bincount(edges[into], minlength=N).to(dtype).unsqueeze(1)
+    )
+
+
 def as_returned(edges: CallEdges, given: Any, alpha: Tensor) -> Any:
     """The graph and the weights of its edges, as PyG returns them; cached tensors are copied."""
     held = given if edges.looped is None else edges.looped.clone()

@@ -1,5 +1,6 @@
 """The layer of the design space of graph networks: a sum or attention, of one end or both, with features of edges."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from functools import reduce
 from operator import add
@@ -10,16 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GeneralConv
 
-from ..bases import Adjacency, EdgeNetwork
+from ..cache import IdentityCache
 from ..conv import BasisConv
-from ..mechanisms import MLP, Dot, Mechanism
+from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
-from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, matrix, parameter
-from .edges import CallEdges, read_edges
+from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
+from .edges import CallEdges, count_edges, read_edges
 from .layers import Composite, Signature, normalized, pair
 from .registry import Left, combinations, rule
 
+_EDGES = IdentityCache()
 _DOT = {"heads": 2, "attention": True, "attention_type": "dot_product"}
 
 
@@ -50,11 +52,11 @@ class ConvertedGeneral(Composite):
         super().__init__()
         self.call, self.heads, self.normalize = Signature.of(layer), layer.heads, layer.normalize_l2
         A, R = adjacency(layer), layer.in_edge_channels
-        self.conv, self.count = basis_conv(layer, [layer.lin_msg], A), basis_conv(layer, [], A)
+        self.conv, self.average = basis_conv(layer, [layer.lin_msg], A), A.norm == "mean"
         self.bias, self.edge, self.edge_bias = parameter(layer.lin_msg.bias), None, None
         if R is not None:
-            family = EdgeNetwork(nn.Identity(), R, bias=False, norm=A.norm)
-            self.edge = basis_conv(layer, matrix(layer.lin_edge).t().unsqueeze(1), family)
+            self.edge = basis_conv(layer, [layer.lin_edge], A)  # the edges are its sources
+            self.edge.flow = "source_to_target"
             self.edge_bias = parameter(layer.lin_edge.bias)
         self.target = None if layer.directed_msg else deepcopy(layer.lin_msg_i)
         self.root = deepcopy(layer.lin_self)
@@ -65,22 +67,33 @@ class ConvertedGeneral(Composite):
         size = call.get("size") or (source.shape[-2], target.shape[-2])
         edges, z, _ = read_edges(call["edge_index"], False, min(size), self.conv.flow)
         z = z if call.get("edge_attr") is None else call["edge_attr"]
-        ones = source.new_ones(source.shape[-2], 1)
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.target and self.target(target)]  # edge into n
         if z is not None and self.edge is not None:
-            y = y + self.edge((ones, None), edges, edge_attr=z.view(len(z), -1), size=size)
+            y = y + self.edge((z.view(len(z), -1), None), _into_targets(edges, self.conv.flow), size=(len(z), size[1]))
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
-            y = torch.addcmul(y, self.count((ones, None), edges, size=size), reduce(add, own))
-        y = y.unflatten(-1, (self.heads, -1)).mean(-2) + self.root(target)
+            count = count_edges(edges, size[1], y.dtype, self.conv.flow)
+            y = torch.addcmul(y, count.clamp(max=1) if self.average else count, reduce(add, own))
+        y = y if self.heads == 1 else y.unflatten(-1, (self.heads, -1)).mean(-2)
+        y = y + self.root(target)
         return normalized(y, None) if self.normalize else y
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
         if self.edge_bias is not None:
             nn.init.zeros_(self.edge_bias)
+
+
+def _into_targets(edges: Tensor, flow: str) -> Tensor:
+    """From edges, by their numbers, to their targets."""
+
+    def build() -> Tensor:
+        into = edges[1 if flow == "source_to_target" else 0]
+        return torch.stack([torch.arange(len(into), device=edges.device), into])
+
+    return _EDGES.get((edges,), flow, build)
 
 
 class GeneralAttention(AttentionLayer):
@@ -90,7 +103,6 @@ class GeneralAttention(AttentionLayer):
         super().__init__(layer, conv, values=values, root=deepcopy(layer.lin_self))
         self.edge_dim = 0 if values is None else values.P
         self.reads_target, self.normalize = not layer.directed_msg, layer.normalize_l2
-        self.count = basis_conv(layer, [], Adjacency())
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
         z = edges.values if call.get("edge_attr") is None else call["edge_attr"]
@@ -105,7 +117,7 @@ class GeneralAttention(AttentionLayer):
             assert target is not None
             size = call.get("size") or (source.shape[-2], target.shape[-2])
             edges = read_edges(call["edge_index"], False, min(size), self.conv.flow).edge_index
-            count = self.count((source.new_ones(source.shape[-2], 1), None), edges, size=size)
+            count = count_edges(edges, size[1], y.dtype, self.conv.flow)
             whole = count.clamp(max=1) if not self.average else (1 / count).masked_fill(count == 0, 0)
             score: Any = self.conv.basis.mechanism.parts[0]  # type: ignore[union-attr, index]
             own = target @ score.target.mean(0)
@@ -118,7 +130,7 @@ def attended(layer: Any) -> nn.Module:
     """Scores are an inner product of the message with a vector, or with the message of the other end."""
     H, D, R, message = layer.heads, layer.out_channels, layer.in_edge_channels, layer.lin_msg
     values, biased = None, message.bias is not None
-    theta, P, target = Heads("mean", biased), message.in_channels, message.in_channels
+    theta, P = Heads("mean", biased), message.in_channels
     if R is not None:
         check_frozen_alike(layer.lin_edge.weight, layer.lin_edge.bias)
         weight = heads_of(layer.lin_edge, H)  # (H, R, D)
@@ -128,26 +140,44 @@ def attended(layer: Any) -> nn.Module:
         with META:
             values = Heads("mean").build(H, R, D)
         values.weight = parameter(weight)
-    score: Mechanism
+    score, share = _scored(layer, values)
+    conv = attention_conv(layer, H, score.then(nn.LeakyReLU(0.2)), theta, P, D)
+    fill(conv.theta, weight=heads_of(message, H), value_bias=message.bias)
+    share(conv.theta)
+    return GeneralAttention(layer, conv, values)
+
+
+def _scored(layer: Any, values: Heads | None) -> tuple[Mechanism, Callable[[Any], None]]:
+    """The scores, and what gives them their parameters, some of which are those of the values."""
+    D, H, R, biased = layer.out_channels, layer.heads, 0 if values is None else values.P, layer.lin_msg.bias is not None
+    of_edges = None if values is None else values.weight
     if layer.attention_type == "dot_product":
         if not layer.directed_msg:
             raise Left("its scores are products of sums of both ends")
-        score = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R or 0, mix="both" if R else "key")
-    else:
-        own = None if layer.directed_msg else "own"
-        score = MLP(None, nn.Identity(), True, own, bias=own is not None and biased, edge_dim=R or 0)
-    conv = attention_conv(layer, H, score.then(nn.LeakyReLU(0.2)), theta, (P, target), D)
-    fill(conv.theta, weight=heads_of(message, H), value_bias=message.bias)
-    if isinstance(score, Dot):
-        score.key = score.query = conv.theta.weight
-        if biased:
-            score.key_bias = score.query_bias = conv.theta.value_bias
-        if values is not None:
-            score.key_edge = score.query_edge = values.weight
-    else:
-        fill(score, out=layer.att_msg)
-        if values is not None:
-            score.edge = values.weight
-        if not layer.directed_msg:
-            fill(score, target=heads_of(layer.lin_msg_i, H), bias=layer.lin_msg_i.bias)
-    return GeneralAttention(layer, conv, values)
+        dot = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R, mix="both" if R else "key")
+
+        def of_values(theta: Any) -> None:
+            dot.key = dot.query = theta.weight
+            if biased:
+                dot.key_bias = dot.query_bias = theta.value_bias
+            if of_edges is not None:
+                dot.key_edge = dot.query_edge = of_edges
+
+        return dot, of_values
+    if layer.directed_msg:
+        ends, edge = Additive(projected=True, target=None), Edge(R, inner=D) if R else None
+
+        def vectors(theta: Any) -> None:
+            fill(ends, source=layer.att_msg)
+            if edge is not None and of_edges is not None:
+                edge.weight, edge.out = of_edges, ends.source
+
+        return ends if edge is None else ends + edge, vectors
+    hidden = MLP(None, nn.Identity(), True, "own", bias=biased, edge_dim=R)
+
+    def layers(theta: Any) -> None:
+        fill(hidden, out=layer.att_msg, target=heads_of(layer.lin_msg_i, H), bias=layer.lin_msg_i.bias)
+        if of_edges is not None:
+            hidden.edge = of_edges
+
+    return hidden, layers

@@ -18,7 +18,7 @@ from ..mechanisms.rows import TermRows
 from ..theta import Split
 from .attention import apply_weights, attention_conv, weigh
 from .build import basis_conv, check_initialized, check_sum
-from .edges import read_edges
+from .edges import count_edges, read_edges
 from .layers import Signature, pair, unpaired
 from .operator_module import OperatorModule
 from .registry import combinations, rule, turned_round
@@ -64,8 +64,8 @@ class ConvertedPointTransformer(OperatorModule):
         self.conv = attention_conv(layer, Q, Channels(), Split(), Q, Q)
         self.conv.flow = "source_to_target"
         self.of_nodes = layer.attn_nn is None and type(layer.pos_nn) in (nn.Linear, Linear)
-        self.present, self.pick = (basis_conv(layer, [], A) for A in (Adjacency("mean"), Adjacency()))
-        self.present.flow = self.pick.flow = "source_to_target"
+        self.pick = basis_conv(layer, [], Adjacency())
+        self.pick.flow = "source_to_target"
 
     def compute(self, call: dict[str, Any]) -> Tensor:
         positions = pair(call["pos"] if self.call.flow == "source_to_target" else unpaired(call["pos"]))
@@ -82,7 +82,7 @@ class ConvertedPointTransformer(OperatorModule):
         of_target = of_target if bias is None else of_target + bias
         A = weigh(self.conv, -keys - of_source, queries + of_target, edges)
         y: Tensor = apply_weights(self.conv, values - of_source, A)
-        return y + of_target * self.present((source.new_ones(size[0], 1), None), edges, size=size)
+        return torch.addcmul(y, of_target, count_edges(edges, size[1], y.dtype).clamp(max=1))
 
     def _by_edges(
         self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]
