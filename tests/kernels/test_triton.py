@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
+from torch_geometric import nn as pyg
 
-from pyg_basisconv import backends
+from pyg_basisconv import backends, convert
 from pyg_basisconv.backend import uses_triton
-from pyg_basisconv.kernels import Pattern, onepass, spmm
+from pyg_basisconv.kernels import Pattern, onepass, sddmm, spmm, spmm_rows
 from pyg_basisconv.kernels.activations import activation_code
 from tests.kernels import test_compiled_gate as gates
 from tests.kernels.test_compiled_attention import ACTIVATIONS, KINDS, Case
@@ -314,7 +315,7 @@ def test_gates(there: set[str], c: int) -> None:
 
 
 def matrix(dtype: torch.dtype = torch.float64, W: int = 3, M: int = 5) -> tuple[Pattern, Tensor, Tensor, Tensor]:
-    """Twenty entries, none of which are of target 3 and most of which of target 1; numbers of them, of sources, targets."""
+    """Twenty entries, none of target 3 and most of target 1; numbers of them, of sources and of targets."""
     target = torch.tensor([1] * 14 + [0, 2, 4, 4, 0, 2])
     pattern = Pattern(torch.randint(M, (20,)), target, M, 5).to(DEVICE)
     drawn = [torch.randn(size, dtype=torch.float64).to(DEVICE, dtype) for size in ((20,), (M, W), (5, W))]
