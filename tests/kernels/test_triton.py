@@ -258,8 +258,18 @@ def test_same_bits() -> None:
     assert all(a.equal(b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("E", [5, 20])
+def test_a_result_may_be_written_to(E: int) -> None:
+    case = put(Case("all", c=1, W=2, sizes=(4, 1, E)))
+    expected = torch.autograd.grad(nn.functional.elu(case.run()).sum(), case.inputs)
+    found = torch.autograd.grad(nn.functional.elu_(case.run()).sum(), case.inputs)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_second_derivatives() -> None:
-    case = put(Case("all", torch.tanh, c=1, W=1, sizes=(2, 2, 3)))
+    case = put(Case("source", torch.tanh, c=1, W=1, sizes=(2, 1, 2)))
     inputs = case.inputs
     places = [i for i, t in enumerate(case.all) if t is not None]
 
