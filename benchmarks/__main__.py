@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import orders
+from . import gpu, orders
 from .report import measured
 from .table import NOTES
 
@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--orders", action="store_true", help="the orders of the planner instead, see benchmarks.orders")
     p.add_argument("--json", type=Path, metavar="FILE", help="a file for all measurements")
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    p.add_argument("--gpu", type=Path, metavar="FOLDER", help="all that a GPU runs, in parts, see benchmarks.gpu")
     p.add_argument("--threads", type=int, help="of torch on the CPU")
     return p
 
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about sparse layouts, which are in beta
+        if args.gpu:
+            return gpu.run(args.gpu, args.only, args.quick)
         found = (
             orders.table(args.only, args.quick, args.device)
             if args.orders

@@ -7,7 +7,6 @@ import pickle
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pyg_basisconv.typed_edges import SharedEdges
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -21,6 +20,7 @@ from pyg_basisconv.bases.mix import BoundMix
 from pyg_basisconv.bases.polynomial import BoundPolynomial
 from pyg_basisconv.bases.product import BoundProduct
 from pyg_basisconv.batching import block_diagonal
+from pyg_basisconv.typed_edges import SharedEdges
 from tests.bases.test_properties import graphs
 from tests.cases import CASES, CONSTANT
 from tests.contract import DOUBLE, bind, close, draw, make

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyg_basisconv.typed_edges import ListedEdges, explicit
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
@@ -17,6 +16,7 @@ from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists
 from pyg_basisconv.kernels.lists import List
+from pyg_basisconv.typed_edges import ListedEdges, explicit
 from tests.contract import DOUBLE, close, draw
 
 N, E, P, Q, R = 9, 30, 4, 3, 3

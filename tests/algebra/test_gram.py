@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from pyg_basisconv.typed_edges import explicit
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.testing import assert_close
@@ -14,6 +13,7 @@ from torch.testing import assert_close
 from pyg_basisconv import BasisConv, bases, mechanisms
 from pyg_basisconv.algebra.gram import Gram, Places, gram
 from pyg_basisconv.basis import BoundBasis, EdgeList
+from pyg_basisconv.typed_edges import explicit
 from tests import cases
 from tests.contract import bind, draw
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from pyg_basisconv.typed_edges import explicit
 from torch import Tensor
 
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
 from pyg_basisconv.basis import BoundBasis as Bound
 from pyg_basisconv.graph import Graph
+from pyg_basisconv.typed_edges import explicit
 from tests import cases, contract, oracle
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from pyg_basisconv.typed_edges import TypedEdges
 from torch import Tensor
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.bases.adjacency import Adjacency
 from pyg_basisconv.bases.wavelets import BoundWavelets, lazy
 from pyg_basisconv.basis import EdgeList
+from pyg_basisconv.typed_edges import TypedEdges
 from tests import cases, contract, oracle
 from tests.contract import DOUBLE, bind, close, draw, tensors
 

@@ -15,6 +15,7 @@ from benchmarks import (
     batches,
     data,
     fill,
+    gpu,
     growth,
     knowledge,
     layers,
@@ -458,3 +459,43 @@ def test_one_point_of_the_orders_end_to_end(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_grid_of_orders_is_what_it_says():
     assert len(orders.points()) == len(set(map(str, orders.points()))) >= 60
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_its_rows_are_refused(tmp_path: Path):
+    with pytest.raises(SystemExit, match="--gpu: expected a CUDA device, got none"):
+        command.main(["--gpu", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
+class Counted:
+    """A row that counts its runs; the one called 'wrong' fails."""
+
+    devices = ("cuda",)
+
+    def __init__(self, name: str) -> None:
+        self.name, self.runs = name, 0
+
+    def run(self, bench: Bench) -> Result:
+        self.runs += 1
+        if self.name == "wrong":
+            raise RuntimeError("out of memory")
+        return gpu.compared(self.name, [2.0, 4.0], [1.0, 1.0], 10, 3, Target(ratio=2), "a way")
+
+
+def test_rows_of_a_gpu_are_measured_in_parts(tmp_path: Path):
+    todo = [Counted(name) for name in ("first, 1 / 2", "wrong", "last")]
+    bench = Bench(quick=True)
+    assert [gpu.measure(todo, lambda: bench, tmp_path, seconds=0) for _ in range(4)] == [2, 1, 0, 0]
+    assert [row.runs for row in todo] == [1, 1, 1]
+    first, wrong, last = gpu.results(todo, tmp_path)
+    assert wrong == "- failed: wrong: RuntimeError: out of memory"
+    assert isinstance(first, Result)
+    assert isinstance(last, Result)
+    assert (first.work, first.ratio, first.target, last.work) == ("first, 1 / 2", 3.0, Target(ratio=2), "last")
+
+
+def test_a_hub_is_compared_with_a_regular_graph():
+    result = gpu.HubRow().run(Bench(quick=True))
+    assert result.ratio is not None
+    assert result.ratio > 0

@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
+from torch_geometric import nn as pyg
 
-from pyg_basisconv import backends
+from pyg_basisconv import backends, convert
 from pyg_basisconv.backend import uses_triton
-from pyg_basisconv.kernels import Pattern, onepass, spmm
+from pyg_basisconv.kernels import Pattern, onepass, sddmm, spmm, spmm_rows
 from pyg_basisconv.kernels.activations import activation_code
 from tests.kernels import test_compiled_gate as gates
 from tests.kernels.test_compiled_attention import ACTIVATIONS, KINDS, Case
@@ -257,8 +258,18 @@ def test_same_bits() -> None:
     assert all(a.equal(b) for a, b in zip(first, again, strict=True))
 
 
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("E", [5, 20])
+def test_a_result_may_be_written_to(E: int) -> None:
+    case = put(Case("all", c=1, W=2, sizes=(4, 1, E)))
+    expected = torch.autograd.grad(nn.functional.elu(case.run()).sum(), case.inputs)
+    found = torch.autograd.grad(nn.functional.elu_(case.run()).sum(), case.inputs)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_second_derivatives() -> None:
-    case = put(Case("all", torch.tanh, c=1, W=1, sizes=(2, 2, 3)))
+    case = put(Case("source", torch.tanh, c=1, W=1, sizes=(2, 1, 2)))
     inputs = case.inputs
     places = [i for i, t in enumerate(case.all) if t is not None]
 
@@ -314,7 +325,7 @@ def test_gates(there: set[str], c: int) -> None:
 
 
 def matrix(dtype: torch.dtype = torch.float64, W: int = 3, M: int = 5) -> tuple[Pattern, Tensor, Tensor, Tensor]:
-    """Twenty entries, none of which are of target 3 and most of which of target 1; numbers of them, of sources, targets."""
+    """Twenty entries, none of target 3 and most of target 1; numbers of them, of sources and of targets."""
     target = torch.tensor([1] * 14 + [0, 2, 4, 4, 0, 2])
     pattern = Pattern(torch.randint(M, (20,)), target, M, 5).to(DEVICE)
     drawn = [torch.randn(size, dtype=torch.float64).to(DEVICE, dtype) for size in ((20,), (M, W), (5, W))]

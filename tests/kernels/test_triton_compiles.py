@@ -72,7 +72,7 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     (torch.float32, "*i32", 70), (torch.bfloat16, "*i64", 90), (torch.float64, "*i32", 80), (torch.float16, "*i32", 75),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.sweep(12)
+@pytest.mark.sweep(6)
 def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, pieces: bool) -> None:
     types, constants = arguments(form, dtype, pieces, index)
     used = {name: kind for name, kind in types.items() if name in jit.forward.arg_names}

@@ -27,7 +27,7 @@ class TritonAttend(Attend):
         stats = rows.new(2 * c, self._sums) if self.normalised else None
         source, target = self._ends(projected)
         self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
-        return projected, rows.combined(y, c, y.dtype, stats), None if stats is None else stats[: rows.rows]
+        return projected, rows.combined(y, c, y.dtype, stats), stats
 
     def backward(
         self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]

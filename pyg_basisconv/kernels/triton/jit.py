@@ -1,8 +1,8 @@
 """The kernels in Triton: one forward pass and one backward pass for all forms of attention, gates, sparse products.
 
 A program has one row of a compressed matrix, or a piece of one that is long, and some heads. It visits the entries of
-the row in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed. Nothing is
-added to memory that other programs write to. Rows and entries are numbered in int64, as their offsets exceed int32.
+the row in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed.
+Nothing is added to memory that other programs write to. Rows and entries are numbered in int64: offsets exceed int32.
 
 Letters: BE entries of a block, HB heads, WB columns of a row's head, DB of a term's head; all powers of two, masked.
 """

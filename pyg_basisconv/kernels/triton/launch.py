@@ -108,4 +108,5 @@ class Rows:
                 jit.combine[self.pieces.long_row.numel(), -(-c // options["HB"])](
                     table, stats, *self.pieces[2:], self.rows, c=c, W=W, WB=power_of_two(W), ACC=self.ACC, **options
                 )
-        return table[: self.rows].to(dtype)
+            table.resize_(self.rows, table.shape[1])  # in place: a view could not be written to by the caller
+        return table.to(dtype)

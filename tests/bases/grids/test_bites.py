@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pyg_basisconv.typed_edges import explicit
 from torch import Tensor
 
 from pyg_basisconv import bases
 from pyg_basisconv.bases import Basis, BoundBasis, EdgeList
 from pyg_basisconv.graph import Graph
+from pyg_basisconv.typed_edges import explicit
 from tests.bases.grids import oracle as grids, test_groups, test_sites
 from tests.bases.grids.cases import SWEEP, Config
 from tests.bases.grids.oracle import Position, Site
