@@ -14,7 +14,7 @@ from .errors import check_count, reject
 from .graph import Counts, Graph, Size, grid_shape, sizes
 from .kernels.grids import Ints
 from .kernels.lists import List
-from .orders.base import OnImage
+from .orders.base import ImageFunction
 from .orders.compacted import Compact, Compaction, End
 from .orders.native import Native
 from .portable import fixed_mode
@@ -29,8 +29,8 @@ __all__ = [
     "Direction",
     "EdgeList",
     "End",
+    "ImageFunction",
     "Native",
-    "OnImage",
     "Work",
     "bound_basis",
 ]

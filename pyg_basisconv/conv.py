@@ -25,7 +25,7 @@ from .errors import check_arguments, check_flags, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
-from .plan import Plan, check_order, contract, measured, planned, reaches_unlinked, sparser
+from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable
 from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, glance, parameter, witness
 from .reading import read_graph
@@ -364,7 +364,8 @@ class BasisConv(MessagePassing):
         if problem.messages:
             self._alpha = family.alpha if self._message_forward_hooks else None
             family = family.map(lambda part: part.via(self._by_messages))
-        y, kept, biased = contract(chosen, family, inputs, bias)
+        order = ORDERS[chosen.order]
+        y, kept, biased = order.run(family, inputs, bias, chosen.chosen.form, problem.cached)
         if biased:
             return y
         if self.order == "auto" and reaches_unlinked(chosen, y):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .basis import BoundBasis, OnImage
+from .basis import BoundBasis, ImageFunction
 from .binding import Binding
 from .cache import Witness
 from .conv import BasisConv
@@ -66,10 +66,10 @@ class GridConv(BasisConv):
     def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
         if not call.image:
             return super()._evaluation(call, bound, chosen, observed)
-        on, family = self._on_images(call, bound, chosen), bound.family
+        function, family = self._image_function(call, bound, chosen), bound.family
         targets = family.target_grid
-        if on is not None:
-            program = partial(_run_on_image, on, family.constant_weights, targets)
+        if function is not None:
+            program = partial(_run_on_image, function, family.constant_weights, targets)
             given = partial(_run_bound_on_image, chosen.order)  # a program does not keep a family that each call has
             return Evaluation(partial(program, self, call), given if bound.graph is None else program)
         of_rows = super()._evaluation(call, bound, chosen)
@@ -77,7 +77,7 @@ class GridConv(BasisConv):
         program = partial(_run_on_rows, of_rows.program, targets, family.N, chosen.order)
         return Evaluation(lambda: as_image(of_rows.result()), program)
 
-    def _on_images(self, call: Call, bound: Binding, chosen: Plan) -> OnImage | None:
+    def _image_function(self, call: Call, bound: Binding, chosen: Plan) -> ImageFunction | None:
         """The chosen order, where it takes and gives images."""
         family, image = bound.family.matrices, call.x
         if family.source_grid is None or image.dim() != len(family.source_grid) + 2:
@@ -142,10 +142,10 @@ def _rows(image: Tensor, axes: int) -> Tensor:
 
 
 def _run_on_image(
-    on: OnImage, constant_weights: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call
+    function: ImageFunction, constant_weights: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call
 ) -> Tensor:
     """An order that takes and gives images, and what becomes of constants."""
-    y = on(call.x, parameter(layer, "bias"))
+    y = function(call.x, parameter(layer, "bias"))
     if constant_weights is not None:
         y = y + layer.constant_part(constant_weights).to(y.dtype).t().unflatten(-1, targets or (-1,))
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y
@@ -154,9 +154,9 @@ def _run_on_image(
 def _run_bound_on_image(order: str, layer: BasisConv, call: Call) -> Tensor:
     """The same on a bound family, which the call has in the place of its edges."""
     family = layer.basis.accept(call.edge_index)
-    on = ORDERS[order].on_images(family.matrices, layer.theta, call.x.shape[1])
-    assert on is not None  # it was chosen for a call like this one
-    return _run_on_image(on, family.constant_weights, family.target_grid, layer, call)
+    function = ORDERS[order].on_images(family.matrices, layer.theta, call.x.shape[1])
+    assert function is not None  # it was chosen for a call like this one
+    return _run_on_image(function, family.constant_weights, family.target_grid, layer, call)
 
 
 def _run_on_rows(program: Program, targets: Ints | None, N: int, order: str, layer: GridConv, call: Call) -> Tensor:

@@ -16,7 +16,7 @@ from .basis import BoundBasis
 from .content import Inputs
 from .costs import Estimate, Problem, format_amount
 from .errors import reject
-from .orders import LINKED, ORDERS, Contracted
+from .orders import LINKED, ORDERS
 from .orders.sparse import sparsest
 from .portable import faked, portable
 
@@ -106,11 +106,6 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
 
 def _time(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
-
-
-def contract(chosen: Plan, family: BoundBasis, inputs: Inputs, bias: Tensor | None) -> Contracted:
-    """Evaluates the layer in the order of the plan."""
-    return ORDERS[chosen.order].run(family, inputs, bias, chosen.chosen.form, chosen.problem.cached)
 
 
 def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:

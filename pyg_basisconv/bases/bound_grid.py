@@ -2,14 +2,14 @@
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..basis import BoundBasis, Direction, EdgeList, Native, Work
+from ..basis import BoundBasis, Direction, EdgeList, ImageFunction, Native, Work
 from ..cache import View, cached_property, kept
 from ..content import Inputs
 from ..errors import reject
@@ -91,7 +91,7 @@ class ImageFamily(BoundBasis):
         """The number of rows of x that are sources."""
         return math.prod(self.source_grid)
 
-    def on_images(self, on: Callable[[Tensor, Tensor | None], Tensor], operations: int, numbers: int) -> Native:
+    def native_on_images(self, function: ImageFunction, operations: int, numbers: int) -> Native:
         """The native evaluation by a function of images, (B, P, *shape) -> (B, Q, *grid)."""
 
         def run(inputs: Inputs, bias: Tensor | None) -> Tensor:
@@ -99,10 +99,10 @@ class ImageFamily(BoundBasis):
             batch = x.shape[:-2]
             image = x.transpose(-1, -2).unflatten(-1, self.source_grid)
             image = image if len(batch) == 1 else image.reshape(math.prod(batch), *image.shape[len(batch) :])
-            y = on(image, bias).flatten(2).transpose(1, 2)  # (B, N, Q)
+            y = function(image, bias).flatten(2).transpose(1, 2)  # (B, N, Q)
             return y if len(batch) == 1 else y.reshape(*batch, *y.shape[1:])
 
-        return Native(run, operations, numbers, 1, of_image=on)
+        return Native(run, operations, numbers, 1, on_images=function)
 
 
 class BoundGrid(ImageFamily):
@@ -331,7 +331,7 @@ class BoundGrid(ImageFamily):
             )
         divisor = self._divisor(theta, window)
         if divisor is not None:
-            return self.on_images(
+            return self.native_on_images(
                 lambda image, bias: self._pooled(image, bias, divisor, window),
                 2 * window.taps * self.N * width,
                 (self.sources + self.N) * width,
@@ -349,8 +349,8 @@ class BoundGrid(ImageFamily):
         if direct:
             shape = (-1, p, *window.frame.kernel)
             kernel = View(theta._parameters, "weight", lambda: theta.kernel(width).reshape(shape))
-            return self.on_images(convolution(window.frame, g, kernel), operations, numbers)
-        return self.on_images(
+            return self.native_on_images(convolution(window.frame, g, kernel), operations, numbers)
+        return self.native_on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
             operations,
             numbers,

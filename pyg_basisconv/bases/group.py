@@ -183,7 +183,7 @@ class BoundGroup(ImageFamily):
             return y.unflatten(1, (Q, G))
 
         operations = 2 * window.taps * self.window.N * P * S * Q * G
-        return self.on_images(on, operations, self.sources * P + self.N * Q)
+        return self.native_on_images(on, operations, self.sources * P + self.N * Q)
 
 
 class Group(Gridded):

@@ -10,7 +10,7 @@ from ..content import Inputs
 from ..costs import Estimate, Problem
 from ..theta import Theta
 
-OnImage = Callable[[Tensor, Tensor | None], Tensor]  # from an image and the bias to an image
+ImageFunction = Callable[[Tensor, Tensor | None], Tensor]  # from an image and the bias to an image
 
 MESSAGES = "hooks, decomposed_layers or fuse=False ask for messages"  # a reason for which most orders are refused
 
@@ -72,7 +72,7 @@ class Order:
         """
         raise NotImplementedError
 
-    def on_images(self, family: Any, theta: Theta, width: int) -> OnImage | None:
+    def on_images(self, family: Any, theta: Theta, width: int) -> ImageFunction | None:
         """The evaluation from images (B, P, *grid) to images (B, Q, *grid), if it takes them."""
         return None
 

@@ -9,14 +9,14 @@ from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally
 from ..theta import Theta
 from ..theta.base import add_bias
-from .base import MESSAGES, Contracted, OnImage, Order
+from .base import MESSAGES, Contracted, ImageFunction, Order
 
 
 class Native(NamedTuple):
     """An evaluation by a vendor's kernel, and its cost for one entry of the batch.
 
     run: from the inputs and the bias to the output; operations, numbers: arithmetic, and numbers read and written;
-    kernels: how many are launched; projects: whether the kernel reads x Theta, and not x; of_image: the same from
+    kernels: how many are launched; projects: whether the kernel reads x Theta, and not x; on_images: `run` from
     images (B, P, *grid) to images (B, Q, *grid), if it takes them.
     """
 
@@ -25,7 +25,7 @@ class Native(NamedTuple):
     numbers: int
     kernels: int
     projects: bool = False
-    of_image: OnImage | None = None
+    on_images: ImageFunction | None = None
 
 
 class NativeKernel(Order):
@@ -72,9 +72,9 @@ class NativeKernel(Order):
         assert native is not None  # `estimate` refuses otherwise
         return Contracted(native.run(inputs, bias), biased=True)
 
-    def on_images(self, family: Any, theta: Theta, width: int) -> OnImage | None:
+    def on_images(self, family: Any, theta: Theta, width: int) -> ImageFunction | None:
         native: Native | None = family.native(theta, width)
-        return None if native is None else native.of_image
+        return None if native is None else native.on_images
 
 
 def after_theta(fast: Any, theta: Theta, width: int) -> Native:
