@@ -1,5 +1,5 @@
 """Attention on edges by kernels that store nothing of the size of all entries: compiled ones, `csrc/attend.cpp`, on the
-CPU, and on a GPU those of `triton`, for which `Attend` has a subclass. This file alone chooses between them.
+CPU, and on a GPU those of `triton`, for which `Attend` has a subclass.
 
 The forward pass visits the entries of each target once, the backward pass those of each source. Heads of one channel
 without normalisation are gates, and have kernels of their own, which vectorise over channels.
@@ -97,15 +97,6 @@ def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: 
 def precision(z: Tensor) -> torch.dtype:
     """The dtype in which rows are given to the kernels: those of a GPU read them as they are."""
     return z.dtype if uses_triton(z.device) else acc_dtype(z.dtype)
-
-
-def attend_on(device: torch.device) -> "type[Attend]":
-    """`Attend` for tensors of a device."""
-    if uses_triton(device):
-        from .triton.attention import TritonAttend
-
-        return TritonAttend
-    return Attend
 
 
 def _rows(t: Tensor | None) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from ..backend import uses_triton
 from ..portable import portable
 from .activations import ActivationCode, activation_code
 from .multihead import (
@@ -29,7 +30,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, attend_on, is_gate, precision, supports
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, precision, supports
 from .op import acc_dtype, derivative, raw_apply
 from .pattern import Pattern
 
@@ -370,7 +371,10 @@ def _one_pass(
     source, target, entry, *vectors = form.in_slots(tensors)
     terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
     terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
-    return attend_on(z.device)(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
+    kind = Attend
+    if uses_triton(z.device):
+        from .triton.attention import TritonAttend as kind
+    return kind(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
 
 
 _record: Callable[..., Tensor] = raw_apply(_Attention)
