@@ -113,7 +113,7 @@ def new_graph_rows() -> list[Row]:
         ("ChebConv K=3", lambda: pyg.ChebConv(WIDTH, WIDTH, K=3), more),
         ("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), more),
         ("APPNP K=10", lambda: pyg.APPNP(10, 0.1), same),
-        ("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH), same),
+        ("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH, num_layers=2), same),
         ("GatedGraphConv", lambda: pyg.GatedGraphConv(WIDTH, 2), same),
         ("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(WIDTH), same),
         ("EGConv", lambda: pyg.EGConv(WIDTH, WIDTH), same),

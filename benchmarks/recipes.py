@@ -104,7 +104,7 @@ POINTS: list[Layer] = [
     ),
 ]
 OTHERS: list[Layer] = [
-    ("ARMAConv", lambda: pyg.ARMAConv(W, W), plain),
+    ("ARMAConv", lambda: pyg.ARMAConv(W, W, num_layers=2), plain),
     ("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(W), plain),
     (
         "CFConv of SchNet",

@@ -153,7 +153,7 @@ CALLS = [
     Call("HypergraphConv", lambda: pyg.HypergraphConv(WIDTH, WIDTH), on_hypergraph, 6, 3.5),
     Call("GINConv", lambda: gin(WIDTH, WIDTH), on_graph, 1, 1),
     Call("GCN2Conv", lambda: pyg.GCN2Conv(WIDTH, 0.1, 0.5, 1), with_initial, 1, 1),
-    Call("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH), on_graph, 1, 1),
+    Call("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH, num_layers=2), on_graph, 1, 1),
     Call("GatedGraphConv", lambda: pyg.GatedGraphConv(WIDTH, 2), on_graph, 1, 1),
     Call("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(WIDTH), on_graph, 1, 1),
     Call("EGConv", lambda: pyg.EGConv(WIDTH, WIDTH), on_graph, 1, 1),
