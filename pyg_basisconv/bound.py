@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, lasting, underived
+from .cache import IdentityCache, cached_property, memo, underived
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Direction, Work
@@ -104,11 +104,8 @@ class BoundBasis:
 
     def keep(self, name: Hashable, build: Callable[[], Any]) -> Any:
         """The result of `build()`, cached unless a gradient passes through the matrices."""
-        found = self._held.get(name)
-        if found is not None:
-            return found
-        found = lasting(build)
-        return found if self.requires_grad or portable() else self._held.setdefault(name, found)
+        held = self._held
+        return memo(held, name, build) if name in held or not self.requires_grad else build()
 
     def edges(self) -> EdgeList:
         """The family as typed weighted edges, in fresh tensors."""

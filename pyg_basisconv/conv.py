@@ -27,11 +27,11 @@ from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable
-from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, glance, parameter, witness
+from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, glance, witness
 from .reading import read_graph
 from .sparse import Sparse
 from .theta import Theta, default
-from .theta.base import Step
+from .theta.base import Step, param
 
 
 class BasisConv(MessagePassing):
@@ -287,7 +287,7 @@ class BasisConv(MessagePassing):
         kept = None if graph is None else family  # a bound family is in each call, in place of its edges
         step = self._step(bound, chosen)
         if step is not None:
-            result = partial(step, inputs.theta, inputs.x, parameter(self, "bias"), family)
+            result = partial(step, inputs.theta, inputs.x, param(self, "bias"), family)
             build = partial(_build_step, step) if graph is not None and self._is_plain(call) else None
             return Evaluation(result, partial(_run_step, step, kept, None if reads is whole else reads), build)
         content_step = self._content_step(bound, chosen)
@@ -484,7 +484,7 @@ def _run_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer
     """An order in one step; `reads` is None where x is read as it is."""
     A = call.edge_index if family is None else family
     x = call.x if reads is None else reads(call.x)
-    return step(layer._modules["theta"], x, parameter(layer, "bias"), A)  # type: ignore[arg-type]
+    return step(layer._modules["theta"], x, param(layer, "bias"), A)  # type: ignore[arg-type]
 
 
 def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None) -> Graph | None:
@@ -526,7 +526,7 @@ def _run_content_step(
     step: ContentStep, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call
 ) -> Any:
     """An order in one step, on a family that is computed from the content of the call."""
-    modules, x, bias = layer._modules, reads(call.x), parameter(layer, "bias")
+    modules, x, bias = layer._modules, reads(call.x), param(layer, "bias")
     basis, theta = modules["basis"], modules["theta"]
     if step.replay is not None:
         y = step.replay(basis, theta, x, call.x[1] if isinstance(call.x, tuple | list) else x, bias)

@@ -17,7 +17,8 @@ from .kernels.grids import Ints
 from .layouts import check_form
 from .orders import ORDERS
 from .plan import Plan
-from .program import Call, Evaluation, Program, parameter
+from .program import Call, Evaluation, Program
+from .theta.base import param
 
 
 class GridConv(BasisConv):
@@ -145,7 +146,7 @@ def _run_on_image(
     function: ImageFunction, constant_weights: Tensor | None, targets: Ints | None, layer: BasisConv, call: Call
 ) -> Tensor:
     """An order that takes and gives images, and what becomes of constants."""
-    y = function(call.x, parameter(layer, "bias"))
+    y = function(call.x, param(layer, "bias"))
     if constant_weights is not None:
         y = y + layer.constant_part(constant_weights).to(y.dtype).t().unflatten(-1, targets or (-1,))
     return layer.narrowed(y) if torch._C._is_any_autocast_enabled() else y

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch_geometric import EdgeIndex
@@ -238,14 +238,6 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         else:
             return None
     return tuple(found)
-
-
-def parameter(module: nn.Module, name: str) -> Any:
-    """A parameter, or what stands under its name, without the detour by `nn.Module.__getattr__`."""
-    own = module._parameters
-    if name in own:
-        return own[name]
-    return getattr(module, name)  # of a parametrization, or a weight norm
 
 
 def _autocast() -> Hashable:

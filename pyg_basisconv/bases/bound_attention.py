@@ -211,15 +211,12 @@ class BoundAttention(MemberByMember):
     @property
     def explicit(self) -> Explicit:
         """The weights written out, on the disjoint union of the graphs of the batch."""
-        written: Explicit | None = self._held.get("explicit")
-        if written is None:
-            count = prod(self.batch)
+
+        def write() -> Explicit:
             weight = self.weights().flatten(1)  # (K, B E)
-            pattern = self.entries.pattern.copies(count)
-            written = _as_shared_edges(pattern, weight, self.dtype)
-            if not self.requires_grad and not portable():
-                self._held["explicit"] = written
-        return written
+            return _as_shared_edges(self.entries.pattern.copies(prod(self.batch)), weight, self.dtype)
+
+        return self.keep("explicit", write)  # type: ignore[no-any-return]
 
     def edges(self) -> EdgeList:
         if self.batch:

@@ -183,7 +183,7 @@ class BoundConcat(Derived):
         lists = [part.typed for part in self.parts if part.typed is not None]
         if len(lists) < len(self.parts) or not any(part.mixing for part in lists):
             return None
-        return Work(sum(part.edge_set.source.numel() for part in lists), self.N, 1)
+        return Work(sum(part.E for part in lists), self.N, 1)
 
     @cached_property
     def stencil(self) -> Any:

@@ -1,4 +1,4 @@
-"""Attention on a small graph, replayed: later calls go from the features to the compiled kernel at once.
+"""Attention, replayed: later calls go from the features to the compiled kernel at once.
 
 Mechanisms are written for any content, and on a small graph evaluating them takes longer than the arithmetic. But every
 call ends in the same way: the features are multiplied by the same parameters, and the kernel reads the same columns of

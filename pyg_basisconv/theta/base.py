@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from ..errors import reject
-from ..kernels import Affine, matmul
+from ..kernels import Affine, a_first, matmul, theta_first
 from ..kernels.contract import Rows
 from ..sparse_input import sparse_matmul
 
@@ -263,9 +263,21 @@ def add_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def param(module: nn.Module, name: str) -> Any:
-    """A parameter by name, without the slow `nn.Module.__getattr__` unless it is parametrized."""
-    parameters = module._parameters
-    return parameters[name] if name in parameters else getattr(module, name)
+    """A parameter by name, without `nn.Module.__getattr__`, which is slow, unless it is parametrized or normed."""
+    own = module._parameters
+    return own[name] if name in own else getattr(module, name)
+
+
+def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    return a_first(x, param(theta, "weight"), bias, A)
+
+
+def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+    return theta_first(x, param(theta, "weight"), bias, A)
+
+
+# See `Theta.step`; of a parameter whose weight is (K, P, Q).
+STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
 
 
 def glorot(weight: Tensor, P: int, Q: int, variance_gain: float = 1) -> None:

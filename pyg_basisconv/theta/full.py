@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..errors import check_choice, reject
-from ..kernels import a_first, matmuls, summed, theta_first
+from ..kernels import matmuls, summed
 from ..kernels.contract import Rows
 from ..printing import arguments
-from .base import Blocks, Members, Step, Theta, add_bias, glorot, project
+from .base import STEPS, Blocks, Members, Step, Theta, add_bias, glorot, param, project
 
 
 class Full(Theta):
@@ -39,7 +39,7 @@ class Full(Theta):
 
     def step(self, order: str) -> Step | None:
         plain = type(self).project is Full.project and type(self).contract is Full.contract
-        return _STEPS.get(order) if plain else None  # a subclass may use its weight in another way
+        return STEPS.get(order) if plain else None  # a subclass may use its weight in another way
 
     def dense(self, width: int = -1) -> Tensor:
         return self.weight
@@ -48,24 +48,7 @@ class Full(Theta):
         return Blocks(self.weight.unsqueeze(1))
 
     def kernel(self, width: int) -> Tensor:
-        return _weight(self).permute(2, 1, 0)
-
-
-def _weight(theta: Theta) -> Tensor:
-    """`param(theta, "weight")`, here so that a reader finds a warm call in few files."""
-    weight = theta._parameters.get("weight")
-    return theta.weight if weight is None else weight
-
-
-def _a_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return a_first(x, _weight(theta), bias, A)
-
-
-def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
-    return theta_first(x, _weight(theta), bias, A)
-
-
-_STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
+        return param(self, "weight").permute(2, 1, 0)
 
 
 class Pass(Theta):
@@ -127,7 +110,7 @@ class Pass(Theta):
         return scale if isinstance(scale, float) else scale[0] if len(set(scale)) == 1 else None
 
     def step(self, order: str) -> Step | None:
-        return _summed if order in _STEPS and self.common_scale is not None else None
+        return _summed if order in STEPS and self.common_scale is not None else None
 
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
