@@ -15,8 +15,9 @@ from .errors import reject
 
 _NAME = "BASISCONV_KERNELS"  # 'compiled', 'triton' or 'torch' forces these
 _WANTED = os.environ.get(_NAME, "")
+TRITON = _WANTED == "triton"  # not by default, until a GPU has run its kernels
 # Triton runs its kernels on the CPU in numpy, slowly, if this is set before it is imported.
-_INTERPRETED = _WANTED == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+_INTERPRETED = TRITON and os.environ.get("TRITON_INTERPRET") == "1"
 _CAPABILITY = 7, 0  # of the oldest GPU that Triton compiles for
 
 
@@ -53,12 +54,12 @@ def _triton_status(index: int | None) -> str:
     capability = torch.cuda.get_device_capability(index)
     if capability < _CAPABILITY:
         return "not used: compute capability {}.{} is below {}.{}".format(*capability, *_CAPABILITY)
-    return "in use"
+    return "in use" if TRITON else f"not used: no GPU has run it yet; {_NAME} = 'triton' asks for it"
 
 
 def uses_triton(device: torch.device) -> bool:
     """Whether the kernels in Triton are used for tensors of a device."""
-    if device.type == "cpu":
+    if device.type == "cpu" or not TRITON:
         return _INTERPRETED
     return device.type == "cuda" and _triton_status(device.index) == "in use"
 
@@ -70,8 +71,9 @@ if _WANTED == "triton" and not _triton_status(None).startswith("in use"):
 def backends() -> dict[str, str]:
     """Which kernels are in use, compiled ones on the CPU and those in Triton on GPUs, and why others are not.
 
-    The environment variable BASISCONV_KERNELS, 'compiled', 'triton' or 'torch', demands one of them; by default those
-    are used that there are. With 'triton' and TRITON_INTERPRET=1 these kernels are interpreted on the CPU, for tests.
+    The environment variable BASISCONV_KERNELS, 'compiled', 'triton' or 'torch', demands one of them; by default the
+    compiled ones are used if they were built. With 'triton' and TRITON_INTERPRET=1 these kernels are interpreted on the
+    CPU, for tests.
 
     Raises:
         ValueError: when the package is imported, if that variable asks for kernels that cannot be loaded.

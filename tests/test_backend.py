@@ -63,15 +63,16 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", False, (9, 0), "not installed"),
         ("", True, None, "not used: no CUDA device"),
         ("", True, (6, 1), "not used: compute capability 6.1 is below 7.0"),
-        ("", True, (7, 0), "in use"),
-        ("compiled", True, (9, 0), "in use"),
-        ("triton", True, (9, 0), "in use"),
+        ("", True, (7, 0), "not used: no GPU has run it yet; BASISCONV_KERNELS = 'triton' asks for it"),
+        ("compiled", True, (9, 0), "not used: no GPU has run it yet; BASISCONV_KERNELS = 'triton' asks for it"),
+        ("triton", True, (7, 0), "in use"),
     ],
 )
 def test_whether_triton_is_used(
     wanted: str, installed: bool, capability: tuple[int, int] | None, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_WANTED", wanted)
+    monkeypatch.setattr(backend, "TRITON", wanted == "triton")
     monkeypatch.setattr(backend, "_INTERPRETED", False)
     monkeypatch.setattr(backend, "find_spec", lambda _: installed or None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)

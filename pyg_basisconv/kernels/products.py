@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backend import KERNELS, uses_triton
+from ..backend import KERNELS, TRITON, uses_triton
 from ..errors import reject
 from ..portable import portable
 from .op import PLAIN, acc_dtype, primitive
@@ -44,7 +44,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     if not E or not W:
         return x.new_zeros(ptr.numel() - 1, W)
     x = x.resolve_neg().contiguous()
-    if _in_triton(x, weight, ptr, index):
+    if TRITON and _in_triton(x, weight, ptr, index):
         from .triton.products import spmm as by_triton
 
         return by_triton(x, weight, ptr, index)
