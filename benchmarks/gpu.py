@@ -1,7 +1,8 @@
 """On a GPU, in parts: each run measures rows for some minutes, and leaves out those that an earlier one has measured.
 
 `python -m benchmarks --gpu FOLDER` writes a file for each row as soon as it is measured; run it until nothing is left.
-After a change of the package's code it begins again. Before all rows come the tests of what a GPU runs.
+After a change of the package's code it begins again, and so it does under BASISCONV_KERNELS=triton: without it torch's
+operations are measured. Before all rows come the tests of what a GPU runs.
 """
 
 import hashlib
@@ -100,11 +101,11 @@ def compared(name: str, peer: list[float], ours: list[float], E: int, P: int, ta
 
 
 def code() -> str:
-    """A mark of the package's code."""
+    """A mark of the package's code, and of whether the kernels in Triton are in use."""
     found = hashlib.sha256()
     for file in sorted(Path(pyg_basisconv.__file__).parent.rglob("*.py")):
         found.update(file.read_bytes())
-    return found.hexdigest()[:12]
+    return found.hexdigest()[:12] + "-triton" * (backends()["triton"] == "in use")
 
 
 def written(folder: Path, name: str) -> Path:
