@@ -73,7 +73,7 @@ class ConvertedGIN(Composite):
             self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
             own = 1.0 + float(self.initial_eps if layer.eps.is_meta else layer.eps)
-            self.conv = basis_conv(layer, [], A + Identity(), theta=Pass([1.0, own]))
+            self.conv = basis_conv(layer, [], A + Identity(), theta=Pass() if own == 1 else Pass([1.0, own]))
         # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
         network: Any = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
         first: Any = network[0] if type(network) is nn.Sequential and len(network) else network
