@@ -14,7 +14,7 @@ from ..bases import Adjacency, Relations
 from ..basis import Basis
 from ..cache import IdentityCache
 from ..theta import Heads, Pass
-from .build import basis_conv, check_frozen_alike, check_initialized, parameter, takes_mean
+from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, parameter, stack, takes_mean
 from .edges import read_edges
 from .layers import Composite, Signature, pair
 from .registry import Left, combinations, rule
@@ -70,15 +70,17 @@ class ConvertedEG(Composite):
 
 @rule(MFConv, "molecular fingerprints", [{"max_degree": 2}, {"aggr": "mean"}])
 class ConvertedMF(Composite):
-    r""":math:`A^\top x \Theta_d + x \Theta'_d + b_d`, for the degree d of the target: a relation for each degree."""
+    r""":math:`A^\top x \Theta_d + x \Theta'_d + b_d`, for the degree d of the target: a relation for each degree, whose
+    edges are loops of the targets.
+    """
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
         check_initialized(layer)
         self.call, self.largest, K = Signature.of(layer), layer.max_degree, layer.max_degree + 1
-        by_degree = Relations(K, "mean" if takes_mean(layer) else None)
-        self.conv = basis_conv(layer, layer.lins_l, by_degree)
-        self.root = basis_conv(layer, layer.lins_r, Relations(K))
+        self.sums, both = basis_conv(layer, [], adjacency(layer)), (stack(layer.lins_l), stack(layer.lins_r))
+        check_frozen_alike(*both)
+        self.conv = basis_conv(layer, torch.cat(both, 1), Relations(K))
         biases = [lin.bias for lin in layer.lins_l]
         check_frozen_alike(*biases)
         self.bias = None if biases[0] is None else parameter(torch.stack(biases))
@@ -87,18 +89,19 @@ class ConvertedMF(Composite):
         call = self.call.read(args, kwargs)
         (source, target), size = pair(call["x"]), call.get("size")
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
-        edges = read_edges(call["edge_index"], False, N, self.conv.flow).edge_index
-        degree, kind, loops = _EDGES.get((edges,), (N, self.largest, self.conv.flow), lambda: self._degrees(edges, N))
-        y: Tensor = self.conv((source, None), edges, edge_type=kind, size=(source.shape[-2], N))
-        if target is not None:
-            y = y + self.root(target, loops, edge_type=degree)
+        edges = read_edges(call["edge_index"], False, N, self.sums.flow).edge_index
+        degree, loops = _EDGES.get((edges,), (N, self.largest, self.sums.flow), lambda: self._degrees(edges, N))
+        h = self.sums((source, None), edges, size=(source.shape[-2], N))
+        if target is None:
+            target = h.new_zeros(*h.shape[:-1], self.conv.theta.P - h.shape[-1])
+        y: Tensor = self.conv(torch.cat([h, target], -1), loops, edge_type=degree)
         return y if self.bias is None else y + self.bias.index_select(0, degree)
 
-    def _degrees(self, edges: Tensor, N: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The degree of each target, and of that of each edge, up to the largest; and a loop for each target."""
-        into = edges[1 if self.conv.flow == "source_to_target" else 0]
+    def _degrees(self, edges: Tensor, N: int) -> tuple[Tensor, Tensor]:
+        """The degree of each target, up to the largest; and a loop for each target."""
+        into = edges[1 if self.sums.flow == "source_to_target" else 0]
         degree = torch.bincount(into, minlength=N).clamp_(max=self.largest)
-        return degree, degree[into], torch.arange(N, device=edges.device).expand(2, N).contiguous()
+        return degree, torch.arange(N, device=edges.device).expand(2, N).contiguous()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

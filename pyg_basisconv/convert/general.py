@@ -64,6 +64,7 @@ class ConvertedGeneral(Composite):
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)
         source, target = pair(call["x"])
+        assert target is not None, "GeneralConv reads the features of targets"
         size = call.get("size") or (source.shape[-2], target.shape[-2])
         edges, z, _ = read_edges(call["edge_index"], False, min(size), self.conv.flow)
         z = z if call.get("edge_attr") is None else call["edge_attr"]
@@ -129,7 +130,8 @@ class GeneralAttention(AttentionLayer):
 def attended(layer: Any) -> nn.Module:
     """Scores are an inner product of the message with a vector, or with the message of the other end."""
     H, D, R, message = layer.heads, layer.out_channels, layer.in_edge_channels, layer.lin_msg
-    values, biased = None, message.bias is not None
+    biased = message.bias is not None
+    values: Any = None
     theta, P = Heads("mean", biased), message.in_channels
     if R is not None:
         check_frozen_alike(layer.lin_edge.weight, layer.lin_edge.bias)
@@ -150,7 +152,7 @@ def attended(layer: Any) -> nn.Module:
 def _scored(layer: Any, values: Heads | None) -> tuple[Mechanism, Callable[[Any], None]]:
     """The scores, and what gives them their parameters, some of which are those of the values."""
     D, H, R, biased = layer.out_channels, layer.heads, 0 if values is None else values.P, layer.lin_msg.bias is not None
-    of_edges = None if values is None else values.weight
+    of_edges: Any = None if values is None else values.weight
     if layer.attention_type == "dot_product":
         if not layer.directed_msg:
             raise Left("its scores are products of sums of both ends")

@@ -68,7 +68,7 @@ class ConvertedHEAT(OperatorModule):
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x = given["x"]
-        return [x.new_empty(x.shape[0], self.conv.in_channels[0] * (self.heads if self.concat else 1))]
+        return [x.new_empty(x.shape[0], self.nodes.theta.Q * (self.heads if self.concat else 1))]
 
     def reset_parameters(self) -> None:
         super().reset_parameters()

@@ -59,9 +59,9 @@ class ConvertedPAN(Composite):
         x, edges = call["x"], call["edge_index"]
         N, L = x.shape[0], len(self.weight) - 1
         read = read_edges(edges, False, N)
-        held = [t for t in (read.edge_index, read.values) if t is not None]
+        held = (read.edge_index,) if read.values is None else (read.edge_index, read.values)
         found: Paths = _PATHS.get(held, (N, L, x.dtype), lambda: _paths(*held, N=N, L=L, dtype=x.dtype))
-        narrow = self.map.out_channels <= self.map.in_channels
+        narrow = self.map.theta.Q <= self.map.theta.P
         start = found.inverse * (self.map(x) if narrow else x)
         y = start
         for w in self.weight[1:].flip(0):

@@ -68,8 +68,9 @@ class ConvertedPointTransformer(OperatorModule):
         self.pick.flow = "source_to_target"
 
     def compute(self, call: dict[str, Any]) -> Tensor:
-        positions = pair(call["pos"] if self.call.flow == "source_to_target" else unpaired(call["pos"]))
+        positions: Any = pair(call["pos"] if self.call.flow == "source_to_target" else unpaired(call["pos"]))
         source, target = pair(call["x"])
+        assert target is not None, "PointTransformerConv reads the features of targets"
         size = source.shape[0], target.shape[0]
         count = min(p.shape[0] for p in positions)
         edges = read_edges(call["edge_index"], self.loops, count, self.call.flow).edge_index
@@ -100,7 +101,7 @@ class ConvertedPointTransformer(OperatorModule):
         return apply_weights(self.conv, self.pick((values, None), of_source, size=(size[0], E)) + delta, A)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        target = pair(given["x"])[1]
+        target: Any = pair(given["x"])[1]
         return [target.new_empty(target.shape[0], self.conv.out_channels)]
 
 

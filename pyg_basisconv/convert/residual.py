@@ -73,10 +73,10 @@ class ConvertedGIN(Composite):
             self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
             own = 1.0 + float(self.initial_eps if layer.eps.is_meta else layer.eps)
-            self.conv = basis_conv(layer, [], A + Identity(), theta=Pass([1.0, own]))
+            self.conv = basis_conv(layer, [], A + Identity(), theta=Pass() if own == 1 else Pass([1.0, own]))
         # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
-        network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
-        first = network[0] if type(network) is nn.Sequential and len(network) else network
+        network: Any = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
+        first: Any = network[0] if type(network) is nn.Sequential and len(network) else network
         self.first = self.bias = None
         if type(first) in (nn.Linear, Linear) and first.weight.shape[0] < first.weight.shape[1]:
             self.first = basis_conv(layer, first.weight.t().unsqueeze(0), Identity())
