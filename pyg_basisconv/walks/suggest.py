@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from heapq import heappushpop, nlargest
+from heapq import heappush, heappushpop, nlargest
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -288,11 +288,11 @@ class _Search:
             values.append(times * total[-1] / self.width)
         few = here.tocoo()
         kept = ~np.isin(few.row, many)
-        row, column, value = (
+        whole = [
             np.concatenate([old[kept], *new])
-            for old, new in zip((few.row, few.col, few.data), (rows, columns, values), strict=True)
-        )
-        return coo_matrix((value, (row, column)), here.shape).tocsr()
+            for old, new in zip((few.data, few.row, few.col), (values, rows, columns), strict=True)
+        ]
+        return coo_matrix((whole[0], tuple(whole[1:])), here.shape).tocsr()
 
     def said(self, here: csr_matrix) -> csr_matrix:
         """(S, C) the shares of the walks that say c."""
@@ -360,17 +360,13 @@ class _Fit:
 
 
 def _best(search: _Search, found: Iterator[tuple[tuple[Way, ...], csr_matrix]]) -> list[Any]:
-    """The sequences that explain most by themselves."""
-    fit, best, order = _Fit(search.told), [(0.0, 0, (), csr_matrix((1, 1)))], count(-1, -1)
-    for ways, said in found:
+    """The sequences that explain most by themselves; of equal ones the first."""
+    fit, best = _Fit(search.told), list[Any]()
+    for at, (ways, said) in enumerate(found):
         gain = float(fit.gains(said.reshape(1, -1))[0]) if said.nnz else 0.0
-        item = (gain, next(order), ways, said)
-        if gain > 0 and len(best) < POOL:
-            best.append(item)
-            best.sort()
-        elif gain > best[0][0]:
-            heappushpop(best, item)
-    return [(ways, said) for gain, _, ways, said in sorted(best, reverse=True) if gain > 0]
+        if gain > 0:
+            (heappush if len(best) < POOL else heappushpop)(best, (gain, -at, ways, said))
+    return [(ways, said) for *_, ways, said in sorted(best, reverse=True)]
 
 
 def _chosen(
