@@ -9,8 +9,8 @@ The walk model is one `BasisConv` over the walks that datasets/FB15k-237.toml wr
 x are numbers for each training film and genre, zero for all others; c are the weights of the sorts. Given c, x is the
 solution of (sum_k c_k A_k + ridge) x = y - b on the training films, kernel ridge regression. It tells what each
 training film would be taken for if its own genres were not known: the values of c and of the ridge make the error of
-that small, by Adam. The validation films say at which step to stop. The last model has no sorts written down: the genres of
-the training films suggest them.
+that small, by Adam. The validation films say at which step to stop. The last model has sorts that the genres of the
+training films suggest, and none that is written down.
 
 Beside it: the frequencies of the classes; logistic regression, on the known genres of those that the walks lead to, on
 neighbours, and on both; and an R-GCN of two layers. Each is trained on 60 % of the films. What is chosen is chosen by
@@ -258,7 +258,7 @@ def walks(case: Case) -> Tensor:
 
 
 def suggested(case: Case) -> Tensor:
-    """The walk model on sorts that the graph suggests for the classes of the training items; nobody writes them down."""
+    """The walk model on sorts that the graph suggests for the classes of the training items."""
     k, (n, C) = case.task.knowledge, case.task.y.shape
     labels = torch.zeros(k.num_nodes, C)
     labels[case.task.items[case.train]] = case.known
