@@ -13,7 +13,7 @@ Where to look, by `help(pyg_basisconv.NAME)`:
     Theta        theta: free, grouped, heads, low rank, ...
     scores       mechanisms: what bases.Attention scores pairs by
     from PyG     nn: its layers by their names; convert(model): a model that you have
-    walks        load_walks: sorts of walks from a file; walks: their syntax
+    walks        load_walks: sorts of walks from a file; suggest_sorts: from the graph; walks: their syntax
     algebra      compose, fold, decompose, explain_head, gram
     ready made   models.BasisGNN; blocks; recurrent.DCRNN
     data         transforms: AddBasis, InducedBasis, ToGrid, ToSparseFeatures; hetero.stack and split; block_diagonal
@@ -32,6 +32,7 @@ from .grid import GridConv
 from .hetero import HeteroBasisConv
 from .recurrent import BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from .walks.config import Knowledge, load_walks
+from .walks.suggest import suggest_sorts
 
 __version__ = "0.1.0"
 __all__ = [
@@ -60,5 +61,6 @@ __all__ = [
     "nn",
     "plot",
     "serialization",
+    "suggest_sorts",
     "theta",
 ]

@@ -3,12 +3,15 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from ..errors import reject
-from .config import Knowledge, load_walks
+from .config import Knowledge, graph_of, load_walks
+from .document import Document
 from .grammar import Sort, parse
 from .report import followed, joined, report, text_of_followed, text_of_joined, text_of_report
+from .suggestions import suggested, text_of_suggested
 
 
 def add_walks(commands: Any) -> None:
@@ -20,6 +23,15 @@ def add_walks(commands: Any) -> None:
     command.add_argument("--sort", action="append", metavar="EXPR", help=about)
     command.add_argument("--from", dest="start", metavar="ENTITY", help="follow the sorts from this entity")
     command.add_argument("--to", dest="end", metavar="ENTITY", help="with --from: show the walks that end here")
+    about = "suggest sorts that tell this relation, or the labels in this file, whose lines are entity<tab>label"
+    command.add_argument("--suggest", metavar="TARGET", help=about)
+    about = "with --suggest: a relation that the sorts must not use; may be repeated"
+    command.add_argument("--without", action="append", default=[], metavar="RELATION", help=about)
+    about = "with --suggest: the most steps of a sort, 3 by default"
+    command.add_argument("--length", type=int, default=3, metavar="STEPS", help=about)
+    command.add_argument("--most", type=int, default=10, metavar="SORTS", help="with --suggest: the most sorts")
+    about = "with --suggest: sorts that go somewhere and the same way back"
+    command.add_argument("--symmetric", action="store_true", help=about)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -34,6 +46,15 @@ def walks_command(options: argparse.Namespace) -> int:
 
 
 def _answer(options: argparse.Namespace) -> str:
+    if options.suggest is not None:
+        if options.sort or options.start is not None or options.end is not None:
+            reject("--suggest", "no --sort, --from or --to beside it", "one", "ask one thing at a time")
+        settings = {name: getattr(options, name) for name in ("length", "most", "symmetric")}
+        graph = graph_of(Document(Path(options.file)))
+        proposal = suggested(graph, options.suggest, options.without, **settings)
+        return _json(proposal) if options.json else text_of_suggested(proposal)
+    if options.without:
+        reject("--without", "--suggest beside it", "it alone", "leave it out")
     knowledge = load_walks(options.file)
     sorts = _sorts(knowledge, options.sort)
     if options.start is None:
@@ -45,7 +66,11 @@ def _answer(options: argparse.Namespace) -> str:
     else:
         ends = knowledge.entity(options.start), knowledge.entity(options.end)
         found, text = joined(knowledge, sorts, *ends), text_of_joined
-    return json.dumps(found, ensure_ascii=False, indent=2) if options.json else text(found)
+    return _json(found) if options.json else text(found)
+
+
+def _json(found: Any) -> str:
+    return json.dumps(found, ensure_ascii=False, indent=2)
 
 
 def _sorts(knowledge: Knowledge, written: list[str] | None) -> dict[str, Sort]:

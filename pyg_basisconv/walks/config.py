@@ -1,7 +1,7 @@
 """Graphs and sorts of walks from a configuration file."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from .wording import brief, shown
 
 
 @dataclass(frozen=True, eq=False)
-class Knowledge:
-    r"""A graph with relations, its names, and the basis of its walks.
+class NamedGraph:
+    r"""A graph with relations, and its names.
 
     Args:
         edge_index: (2, E) heads and tails.
@@ -31,18 +31,7 @@ class Knowledge:
         entities: names of the nodes, by id; their labels, if there are any.
         identifiers: names of the nodes in the graph's files.
         relations: their names, aliases and types.
-        basis: of the sorts, a `bases.Walks`.
         types: of the nodes, each None where it is unknown; None for a graph without types.
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "walks.toml")
-    ...     _ = Path(folder, "facts.tsv").write_text("Nimoy\tplayed\tSpock\nSpock\tin\tStar Trek\n")
-    ...     _ = path.write_text("[graph]\ntriples = 'facts.tsv'\n[sorts]\nwork = 'played.in'\n")
-    ...     knowledge = load_walks(path)
-    >>> knowledge.num_nodes, knowledge.entity("Spock"), knowledge.basis.names
-    (3, 1, ('work',))
     """
 
     edge_index: Tensor
@@ -51,8 +40,7 @@ class Knowledge:
     entities: list[str]
     identifiers: list[str]
     relations: Vocabulary
-    basis: Walks
-    types: tuple[str | None, ...] | None = None
+    types: tuple[str | None, ...] | None = field(default=None, kw_only=True)
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -79,6 +67,34 @@ class Knowledge:
             fix = suggestion(name, [*self._labelled, *self._ids], "take a name from the graph's files")
             reject("entity", "the name of an entity", brief(name), fix)
         return ids[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge(NamedGraph):
+    r"""A graph with relations, its names, and the basis of its walks.
+
+    Args:
+        edge_index: (2, E) heads and tails.
+        edge_type: (E,) relations.
+        num_nodes: N.
+        entities: names of the nodes, by id; their labels, if there are any.
+        identifiers: names of the nodes in the graph's files.
+        relations: their names, aliases and types.
+        basis: of the sorts, a `bases.Walks`.
+        types: of the nodes, each None where it is unknown; None for a graph without types.
+
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder, "walks.toml")
+    ...     _ = Path(folder, "facts.tsv").write_text("Nimoy\tplayed\tSpock\nSpock\tin\tStar Trek\n")
+    ...     _ = path.write_text("[graph]\ntriples = 'facts.tsv'\n[sorts]\nwork = 'played.in'\n")
+    ...     knowledge = load_walks(path)
+    >>> knowledge.num_nodes, knowledge.entity("Spock"), knowledge.basis.names
+    (3, 1, ('work',))
+    """
+
+    basis: Walks
 
 
 def load_walks(path: str | os.PathLike[str]) -> Knowledge:
@@ -116,17 +132,22 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
     document = Document(Path(path))
     if not document.table("sorts"):
         document.refuse("sorts", "", "at least one sort", "none", 'write name = "relation.relation" below [sorts]')
+    graph = graph_of(document)
+    sorts = {name: _sort(document, name, sort, graph.relations) for name, sort in document.table("sorts").items()}
+    return Knowledge(**vars(graph), basis=_basis(document, sorts, graph.relations))
+
+
+def graph_of(document: Document) -> NamedGraph:
+    """The graph of a configuration, which may have no sorts."""
     source = read(document)
     vocabulary = _vocabulary(document, source.relations)
-    sorts = {name: _sort(document, name, sort, vocabulary) for name, sort in document.table("sorts").items()}
-    return Knowledge(
+    return NamedGraph(
         edge_index=source.edge_index,
         edge_type=source.edge_type,
         num_nodes=len(source.identifiers),
         entities=_labels(document, source),
         identifiers=source.identifiers,
         relations=vocabulary,
-        basis=_basis(document, sorts, vocabulary),
         types=source.types if source.relations.ends is not None else _types(document, source, vocabulary),
     )
 
