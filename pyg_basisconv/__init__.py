@@ -19,7 +19,7 @@ Where to look, by `help(pyg_basisconv.NAME)`:
     data         transforms: AddBasis, InducedBasis, ToGrid, ToSparseFeatures; hetero.stack and split; block_diagonal
     looking      conv.plan(x, edge_index): the orders and their costs; plot; testing: symmetries; backends()
 
-Commands: `python -m pyg_basisconv {verify,recipes,walks}`.
+Commands: `python -m pyg_basisconv {plan,recipes,verify,walks}`.
 """
 
 from . import bases, blocks, mechanisms, models, nn, plot, serialization, theta
@@ -34,7 +34,7 @@ from .recurrent import BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from .walks.config import Knowledge, load_walks
 from .walks.suggest import suggest_sorts
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BasisConv",
     "BasisGRUCell",

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from .convert.spellings import as_text
+from .planning import add_plan, plan_command
 from .verify import SYSTEMS, table, verify
 from .walks.command import add_walks, walks_command
 
@@ -25,11 +26,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")
     about = "Lists PyG's and torch's layers with the basis and theta of each, as in docs/RECIPES.md."
     commands.add_parser("recipes", help="list layers with their basis and theta", description=about)
+    add_plan(commands)
     add_walks(commands)
     options = parser.parse_args(arguments)
     if options.command == "recipes":
         print(as_text())
         return 0
+    if options.command == "plan":
+        return plan_command(options)
     if options.command == "walks":
         return walks_command(options)
     for name in options.only or ():

@@ -187,7 +187,7 @@ class Bags(Basis):
 
     def __init__(self, norm: Literal["mean"] | None = None) -> None:
         super().__init__(1)
-        check_choice("norm", norm, None, "mean")
+        check_choice("norm", norm, None, "mean", fix="None is the sum")
         self.norm = norm
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:

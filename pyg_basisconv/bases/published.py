@@ -16,29 +16,31 @@ def GCN() -> Adjacency:
     return Adjacency("sym", self_loops=True)
 
 
-def GAT(heads: int = 1, negative_slope: float = 0.2) -> Attention:
+def GAT(heads: int = 1, negative_slope: float = 0.2, dropout: float = 0.0) -> Attention:
     """Attention on a graph with loops (Velickovic et al., arXiv:1710.10903); with `theta.Heads`.
 
     Args:
         heads: K.
         negative_slope: of the activation of scores.
+        dropout: of the normalised scores, in training.
 
     >>> GAT(8)
     Attention(8, Additive(projected=True).then(LeakyReLU(negative_slope=0.2)), mask=Adjacency(self_loops=True))
     """
     score = Additive(projected=True).then(nn.LeakyReLU(negative_slope))
-    return Attention(heads, score, Adjacency(self_loops=True))
+    return Attention(heads, score, Adjacency(self_loops=True), dropout=dropout)
 
 
-def GATv2(heads: int = 1, negative_slope: float = 0.2) -> Attention:
+def GATv2(heads: int = 1, negative_slope: float = 0.2, dropout: float = 0.0) -> Attention:
     """The same with a hidden layer in place of a sum (Brody et al., arXiv:2105.14491); with `theta.Heads(bias=True)`.
 
     Args:
         heads: K.
         negative_slope: of the hidden layer's activation.
+        dropout: of the normalised scores, in training.
 
     >>> GATv2(8)
     Attention(8, MLP(projected=True, activation=LeakyReLU(negative_slope=0.2), bias=True), mask=Adjacency(...))
     """
     score = MLP(projected=True, activation=nn.LeakyReLU(negative_slope), bias=True)
-    return Attention(heads, score, Adjacency(self_loops=True))
+    return Attention(heads, score, Adjacency(self_loops=True), dropout=dropout)
