@@ -1,0 +1,72 @@
+"""`python -m pyg_basisconv plan`: the plan of a layer on sizes alone is that of a layer on data."""
+
+import pytest
+import torch
+
+from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.__main__ import main
+
+SIZES = ("--nodes", "300", "--edges", "900")
+
+
+def said(capsys, *arguments: str) -> list[str]:
+    assert main(["plan", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("layer", "basis", "parameter"),
+    [
+        ("GCNConv", bases.GCN(), None),
+        ("GCNConv(improved=True)", bases.Adjacency("sym", self_loops=2.0), None),
+        ("Identity() + Chebyshev(3)", bases.Identity() + bases.Chebyshev(3), None),
+        ("SAGEConv", bases.Adjacency("mean") + bases.Identity(), None),
+        ("Adjacency()", bases.Adjacency(), theta.Grouped(4)),
+    ],
+)
+def test_it_is_the_plan_of_the_layer(capsys, layer: str, basis: bases.Basis, parameter) -> None:
+    found = said(capsys, layer, "64", "8", *SIZES, *(() if parameter is None else ("--theta", "Grouped(4)")))
+    conv = BasisConv(64, 8, basis, parameter)
+    generated = torch.randint(300, (2, 900))
+    expected = conv.plan(torch.ones(300, 64), generated)
+    assert found[0] == str(conv)
+    assert found[1] == str(expected).splitlines()[0]
+    assert found[-1].startswith(expected.order)
+
+
+def test_attention_types_and_zeros(capsys) -> None:
+    assert "Attention(8, " in said(capsys, "GATConv(heads=8)", "64", "8", *SIZES)[0]
+    assert said(capsys, "RGCNConv(num_relations=5)", "6", "8", *SIZES, "--types", "5")[1].startswith("K=6 ")
+    assert "x sparse (600 numbers)" in said(capsys, "GCNConv", "100", "8", *SIZES, "--zeros", "0.98")[1]
+
+
+def test_nothing_is_computed(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(BasisConv, "_run", None)
+    said(capsys, "GATConv(heads=8)", "64", "8", *SIZES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("GCNCnv", "8", "8"), "did you mean 'GCNConv'?"),
+        (("EdgeConv", "8", "8"), "layer: expected a layer of PyG, or a basis, got EdgeConv"),
+        (("GCNConv(8)", "8", "8"), "layer: expected arguments by name"),
+        (("GCNConv(improved=torch)", "8", "8"), "layer: expected arguments by name"),
+        (("GCNConv(", "8", "8"), "layer: expected arguments by name"),
+        (("GCNConv(heads=2)", "8", "8"), "unexpected keyword argument 'heads'"),
+        (("RGCNConv", "8", "8"), "missing 1 required positional argument: 'num_relations'"),
+        (("Chebishev(3)", "8", "8"), "did you mean 'Chebyshev'?"),
+        (("Full()", "8", "8"), "layer: expected a layer of PyG, or a basis, got Full()"),
+        (("GCNConv", "8", "8", "--theta", "Full()"), "--theta: expected a basis beside it"),
+        (("GCNConv", "8", "0"), "Q: expected an integer from 1 on, got 0"),
+        (("Relations(3)", "8", "8", "--types", "0"), "types: expected an integer from 1 on, got 0"),
+        (("GCNConv", "8", "8", "--zeros", "1.5"), "zeros: expected a probability below 1, got 1.5"),
+        (("Relations(3)", "8", "8"), "edge_type"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments: tuple[str, ...], expected: str) -> None:
+    assert main(["plan", *arguments, *SIZES]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("python -m pyg_basisconv plan: error: ")
+    assert expected in error
