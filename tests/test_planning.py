@@ -48,7 +48,7 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("GCNCnv", "8", "8"), "did you mean 'GCNConv'?"),
+        (("GCNCnv", "8", "8"), "did you mean 'GCNConv'"),
         (("EdgeConv", "8", "8"), "layer: expected a layer of PyG, or a basis, got EdgeConv"),
         (("GCNConv(8)", "8", "8"), "layer: expected arguments by name"),
         (("GCNConv(improved=torch)", "8", "8"), "layer: expected arguments by name"),
