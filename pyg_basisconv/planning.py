@@ -77,11 +77,12 @@ def _of_pyg(kind: type[nn.Module], options: argparse.Namespace) -> nn.Module:
     fix = "write them by name, such as 'GATConv(heads=8)'"
     text = options.layer if "(" in options.layer else f"{options.layer}()"
     try:
-        call = ast.parse(text.strip(), mode="eval").body
-        given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords} if isinstance(call, ast.Call) else None
+        match ast.parse(text.strip(), mode="eval").body:
+            case ast.Call(func=ast.Name(), args=[], keywords=keywords):
+                given = {str(k.arg): ast.literal_eval(k.value) for k in keywords}
+            case _:
+                raise ValueError
     except (SyntaxError, ValueError):
-        given = None
-    if given is None or call.args:
         reject("layer", "arguments by name, with numbers, strings and the like", options.layer, fix)
     widths = {"in_channels": options.P, "out_channels": options.Q, "channels": options.P}
     known = {name: widths[name] for name in inspect.signature(kind).parameters if name in widths}
