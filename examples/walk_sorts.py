@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -262,7 +262,14 @@ def suggested(case: Case) -> Tensor:
     k, (n, C) = case.task.knowledge, case.task.y.shape
     labels = torch.zeros(k.num_nodes, C)
     labels[case.task.items[case.train]] = case.known
-    settings = {"length": LENGTH, "most": MOST, "samples": n, "width": NODES, "least": LEAST, "symmetric": True}
+    settings: dict[str, Any] = {
+        "length": LENGTH,
+        "most": MOST,
+        "samples": n,
+        "width": NODES,
+        "least": LEAST,
+        "symmetric": True,
+    }
     found = suggest_sorts(k.edge_index, k.edge_type, labels, k.relations, **settings)
     if not found:
         return frequencies(case)
