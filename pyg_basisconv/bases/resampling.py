@@ -184,4 +184,4 @@ class BoundResampling(MemberByMember, ImageFamily):
             return y if bias is None else y + bias.to(y.dtype).view(-1, *[1] * len(self.source_grid))
 
         numbers = (self.sources + self.N) * width
-        return self.on_images(run, 4 * numbers, numbers)
+        return self.native_on_images(run, 4 * numbers, numbers)
