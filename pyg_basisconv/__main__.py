@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from .convert.spellings import as_text
+from .nn import refused
 from .planning import add_plan, plan_command
 from .verify import SYSTEMS, table, verify
 from .walks.command import add_walks, walks_command
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_walks(commands)
     options = parser.parse_args(arguments)
     if options.command == "recipes":
-        print(as_text())
+        print(as_text(), refused.as_text(), sep="\n\n")
         return 0
     if options.command == "plan":
         return plan_command(options)

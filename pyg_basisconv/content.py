@@ -87,7 +87,8 @@ class Content:
     Args:
         inputs: the sources' features x, (*, M, P), and the parameter.
         target: the targets' features y', (*, N, P'), or None.
-        edge_attr: (E, R), in the order of the graph's edges, or (M, N, R) for all pairs.
+        edge_attr: (E, R), in the order of the graph's edges, or (M, N, R) for all pairs; with the batch dimensions of x
+            before it where each graph has its own.
         mask: (M, N), (*, M, N) or (*, K, M, N): boolean, or to be added to the scores.
         valid: (*, M) False for sources that are padding.
         observed: whether the caller gets the weights, which then have to be those that were applied.
@@ -195,19 +196,30 @@ class Content:
             reject("edge_attr", "features of the edges, which the mechanism scores", None, "pass edge_attr=(E, R)")
         return self.edge_attr
 
+    @property
+    def has_edge_rows(self) -> bool:
+        """Whether `edge_attr` has a row for each edge of the graph, and not for each pair."""
+        z = self.edge_attr
+        return z is not None and (z.dim() == 2 or z.shape[:-1] == (*self.batch, self.edges))
+
     def edge_rows_at(self, entries: Entries) -> Tensor:
-        """(E, R) the edges' features at the entries of a mask, by target; cached."""
+        """The edges' features at the entries of a mask, by target, (E, R), or (*, E, R) of each graph; cached."""
         key = "edges", entries, self.loop_attr
         if key not in self._shared:
-            self._shared[key] = self._edge_rows_at(entries)
+            z = self.edge_features
+            rows = z if self.has_edge_rows else z.flatten(-3, -2)
+            lead = rows.shape[:-2]
+            if lead:  # the graphs side by side, as further features
+                rows = rows.movedim(-2, 0).flatten(1)
+            found = self._edge_rows_at(entries, rows)
+            self._shared[key] = found.unflatten(1, (*lead, z.shape[-1])).movedim(0, -2) if lead else found
         return self._shared[key]  # type: ignore[no-any-return]
 
-    def _edge_rows_at(self, entries: Entries) -> Tensor:
-        edge_attr = self.edge_features
-        if edge_attr.dim() == 3:
-            return spmm(edge_attr.flatten(0, 1), None, entries.each_pair)
+    def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
+        if not self.has_edge_rows:
+            return spmm(edge_attr, None, entries.each_pair)
         if portable():
-            return self._portable_edge_rows_at(entries)
+            return self._portable_edge_rows_at(entries, edge_attr)
         own, into_loops = entries.edge_patterns
         rows = edge_attr if own is None else spmm(edge_attr, None, own)
         if into_loops is None or not self.loop_attr:
@@ -219,9 +231,9 @@ class Content:
         loops = torch.lt(cast(Tensor, entries.edge_ids), 0).to(edge_attr.dtype).unsqueeze(1)
         return rows + self.loop_attr * loops
 
-    def _portable_edge_rows_at(self, entries: Entries) -> Tensor:
+    def _portable_edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         """The same without reading values, for the portable path."""
-        edge_attr, edge = self.edge_features, cast(Tensor, entries.edge_ids)
+        edge = cast(Tensor, entries.edge_ids)
         rows = F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, torch.where(edge < 0, edge_attr.shape[0], edge))
         if not self.loop_attr:
             return rows
@@ -259,9 +271,13 @@ class Content:
             reject("x[1]", f"batch dimensions {batch}", tuple(self.target.shape[:-2]), "as in x[0]")
         if self.edge_attr is not None:
             shape = tuple(self.edge_attr.shape)
-            if not ((len(shape) == 2 and shape[0] == self.edges) or (len(shape) == 3 and shape[:2] == (M, N))):
-                expected = f"one row per edge, shape ({self.edges}, R), or per pair, ({M}, {N}, R)"
+            if shape[:-1] not in ((self.edges,), (M, N), (*batch, self.edges), (*batch, M, N)):
+                own = f"; each may come after the batch dimensions {batch}" if batch else ""
+                expected = f"one row per edge, shape ({self.edges}, R), or per pair, ({M}, {N}, R){own}"
                 reject("edge_attr", expected, shape, "give as many rows as edge_index has columns")
+            if shape[:-1] == (M, N) == (*batch, self.edges):
+                fix = f"expand features of all pairs to ({M}, {M}, {N}, R)"
+                reject("edge_attr", f"a shape of pairs or of {M} graphs' edges, but not of both", shape, fix)
         if self.mask is not None:
             shapes = [(M, N), (*batch, M, N), (*batch, K, M, N)]
             if tuple(self.mask.shape) not in shapes:

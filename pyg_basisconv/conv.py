@@ -180,7 +180,8 @@ class BasisConv(MessagePassing):
                 CSR or CSC tensor or a `torch_sparse.SparseTensor`; a bound basis; or None where the basis needs none.
             edge_weight: (E,), or (E, K) for `bases.Edges`.
             edge_type: (E,) for typed edges.
-            edge_attr: (E, R) for mechanisms that read edges; or (M, N, R) where all pairs are edges.
+            edge_attr: (E, R) for mechanisms that read edges; or (M, N, R) where all pairs are edges; (\*, E, R) or
+                (\*, M, N, R) where each graph of a batch has its own.
             size: (M, N), to be checked, or where x_dst is None.
             batch: (M,) the graph that each node of a batch belongs to.
             lambda_max: for `bases.Chebyshev`, a number or one per graph of the batch.

@@ -249,6 +249,26 @@ FAMILIES: dict[str, tuple[Callable[[], Basis], Callable[[Graph], Tensor], str]] 
         lambda g: oracle.product(oracle.adjacency(g, "rw"), grids.window((3, 2), (3, 1), padding=(1, 0))),
         "rp",
     ),
+    "Resampling(average)": (
+        lambda: bases.Resampling((2, 3), 2, size=(3, 2)),
+        lambda g: grids.resampling((2, 3), (3, 2), "average"),
+        "rp",
+    ),
+    "Resampling(nearest)": (
+        lambda: bases.Resampling((2, 3), 2, size=(3, 2), mode="nearest"),
+        lambda g: grids.resampling((2, 3), (3, 2), "nearest"),
+        "rp",
+    ),
+    "Resampling(linear)": (
+        lambda: bases.Resampling((2, 3), 2, scale=(1.5, 0.7), mode="linear"),
+        lambda g: grids.resampling((2, 3), (3, 2), "linear", (1.5, 0.7)),
+        "rp",
+    ),
+    "Resampling(corners)": (
+        lambda: bases.Resampling((2, 3), 2, size=(3, 2), mode="linear", align_corners=True),
+        lambda g: grids.resampling((2, 3), (3, 2), "corners"),
+        "rp",
+    ),
     "Complete": (bases.Complete, oracle.complete, "a"),
     "Causal": (bases.Causal, oracle.causal, "sp"),
     "Causal(start)": (lambda: bases.Causal("start"), oracle.causal, "ap"),

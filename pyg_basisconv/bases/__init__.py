@@ -17,6 +17,7 @@ from .polynomial import Chebyshev, Diffusion, Powers
 from .product import Product
 from .published import GAT, GCN, GATv2
 from .relations import Relations
+from .resampling import Resampling
 from .shifts import Shifts
 from .spline import Spline
 from .transpose import Transpose
@@ -56,6 +57,7 @@ __all__ = [
     "Powers",
     "Product",
     "Relations",
+    "Resampling",
     "Shifts",
     "Spline",
     "Transpose",

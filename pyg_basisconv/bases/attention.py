@@ -114,7 +114,7 @@ class Attention(Basis):
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
         mask, found = self.mask, self.entries_on(graph)
         content.check(graph.sources, found.N, self.K)
-        attributed = content.edge_attr is not None and content.edge_attr.dim() == 2
+        attributed = content.has_edge_rows
         if found.edge_ids is None and (attributed or content.asks_edges):
             ids = mask.edge_ids(graph)
             if ids is not None:

@@ -58,6 +58,9 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     before the conversion. The plan may evaluate many tiny images as one matrix product: a NaN in one place of an image
     then reaches all of it, unless `order='native'` is set.
 
+    Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.PixelUnshuffle`, and their
+    like) are converted alone, but stay as they are in a model: it would gain nothing.
+
     `RGCNConv` and `FastRGCNConv` become one operator over `bases.Relations`, and `HypergraphConv` one over a product of
     incidence matrices. `SignedConv`, `DirGNNConv`, `HANConv` and `HGTConv` are made of several, next to their
     non-linear steps. Two calls are refused, because PyG's result is not what it documents: `FastRGCNConv` with node
@@ -94,7 +97,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     copies: dict[int, object] = {}
     reasons: dict[str, str] = {}
     for name, part in module.named_modules():
-        if convertible(part):
+        if convertible(part, alone=part is module):
             try:
                 copies[id(part)] = rebuild(part, shared)
             except Left as reason:
@@ -106,7 +109,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
         total = len(copies) + len(reasons)
         warnings.warn("\n".join([f"convert left {len(reasons)} of {total} layers as they were", *lines]), stacklevel=2)
     made = bool(copies)
-    if convertible(module) and not made and reasons:
+    if convertible(module, alone=True) and not made and reasons:
         return module
     for part in module.modules():
         # What a hook computes before each call, such as a normalised weight, is no leaf, and deepcopy refuses it.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..bases import Window
+from ..bases import Resampling, Window
 from ..bases.bound_grid import Norm
 from ..basis import BoundBasis
 from ..errors import reject
@@ -17,7 +17,7 @@ from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
 from .build import META, parameter
-from .layers import repr_as
+from .layers import Composite, repr_as
 from .registry import Left, Options, add_checks, combinations, rule
 
 
@@ -111,6 +111,7 @@ def transposed(layer: Any) -> nn.Module:
 
 
 _AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
+_AXES |= {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3}
 
 
 def pooling(layer: Any) -> nn.Module:
@@ -143,6 +144,79 @@ def patches(layer: Any) -> nn.Module:
     names = ("kernel_size", "stride", "padding", "dilation")
     window: Any = {name: axes(getattr(layer, name), 2) for name in names}
     return ConvertedUnfold(-1, -1, Window(None, **window), Pass(combine="concat"), bias=False)
+
+
+class ConvertedPixelUnshuffle(ConvertedGrid):
+    """A `GridConv` with the call and the result of a `torch.nn.PixelUnshuffle`, which has a channel's taps together."""
+
+    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        y = self._images(input).unflatten(-3, (self.basis.K, -1))  # tap by tap
+        return y.transpose(-3, -4).flatten(-4, -3)
+
+
+@rule(nn.PixelUnshuffle, "pixels to channels", [{"downscale_factor": 1}], alone=True)
+def unshuffle(layer: Any) -> nn.Module:
+    """Windows that do not overlap, whose taps are concatenated."""
+    window = Window(None, (layer.downscale_factor,) * 2, layer.downscale_factor)
+    return ConvertedPixelUnshuffle(-1, -1, window, Pass(combine="concat"), bias=False)
+
+
+def adaptive(layer: Any) -> nn.Module:
+    """Averages of the sources that each target covers."""
+    n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
+    return ConvertedGrid(-1, -1, Resampling(None, n, layer.output_size), Pass(), bias=False)
+
+
+_UPSAMPLING = {"linear": [1], "bilinear": [2], "trilinear": [3], "nearest": [1, 2, 3], "nearest-exact": [1, 2, 3]}
+
+
+class ConvertedUpsample(Composite):
+    """`GridConv`s with the call of a `torch.nn.Upsample`, which takes images of 1 to 3 axes under some modes."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        if layer.mode not in _UPSAMPLING:
+            raise Left(f"mode={layer.mode!r} has no basis")
+        if layer.recompute_scale_factor:
+            raise Left("recompute_scale_factor=True")
+        size, scale = layer.size, layer.scale_factor
+        several = next((v for v in (size, scale) if isinstance(v, tuple | list)), None)
+        mode: Any = "linear" if layer.mode.endswith("linear") else layer.mode
+        found = [n for n in _UPSAMPLING[layer.mode] if several is None or len(several) == n]
+        bases = [Resampling(None, n, size, scale, mode, bool(layer.align_corners)) for n in found]
+        self.convs = nn.ModuleDict({f"{b.axes}d": ConvertedGrid(-1, -1, b, Pass(), bias=False) for b in bases})
+
+    def forward(self, input: Tensor) -> Tensor:
+        key = f"{input.dim() - 2}d"
+        if key not in self.convs:
+            reject("input", f"images of {' or '.join(self.convs)}", tuple(input.shape), "(B, P, *grid)")
+        y: Tensor = self.convs[key](input)
+        return y
+
+
+_TWICE: Options = {"scale_factor": 2.0}
+_SIZED: list[Options] = [
+    {"scale_factor": 1.7},
+    {"scale_factor": 0.6},
+    {"scale_factor": None, "size": 5},
+    {"scale_factor": None, "size": (9, 4)},
+]
+rule(nn.UpsamplingNearest2d, "upsampling", _SIZED, given=_TWICE, alone=True)(ConvertedUpsample)
+rule(nn.UpsamplingBilinear2d, "upsampling", _SIZED, given=_TWICE, alone=True)(ConvertedUpsample)
+rule(
+    nn.Upsample,
+    "upsampling",
+    [
+        *_SIZED,
+        *combinations({"mode": "nearest-exact"}, scale_factor=(2.0, 1.7, 0.6)),
+        *combinations(
+            mode=("linear", "bilinear", "trilinear"), align_corners=(True, False), scale_factor=(2.0, 1.7, 0.6)
+        ),
+        *combinations({"scale_factor": None, "size": 5}, mode=("linear", "trilinear"), align_corners=(True, False)),
+    ],
+    given=_TWICE,
+    alone=True,
+)(ConvertedUpsample)
 
 
 @lru_cache(maxsize=256)
@@ -191,6 +265,15 @@ def _last(n: int, **values: tuple[int, int, int]) -> Options:
 
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
+
+for _n, _kind in ((1, nn.AdaptiveAvgPool1d), (2, nn.AdaptiveAvgPool2d), (3, nn.AdaptiveAvgPool3d)):
+    rule(
+        _kind,
+        "adaptive average pooling",
+        [{"output_size": 1}, {"output_size": 8}, _last(_n, output_size=(2, 9, 4))]
+        + [{"output_size": (None, 3, None)[-_n:]}] * (_n > 1),
+        alone=True,
+    )(adaptive)
 
 # The options that the rules are checked under; by default, layers have 4 channels and a kernel of size 3.
 for _n, _conv, _transposed, _pool in (

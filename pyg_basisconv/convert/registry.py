@@ -26,12 +26,14 @@ class Rule(NamedTuple):
     node_dim: the axis of their nodes.
     checked: the options that the rule is checked under, by the name of the system that they make of the layer.
     given: options that it takes in the place of the layer's defaults.
+    alone: whether only the layer itself is converted, and not where a model has it: its own code is as fast.
     """
 
     rebuild: Callable[[Any], nn.Module]
     node_dim: int
     checked: dict[str, list[Options]]
     given: Options
+    alone: bool
 
 
 _RULES: dict[type, Rule] = {}
@@ -49,6 +51,7 @@ def rule(
     fixed: Sequence[str] = (),
     node_dim: int = -2,
     given: Options | None = None,
+    alone: bool = False,
 ) -> Callable[[Rebuild], Rebuild]:
     """Registers the function or class that makes the converted layer, of layers of exactly this type, or raises `Left`.
 
@@ -63,13 +66,14 @@ def rule(
         fixed: flags that are not turned round.
         node_dim: PyG's, for features (M, P): 0 where the layer takes no other.
         given: options that are taken throughout in the place of the layer's defaults.
+        alone: see `Rule`.
     """
 
     def register(function: Rebuild) -> Rebuild:
         flags = turned_round(layer, fixed)
         every = [(given or {}) | one for one in flags + [one for one in options if one not in flags]]
         checked = {system: every} if system else {}
-        _RULES[layer] = Rule(function, node_dim, checked, given or {})
+        _RULES[layer] = Rule(function, node_dim, checked, given or {}, alone)
         return function
 
     return register
@@ -135,7 +139,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
     known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
-    known |= {"num_filters": 5, "cutoff": 5.0}
+    known |= {"num_filters": 5, "cutoff": 5.0, "output_size": 3, "downscale_factor": 2}
     known |= {
         "filter_size": 2,
         "num_layers": 2,
@@ -180,10 +184,11 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
         return known.rebuild(layer)
 
 
-def convertible(module: nn.Module) -> bool:
-    """Whether a module is a layer that is converted, or left with a reason."""
+def convertible(module: nn.Module, alone: bool = False) -> bool:
+    """Whether a module is a layer that is converted, or left with a reason; by itself, or in a model."""
     made = isinstance(module, BasisConv) or getattr(module, "rebuilt", False)
-    return isinstance(module, (MessagePassing, *_RULES)) and not made
+    known = [kind for kind, one in _RULES.items() if alone or not one.alone]
+    return isinstance(module, (MessagePassing, *known)) and not made
 
 
 def rebuild(layer: Any, shared: set[int]) -> nn.Module:

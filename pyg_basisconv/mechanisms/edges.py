@@ -1,5 +1,7 @@
 """Mechanisms that read the features of edges."""
 
+from math import prod
+
 from torch import Tensor
 
 from ..content import Content
@@ -11,11 +13,17 @@ from .rows import EdgeTerms, TermRows
 
 
 def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
-    """(E, R) the edges' features at the entries, by target, checked."""
+    """The edges' features at the entries, by target, (E, R) or (*, E, R), checked."""
     edge_attr = content.edge_features
     if edge_attr.shape[-1] != dim:
         reject("edge_attr", f"{dim} features (edge_dim) on the last axis", edge_attr.shape[-1], "correct one of them")
     return upcast(content.edge_rows_at(entries))
+
+
+def rows_of_copies(content: Content, entries: Entries, dim: int) -> Tensor:
+    """The same for all graphs of a batch, one after the other: (B E, R)."""
+    rows = edge_rows(content, entries, dim)
+    return rows.repeat(prod(content.batch), 1) if rows.dim() == 2 else rows.flatten(0, -2)
 
 
 class Edge(Mechanism):
@@ -64,5 +72,6 @@ class Feature(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         assert self.sizes is not None
-        found = edge_rows(content, entries, self.edge_dim)[:, self.index]
-        return entry_score(per_copy(found.expand(self.sizes.heads, -1), content))
+        found = edge_rows(content, entries, self.edge_dim)[..., self.index]
+        found = found.expand(self.sizes.heads, *found.shape)
+        return entry_score(found if found.dim() > 2 else per_copy(found, content))

@@ -15,7 +15,7 @@ from ..portable import portable
 from ..theta.base import param, project
 from ..theta.heads import split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, upcast
-from .edges import edge_rows
+from .edges import rows_of_copies
 from .rows import RowScore
 
 
@@ -183,7 +183,7 @@ class Dot(Mechanism):
             square = (
                 upcast(self.key_edge @ self.query_edge.transpose(1, 2) * scale).transpose(0, 1).flatten(1)
             )  # (R, H R)
-        z = edge_rows(content, entries, R).repeat(count, 1)
+        z = rows_of_copies(content, entries, R)
         score = hidden(
             source, against(query, self.key_edge), z, square, None, lambda u: u, entries.pattern.copies(count), heads=H
         )

@@ -20,7 +20,7 @@ from ..portable import portable
 from ..theta.base import param
 from ..theta.heads import all_heads, split_heads
 from .base import Combination, Mechanism, Score, Sizes, Tensors, check_width, elementwise, entry_score, per_copy, upcast
-from .edges import Feature, edge_rows
+from .edges import Feature, rows_of_copies
 from .inner import Bilinear
 from .rows import MappedRows, RowScore, TermRows
 
@@ -266,7 +266,7 @@ class MLP(Mechanism):
         batch = content.batch
         count = prod(batch)
         if self.edge_dim:
-            edge = edge_rows(content, entries, self.edge_dim).repeat(count, 1)
+            edge = rows_of_copies(content, entries, self.edge_dim)
             weight = upcast(self.edge.transpose(0, 1).flatten(1))  # (R, H D)
         score = hidden(
             upcast(source.flatten(0, -2)),

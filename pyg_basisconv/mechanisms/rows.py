@@ -44,7 +44,7 @@ class RowScore(Score):
 
 
 class EdgeTerms:
-    """Terms of entries that are products of their features, (E, R), and a weight, (K, R).
+    """Terms of entries that are products of their features, (E, R) or (*, E, R), and a weight, (K, R).
 
     Terms of the same features are added by their weights, before the product.
     """

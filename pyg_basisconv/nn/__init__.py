@@ -44,6 +44,9 @@ from .refused import why_not
 
 if TYPE_CHECKING:  # names for editors
     from torch.nn import (
+        AdaptiveAvgPool1d as AdaptiveAvgPool1d,
+        AdaptiveAvgPool2d as AdaptiveAvgPool2d,
+        AdaptiveAvgPool3d as AdaptiveAvgPool3d,
         AvgPool1d as AvgPool1d,
         AvgPool2d as AvgPool2d,
         AvgPool3d as AvgPool3d,
@@ -54,7 +57,11 @@ if TYPE_CHECKING:  # names for editors
         ConvTranspose2d as ConvTranspose2d,
         ConvTranspose3d as ConvTranspose3d,
         MultiheadAttention as MultiheadAttention,
+        PixelUnshuffle as PixelUnshuffle,
         Unfold as Unfold,
+        Upsample as Upsample,
+        UpsamplingBilinear2d as UpsamplingBilinear2d,
+        UpsamplingNearest2d as UpsamplingNearest2d,
     )
     from torch_geometric.nn import (
         APPNP as APPNP,

@@ -48,6 +48,14 @@ REFUSED: dict[str, Refused] = {
     "XConv": Refused("a network permutes and weighs the neighbours together", "TransformerConv"),
 }
 
+
+def as_text() -> str:
+    """The table in Markdown of PyG's layers that have no drop-in, with the reasons, as docs/RECIPES.md has it."""
+    rows = [("layer", "why not", "the nearest"), ("---", "---", "---")]
+    rows += [(f"`torch_geometric.nn.{name}`", one.reason, one.nearest) for name, one in sorted(REFUSED.items())]
+    return "\n".join(["## Layers of PyG that are not of the form\n", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
 _HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # they contain drop-ins, or drop-ins derive from them
 
 

@@ -354,18 +354,27 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def dimensions(kind: str) -> int:
+def dimensions(kind: str, options: Options | None = None) -> int:
     """The number of axes of a layer of torch on grids."""
-    return 2 if kind == "Unfold" else int(kind[-2])
+    if kind == "Upsample":
+        return {"linear": 1, "trilinear": 3}.get((options or {}).get("mode", ""), 2)
+    return 2 if kind in ("Unfold", "PixelUnshuffle") else int(kind[-2])
+
+
+def grid_of(kind: str, options: Options | None = None) -> tuple[int, ...]:
+    """A grid for a layer of torch; for one that has windows side by side, with whole ones."""
+    return (6, 8) if kind == "PixelUnshuffle" else GRIDS[dimensions(kind, options)]
 
 
 def _on_grids(kind: str, options: Options) -> Iterator[Case]:
     """A batch and one image, by the planned order and by torch's kernels, and with an output size."""
     reference = made(kind, options)
-    ours, grid = convert(reference), GRIDS[dimensions(kind)]
+    ours, grid = convert(reference), grid_of(kind, options)
     natively: Any = copy.deepcopy(ours)
-    natively.order = "auto" if kind == "Unfold" else "native"
-    for lead in ((B,), ()):
+    for part in natively.modules():
+        if isinstance(part, BasisConv) and kind not in ("Unfold", "PixelUnshuffle"):
+            part.order = "native"
+    for lead in ((B,),) if kind.startswith("Upsampl") else ((B,), ()):
         x = features(*lead, getattr(reference, "in_channels", 4), *grid)
         yield Case(ours, reference, [x])
         yield Case(natively, reference, [x])

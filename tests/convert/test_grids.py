@@ -15,7 +15,7 @@ from pyg_basisconv import convert, theta
 from pyg_basisconv.verify import GRIDS, Case, features, made
 from pyg_basisconv.verify.data import B
 from pyg_basisconv.verify.grids import P, Q
-from pyg_basisconv.verify.recipes import dimensions, is_grid
+from pyg_basisconv.verify.recipes import dimensions, grid_of, is_grid
 from tests.convert.conversion import FIRST, OPTIONS, agree
 
 GRIDDED = {kind: sweep for kind, sweep in OPTIONS.items() if is_grid(kind)}
@@ -25,7 +25,7 @@ FORMATS[3] = [torch.contiguous_format, torch.channels_last_3d]
 
 
 def image(kind: str, *lead: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(*lead, P, *GRIDS[dimensions(kind)], dtype=dtype)
+    return torch.randn(*lead, P, *grid_of(kind), dtype=dtype)
 
 
 @pytest.mark.parametrize("kind", ["Conv2d", "ConvTranspose2d"])
@@ -87,7 +87,9 @@ def drawn_options(kind: str, draw: random.Random) -> dict[str, Any]:
     return options | {"padding_mode": draw.choice(("zeros", "reflect", "replicate", "circular"))}
 
 
-@pytest.mark.parametrize("kind", GRIDDED)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in GRIDDED if "Conv" in kind or kind.startswith("Avg") or kind == "Unfold"]
+)
 @pytest.mark.sweep(2)
 def test_any_options(kind: str) -> None:
     draw, compared = random.Random(kind), 0
@@ -102,7 +104,8 @@ def test_any_options(kind: str) -> None:
         compared += 1
 
 
-@pytest.mark.parametrize(("kind", "options"), KINDS)
+# torch's PixelUnshuffle gives a batch without images the shape of its input.
+@pytest.mark.parametrize(("kind", "options"), [p for p in KINDS if p.values[0] != "PixelUnshuffle"])
 def test_no_images(kind: str, options: dict) -> None:
     reference = made(kind, options)
     x = image(kind, 0)

@@ -150,6 +150,7 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "Conv2d: its weight or bias is not a parameter of it": lambda: bare("weight"),
     "Conv2d: its weight or bias is not a parameter": lambda: bare("bias"),
     "Conv2d: its weights are complex": lambda: nn.Conv2d(P, Q, 3, dtype=torch.complex64),
+    "DenseGraphConv: aggr='max' is not linear": lambda: pyg.DenseGraphConv(P, Q, aggr="max"),
     "AvgPool2d: divisor_override=0": lambda: nn.AvgPool2d(2, divisor_override=0),
 }
 
@@ -169,6 +170,26 @@ def test_left_with_a_reason(reason: str) -> None:
     assert again == {f"0.{name}".rstrip("."): told for name, told in left.items()}
     assert type(copied) is type(layer)
     assert copied is not layer
+
+
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (nn.Upsample(scale_factor=2, mode="bicubic"), "mode='bicubic' has no basis"),
+        (nn.Upsample(scale_factor=2, recompute_scale_factor=True), "recompute_scale_factor=True"),
+    ],
+)
+def test_left_alone(layer: nn.Module, reason: str) -> None:
+    assert left_of(layer) == {"": f"Upsample: {reason}"}
+
+
+def test_what_is_converted_alone_stays_in_a_model() -> None:
+    """Silently: there is nothing to gain."""
+    for layer in (nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1), nn.PixelUnshuffle(2)):
+        assert type(convert(layer)) is not type(layer)
+        model = nn.Sequential(conv(), layer)
+        assert left_of(model) == {}
+        assert type(convert(model)[1]) is type(layer)
 
 
 def test_layers_inside_one_that_is_left_are_converted() -> None:

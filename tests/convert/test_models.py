@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer
-from torch_geometric.nn.models import GAT, GCN, GraphSAGE
+from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
@@ -79,6 +79,11 @@ ON_GRAPHS: dict[str, Callable[[], nn.Module]] = {
     "GPS": lambda: pyg.GPSConv(P, pyg.GCNConv(P, P), heads=1),
     "Sequential": lambda: pyg.Sequential(
         "x, edge_index", [(pyg.ChebConv(P, 8, 2), STEP), nn.ReLU(), (pyg.SAGEConv(8, Q), STEP)]
+    ),
+    "GIN": lambda: GIN(P, 8, 2, Q),
+    "jumping GCN": lambda: GCN(P, 8, 2, Q, jk="max", act="elu"),
+    "models in a Sequential": lambda: pyg.Sequential(
+        "x, edge_index", [(GraphSAGE(P, 8, 2), STEP), (GAT(8, 8, 1, Q, heads=2), STEP)]
     ),
     "weighted Sequential": lambda: pyg.Sequential("x, edge_index, edge_weight", [(pyg.TAGConv(P, Q), WEIGHTED)]),
     "weighted GCN": lambda: GCN(P, 8, 2, Q),
@@ -344,6 +349,25 @@ def test_explainer_masks_reach_relations() -> None:
     explainer = Explainer(ours, GNNExplainer(epochs=3), "model", config, "attributes", "object")
     mask = explainer(features(N, P), edge_index, edge_type=kind, index=2).edge_mask
     assert torch.equal(mask > 0, edge_index[1] == 2)
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+def test_to_hetero(aggr: str) -> None:
+    """A model for each type of edges: all its layers are converted, before or after."""
+    keys = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a")]
+    whole = pyg.to_hetero(GraphSAGE((-1, -1), 8, 2, Q), (["a", "b"], keys), aggr=aggr)
+    edges = {k: torch.stack([torch.randint(7 if t == "a" else 4, (20,)) for t in (k[0], k[2])]) for k in keys}
+    leaves = [features(7, P), features(4, 3)]
+
+    def call(f: Any, a: Tensor, b: Tensor) -> Tensor:
+        return torch.cat([*f({"a": a, "b": b}, edges).values()])
+
+    call(whole.double(), *leaves)  # finds the widths
+    drawn(whole)
+    ours = convert(whole)
+    assert not any(map(convertible, ours.modules()))
+    assert sum(isinstance(part, BasisConv) for part in ours.modules()) >= 6
+    agree(Case(ours, whole, leaves, call))
 
 
 def test_hetero() -> None:

@@ -146,7 +146,7 @@ class Inputs:
     @property
     def loops(self) -> tuple[float | str, int]:
         """The attributes of loops that a mask adds, and how many these are; 0 where edges have none."""
-        return self.case.loop_attr, 0 if self.edge_attr is None or self.edge_attr.dim() == 3 else self.case.edge_dim
+        return self.case.loop_attr, 0 if self.edge_attr is None or "pairs" in self.case.call else self.case.edge_dim
 
     @property
     def target(self) -> Tensor | None:
@@ -155,7 +155,7 @@ class Inputs:
 
     @property
     def entries(self) -> list[Entry]:
-        own = self.edge_attr is not None and self.edge_attr.dim() == 2
+        own = self.edge_attr is not None and self.edge_attr.dim() == 2  # of one graph
         return oracle.graph(self.graph.edges, self.weight, self.edge_attr if own else None)
 
     def written(self, family: Callable[..., Tensor], *args: Any) -> list[Entry]:
@@ -193,6 +193,7 @@ class Inputs:
             x=self.x[index],
             y=at(self.y),
             mask=at(self.mask) if "batch" in self.case.call else self.mask,
+            edge_attr=at(self.edge_attr) if "each" in self.case.call else self.edge_attr,
             valid=None if self.valid is None else self.valid[index],
         )
 
@@ -227,7 +228,7 @@ def inputs(c: Case) -> Inputs:
         made.weight = made.graph.weight
     if c.edge_dim:
         shape = (made.graph.E,) if made.graph is not None and "pairs" not in c.call else (M, N)
-        made.edge_attr = draw(*shape, c.edge_dim, seed=s + 2)
+        made.edge_attr = draw(*(c.lead if "each" in c.call else ()), *shape, c.edge_dim, seed=s + 2)
     lead = c.lead if "batch" in c.call else ()
     heads = (c.heads,) if "heads" in c.call else ()
     if "bool" in c.call:
@@ -484,6 +485,13 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for i, kind in enumerate(("Dot(edge,key)", "MLP(edge)", "edge-GAT", "Perceptron(edge)")):
         for mask in places[i % 2 :: 2]:  # no mask knows of the mechanism
             yield f"{kind}-pairs-{mask}", Case(SCORES[kind][0], mask, edge_dim=R, call="pairs", lead=(2,), M=5)
+        for form, lead in (("each", (2,)), ("each", (2, 3)), ("each pairs", (2,))):  # each graph has its own
+            mask = "graph" if form == "each" else "none"
+            name = f"{kind}-{form.replace(' ', '-')}-{len(lead)}"
+            yield name, Case(SCORES[kind][0], mask, edge_dim=R, call=form, lead=lead, M=5)
+    for name, loop_attr in (("mean", "mean"), ("add", "add"), ("number", 0.7), ("none", 0.0)):
+        more = {"edge_dim": R, "mask": "loops", "loop_attr": loop_attr}
+        yield f"edge-GAT-each-loops-{name}", Case(SCORES["edge-GAT"][0], call="each", lead=(2,), **more)
     for kind, mechanism in (("gat", gat), ("dot", dot)):
         yield f"{kind}-few-edges", Case(mechanism, M=12, E=2, lead=(2,) if kind == "dot" else ())
         yield f"{kind}-few-edges-target", Case(mechanism, M=12, E=2, normalize="target")

@@ -208,6 +208,7 @@ EXCEPT = {
     "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
     "GMMConv": {"dim", "separate_gaussians", "root_weight"},  # a width, what is left, and what fails in PyG
     "PDNConv": {"hidden_channels"},
+    "Upsample": {"recompute_scale_factor"},  # what is left
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
 

@@ -289,3 +289,23 @@ def rows(image: Tensor, axes: int) -> Tensor:
 def image(y: Tensor, shape: Position) -> Tensor:
     """(*, N, Q) -> (*, Q, *shape)."""
     return y.transpose(-1, -2).reshape(*y.shape[:-2], y.shape[-1], *shape)
+
+
+def resampling(shape: tuple[int, ...], targets: tuple[int, ...], mode: str, scale: tuple[float, ...] = ()) -> Tensor:
+    """(1, M, N) a grid brought to another size, axis by axis: how much of a source each target has."""
+
+    def share(m: int, n: int, M: int, N: int, ratio: float) -> float:
+        if mode == "average":
+            first, last = n * M // N, -(-(n + 1) * M // N)
+            return 1 / (last - first) if first <= m < last else 0.0
+        if mode == "nearest":
+            return float(m == n * M // N)
+        at = n * (M - 1) / (N - 1) if mode == "corners" else max(0.0, (n + 0.5) / ratio - 0.5)
+        return max(0.0, 1 - abs(min(at, M - 1) - m))
+
+    A = torch.zeros(1, math.prod(shape), math.prod(targets), dtype=torch.float64)
+    for i, m in enumerate(itertools.product(*map(range, shape))):
+        for j, n in enumerate(itertools.product(*map(range, targets))):
+            axes = zip(m, n, shape, targets, scale or [b / a for a, b in zip(shape, targets, strict=True)], strict=True)
+            A[0, i, j] = math.prod(share(*axis) for axis in axes)
+    return A
