@@ -23,7 +23,12 @@ from .registry import rule
 _LOOPS = IdentityCache()
 
 
-@rule(HEATConv, "HEAT", [{"heads": 3}, {"heads": 2, "concat": False}, {"heads": 2, "aggr": "mean"}], node_dim=0)
+@rule(
+    HEATConv,
+    "HEAT",
+    [{"heads": 3}, {"heads": 2, "concat": False, "negative_slope": 0.4}, {"heads": 2, "aggr": "mean"}],
+    node_dim=0,
+)
 class ConvertedHEAT(OperatorModule):
     r"""Attention on :math:`h_m = x_m W_{t(m)} + b_{t(m)}`, whose values are :math:`h_m U + z_{mn} V + c`.
 

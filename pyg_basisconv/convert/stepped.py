@@ -103,7 +103,12 @@ class ConvertedARMA(Composite):
 @rule(
     AntiSymmetricConv,
     "anti-symmetric steps",
-    [{"num_iters": 3, "epsilon": 0.3, "gamma": 0.2}, {"act": None}, {"phi": lambda P, Q: SAGEConv(P, P)}],
+    [
+        {"num_iters": 3, "epsilon": 0.3, "gamma": 0.2},
+        {"act": None},
+        {"act": "elu", "act_kwargs": {"alpha": 0.7}},
+        {"phi": lambda P, Q: SAGEConv(P, P)},
+    ],
 )
 class ConvertedAntiSymmetric(Composite):
     r"""Steps :math:`x + \epsilon \sigma(x (W - W^\top - \gamma I)^\top + \phi(x) + b)` of a converted layer

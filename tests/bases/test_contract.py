@@ -20,7 +20,7 @@ FORMS = [
     *("Powers(4)-random", "Wavelets(3)-random", "Diffusion(3)-random", "Mix-random", "Product-random", "Walks-steps"),
     *("Causal-random", "Complete-random", "Shifts-random", "Window(2,3,mean)-random", "Window(2,3,replicate)-random"),
     *("Window(sites)-random", "Group(S3)-random", "Group(C2,window)-random", "Relations(3)-typed-ones"),
-    *("EdgeNetwork(3)-attributed", "Spline(3,2)-attributed"),
+    *("EdgeNetwork(3)-attributed", "Spline(3,2)-attributed", "Resampling(linear)-random"),
 ]
 PLAIN_FORMS = [name for name in FORMS if name in PLAIN]
 WHERE = {

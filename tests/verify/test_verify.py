@@ -208,6 +208,7 @@ EXCEPT = {
     "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
     "GMMConv": {"dim", "separate_gaussians", "root_weight"},  # a width, what is left, and what fails in PyG
     "PDNConv": {"hidden_channels"},
+    "HEATConv": {"num_node_types", "num_edge_types", "edge_type_emb_dim", "edge_attr_emb_dim"},  # numbers and widths
     "Upsample": {"recompute_scale_factor"},  # what is left
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
