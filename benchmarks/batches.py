@@ -9,8 +9,8 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
 
-from .gin import gin
 from .loaders import CLASSES, LoadedRow, StepsRow, Training
+from .networks import gin
 from .result import Bench, Row, Target, one_thread
 
 FEATURES, HEADS, GRAPHS, TOGETHER = 16, 8, 512, 32

@@ -5,25 +5,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch_geometric import nn as pyg
 
 from pyg_basisconv import convert
 
 from .contest import Contest
+from .networks import gmm_conv, nn_conv
 from .result import Bench, Result, Target
-
-
-def nn_conv(P: int, Q: int) -> nn.Module:
-    """With 32 hidden units."""
-    return pyg.NNConv(P, Q, nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, P * Q)))
-
-
-def gmm_conv(P: int, Q: int) -> nn.Module:
-    """With 25 Gaussians, wide enough that no gradient vanishes."""
-    layer = pyg.GMMConv(P, Q, dim=2, kernel_size=25)
-    with torch.no_grad():
-        layer.sigma.abs_().add_(0.3)
-    return layer
 
 
 @dataclass(frozen=True)
@@ -31,7 +18,7 @@ class EdgeFunctionsRow:
     """A layer on a graph. dim: of the features of edges; width: of those of nodes."""
 
     layer: str
-    make: Callable[[int, int], nn.Module]
+    make: Callable[[int, int, int], nn.Module]
     dim: int
     width: int
     size: str
@@ -48,10 +35,10 @@ class EdgeFunctionsRow:
         torch.manual_seed(0)
         x = torch.randn(graph.N, width, device=bench.device, requires_grad=self.learns_x)
         z = torch.rand(graph.E, self.dim, device=bench.device)
-        start = self.make(width, width).state_dict()
+        start = self.make(width, width, self.dim).state_dict()
 
         def peer(way: str) -> nn.Module:
-            module = self.make(width, width)
+            module = self.make(width, width, self.dim)
             module.load_state_dict(start)
             return module.to(bench.device)
 

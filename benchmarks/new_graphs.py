@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,14 @@ from torch_geometric import nn as pyg
 from pyg_basisconv import convert
 
 from .compare import assert_close, assert_same_gradients, step
-from .contest import best, checked, measure
+from .contest import Arguments, best, checked, measure
 from .data import random_graph
 from .layers import lay_out
 from .measure import Effort, Work
+from .networks import cf_conv, general, gmm_conv, heat, nn_conv, point_transformer
 from .result import Bench, Result, Row, Target, in_double, one_thread
 
-WIDTH, HEADS, RELATIONS = 64, 8, 4
+WIDTH, HEADS, RELATIONS, DIM = 64, 8, 4, 4
 SIZES = [(640, 1_280), (3_000, 12_000)]  # nodes and edges
 IN_DOUBLE = (
     "GCNConv",
@@ -33,26 +34,61 @@ EFFORT = Effort(rounds=15, seconds=1.0, burst=0.02)
 
 
 class Drawn(NamedTuple):
-    """A random graph, without loops and repeated edges, and features that need a gradient."""
+    """A random graph, without loops and repeated edges, and features that need a gradient.
+
+    types: of the edges; attr: (E, 4), features of the edges; positions: (N, 3)
+    """
 
     x: Tensor
     edge_index: Tensor
-    edge_type: Tensor
+    types: Tensor
+    attr: Tensor
+    positions: Tensor
 
     @classmethod
     def of(cls, N: int, E: int, seed: int) -> "Drawn":
         graph = random_graph("drawn", N, E, WIDTH, seed=seed)
-        return cls(graph.x.requires_grad_(), graph.edge_index, torch.randint(RELATIONS, (E,)))
+        types, attr, positions = torch.randint(RELATIONS, (E,)), torch.rand(E, DIM), torch.rand(N, 3)
+        return cls(graph.x.requires_grad_(), graph.edge_index, types, attr, positions)
+
+
+# What a layer is called with after x, given a drawn graph and its edges in a layout.
+Given = Callable[[Drawn, Arguments], Arguments]
+
+
+def plain(drawn: Drawn, edges: Arguments) -> Arguments:
+    return edges
+
+
+def typed(drawn: Drawn, edges: Arguments) -> Arguments:
+    return *edges, drawn.types.clone()
+
+
+def attributed(drawn: Drawn, edges: Arguments) -> Arguments:
+    return *edges, drawn.attr
+
+
+def distant(drawn: Drawn, edges: Arguments) -> Arguments:
+    return *edges, 5 * drawn.attr[:, 0], drawn.attr
+
+
+def positioned(drawn: Drawn, edges: Arguments) -> Arguments:
+    return drawn.positions, *edges
+
+
+def all_typed(drawn: Drawn, edges: Arguments) -> Arguments:
+    nodes = torch.arange(drawn.x.shape[0]) % RELATIONS
+    return *edges, nodes, drawn.types.clone(), drawn.attr
 
 
 class NewGraphRow(NamedTuple):
-    """Forward and backward. typed: whether the layer reads the types of the edges."""
+    """Forward and backward. given: what the layer reads besides x."""
 
     layer: str
     make: Callable[[], nn.Module]
     target: Target
     size: tuple[int, int]
-    typed: bool = False
+    given: Given = plain
     devices: tuple[str, ...] = ("cpu",)
 
     @property
@@ -73,7 +109,9 @@ class NewGraphRow(NamedTuple):
             return self._steps(peer, pool, gradient, layout)
 
         build("edge_index")  # a difference is an error here; other layouts are skipped if they differ
-        layout, theirs, skipped = best(["edge_index"] if self.typed else ["edge_index", "CSR"], build, bench.device)
+        layout, theirs, skipped = best(
+            ["edge_index", "CSR"] if self.given is plain else ["edge_index"], build, bench.device
+        )
         about = {"E": E, "P": WIDTH, "Q": WIDTH, "gradients": "Theta, x", "way": layout, "skipped": skipped}
         mine = self._steps(ours, pool, gradient)
         return measure(theirs, mine, bench.at(EFFORT), work=self.name, target=self.target, **about)
@@ -82,9 +120,7 @@ class NewGraphRow(NamedTuple):
         self, module: nn.Module, drawn: Drawn, gradient: Tensor, layout: str = "edge_index"
     ) -> tuple[Tensor, ...]:
         """A step on a fresh copy of the edges; other layouts are made within the step, as a user would have to."""
-        given: tuple[Any, ...] = lay_out(drawn.edge_index.clone(), drawn.x.shape[0], layout)
-        if self.typed:
-            given = *given, drawn.edge_type.clone()
+        given = self.given(drawn, lay_out(drawn.edge_index.clone(), drawn.x.shape[0], layout))
         return step(lambda: module(drawn.x, *given), [drawn.x, *module.parameters()], gradient)
 
     def _steps(self, module: nn.Module, pool: Sequence[Drawn], gradient: Tensor, layout: str = "edge_index") -> Work:
@@ -106,27 +142,40 @@ class NewGraphRow(NamedTuple):
 
 def new_graph_rows() -> list[Row]:
     same, more = Target(1), Target(1.5)
-    layers: list[tuple[str, Callable[[], nn.Module], Target]] = [
+    on_edges: list[tuple[str, Callable[[], nn.Module], Target]] = [
         ("GCNConv", lambda: pyg.GCNConv(WIDTH, WIDTH), more),
         ("SAGEConv", lambda: pyg.SAGEConv(WIDTH, WIDTH), same),
         ("GraphConv", lambda: pyg.GraphConv(WIDTH, WIDTH), same),
         ("ChebConv K=3", lambda: pyg.ChebConv(WIDTH, WIDTH, K=3), more),
-        ("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), more),
+        ("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), same),
+        ("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), same),
         ("APPNP K=10", lambda: pyg.APPNP(10, 0.1), same),
         ("ARMAConv", lambda: pyg.ARMAConv(WIDTH, WIDTH, num_layers=2), same),
         ("GatedGraphConv", lambda: pyg.GatedGraphConv(WIDTH, 2), same),
         ("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(WIDTH), same),
         ("EGConv", lambda: pyg.EGConv(WIDTH, WIDTH), same),
         ("MFConv", lambda: pyg.MFConv(WIDTH, WIDTH), same),
-        ("FiLMConv", lambda: pyg.FiLMConv(WIDTH, WIDTH, RELATIONS, act=None), same),
         ("GeneralConv", lambda: pyg.GeneralConv(WIDTH, WIDTH), same),
-        ("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), same),
-        ("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), same),
     ]
-
-    def row(name: str, make: Callable[[], nn.Module], target: Target, size: tuple[int, int]) -> NewGraphRow:
-        return NewGraphRow(name, make, target, size, typed=name in ("RGCNConv", "FiLMConv"))
-
-    rows = [one_thread(row(*layer, size)) for size in SIZES for layer in layers]
+    layers: list[tuple[str, Callable[[], nn.Module], Target, Given]] = [
+        *((*layer, plain) for layer in on_edges),
+        ("RGCNConv", lambda: pyg.RGCNConv(WIDTH, WIDTH, RELATIONS), more, typed),
+        ("FiLMConv", lambda: pyg.FiLMConv(WIDTH, WIDTH, RELATIONS, act=None), same, typed),
+        ("NNConv", lambda: nn_conv(WIDTH, WIDTH, DIM), same, attributed),
+        ("GMMConv", lambda: gmm_conv(WIDTH, WIDTH, DIM), same, attributed),
+        ("PDNConv", lambda: pyg.PDNConv(WIDTH, WIDTH, DIM, 8), same, attributed),
+        ("GeneralConv, 4 heads, edge features", lambda: general(WIDTH, WIDTH, DIM), same, attributed),
+        ("CFConv of SchNet", lambda: cf_conv(WIDTH, DIM), same, distant),
+        ("PointTransformerConv", lambda: pyg.PointTransformerConv(WIDTH, WIDTH), same, positioned),
+        ("PointTransformerConv, networks", lambda: point_transformer(WIDTH, WIDTH), same, positioned),
+        ("HEATConv, 2 heads", lambda: heat(WIDTH, WIDTH, RELATIONS, DIM), same, all_typed),
+    ]
+    rows = [
+        one_thread(NewGraphRow(name, make, target, size, given))
+        for size in SIZES
+        for name, make, target, given in layers
+    ]
     double = [layer for layer in layers if layer[0] in IN_DOUBLE]
-    return rows + [one_thread(in_double(row(name, make, same, SIZES[-1]))) for name, make, _ in double]
+    return rows + [
+        one_thread(in_double(NewGraphRow(name, make, same, SIZES[-1], given))) for name, make, _, given in double
+    ]

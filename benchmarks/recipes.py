@@ -6,19 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch_geometric import nn as pyg
-from torch_geometric.nn.models.schnet import CFConv, ShiftedSoftplus
+from torch_geometric.typing import WITH_TORCH_SPARSE
 
 from pyg_basisconv import convert
 
 from .contest import Arguments, Contest
 from .data import Graph
+from .networks import PAN, cf_conv, general, heat, point_transformer
 from .result import Bench, Result, Row, Target, one_thread
 
 WIDTH, TYPES, DIM = 64, 3, 8
-
-
-def network(P: int, Q: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(P, WIDTH), nn.ReLU(), nn.Linear(WIDTH, Q))
 
 
 def plain(graph: Graph) -> Arguments:
@@ -94,32 +91,21 @@ W = WIDTH
 PROPAGATING: list[Layer] = [
     ("APPNP K=10", lambda: pyg.APPNP(10, 0.1), plain),
     ("GCN2Conv", lambda: pyg.GCN2Conv(W, 0.1, 0.5, 1), with_initial),
+    *([("PANConv", lambda: PAN(W, W), plain)] if WITH_TORCH_SPARSE else []),
 ]
 POINTS: list[Layer] = [
     ("PointTransformerConv", lambda: pyg.PointTransformerConv(W, W), with_positions),
-    (
-        "PointTransformerConv, networks",
-        lambda: pyg.PointTransformerConv(W, W, network(3, W), network(W, W)),
-        with_positions,
-    ),
+    ("PointTransformerConv, networks", lambda: point_transformer(W, W), with_positions),
 ]
 OTHERS: list[Layer] = [
     ("ARMAConv", lambda: pyg.ARMAConv(W, W, num_layers=2), plain),
     ("AntiSymmetricConv", lambda: pyg.AntiSymmetricConv(W), plain),
-    (
-        "CFConv of SchNet",
-        lambda: CFConv(W, W, W, nn.Sequential(nn.Linear(DIM, W), ShiftedSoftplus(), nn.Linear(W, W)), 5.0),
-        with_distances,
-    ),
+    ("CFConv of SchNet", lambda: cf_conv(W, DIM), with_distances),
     ("EGConv", lambda: pyg.EGConv(W, W), plain),
     ("FiLMConv, 3 relations, linear", lambda: pyg.FiLMConv(W, W, TYPES, act=None), with_types),
     ("GatedGraphConv, 2 layers", lambda: pyg.GatedGraphConv(W, 2), plain),
-    (
-        "GeneralConv, 4 heads, edge features",
-        lambda: pyg.GeneralConv(W, W, DIM, heads=4, attention=True),
-        with_features,
-    ),
-    ("HEATConv, 2 heads", lambda: pyg.HEATConv(W, W, TYPES, TYPES, 4, DIM, 4, heads=2), with_all_types),
+    ("GeneralConv, 4 heads, edge features", lambda: general(W, W, DIM), with_features),
+    ("HEATConv, 2 heads", lambda: heat(W, W, TYPES, DIM), with_all_types),
     ("MFConv", lambda: pyg.MFConv(W, W), plain),
 ]
 

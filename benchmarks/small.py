@@ -15,12 +15,12 @@ from pyg_basisconv import convert
 from .compare import assert_close
 from .contest import Arguments, Contest
 from .data import random_graph
-from .gin import gin
 from .layers import lay_out
 from .measure import Effort
+from .networks import cf_conv, general, gin, gmm_conv, heat, nn_conv, point_transformer
 from .result import Bench, Result, Row, Target, in_double, one_thread
 
-NODES, EDGES, WIDTH, HEADS, RELATIONS = 100, 400, 16, 8, 3
+NODES, EDGES, WIDTH, HEADS, RELATIONS, DIM = 100, 400, 16, 8, 3, 4
 EFFORT = Effort(rounds=25, seconds=1.0, burst=0.01)
 
 
@@ -43,6 +43,19 @@ def on_relations() -> Arguments:
 
 def with_initial() -> Arguments:
     return features(), features(), edges()
+
+
+def with_features() -> Arguments:
+    return features(), edges(), torch.rand(EDGES, DIM)
+
+
+def with_distances() -> Arguments:
+    return features(), edges(), 5 * torch.rand(EDGES), torch.rand(EDGES, DIM)
+
+
+def with_all_types() -> Arguments:
+    nodes, edge_types = torch.randint(RELATIONS, (NODES,)), torch.randint(RELATIONS, (EDGES,))
+    return features(), edges(), nodes, edge_types, torch.rand(EDGES, DIM)
 
 
 def with_positions() -> Arguments:
@@ -90,6 +103,7 @@ class Call(NamedTuple):
     both: the target with gradients of the parameters.
     convert: makes ours of the layer.
     check: further assertions.
+    learns: whether it has parameters.
     """
 
     name: str
@@ -99,6 +113,7 @@ class Call(NamedTuple):
     both: float | None
     convert: Callable[[nn.Module], nn.Module] = convert
     check: Callable[[nn.Module, nn.Module, Tensor], None] | None = None
+    learns: bool = True
 
 
 class SmallRow(NamedTuple):
@@ -161,6 +176,14 @@ CALLS = [
     Call("FiLMConv", lambda: pyg.FiLMConv(WIDTH, WIDTH, RELATIONS, act=None), on_relations, 1, 1),
     Call("GeneralConv", lambda: pyg.GeneralConv(WIDTH, WIDTH), on_graph, 1, 1),
     Call("PointTransformerConv", lambda: pyg.PointTransformerConv(WIDTH, WIDTH), with_positions, 1, 1),
+    Call("PointTransformerConv, networks", lambda: point_transformer(WIDTH, WIDTH), with_positions, 1, 1),
+    Call("APPNP K=10", lambda: pyg.APPNP(10, 0.1), on_graph, 1, None, learns=False),
+    Call("NNConv", lambda: nn_conv(WIDTH, WIDTH, DIM), with_features, 1, 1),
+    Call("GMMConv", lambda: gmm_conv(WIDTH, WIDTH, DIM), with_features, 1, 1),
+    Call("PDNConv", lambda: pyg.PDNConv(WIDTH, WIDTH, DIM, 8), with_features, 1, 1),
+    Call("CFConv of SchNet", lambda: cf_conv(WIDTH, DIM), with_distances, 1, 1),
+    Call("GeneralConv, 4 heads, edge features", lambda: general(WIDTH, WIDTH, DIM), with_features, 1, 1),
+    Call("HEATConv, 2 heads", lambda: heat(WIDTH, WIDTH, RELATIONS, DIM), with_all_types, 1, 1),
     Call("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
     Call("GATv2Conv 8 heads", lambda: pyg.GATv2Conv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
     Call("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
@@ -178,7 +201,7 @@ IN_EVALUATION = Call("MultiheadAttention in evaluation", lambda: Attended(True).
 def small_rows() -> list[Row]:
     """Forward, and forward with backward; torch's attention without gradients is one kernel in evaluation mode."""
     both = (False, True)
-    rows = [SmallRow(call, backward) for call in CALLS for backward in both]
+    rows = [SmallRow(call, backward) for call in CALLS for backward in both if call.learns or not backward]
     rows += [SmallRow(call, backward, csr=True) for call in CALLS[:3] for backward in both]
     double = [call._replace(forward=1, both=1) for call in CALLS if call.name in IN_DOUBLE]
     others: list[Row] = [SmallRow(IN_EVALUATION, backward=False)]

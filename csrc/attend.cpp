@@ -1,9 +1,10 @@
 // Attention on edges, in one pass over the edges of each target or source; see attend_body.h, and gate_body.h for
-// weights of each channel; and between all pairs, see pair_body.h.
+// weights of each channel; between all pairs, see pair_body.h; and products of several matrices on one pattern, see
+// shared_body.h.
 //
 // Plain C++17 without the headers of any other library. What is called is `basisconv_attend_forward_*`,
-// `basisconv_attend_backward_*`, and the same with `gate`, with one argument, the `Call` below; and with `pair`, with
-// a `PairCall`.
+// `basisconv_attend_backward_*`, and the same with `gate`, with one argument, the `Call` below; with `pair`, with a
+// `PairCall`; and `basisconv_shared_*` with a `SharedCall`.
 
 #include <algorithm>
 #include <cstdint>
@@ -87,6 +88,14 @@ struct PairCall {
     void *d_query, *d_key, *d_value;
 };
 
+// K matrices on one pattern of E entries, from M others to N rows of W columns; see shared_body.h for what is written.
+struct SharedCall {
+    int64_t N, M, E, K, W;
+    const int32_t *ptr, *index, *place;  // `place`, the position of the weights of an entry, or null where it is in order
+    const void *x, *weight, *own;
+    void* y;
+};
+
 // Runs f(b, k) for each head of each sequence, on several threads where that is much; the greatest of its results.
 template <typename F>
 int each_head(const PairCall& call, F f) {
@@ -116,11 +125,11 @@ struct Ranges {
 
     int64_t start(int64_t k) const {
         if (k >= count) return rows;
-        const int64_t wanted = (ptr[rows] + rows) / count * k;
+        const int64_t before = ptr[0], wanted = (ptr[rows] - before + rows) / count * k;
         int64_t low = 0, high = rows;
         while (low < high) {
             const int64_t middle = (low + high) / 2;
-            if (ptr[middle] + middle < wanted) low = middle + 1;
+            if (ptr[middle] - before + middle < wanted) low = middle + 1;
             else high = middle;
         }
         return low;
@@ -164,3 +173,7 @@ IN_BOTH(gate_forward, Call)
 IN_BOTH(gate_backward, Call)
 IN_BOTH(pair_forward, PairCall)
 IN_BOTH(pair_backward, PairCall)
+IN_BOTH(shared_expand, SharedCall)
+IN_BOTH(shared_combine, SharedCall)
+IN_BOTH(shared_inner, SharedCall)
+IN_BOTH(shared_scatter, SharedCall)

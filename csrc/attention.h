@@ -5,3 +5,4 @@
 #include "attend_body.h"
 #include "gate_body.h"
 #include "pair_body.h"
+#include "shared_body.h"

@@ -1,6 +1,6 @@
 """Bound families: K matrices on a graph, ready to be applied."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -116,7 +116,7 @@ class BoundBasis:
         """The same family with its edges written out."""
         return self.keep("explicit", lambda: CONSTRUCTORS["explicit"](self.K, self.M, self.N, self.edges()))  # type: ignore[no-any-return]
 
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+    def iterate(self, x: Tensor) -> Iterable[Tensor]:
         """The K products A_k^T x, (*, N, P) each, one at a time."""
         return self.explicit.iterate(x)
 

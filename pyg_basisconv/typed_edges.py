@@ -1,6 +1,6 @@
 """Families with their edges written out, which every other family can be brought to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import torch
@@ -12,7 +12,7 @@ from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
-from .kernels import Matchings, Pattern, spmm, spmm_rows, typed_matmul
+from .kernels import Matchings, Pattern, shared, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
 from .kernels.op import acc_dtype
 from .kernels.pattern import extremes, in_range
@@ -124,8 +124,8 @@ class TypedEdges(Explicit):
     def explicit(self) -> "Explicit":
         return self
 
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
+    def iterate(self, x: Tensor) -> Iterable[Tensor]:
+        return self.expand(x)
 
     def expand(self, x: Tensor) -> Tensor:
         y = self._expand.apply(x)  # (*, N K, P)
@@ -247,18 +247,48 @@ class SharedEdges(Explicit):
         weight = torch.cat(self.weight.unbind(1))  # always a copy
         return EdgeList(kind, e.source.repeat(self.K), e.target.repeat(self.K), weight)
 
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return (matrix.apply(x) for matrix in self._matrices)
+    @property
+    def _pattern(self) -> Pattern:
+        return self.edge_set.expand
+
+    @kept
+    def _fixed_weights(self) -> Tensor:
+        return permute(self.weight, self._pattern.by_target.order)
+
+    def _weights(self, dtype: torch.dtype) -> Tensor:
+        """(E, K) by target, in the dtype of x, which autocast may have changed."""
+        weight = permute(self.weight, self._pattern.by_target.order) if self.learns else self._fixed_weights
+        return weight if weight.dtype == dtype else weight.to(dtype)
+
+    def iterate(self, x: Tensor) -> Iterable[Tensor]:
+        if self.evaluate is not None:
+            return (matrix.apply(x) for matrix in self._matrices)
+        return shared.Expanded(x, self._weights(x.dtype), self._pattern) if x.dim() == 2 else self.expand(x)
+
+    def expand(self, x: Tensor) -> Tensor:
+        if self.evaluate is not None:
+            return super().expand(x)
+        flat = x.movedim(-2, 0)  # (M, *, P)
+        y = shared.expand(flat.flatten(1), self._weights(x.dtype), self._pattern)
+        return y.view(self.N, self.K, *flat.shape[1:]).movedim((1, 0), (0, -2))  # (K, *, N, P)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        parts = [matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True) if z_k is not None]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        if self.evaluate is not None:
+            parts = [matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True) if z_k is not None]
+            return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+        rows = dense(check_members(z, self.K)).movedim(-2, 0)  # (M, K, *, Q)
+        y = shared.combine(rows.flatten(1), self._weights(rows.dtype), self._pattern)
+        return y.view(self.N, *rows.shape[2:]).movedim(0, -2)  # (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
         return torch.stack([matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True)])
 
     def work(self, direction: Direction) -> Work:
-        return Work(self.E, self.N, 1).times(self.K)
+        if direction == "each" or not shared.runs_on(self.device):
+            return Work(self.E, self.N, 1).times(self.K)
+        if direction == "expand":  # a gathered row serves all matrices
+            return Work(self.E, self.K * self.N, 1, self.K * self.E)
+        return Work(self.K * self.E, self.N, 1, self.K * self.E)
 
 
 def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None = None) -> TypedEdges:

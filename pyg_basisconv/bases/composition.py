@@ -1,6 +1,6 @@
 """The basis of two layers in sequence."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ class BoundComposition(BoundBasis):
     def edges(self) -> EdgeList:
         return self.family.edges()
 
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
+    def iterate(self, x: Tensor) -> Iterable[Tensor]:
         return self.family.iterate(x)
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:

@@ -21,6 +21,8 @@ from .composed import real
 
 Norm = Literal["mean"] | None
 
+_HELD = 1 << 16  # numbers
+
 
 class EdgeFunctions(Basis):
     r"""Functions of the features of edges: :math:`A_{kmn} = \sum_{e: m \to n} w_e \varphi_k(z_e)`.
@@ -115,7 +117,9 @@ def _by_target(s: Structure, z: Tensor, weight: Tensor | None) -> tuple[Structur
 
 
 def _squares(z: Tensor, offset: Tensor, scale: Tensor) -> Tensor:
-    """(E, K) the sum over d of (z_d scale_kd - offset_kd)^2, axis by axis: nothing of size E x K x D is held."""
+    """(E, K) the sum over d of (z_d scale_kd - offset_kd)^2; of many edges without E x K x D numbers."""
+    if z.shape[0] * offset.numel() <= _HELD:
+        return torch.addcmul(-offset, scale, z.unsqueeze(1)).square().sum(-1)
     axes = zip(z.t(), offset.t().unsqueeze(-1), scale.t().unsqueeze(-1), strict=True)
     terms = (torch.addcmul(-o, s, z_d).square() for z_d, o, s in axes)  # (K, E) each
     return sum(terms, z.new_zeros(())).t()  # as kernels read it

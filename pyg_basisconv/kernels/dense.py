@@ -35,6 +35,16 @@ class _Products(torch.autograd.Function):
         return grad_weight, *grad_x
 
 
+class Products(Iterable[Tensor]):
+    """K tensors that are made from x where they are read, and can be multiplied without holding all of them."""
+
+    x: Tensor
+
+    def matmul(self, weight: Tensor) -> Tensor:
+        """See `matmuls`."""
+        raise NotImplementedError
+
+
 def _needs_plain_matmul(x: Tensor) -> bool:
     """Whether torch has to see its own operations, to compile, cast or transform them."""
     return torch.compiler.is_compiling() or autocasting(x.device) or portable()
@@ -52,13 +62,19 @@ def matmul(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def matmuls(x: Iterable[Tensor], weight: Tensor) -> Tensor:
-    r""":math:`\sum_k X_k W_k`: an iterable of K tensors (*, M, P), and (K, P, Q) -> (*, M, Q).
+    r""":math:`\sum_k X_k W_k`: an iterable of K tensors (*, M, P), or one, and (K, P, Q) -> (*, M, Q).
 
     A tensor that repeats, as the identity's does in several families, is multiplied once, by the sum of its matrices.
 
     >>> matmuls([torch.ones(2, 3)] * 2, torch.ones(2, 3, 1)).flatten()
     tensor([6., 6.])
     """
+    if isinstance(x, Products) and not _needs_plain_matmul(x.x):
+        return x.matmul(weight)
+    if isinstance(x, Tensor) and x.dim() == 3 and not _needs_plain_matmul(x):
+        rows = x.movedim(0, 1)  # (N, K, P), which is contiguous if the products of a node lie side by side
+        if rows.is_contiguous():
+            return _products((rows.flatten(1),), weight.flatten(0, 1).unsqueeze(0))
     pairs = zip(x, weight.unbind(0), strict=True)
     if torch.is_grad_enabled():
         merged: dict[int, tuple[Tensor, Tensor]] = {}

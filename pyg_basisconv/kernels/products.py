@@ -113,7 +113,7 @@ def _spmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, sddmm_raw(x, grad, ctx.arrays), None, None
 
 
-def _rows(ptr: Tensor, index: Tensor) -> Tensor:
+def rows_of(ptr: Tensor, index: Tensor) -> Tensor:
     """(E,) the group of each entry."""
     return torch.repeat_interleave(ptr.diff(), output_size=index.numel())
 
@@ -137,7 +137,7 @@ spmm_raw = primitive(
     _spmm_fake,
     _spmm_context,
     _spmm_backward,
-    lambda x, weight, _, a: plain_spmm(x, weight, a[1], _rows(*a[:2]), a[0].numel() - 1),
+    lambda x, weight, _, a: plain_spmm(x, weight, a[1], rows_of(*a[:2]), a[0].numel() - 1),
 )
 
 
@@ -195,7 +195,7 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
         sampled = torch.sparse_csr_tensor(ptr, index, values, (y.shape[0], x.shape[0]), check_invariants=False)
         torch.sparse.sampled_addmm(sampled, y.contiguous(), x.contiguous().t(), beta=0.0, out=sampled)
         return values
-    row = _rows(ptr, index)
+    row = rows_of(ptr, index)
     step = max(1, _CHUNK // W)
     parts = [plain_sddmm(x, y, i, r) for i, r in zip(index.split(step), row.split(step), strict=True)]
     return torch.cat(parts)
@@ -227,7 +227,7 @@ sddmm_raw = primitive(
     _sddmm_fake,
     _sddmm_context,
     _sddmm_backward,
-    lambda x, y, a: plain_sddmm(x, y, a[1], _rows(*a[:2])),
+    lambda x, y, a: plain_sddmm(x, y, a[1], rows_of(*a[:2])),
 )
 
 

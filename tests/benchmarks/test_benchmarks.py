@@ -336,7 +336,7 @@ def test_a_graph_is_new_in_every_step():
             seen.extend([edge_index, edge_type])
             return 2 * x
 
-    row = new_graphs.NewGraphRow("watched", Watched, ANY, (5, 7), typed=True)
+    row = new_graphs.NewGraphRow("watched", Watched, ANY, (5, 7), new_graphs.typed)
     pool = [new_graphs.Drawn.of(5, 7, seed) for seed in range(2)]
     work = row._steps(Watched(), pool, torch.ones(5, new_graphs.WIDTH))
     for i in range(4):
@@ -344,8 +344,8 @@ def test_a_graph_is_new_in_every_step():
         assert torch.equal(y, 2 * pool[i % 2].x)
         assert (dx == 2).all()
         assert torch.equal(seen[2 * i], pool[i % 2].edge_index)
-        assert torch.equal(seen[2 * i + 1], pool[i % 2].edge_type)
-    assert len({t.data_ptr() for t in [*seen, *(t for drawn in pool for t in drawn[1:])]}) == 12
+        assert torch.equal(seen[2 * i + 1], pool[i % 2].types)
+    assert len({t.data_ptr() for t in [*seen, *(t for drawn in pool for t in drawn[1:3])]}) == 12
 
 
 def test_a_molecule_is_connected_and_has_as_many_bonds_as_atoms():

@@ -160,7 +160,7 @@ def test_half_precision_does_not_round_pieces(dtype: torch.dtype) -> None:
     assert spmm(x, None, pattern).equal(expected)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS, ids=str)
+@pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda act: getattr(act, "__name__", str(act)))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_activations_are_as_exact_as_torchs(activation: Any, dtype: torch.dtype) -> None:
     tiny = torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e-6, -1e-6, 1e3, -1e3, torch.nan, torch.inf], dtype=dtype)

@@ -1,0 +1,328 @@
+"""Products of K matrices on one pattern, with their weights at an entry side by side, in one pass over the entries.
+
+Everything is node-major: what the members have at a node stands side by side in its row. Weights are (E, K), and
+entries are sorted by target.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..errors import reject
+from ..portable import portable
+from .dense import Products, matmul
+from .onepass import Kernel, kernel
+from .op import PLAIN, derivative, primitive, raw_apply
+from .pattern import Pattern, extremes
+from .products import plain_sddmm, plain_spmm, rows_of, sddmm_raw, spmm_raw
+
+_CALL = struct.Struct("=12q")  # `SharedCall` in the kernels
+_HELD = 1 << 20  # numbers of all products that are made at once; of more, those of some targets at a time
+_RUN = 1 << 18  # numbers of those of some targets, which stay in a cache
+_TOGETHER = 8  # members that are made at a time where they are read one by one
+
+# [ptr, index] of a pattern by target; with gradients `Pattern.both_ways_and_across`. `back` in what follows says that
+# the entries are read by source: the matrices are the transposed ones.
+Arrays = list[Tensor]
+
+
+def _read(arrays: Arrays, back: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The pointers, the other ends, and where the weights of entries are, None for in their order."""
+    return (arrays[2], arrays[3], arrays[5]) if back else (arrays[0], arrays[1], None)
+
+
+def _compiled(
+    name: str, widths: tuple[int, int], x: Tensor, weight: Tensor | None, own: Tensor | None, read: Any, y: Tensor
+) -> bool:
+    """Whether a compiled kernel has written y. widths: K and W; read: see `_read`."""
+    if not _takes(read, x, weight, own):
+        return False
+    _run(name, (x.shape[0], *widths), (*read, x, weight, own, y))
+    return True
+
+
+def _takes(read: Sequence[Tensor | None], x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the compiled kernels take these: plain tensors of one dtype on the CPU, outside of dispatch modes."""
+    if not x.is_cpu or kernel("shared_expand", x.dtype) is None or torch._C._len_torch_dispatch_stack():
+        return False
+    for t in (x, *others):
+        if t is not None and not (type(t) in PLAIN and t.dtype == x.dtype and t.is_contiguous() and not t.is_neg()):
+            return False
+    return all(t is None or t.dtype == torch.int32 for t in read)
+
+
+def _run(name: str, sizes: tuple[int, int, int], tensors: tuple[Tensor | None, ...]) -> None:
+    """Runs a kernel. sizes: M, K, W; tensors: ptr, index, place, x, weight, own and y, of which some may be None."""
+    (M, *widths), (ptr, index, *_, y) = sizes, cast(tuple[Tensor, ...], tensors)
+    run = cast(Kernel, kernel(f"shared_{name}", y.dtype))
+    addresses = (0 if t is None else t.data_ptr() for t in tensors)
+    if run(_CALL.pack(ptr.numel() - 1, M, index.numel(), *widths, *addresses)):
+        reject("index", f"integers from 0 to {M - 1}", extremes(index), "correct the edges")
+
+
+def _columns(weight: Tensor, place: Tensor | None) -> tuple[Tensor, ...]:
+    """The weights of each member, in the order in which entries are read."""
+    return (weight if place is None else weight.index_select(0, place)).t().contiguous().unbind(0)
+
+
+def _expand(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+    ptr, index, place = read = _read(arrays, back)
+    x, weight, K, W = x.contiguous(), weight.contiguous(), weight.shape[1], x.shape[1]
+    y = x.new_empty(ptr.numel() - 1, K * W)
+    if _compiled("expand", (K, W), x, weight, None, read, y):
+        return y
+    return torch.cat([spmm_raw(x, w, None, [ptr, index]) for w in _columns(weight, place)], 1)
+
+
+def _combine(z: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+    ptr, index, place = read = _read(arrays, back)
+    z, weight, K, W = z.contiguous(), weight.contiguous(), weight.shape[1], z.shape[1] // weight.shape[1]
+    y = z.new_empty(ptr.numel() - 1, W)
+    if _compiled("combine", (K, W), z, weight, None, read, y):
+        return y
+    pairs = zip(z.view(z.shape[0], K, W).unbind(1), _columns(weight, place), strict=True)
+    return torch.stack([spmm_raw(z_k, w, None, [ptr, index]) for z_k, w in pairs]).sum(0)
+
+
+def _inner(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
+    ptr, index, place = read = _read(arrays, back)
+    x, own, W = x.contiguous(), own.contiguous(), x.shape[1]
+    y = x.new_empty(index.numel(), K)
+    if _compiled("inner", (K, W), x, None, own, read, y):
+        return y
+    found = torch.stack([sddmm_raw(x, o, [ptr, index]) for o in own.view(own.shape[0], K, W).unbind(1)], 1)
+    return found if place is None else found.index_select(0, arrays[4])
+
+
+def _plain_expand(x: Tensor, weight: Tensor, source: Tensor, target: Tensor, N: int) -> Tensor:
+    return torch.cat([plain_spmm(x, w, source, target, N) for w in weight.unbind(1)], 1)
+
+
+def _plain_combine(z: Tensor, weight: Tensor, source: Tensor, target: Tensor, N: int) -> Tensor:
+    members = z.unflatten(1, (weight.shape[1], z.shape[1] // weight.shape[1])).unbind(1)
+    return torch.stack(
+        [plain_spmm(z_k, w, source, target, N) for z_k, w in zip(members, weight.unbind(1), strict=True)]
+    ).sum(0)
+
+
+def _plain_raw(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def run(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+        ptr, index, place = _read(arrays, back)
+        weight = weight if place is None else weight.index_select(0, place)
+        return plain(x, weight, index, rows_of(ptr, index), ptr.numel() - 1)
+
+    return run
+
+
+def _plain_inner(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
+    ptr, index, place = _read(arrays, back)
+    row = rows_of(ptr, index)
+    members = own.view(own.shape[0], K, x.shape[1]).unbind(1)
+    found = torch.stack([plain_sddmm(x, o, index, row) for o in members], 1)
+    return found if place is None else found.index_select(0, arrays[4])
+
+
+def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *tensors, ctx.back, ctx.arrays = inputs
+    ctx.save_for_backward(*tensors[:2])
+
+
+def _inner_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, own, ctx.K, ctx.back, ctx.arrays = inputs
+    ctx.save_for_backward(x, own)
+
+
+def _expand_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (x, weight), back, arrays = ctx.saved_tensors, ctx.back, ctx.arrays
+    d_x = combine_raw(grad, weight, not back, arrays) if ctx.needs_input_grad[0] else None
+    d_weight = inner_raw(x, grad, weight.shape[1], back, arrays) if ctx.needs_input_grad[1] else None
+    return d_x, d_weight, None, None
+
+
+def _combine_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (z, weight), back, arrays = ctx.saved_tensors, ctx.back, ctx.arrays
+    d_z = expand_raw(grad, weight, not back, arrays) if ctx.needs_input_grad[0] else None
+    d_weight = inner_raw(grad, z, weight.shape[1], not back, arrays) if ctx.needs_input_grad[1] else None
+    return d_z, d_weight, None, None
+
+
+def _inner_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (x, own), back, arrays = ctx.saved_tensors, ctx.back, ctx.arrays
+    d_x = combine_raw(own, grad, not back, arrays) if ctx.needs_input_grad[0] else None
+    d_own = expand_raw(x, grad, back, arrays) if ctx.needs_input_grad[1] else None
+    return d_x, d_own, None, None, None
+
+
+def _rows(arrays: Arrays, back: bool) -> int:
+    return arrays[2 if back else 0].shape[0] - 1
+
+
+def runs_on(device: torch.device) -> bool:
+    """Whether there are compiled kernels for a device, for single and double precision."""
+    return device.type == "cpu" and kernel("shared_expand", torch.float32) is not None
+
+
+expand_raw = primitive(
+    "shared_expand(Tensor x, Tensor weight, bool back, Tensor[] arrays) -> Tensor",
+    _expand,
+    lambda x, weight, back, a: x.new_empty(_rows(a, back), weight.shape[1] * x.shape[1]),
+    _context,
+    _expand_backward,
+    _plain_raw(_plain_expand),
+)
+combine_raw = primitive(
+    "shared_combine(Tensor z, Tensor weight, bool back, Tensor[] arrays) -> Tensor",
+    _combine,
+    lambda z, weight, back, a: z.new_empty(_rows(a, back), z.shape[1] // weight.shape[1]),
+    _context,
+    _combine_backward,
+    _plain_raw(_plain_combine),
+)
+inner_raw = primitive(
+    "shared_inner(Tensor x, Tensor own, int K, bool back, Tensor[] arrays) -> Tensor",
+    _inner,
+    lambda x, own, K, back, a: x.new_empty(a[1].shape[0], K),
+    _inner_context,
+    _inner_backward,
+    _plain_inner,
+)
+
+
+def _arrays(pattern: Pattern, *tensors: Tensor) -> Arrays:
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    return pattern.both_ways_and_across if learns else pattern.one_way
+
+
+def expand(x: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
+    r"""All products :math:`y_{nk} = \sum_{e: target(e) = n} weight_{ek} \, x_{source(e)}`.
+
+    Deterministic, and differentiable in `x` and `weight` any number of times.
+
+    Args:
+        x: (M, W).
+        weight: (E, K) in the order of `pattern.by_target`.
+        pattern: of the entries.
+
+    Returns:
+        (N, K W), the members side by side.
+
+    >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
+    >>> expand(torch.tensor([[1.], [2.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
+    tensor([[ 3., 20.]])
+    """
+    if portable():
+        return _plain_expand(x, weight, *pattern.ends, pattern.N)
+    return expand_raw(x, weight, False, _arrays(pattern, x, weight))
+
+
+def combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
+    r"""The sum of all products, :math:`y_n = \sum_{e: target(e) = n} \sum_k weight_{ek} \, z_{source(e), k}`.
+
+    As `expand`, but z is (M, K W), the members side by side, and y (N, W).
+
+    >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
+    >>> combine(torch.tensor([[1., 2.], [3., 4.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
+    tensor([[44.]])
+    """
+    if portable():
+        return _plain_combine(z, weight, *pattern.ends, pattern.N)
+    return combine_raw(z, weight, False, _arrays(pattern, z, weight))
+
+
+class Expanded(Products):
+    """The products of `expand`, (N, W) each, which are made where they are read.
+
+    Args:
+        x, weight, pattern: see `expand`.
+    """
+
+    def __init__(self, x: Tensor, weight: Tensor, pattern: Pattern) -> None:
+        self.x, self.weight, self.pattern = x, weight, pattern
+
+    def __len__(self) -> int:
+        return self.weight.shape[1]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        # Where nothing is saved for a gradient, a few are made at a time.
+        few = torch.is_grad_enabled() or self._numbers <= _HELD
+        for weight in self.weight.split(len(self) if few else _TOGETHER, 1):
+            rows = expand(self.x, weight, self.pattern)
+            yield from rows.view(len(rows), weight.shape[1], self.x.shape[1]).unbind(1)
+
+    @property
+    def _numbers(self) -> int:
+        return self.pattern.N * len(self) * self.x.shape[1]
+
+    def matmul(self, theta: Tensor) -> Tensor:
+        x, weight, pattern = self.x.contiguous(), self.weight.contiguous(), self.pattern
+        alike = theta.dtype == x.dtype and type(theta) in PLAIN
+        if self._numbers > _HELD and alike and _takes(pattern.one_way, x, weight):
+            arrays = _arrays(pattern, x, weight)
+            if torch.is_grad_enabled():
+                found: Tensor = _record_expand_matmul(x, weight, theta, arrays)
+                return found
+            return _expand_matmul(x, weight, theta, arrays)
+        return matmul(expand(x, weight, pattern), theta.flatten(0, 1))
+
+
+def _runs(arrays: Arrays, width: int) -> Iterator[tuple[slice, Tensor]]:
+    """The targets, some at a time, and their pointers."""
+    ptr = arrays[0]
+    step, N = max(1, _RUN // width), ptr.numel() - 1
+    return ((slice(n, min(N, n + step)), ptr[n : n + step + 1]) for n in range(0, N, step))
+
+
+def _expand_matmul(x: Tensor, weight: Tensor, theta: Tensor, arrays: Arrays) -> Tensor:
+    """The products of some targets at a time, times theta, (K, W, Q): (N, Q)."""
+    (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
+    y = x.new_empty(arrays[0].numel() - 1, Q)
+    for targets, ptr in _runs(arrays, K * W):
+        u = x.new_empty(ptr.numel() - 1, K * W)
+        _run("expand", (M, K, W), (ptr, arrays[1], None, x, weight, None, u))
+        torch.mm(u, matrix, out=y[targets])
+    return y
+
+
+def _plain_expand_matmul(x: Tensor, weight: Tensor, theta: Tensor, arrays: Arrays) -> Tensor:
+    return expand_raw(x, weight, False, arrays) @ theta.flatten(0, 1)
+
+
+class _ExpandMatmul(torch.autograd.Function):
+    """See `Expanded.matmul`; the products are made again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, theta: Tensor, arrays: Arrays) -> Tensor:
+        ctx.save_for_backward(x, weight, theta)
+        ctx.arrays = arrays
+        return _expand_matmul(x, weight, theta, arrays)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight, theta), arrays = ctx.saved_tensors, ctx.arrays
+        if torch.is_grad_enabled() or not _takes(arrays[:2], grad.contiguous()):
+            return derivative(_plain_expand_matmul, (x, weight, theta, arrays), grad)
+        (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
+        needs_x, needs_weight, needs_theta, _ = ctx.needs_input_grad
+        sizes, index, grad = (M, K, W), arrays[1], grad.contiguous()
+        d_x = torch.zeros_like(x) if needs_x else None
+        d_weight = torch.empty_like(weight) if needs_weight else None
+        d_theta = theta.new_zeros(Q, K * W) if needs_theta else None
+        for targets, ptr in _runs(arrays, K * W):
+            here = grad[targets]
+            u = x.new_empty(len(here), K * W)
+            if d_theta is not None:
+                _run("expand", sizes, (ptr, index, None, x, weight, None, u))
+                d_theta.addmm_(here.t(), u)
+            if needs_x or needs_weight:
+                torch.mm(here, matrix.t(), out=u)
+            if d_weight is not None:
+                _run("inner", sizes, (ptr, index, None, x, None, u, d_weight))
+            if d_x is not None:
+                _run("scatter", sizes, (ptr, index, None, None, weight, u, d_x))
+        return d_x, d_weight, None if d_theta is None else d_theta.view(Q, K, W).permute(1, 2, 0), None
+
+
+_record_expand_matmul = raw_apply(_ExpandMatmul)
