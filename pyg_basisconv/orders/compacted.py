@@ -13,7 +13,9 @@ from ..kernels.dense import from_diagonal_blocks
 from ..portable import portable
 from .base import MESSAGES, Contracted, Order
 
-_FEW_ROWS = 1 << 15  # rows up to which the search for nonzero ones costs more than it saves
+# Rows up to which the search for nonzero ones costs more than it saves; and if it is certain that most are zero.
+_FEW_ROWS = 1 << 15
+_FEW_OF_MANY, _MANY = 1 << 12, 4
 
 End = Literal["source", "target"]
 
@@ -59,7 +61,7 @@ class Compacted(Order):
     name, measures, reads_numbers = "compacted", True, True
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Offer | None:
-        if messages or portable() or not (forced or family.K * max(family.M, family.N) > _FEW_ROWS):
+        if messages or portable() or not (forced or _may_pay(family)):
             return None
         if inputs.theta.reference is None or not inputs.theta.sums or inputs.x.layout != torch.strided:
             return None
@@ -121,6 +123,14 @@ class Compacted(Order):
         assert compact is not None  # `estimate` refuses otherwise
         x = inputs.theta.lift(inputs.x)
         return Contracted(compact.run(x, inputs.theta.diagonal(x.shape[-1]).to(x)))
+
+
+def _may_pay(family: Any) -> bool:
+    """Whether the search for nonzero rows is worth its time."""
+    rows = family.K * max(family.M, family.N)
+    if rows > _FEW_ROWS or rows <= _FEW_OF_MANY:
+        return bool(rows > _FEW_ROWS)
+    return bool(rows >= _MANY * family.work("expand").entries)
 
 
 def tiled(family: Any, side: End) -> Compact | None:
