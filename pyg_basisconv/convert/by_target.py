@@ -15,7 +15,7 @@ from ..basis import Basis
 from ..cache import IdentityCache
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, parameter, stack, takes_mean
-from .edges import read_edges
+from .edges import is_matrix, read_edges, sizes_of
 from .layers import Composite, Signature, pair
 from .registry import Left, combinations, rule
 
@@ -87,9 +87,11 @@ class ConvertedMF(Composite):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)
-        (source, target), size = pair(call["x"]), call.get("size")
+        (source, target), size, given = pair(call["x"]), call.get("size"), call["edge_index"]
+        if target is None and size is None and is_matrix(given):
+            size = sizes_of(given)
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
-        edges = read_edges(call["edge_index"], False, N, self.sums.flow).edge_index
+        edges = read_edges(given, False, N, self.sums.flow).edge_index
         degree, loops = _EDGES.get((edges,), (N, self.largest, self.sums.flow), lambda: self._degrees(edges, N))
         h = self.sums((source, None), edges, size=(source.shape[-2], N))
         if target is None:

@@ -11,8 +11,8 @@ from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import EdgeNetwork, Gaussians, Identity, Spline
 from ..basis import Basis
-from ..errors import reject
 from .build import META, basis_conv, check_frozen_alike, check_initialized, fill, takes_mean
+from .edges import with_features
 from .layers import Signature, WithRoot
 from .registry import Left, combinations, rule, turned_round
 
@@ -20,13 +20,10 @@ _AGGREGATIONS = combinations(aggr=("add", "mean"))
 
 
 class OnEdges(WithRoot):
-    """Functions of `edge_attr`, (E, D), and the root."""
+    """Functions of `edge_attr`, (E, D), or the values of a sparse matrix, and the root."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        edges = self.call.read(args, kwargs)["edge_index"]
-        if not isinstance(edges, Tensor) or edges.layout != torch.strided:
-            reject("edge_index", "(2, E) beside edge_attr", type(edges).__name__, "give the edges in their order")
-        return super().forward(*args, **kwargs)
+        return super().forward(**with_features(self.call.read(args, kwargs)))
 
 
 def _on_edges(layer: Any, matrices: Tensor, basis: Basis, root: Linear | None) -> nn.Module:

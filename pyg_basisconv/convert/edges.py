@@ -72,6 +72,34 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
     return _EDGES.get((plain,), (loops, count), build)
 
 
+def is_matrix(edge_index: Any) -> bool:
+    """Whether the edges are a transposed adjacency matrix in a sparse layout."""
+    return isinstance(edge_index, SparseTensor) or is_torch_sparse_tensor(edge_index)
+
+
+def with_features(call: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call whose adjacency matrix has the features of edges as its values, as PyG reads them."""
+    edges = call["edge_index"]
+    if not is_matrix(edges):
+        return call
+    if call.get("edge_attr") is not None:
+        fix = "give the edges in their order, or the features as the values of the matrix"
+        reject("edge_index", "(2, E) beside edge_attr", type(edges).__name__, fix)
+    if isinstance(edges, Tensor) and edges.layout == torch.sparse_coo and not edges.is_coalesced():
+        edges = edges.coalesce()
+    if isinstance(edges, Tensor) and edges.requires_grad:
+        read = CallEdges(to_edge_index(edges.detach())[0].flip(0), edges.values())
+    else:
+        read = read_edges(edges, False, 0)
+    sized = {} if isinstance(call["x"], Tensor) or call.get("size") is not None else {"size": sizes_of(edges)}
+    return {**call, **sized, "edge_index": read.edge_index, "edge_attr": read.values}
+
+
+def sizes_of(matrix: Any) -> tuple[int, int]:
+    """The numbers of sources and targets of a transposed adjacency matrix."""
+    return matrix.size(1), matrix.size(0)
+
+
 def _with_loops(edges: Tensor, count: int) -> Tensor:
     """The edges without their loops, followed by one loop for each node."""
     nodes = torch.arange(count, dtype=edges.dtype, device=edges.device)

@@ -15,7 +15,7 @@ from ..mechanisms import Additive, Edge
 from ..theta import Pass
 from .attention import attention_conv
 from .build import basis_conv, check_initialized, fill, matrix, parameter
-from .edges import read_edges
+from .edges import read_edges, with_features
 from .layers import Signature
 from .operator_module import OperatorModule
 from .registry import rule
@@ -55,6 +55,7 @@ class ConvertedHEAT(OperatorModule):
         fill(edge, weight=of_edge)
 
     def compute(self, call: dict[str, Any]) -> Tensor:
+        call = with_features(call)
         x, kinds, N = call["x"], call["node_type"], call["x"].shape[0]
         edges = read_edges(call["edge_index"], False, N, self.conv.flow).edge_index
         loops = _LOOPS.get((kinds,), (), lambda: torch.arange(N, device=kinds.device).expand(2, N).contiguous())

@@ -177,7 +177,13 @@ class Evaluator:
         module = self.module
         if module.training != layer.training:
             module.train(layer.training)
-        return module.forward(*args, **kwargs)
+        return _row_major(module.forward(*args, **kwargs))
+
+
+def _row_major(y: Any) -> Any:
+    """A result of a batch, whose rows stand node by node, in the order of its axes: users of PyG call `view` on it."""
+    by_node = type(y) is Tensor and y.dim() > 2 and not y.is_contiguous() and y.movedim(-2, 0).is_contiguous()
+    return y.contiguous() if by_node else y
 
 
 def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:

@@ -181,3 +181,43 @@ def test_schnet_is_made_of_them() -> None:
         energy = model(z, moved, batch)
         into += [energy, *torch.autograd.grad(energy.sum(), moved)]
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def in_layout(kind: str, edges: Tensor, z: Tensor, size: tuple[int, int]) -> Any:
+    """The transposed adjacency matrix of some edges, whose values are their features."""
+    source, target = edges
+    if kind == "SparseTensor":
+        torch_sparse = pytest.importorskip("torch_sparse")
+        return torch_sparse.SparseTensor(row=target, col=source, value=z, sparse_sizes=size[::-1])
+    matrix = torch.sparse_coo_tensor(edges.flip(0), z, (*size[::-1], z.shape[1]))
+    return matrix if kind == "not coalesced" else matrix.coalesce()
+
+
+@pytest.mark.parametrize("kind", ["coalesced", "not coalesced", "SparseTensor"])
+@pytest.mark.parametrize("paired", [False, True], ids=["square", "sources-alone"])
+@pytest.mark.parametrize("layer", ["NNConv", "GMMConv"])
+def test_features_may_be_the_values_of_a_matrix(kind: str, paired: bool, layer: str) -> None:
+    torch.manual_seed(0)
+    edges = torch.tensor([[0, 3, 1, 2, 0], [1, 0, 1, 0, 0]])  # of 4 sources and 2 targets
+    z, x = torch.rand(5, 3).double(), torch.randn(4, 6).double()
+    make = {
+        "NNConv": lambda: pyg.NNConv(6, 5, nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 30))),
+        "GMMConv": lambda: pyg.GMMConv(6, 5, dim=3, kernel_size=4),
+    }
+    ours = convert(make[layer]()).double()
+    given, size = ((x, None), (4, 2)) if paired else (x, (4, 4))
+    expected = ours(given, edges, z, size=size)
+    held = z.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(ours(given, edges, held, size=size).square().sum(), held)
+    torch.testing.assert_close(ours(given, in_layout(kind, edges, z, size)), expected)
+    for _ in range(2):
+        values = z.clone().requires_grad_()
+        y = ours(given, in_layout(kind, edges, values, size))
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(torch.autograd.grad(y.square().sum(), values)[0], wanted)
+
+
+def test_a_drop_ins_batch_can_be_viewed_as_rows() -> None:
+    conv, edges = drop_in.GCNConv(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    y = conv(torch.randn(2, 3, 3), edges)
+    assert y.view(6, 4).shape == (6, 4)
