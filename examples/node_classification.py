@@ -117,19 +117,20 @@ def compare(models: dict[str, Model], data: Data, options: argparse.Namespace) -
     """
     jobs = [(seed, name) for seed in range(options.seeds) for name in models]
     end = time.perf_counter() + 60 * options.minutes
-    given = {(name, side): features(data, model, side) for name, model in models.items() for side in SIDES}
+    sides = SIDES[:1] if options.alone else SIDES
+    given = {(name, side): features(data, model, side) for name, model in models.items() for side in sides}
     runs: list[Run] = []
     with bar() as progress:
-        task = progress.add_task("", total=2 * options.seeds * sum(model.epochs for model in models.values()))
+        task = progress.add_task("", total=len(sides) * options.seeds * sum(model.epochs for model in models.values()))
         for i, (seed, name) in enumerate(jobs):
             model, split = models[name], random_split(data, seed) if options.split == "random" else data
             paces = [statistics.mean(run.seconds) for run in runs if run.model == name and run.seed == 0]
             if seed and model.epochs * sum(paces) > end - time.perf_counter():
-                progress.advance(task, 2 * model.epochs)
+                progress.advance(task, len(sides) * model.epochs)
                 continue
-            for j, side in enumerate(SIDES):
+            for j, side in enumerate(sides):
                 start = time.perf_counter()
-                cut = math.inf if seed else start + (end - start) / (2 * (len(models) - i) - j)
+                cut = math.inf if seed else start + (end - start) / (len(sides) * (len(models) - i) - j)
                 progress.update(task, description=f"{model.title}, {side}, seed {seed}")
                 run = Run(name, side, seed)
                 for _ in train(begin(model, data, seed, side), given[name, side], split, run, model, cut):
@@ -228,11 +229,16 @@ def table(summaries: dict[str, dict[str, dict[str, float | None]]]) -> Table:
     for name, sides in summaries.items():
         cells = [MODELS[name].title]
         for side in SIDES:
+            if side not in sides:
+                cells += ["", "", ""]
+                continue
             s = sides[side]
             spread = "" if s["deviation"] is None else f" ± {s['deviation']:.2f}"
             cells += [f"{s['test']:.2f}{spread}", f"{s['seeds']}{'*' if s['cut'] else ''}", f"{s['seconds']:.4f}"]
-        d = sides["difference"]
-        rows.add_row(*cells, f"{d['mean']:+.2f}" + ("" if d["error"] is None else f" ± {d['error']:.2f}"))
+        if "difference" in sides:
+            d = sides["difference"]
+            cells.append(f"{d['mean']:+.2f}" + ("" if d["error"] is None else f" ± {d['error']:.2f}"))
+        rows.add_row(*cells)
     return rows
 
 
@@ -272,6 +278,7 @@ def arguments() -> argparse.ArgumentParser:
         default=2.5,
         help="to be done in: fewer seeds, and if need be a first one cut, marked in the table",
     )
+    add("--alone", action="store_true", help="train BasisConv's models only")
     add("--epochs", type=at_least(1, int), help="of one training, at most; each model has its own number")
     add(
         "--patience",
@@ -321,8 +328,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     summaries = {}
     for name in options.models:
         mine = [run for run in runs if run.model == name]
-        summaries[name] = {side: summary([run for run in mine if run.side == side]) for side in SIDES}
-        summaries[name]["difference"] = difference(mine)
+        sides = [side for side in SIDES if any(run.side == side for run in mine)]
+        summaries[name] = {side: summary([run for run in mine if run.side == side]) for side in sides}
+        if PYG in sides:
+            summaries[name]["difference"] = difference(mine)
     title = f"{dataset}, {data.num_nodes:,} nodes, {data.num_edges:,} edges"
     print(f"\n{title}: test accuracy, mean ± standard deviation; the difference, mean ± standard error")
     Console().print(table(summaries))

@@ -324,7 +324,7 @@ def test_differences_are_taken_seed_by_seed():
 
 
 def test_the_clock_cuts_the_first_seed_and_leaves_out_the_others():
-    options = SimpleNamespace(seeds=3, minutes=0.0, split="public")
+    options = SimpleNamespace(alone=False, seeds=3, minutes=0.0, split="public")
     runs = compare({name: MODELS[name] for name in ("gcn", "multi")}, digits(), options)
     assert [(run.model, run.side, run.seed, len(run.losses), run.cut) for run in runs] == [
         (name, side, 0, 1, True) for name in ("gcn", "multi") for side in SIDES
@@ -332,7 +332,7 @@ def test_the_clock_cuts_the_first_seed_and_leaves_out_the_others():
 
 
 def test_both_sides_have_the_same_seeds():
-    options = SimpleNamespace(seeds=2, minutes=10.0, split="random")
+    options = SimpleNamespace(alone=False, seeds=2, minutes=10.0, split="random")
     runs = compare({"gcn": MODELS["gcn"]._replace(epochs=2)}, digits(), options)
     assert [(run.side, run.seed) for run in runs] == [(side, seed) for seed in range(2) for side in SIDES]
 

@@ -18,8 +18,8 @@ def few(monkeypatch):
     """A tenth of the images."""
     whole = grids.images
 
-    def some(*dtype):
-        fit, test = whole(*dtype)
+    def some(*dtype, validate=False):
+        fit, test = whole(*dtype, validate=validate)
         return fit[::10], test[::10]
 
     monkeypatch.setattr(grids, "images", some)
@@ -136,3 +136,18 @@ def test_what_is_wrong_is_said_before_anything_is_trained(arguments, said, capsy
         grids.main(arguments.format(tmp_path).split())
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_learning_rates_are_chosen_on_training_images():
+    fit, _ = grids.images()
+    rest, kept = grids.images(validate=True)
+    assert torch.equal(*(torch.cat([image.x for image in part]) for part in (fit, [*rest, *kept])))
+    assert (len(rest), len(kept)) == (500, 200)
+
+
+@pytest.mark.slow
+def test_each_network_is_tried_at_each_rate(few, capsys):
+    grids.main(["--choose", "--seeds", "1", "--epochs", "1"])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(" 0.002: ")[0] for line in said] == [*grids.HOLES, *grids.TURNS]
+    assert all(len(re.findall(r"[\d.]+: [\d.]+", line)) == len(grids.RATES) for line in said)
