@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from ..portable import portable
 from .multihead import (
     inner_products,
-    node_rows,
     plain_attention,
     raw_attention,
     softmax,
@@ -77,7 +76,8 @@ class _Attend(torch.autograd.Function):
         y = z.new_empty(whole.N, C, W)  # copies side by side at each target, the layout of heads
         totals = torch.empty(whole.N, C, dtype=acc_dtype(z.dtype), device=z.device) if normalised else None
         for copies, group in _by_copies(pieces):
-            table, own_tensors = node_rows(z[copies]), [_node_major(t[copies]) for t in tensors]
+            table = to_rows(z[copies]).to(acc_dtype(z.dtype)).contiguous()
+            own_tensors = [_node_major(t[copies]) for t in tensors]
             for piece in group:
                 parts = [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)]
                 values, factor = weigh(piece, parts)

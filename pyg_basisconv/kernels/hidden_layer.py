@@ -69,7 +69,10 @@ class _Hidden(torch.autograd.Function):
         last, parts = None if out is None else block_diagonal(out).t(), []
         for _, e in side.chunks(_hidden_width(heads, edge, out)):
             v = activation(_preactivation(side, e, target, source, edge, weight))
-            found = _by_rows(v, cast(Tensor, edge)[e], heads) if last is None else (last @ v.t()).t()
+            if last is None:
+                found = (v.view(v.shape[0], heads, -1) * cast(Tensor, edge)[e].unsqueeze(1)).sum(-1)  # (c, H)
+            else:
+                found = (last @ v.t()).t()
             parts.append(found.to(like.dtype))  # autocast narrows products
         return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t()
 
@@ -142,11 +145,6 @@ def _hidden_width(heads: int, edge: Tensor | None, out: Tensor | None) -> int:
         return out.numel()
     assert edge is not None
     return heads * edge.shape[1]
-
-
-def _by_rows(v: Tensor, edge: Tensor, heads: int) -> Tensor:
-    """(c, H R), (c, R) -> (c, H)."""
-    return (v.view(v.shape[0], heads, -1) * edge.unsqueeze(1)).sum(-1)
 
 
 def _hidden_grad(d: Tensor, last: Tensor | None, edge: Tensor | None, entries: slice | Tensor) -> Tensor:

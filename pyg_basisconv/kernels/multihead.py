@@ -47,16 +47,12 @@ def gather_sums(table: Tensor, index: Tensor, ptr: Tensor) -> Tensor:
 
 def segment_sums(table: Tensor, ptr: Tensor) -> Tensor:
     """The sums of consecutive rows, from ptr[g] to ptr[g + 1]."""
-    return gather_sums(table, _arange(table.shape[0], ptr), ptr)
-
-
-def _arange(count: int, like: Tensor) -> Tensor:
-    """0, 1, 2 and so on; cached if there are few."""
+    count = table.shape[0]
 
     def build() -> Tensor:
-        return torch.arange(count, dtype=like.dtype, device=like.device)
+        return torch.arange(count, dtype=ptr.dtype, device=ptr.device)
 
-    return _constant("numbers", count, like, build) if count <= _SMALL else build()
+    return gather_sums(table, _constant("numbers", count, ptr, build) if count <= _SMALL else build(), ptr)
 
 
 def _constant(name: str, size: Hashable, like: Tensor, build: Callable[[], Tensor]) -> Tensor:
@@ -81,16 +77,8 @@ def scale_rows(table: Tensor, weight: Tensor) -> Tensor:
         table.view(G, c, W).mul_(weight.unsqueeze(-1))
         return table
     # For few channels, repeating the numbers is faster than broadcasting them.
-    return table.mul_(weight.index_select(1, _head_of_column(c, W, table)))
-
-
-def _head_of_column(c: int, W: int, like: Tensor) -> Tensor:
-    """(c W,) the head of each column."""
-
-    def build() -> Tensor:
-        return torch.arange(c * W, device=like.device).div_(W, rounding_mode="floor")
-
-    return _constant("heads", (c, W), like, build)
+    numbers = _constant("heads", (c, W), table, lambda: torch.arange(c, device=table.device).repeat_interleave(W))
+    return table.mul_(weight.index_select(1, numbers))
 
 
 def weighted_sums(table: Tensor, weight: Tensor, ptr: Tensor, index: Tensor) -> Tensor:
@@ -309,11 +297,6 @@ def transposed_sums(table: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     if weight.shape[0] * table.shape[1] <= HELD:
         return gather_sums(scale_rows(table.index_select(0, pattern.row), weight.to(table.dtype)), t_back, t_ptr)
     return weighted_sums(table, weight.index_select(0, t_back).to(table.dtype), t_ptr, t_index)
-
-
-def node_rows(z: Tensor) -> Tensor:
-    """The rows of z, contiguous, in the accumulation dtype."""
-    return to_rows(z).to(acc_dtype(z.dtype)).contiguous()
 
 
 def raw_attention(

@@ -86,10 +86,6 @@ def _compiled(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     return y
 
 
-def _spmm_fake(x: Tensor, weight: Tensor | None, t_weight: Tensor | None, arrays: Arrays) -> Tensor:
-    return x.new_empty(arrays[0].numel() - 1, x.shape[1])
-
-
 def _spmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, t_weight, ctx.arrays = inputs
     ctx.learns = weight is not None and ctx.needs_input_grad[1]
@@ -134,7 +130,7 @@ def plain_sddmm(x: Tensor, y: Tensor, source: Tensor, target: Tensor) -> Tensor:
 spmm_raw = primitive(
     "spmm(Tensor x, Tensor? weight, Tensor? t_weight, Tensor[] arrays) -> Tensor",
     _spmm,
-    _spmm_fake,
+    lambda x, weight, t_weight, a: x.new_empty(a[0].numel() - 1, x.shape[1]),
     _spmm_context,
     _spmm_backward,
     lambda x, weight, _, a: plain_spmm(x, weight, a[1], rows_of(*a[:2]), a[0].numel() - 1),
@@ -174,12 +170,6 @@ def spmm(x: Tensor, weight: Tensor | None, pattern: Pattern, t_weight: Tensor | 
     return spmm_raw(x, weight, t_weight, pattern.both_ways)
 
 
-def has_sampled_kernel(x: Tensor, M: int, N: int, E: int) -> bool:
-    """Whether torch has a kernel for sampled products of x; it refuses more entries than M N."""
-    native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
-    return native and M * N >= E > 0
-
-
 def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     ptr, index = arrays[:2]
     E, W = index.numel(), x.shape[1]
@@ -189,7 +179,8 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
         from .triton.products import sddmm as by_triton
 
         return by_triton(x, y, ptr, index)
-    if has_sampled_kernel(x, x.shape[0], y.shape[0], E):
+    native = (x.is_cuda or torch.backends.mkl.is_available()) and x.dtype in (torch.float32, torch.float64)
+    if native and x.shape[0] * y.shape[0] >= E:  # torch refuses more entries than M N
         # Written into its own input, which torch would copy otherwise; zeros, as torch reads it even with beta = 0.
         values = x.new_zeros(E)
         sampled = torch.sparse_csr_tensor(ptr, index, values, (y.shape[0], x.shape[0]), check_invariants=False)
@@ -199,10 +190,6 @@ def _sddmm(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
     step = max(1, _CHUNK // W)
     parts = [plain_sddmm(x, y, i, r) for i, r in zip(index.split(step), row.split(step), strict=True)]
     return torch.cat(parts)
-
-
-def _sddmm_fake(x: Tensor, y: Tensor, arrays: Arrays) -> Tensor:
-    return x.new_empty(arrays[1].numel())
 
 
 def _sddmm_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -224,7 +211,7 @@ def _sddmm_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 sddmm_raw = primitive(
     "sddmm(Tensor x, Tensor y, Tensor[] arrays) -> Tensor",
     _sddmm,
-    _sddmm_fake,
+    lambda x, y, a: x.new_empty(a[1].numel()),
     _sddmm_context,
     _sddmm_backward,
     lambda x, y, a: plain_sddmm(x, y, a[1], rows_of(*a[:2])),
