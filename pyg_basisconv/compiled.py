@@ -38,19 +38,19 @@ _READ: dict[str, dict[str, Any]] = {}  # the forms of calls, see `arguments`
 _FORMS = 1024  # that are kept
 
 
-def _anew() -> tuple["count[int]", Any]:
+_COUNT: "count[int]"
+_ONE_AT_A_TIME: Any  # thread may change the state of what draws
+
+
+def _renew() -> None:
     """Numbers that no other process has, as what it has compiled is kept on disk; and a lock that no thread holds."""
-    return count(secrets.randbits(40) << 22), RLock()
-
-
-def _forked() -> None:
     global _COUNT, _ONE_AT_A_TIME
-    _COUNT, _ONE_AT_A_TIME = _anew()
+    _COUNT, _ONE_AT_A_TIME = count(secrets.randbits(40) << 22), RLock()
 
 
-_COUNT, _ONE_AT_A_TIME = _anew()  # thread may change the state of what draws
+_renew()
 if hasattr(os, "register_at_fork"):  # not on Windows, which has no forks
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_renew)
 
 
 def serial_number(thing: Any) -> int:

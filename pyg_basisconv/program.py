@@ -204,7 +204,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         if i in _STRUCTURE:
             found = t if type(t) in (int, float) else _identity(t)
         elif i in _CONTENT:
-            found = _form_of(t) if _plain(t) else None
+            found = (t.shape, t.dtype, t.layout, t.device, t.requires_grad) if _plain(t) else None
         else:
             found = _numbers(t)
         if found is None:
@@ -247,10 +247,6 @@ def _autocast() -> Hashable:
 
 def _plain(t: Any) -> bool:
     return type(t) in _PLAIN and not t.is_nested
-
-
-def _form_of(t: Tensor) -> Hashable:
-    return t.shape, t.dtype, t.layout, t.device, t.requires_grad
 
 
 def _numbers(n: Any) -> Hashable | None:

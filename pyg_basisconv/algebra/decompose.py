@@ -151,7 +151,8 @@ def decompose(
         fix = "leave these out, or take the theta of least norm with unique=False"
         reject("basis", f"{bound.K} independent matrices, for a unique theta", ", ".join(gram.dependent), fix)
     operator, dtype = _operator(phi, bound, places, in_channels, phi_basis)
-    return _solve(operator, bound, basis if isinstance(basis, Basis) else _origin(bound), dtype)
+    origin = None if bound.origin is None else bound.origin[0]
+    return _solve(operator, bound, basis if isinstance(basis, Basis) else origin, dtype)
 
 
 def _bound(phi: Any, basis: Basis | BoundBasis) -> BoundBasis:
@@ -185,10 +186,6 @@ def _operator(
         reject("in_channels", "the width P that the function takes", None, "give it")
     function = Probed(phi, places, sizes, in_channels)
     return function, function.dtype
-
-
-def _origin(bound: BoundBasis) -> Basis | None:
-    return None if bound.origin is None else bound.origin[0]
 
 
 def _solve(operator: Operator, bound: BoundBasis, basis: Basis | None, dtype: torch.dtype) -> Decomposition:

@@ -189,7 +189,8 @@ class BoundAttention(MemberByMember):
         else:
             pieces = [piece for piece, _ in self.pieces]
             y = attend(self._weigh_piece, normalised, pieces, pattern, z, tensors, self.sides)
-        return self._from_copies(y, extra)
+        y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
+        return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
     def _to_copies(self, z: Tensor) -> tuple[Tensor, torch.Size]:
         """(K, +, *, M, D) -> (C, M, + D), and +, the batch dimensions of z that the content does not have."""
@@ -203,10 +204,6 @@ class BoundAttention(MemberByMember):
         if self.batch:  # node-major
             z = z.movedim(-2, 0).reshape(self.M, self.copies, z.shape[-1]).transpose(0, 1)
         return z, extra
-
-    def _from_copies(self, y: Tensor, extra: torch.Size) -> Tensor:
-        y = y.unflatten(0, (self.K, *self.batch)) if self.batch else y
-        return y.unflatten(-1, (prod(extra), -1)).movedim(-2, 1).unflatten(1, extra) if extra else y
 
     @property
     def explicit(self) -> Explicit:

@@ -199,7 +199,8 @@ class BoundWalks(BoundBasis):
                 return self.steps(key)
             return others[what].T if back else others[what]
 
-        chains = _reversed(chains) if turned else chains
+        if turned:  # from their ends, with transposed factors
+            chains = [[tuple((what, not back) for what, back in reversed(c)) for c in several] for several in chains]
         most = self.limit / _ENTRY if self.steps.merge else 0
         return Trie(chains, factor, self.M, dtype, self.device, most)
 
@@ -429,11 +430,6 @@ class BoundWalks(BoundBasis):
 def _diagonal(total: Tensor, scale: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Factor:
     nodes = total.detach().nonzero().squeeze(1)
     return Factor(nodes, nodes, gather(scale(total), nodes).to(dtype))
-
-
-def _reversed(chains: Sequence[Sequence[Path]]) -> list[list[Path]]:
-    """The chains from their ends, with transposed factors."""
-    return [[tuple((what, not turned) for what, turned in reversed(c)) for c in several] for several in chains]
 
 
 def _zero_of(*tensors: Tensor) -> Tensor:

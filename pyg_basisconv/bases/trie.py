@@ -243,7 +243,8 @@ class Trie:
         for member in self.ending_at_root:
             yield ChainEnd(member, None), x
         held: dict[int, tuple[Tensor, int]] = {}
-        first = iter(self._gather_at_root(x))
+        # The rows from which first factors start, gathered in one operation.
+        first = iter([] if self.root_gather is None else self.root_gather.combine([x]).split(self.counts, -2))
         for index, node in enumerate(self.nodes, 1):
             if node.parent:
                 before, left = held.pop(node.parent)
@@ -256,10 +257,6 @@ class Trie:
                 held[index] = value, node.children
             for member in node.members:
                 yield ChainEnd(member, node.part.rows), value
-
-    def _gather_at_root(self, x: Tensor) -> Sequence[Tensor]:
-        """The rows from which first factors start, gathered in one operation."""
-        return [] if self.root_gather is None else self.root_gather.combine([x]).split(self.counts, -2)
 
     def adjoint(self, value: Callable[[ChainEnd], Tensor | None]) -> Tensor | None:
         """The sum over all chains of the product times value(end): (*, n, W) each -> (*, M, W)."""
@@ -323,7 +320,8 @@ class Trie:
                 before, left = held.pop(node.parent)
                 if left > 1:
                     held[node.parent] = before, left - 1
-                member = self._some_member(index)
+                # A member with a chain through this node: the first that ends at it or below.
+                member = next(member for later in self.nodes[index - 1 :] for member in later.members)
                 check(member, _max_entries(before, product))
                 product = torch.sparse.mm(before, product).coalesce()
             if node.children:
@@ -332,10 +330,6 @@ class Trie:
                 (source, target), values = product.indices(), product.values()
                 places = torch.stack([source, node.part.rows.index_select(0, target)])
                 yield member, torch.sparse_coo_tensor(places, values, (self.M, self.M))
-
-    def _some_member(self, index: int) -> int:
-        """A member with a chain through a node: the first that ends at it or below."""
-        return next(member for node in self.nodes[index - 1 :] for member in node.members)
 
     def map(self, change: Change, device: torch.device) -> "Trie":
         """The same with other matrices."""
