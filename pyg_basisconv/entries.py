@@ -20,23 +20,17 @@ class Entries:
     Args:
         pattern: the pairs.
         weight: (E,) of the mask, in the pattern's own order, None for ones.
-        complete: whether these are all M x N pairs, once each, target by target.
-        causal: whether these are all pairs m <= n of as many sources as targets.
         first: the index of the first target, for the entries of a range of targets.
         alive: (E,) False for entries that do not exist; None if all do. The portable path cannot leave entries out.
     """
 
+    complete = False  # True for all M x N pairs, once each, target by target
+    causal = False  # True for all pairs m <= n of as many sources as targets
+
     def __init__(
-        self,
-        pattern: Pattern,
-        weight: Tensor | None = None,
-        complete: bool = False,
-        causal: bool = False,
-        first: int = 0,
-        alive: Tensor | None = None,
+        self, pattern: Pattern, weight: Tensor | None = None, first: int = 0, alive: Tensor | None = None
     ) -> None:
-        self.pattern, self.complete, self.causal, self.first = pattern, complete, causal, first
-        self._weight, self.alive = weight, alive
+        self.pattern, self._weight, self.first, self.alive = pattern, weight, first, alive
         self.edge_ids: Tensor | None = None  # (E,) the graph's edge at each entry, -1 for loops that the mask adds
         self._lookups: dict[Hashable, Pattern] = {}
         self._runs: tuple[int, list[Entries]] | None = None

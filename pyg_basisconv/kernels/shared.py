@@ -5,7 +5,7 @@ entries are sorted by target.
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,7 @@ from .dense import Products, matmul
 from .onepass import Kernel, kernel
 from .op import PLAIN, derivative, primitive, raw_apply
 from .pattern import Pattern, extremes
-from .products import plain_sddmm, plain_spmm, rows_of, sddmm_raw, spmm_raw
+from .products import plain_spmm, sddmm_raw, spmm_raw
 
 _CALL = struct.Struct("=12q")  # `SharedCall` in the kernels
 _HELD = 1 << 20  # numbers of all products that are made at once; of more, those of some targets at a time
@@ -69,31 +69,43 @@ def _columns(weight: Tensor, place: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _expand(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
-    ptr, index, place = read = _read(arrays, back)
     x, weight, K, W = x.contiguous(), weight.contiguous(), weight.shape[1], x.shape[1]
-    y = x.new_empty(ptr.numel() - 1, K * W)
-    if _compiled("expand", (K, W), x, weight, None, read, y):
-        return y
+    y = x.new_empty(_rows(arrays, back), K * W)
+    done = _compiled("expand", (K, W), x, weight, None, _read(arrays, back), y)
+    return y if done else _expand_each(x, weight, back, arrays)
+
+
+def _expand_each(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+    """The same member by member; this and the two below are differentiable in the portable path."""
+    ptr, index, place = _read(arrays, back)
     return torch.cat([spmm_raw(x, w, None, [ptr, index]) for w in _columns(weight, place)], 1)
 
 
 def _combine(z: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
-    ptr, index, place = read = _read(arrays, back)
     z, weight, K, W = z.contiguous(), weight.contiguous(), weight.shape[1], z.shape[1] // weight.shape[1]
-    y = z.new_empty(ptr.numel() - 1, W)
-    if _compiled("combine", (K, W), z, weight, None, read, y):
-        return y
-    pairs = zip(z.view(z.shape[0], K, W).unbind(1), _columns(weight, place), strict=True)
+    y = z.new_empty(_rows(arrays, back), W)
+    done = _compiled("combine", (K, W), z, weight, None, _read(arrays, back), y)
+    return y if done else _combine_each(z, weight, back, arrays)
+
+
+def _combine_each(z: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
+    (ptr, index, place), K = _read(arrays, back), weight.shape[1]
+    members = z.reshape(z.shape[0], K, z.shape[1] // K).unbind(1)  # `unflatten` has no rule for batches of gradients
+    pairs = zip(members, _columns(weight, place), strict=True)
     return torch.stack([spmm_raw(z_k, w, None, [ptr, index]) for z_k, w in pairs]).sum(0)
 
 
 def _inner(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
-    ptr, index, place = read = _read(arrays, back)
     x, own, W = x.contiguous(), own.contiguous(), x.shape[1]
-    y = x.new_empty(index.numel(), K)
-    if _compiled("inner", (K, W), x, None, own, read, y):
-        return y
-    found = torch.stack([sddmm_raw(x, o, [ptr, index]) for o in own.view(own.shape[0], K, W).unbind(1)], 1)
+    y = x.new_empty(arrays[1].shape[0], K)
+    done = _compiled("inner", (K, W), x, None, own, _read(arrays, back), y)
+    return y if done else _inner_each(x, own, K, back, arrays)
+
+
+def _inner_each(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
+    ptr, index, place = _read(arrays, back)
+    members = own.reshape(own.shape[0], K, x.shape[1]).unbind(1)
+    found = torch.stack([sddmm_raw(x, o, [ptr, index]) for o in members], 1)
     return found if place is None else found.index_select(0, arrays[4])
 
 
@@ -106,23 +118,6 @@ def _plain_combine(z: Tensor, weight: Tensor, source: Tensor, target: Tensor, N:
     return torch.stack(
         [plain_spmm(z_k, w, source, target, N) for z_k, w in zip(members, weight.unbind(1), strict=True)]
     ).sum(0)
-
-
-def _plain_raw(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(x: Tensor, weight: Tensor, back: bool, arrays: Arrays) -> Tensor:
-        ptr, index, place = _read(arrays, back)
-        weight = weight if place is None else weight.index_select(0, place)
-        return plain(x, weight, index, rows_of(ptr, index), ptr.numel() - 1)
-
-    return run
-
-
-def _plain_inner(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> Tensor:
-    ptr, index, place = _read(arrays, back)
-    row = rows_of(ptr, index)
-    members = own.view(own.shape[0], K, x.shape[1]).unbind(1)
-    found = torch.stack([plain_sddmm(x, o, index, row) for o in members], 1)
-    return found if place is None else found.index_select(0, arrays[4])
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -171,7 +166,7 @@ expand_raw = primitive(
     lambda x, weight, back, a: x.new_empty(_rows(a, back), weight.shape[1] * x.shape[1]),
     _context,
     _expand_backward,
-    _plain_raw(_plain_expand),
+    _expand_each,
 )
 combine_raw = primitive(
     "shared_combine(Tensor z, Tensor weight, bool back, Tensor[] arrays) -> Tensor",
@@ -179,7 +174,7 @@ combine_raw = primitive(
     lambda z, weight, back, a: z.new_empty(_rows(a, back), z.shape[1] // weight.shape[1]),
     _context,
     _combine_backward,
-    _plain_raw(_plain_combine),
+    _combine_each,
 )
 inner_raw = primitive(
     "shared_inner(Tensor x, Tensor own, int K, bool back, Tensor[] arrays) -> Tensor",
@@ -187,7 +182,7 @@ inner_raw = primitive(
     lambda x, own, K, back, a: x.new_empty(a[1].shape[0], K),
     _inner_context,
     _inner_backward,
-    _plain_inner,
+    _inner_each,
 )
 
 

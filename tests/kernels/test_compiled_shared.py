@@ -196,3 +196,16 @@ def test_members_are_made_in_parts_where_nothing_is_saved(monkeypatch: pytest.Mo
     monkeypatch.setattr(shared, "_HELD", 0)
     with torch.no_grad():
         torch.testing.assert_close(conv(x, edge_index, edge_attr=z), expected)
+
+
+@pytest.mark.parametrize("name", ["expand", "combine"])
+def test_gradients_of_a_batch_at_once(name: str) -> None:
+    """By the vmap of `torch.autograd.grad(is_grads_batched=True)`, whose tensors have no memory to be pointed to."""
+    case = Case()
+    x, weight = case.tensors[name].requires_grad_(), case.weight.requires_grad_()
+    y = getattr(shared, name)(x, weight, case.pattern)
+    down = torch.randn(4, *y.shape, dtype=y.dtype)
+    found = torch.autograd.grad(y, (x, weight), down, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(y, (x, weight), d, retain_graph=True) for d in down]
+    for batched, each in zip(found, zip(*one_by_one, strict=True), strict=True):
+        torch.testing.assert_close(batched, torch.stack(each), rtol=1e-10, atol=1e-10)
