@@ -225,11 +225,7 @@ class SharedEdges(Explicit):
     @property
     def _matrices(self) -> list[Sparse]:
         # Views of weights that learn are made for each use, as an in-place update would detach older ones.
-        return self._columns() if self.learns else self._fixed_columns
-
-    @kept
-    def _fixed_columns(self) -> list[Sparse]:
-        return self._columns()
+        return self._columns() if self.learns else self.keep("columns", self._columns)  # type: ignore[no-any-return]
 
     def _columns(self) -> list[Sparse]:
         columns = self.weight.t().contiguous().unbind(0)  # (E,) each, as kernels read them
