@@ -3,6 +3,7 @@
 A page has one home, its Markdown. What fails in its notebook is an error of the build.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,22 @@ import nbformat
 from mkdocs.structure.files import File, Files
 from nbclient import NotebookClient
 from nbformat import NotebookNode, v4
+from traitlets.config import Config
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]+\)")  # to pages of the site, which a notebook leaves
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+IPC = Config(KernelManager={"transport": "ipc"})  # no port is opened
+ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "ignore:IProgress not found"}  # bars that move, of which there are none
 
 
 def on_files(files: Files, config: Any) -> Files:
     """Adds the notebooks, executed."""
     for page in [file for file in files if file.src_uri.startswith("start/")]:
         notebook = of_page(page.content_string)
-        NotebookClient(notebook, record_timing=False, resources={"metadata": {"path": str(ROOT)}}).execute()
+        client = NotebookClient(notebook, config=IPC, record_timing=False, resources={"metadata": {"path": str(ROOT)}})
+        client.execute(env=ENVIRONMENT)
         files.append(File.generated(config, name(page.src_uri), content=nbformat.writes(notebook)))
     return files
 
@@ -35,7 +40,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     cells = iter(cell for cell in nbformat.reads(file.content_string, 4).cells if cell.cell_type == "code")
     title, text = markdown.split("\n", 1)
     text = BLOCK.sub(lambda block: block[0] + printed(next(cells)), text)
-    return f"{title}\n\n[This page as a notebook]({Path(file.src_uri).name}); run it in a clone, where `datasets/` is.\n{text}"
+    link = f"[This page as a notebook]({Path(file.src_uri).name})"
+    return f"{title}\n\n{link}; run it in a clone, where `datasets/` is.\n{text}"
 
 
 def name(page: str) -> str:
