@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
+from .convert import refused
 from .convert.spellings import as_text
-from .nn import refused
 from .planning import add_plan, plan_command
 from .verify import SYSTEMS, table, verify
 from .walks.command import add_walks, walks_command

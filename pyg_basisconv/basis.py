@@ -33,6 +33,7 @@ __all__ = [
     "Native",
     "Work",
     "bound_basis",
+    "check_bases",
 ]
 
 
@@ -228,6 +229,7 @@ class Basis(nn.Module):
         Raises:
             ValueError: if an argument does not fit, with the fix.
         """
+        check_bases(self)
         if dtype is None and edge_weight is None and isinstance(edge_attr, Tensor) and edge_attr.is_floating_point():
             dtype = edge_attr.dtype
         shape = grid_shape(grid)
@@ -285,6 +287,16 @@ class Basis(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def check_bases(*parts: object) -> None:
+    """Rejects arguments that are not bases, and an empty list of them."""
+    for part in parts or (None,):
+        if not isinstance(part, Basis):
+            reject("basis", "a Basis", repr(part), "choose one from pyg_basisconv.bases")
+        if "_parameters" not in vars(part):  # which torch answers with an AttributeError of some other name
+            name = type(part).__name__
+            reject("basis", "a Basis", f"a {name} that is half made", f"call super().__init__(K) in {name}.__init__")
 
 
 def bound_basis(basis: Basis | BoundBasis, *args: Any, **kwargs: Any) -> BoundBasis:

@@ -15,7 +15,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
-from .basis import Basis, BoundBasis
+from .basis import Basis, BoundBasis, check_bases
 from .binding import Binding, Reader, bind, content_of, whole
 from .bound import ContentStep
 from .cache import Witness, shorten
@@ -105,8 +105,7 @@ class BasisConv(MessagePassing):
             *(self._message_forward_pre_hooks, self._message_forward_hooks),
             *(self._aggregate_forward_pre_hooks, self._aggregate_forward_hooks),
         )
-        if not isinstance(basis, Basis):
-            reject("basis", "a Basis", type(basis).__name__, "choose one from pyg_basisconv.bases")
+        check_bases(basis)
         if not basis.needs_edges:
             self._explain = False  # PyG's explainers have masks for the edges of a graph
         check_order(order)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..basis import Basis, BoundBasis
 from ..cache import cached_property
-from ..errors import check_depth, reject
+from ..errors import check_depth
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 
@@ -80,13 +80,6 @@ def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     if found.is_complex() or found.is_meta or found.layout != torch.strided:
         return None
     return found if dtype is None else found.to(dtype)
-
-
-def check_bases(*parts: object) -> None:
-    """Rejects arguments that are not bases, and an empty list of them."""
-    for part in parts or (None,):
-        if not isinstance(part, Basis):
-            reject("basis", "a Basis", repr(part), "choose one from pyg_basisconv.bases")
 
 
 def operand_repr(part: Any, precedence: int) -> str:

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work, check_bases
 from ..bound import Change
 from ..errors import reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
-from .composed import Composed, check_bases
+from .composed import Composed
 from .product import Product, bind_in_sequence
 
 

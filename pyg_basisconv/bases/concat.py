@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work
+from ..basis import Basis, BoundBasis, Compact, Compaction, Direction, EdgeList, End, Native, Work, check_bases
 from ..bound import CONSTRUCTORS, Derived
 from ..cache import cached_property, kept
 from ..edge_set import EdgeSet
@@ -20,7 +20,7 @@ from ..kernels.lists import List, lists_of
 from ..orders.compacted import on_all_rows
 from ..theta import Theta
 from ..typed_edges import ListedEdges, TypedEdges, check_members, dense
-from .composed import Composed, check_bases
+from .composed import Composed
 
 
 def merged_edges(parts: Sequence[BoundBasis]) -> TypedEdges | None:

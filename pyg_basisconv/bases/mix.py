@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work, check_bases
 from ..bound import CONSTRUCTORS, Derived
 from ..errors import reject
 from ..portable import portable, refuse
@@ -96,8 +96,7 @@ class Mix(Composed):
     """
 
     def __init__(self, coefficients: Sequence[float] | Sequence[Sequence[float]] | Tensor, basis: Basis) -> None:
-        if not isinstance(basis, Basis):
-            reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
+        check_bases(basis)
         C = real(coefficients, torch.float64)
         if C is None:
             got, fix = repr(coefficients)[:200], "give rows of one length, of numbers in the range of float64"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
+from ..basis import Basis, BoundBasis, Direction, EdgeList, Work, check_bases
 from ..bound import CONSTRUCTORS, Derived
 from ..cache import kept
 from ..errors import reject
@@ -17,7 +17,7 @@ from ..kernels.grids import Ints
 from ..kernels.op import acc_dtype
 from ..portable import refuse
 from ..typed_edges import check_members, dense
-from .composed import Composed, check_bases, operand_repr
+from .composed import Composed, operand_repr
 from .mix import BoundMix
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from ..basis import Basis, BoundBasis
+from ..basis import Basis, BoundBasis, check_bases
 from ..bound import CONSTRUCTORS
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
-from .composed import Composed, check_bases, operand_repr
+from .composed import Composed, operand_repr
 
 
 class Transpose(Composed):

@@ -87,7 +87,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     >>> left = {}
     >>> same = convert(model, left)
     >>> left
-    {'1': 'CGConv: no BasisConv of it is known'}
+    {'1': 'CGConv: its messages are a network on pairs of nodes and on features of the edge; the nearest ...'}
     >>> x, edge_index = torch.randn(3, 8), torch.tensor([[0, 1, 2], [1, 2, 0]])
     >>> torch.testing.assert_close(same[0](x, edge_index), model[0](x, edge_index))
     """

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch_geometric.nn
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
@@ -13,6 +14,7 @@ from torch_geometric.nn.conv import GCNConv, MessagePassing
 
 from ..conv import BasisConv
 from .checkpoints import Original
+from .refused import UNKNOWN, why_not
 
 Options = dict[str, Any]
 _MADE = ("conv", "nn", "phi", "pos_nn", "attn_nn")  # options that are modules, made by functions of the two widths
@@ -207,10 +209,11 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
             raise Left("it is lazy: call it once before")
         if is_parametrized(layer):
             raise Left("its parameters are computed from others")
-        parent = next((t for t in type(layer).__mro__ if t in _RULES), None)
-        if parent is None:
-            raise Left("no BasisConv of it is known")
-        raise Left(f"a subclass of {parent.__name__} may compute something else")
+        name, parent = type(layer).__name__, next((t for t in type(layer).__mro__ if t in _RULES), None)
+        reason = why_not(name) if getattr(torch_geometric.nn, name, None) is type(layer) else None
+        if reason is None and parent is not None:
+            reason = f"a subclass of {parent.__name__} may compute something else"
+        raise Left(reason or UNKNOWN)
     if any(_hooks(part) for part in (*layer.modules(), *layer.parameters())):
         raise Left("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):

@@ -37,10 +37,10 @@ from typing import TYPE_CHECKING, Any
 import torch.nn
 import torch_geometric.nn
 
+from ..convert.refused import why_not
 from ..convert.registry import known_layers
 from .dropin import DropIn, drop_in
 from .dropout import Dropout
-from .refused import why_not
 
 if TYPE_CHECKING:  # names for editors
     from torch.nn import (

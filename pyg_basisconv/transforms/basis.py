@@ -5,7 +5,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.transforms import BaseTransform
 
-from ..basis import Basis, BoundBasis
+from ..basis import Basis, BoundBasis, check_bases
 from ..errors import check_flags, reject
 
 _PARTS = ("edge_index", "edge_type", "edge_weight")
@@ -55,8 +55,7 @@ class AddBasis(BaseTransform):
     def __init__(
         self, basis: Basis, attr: str = "basis", weight: str | None = "edge_weight", replace: bool = False
     ) -> None:
-        if not isinstance(basis, Basis):
-            reject("basis", "a Basis", repr(basis), "choose one from pyg_basisconv.bases")
+        check_bases(basis)
         if basis.reads_content:
             reject(
                 "basis", "one that needs no content", basis, "its weights change with the features: use it in a layer"

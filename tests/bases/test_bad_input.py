@@ -375,3 +375,23 @@ def test_fine_after_all() -> None:
     assert conv(bases.Chebyshev(2))(X, EDGES, lambda_max=2).shape == (5, 2)
     assert conv(bases.Chebyshev(2))(X, EDGES, batch=torch.zeros(5).long()).shape == (5, 2)
     assert isinstance(read_graph(EDGES), Graph)
+
+
+class HalfMade(bases.Basis):
+    def __init__(self) -> None:
+        self.community = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda basis: BasisConv(3, 2, basis),
+        lambda basis: basis.bind(EDGES),
+        lambda basis: basis + bases.Identity(),
+        lambda basis: bases.Identity() @ basis,
+    ],
+    ids=["layer", "bind", "sum", "product"],
+)
+def test_a_constructor_that_forgets_that_of_basis(use: Callable[[bases.Basis], Any]) -> None:
+    with pytest.raises(ValueError, match=r"^basis: .* a HalfMade that is half made; call super\(\).__init__\(K\) in"):
+        use(HalfMade())

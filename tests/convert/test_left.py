@@ -10,11 +10,16 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 from pyg_basisconv import BasisConv, GridConv, convert
+from pyg_basisconv.convert.refused import why_not
 from pyg_basisconv.verify import Case, N, P, Q, features, graph, made
 from pyg_basisconv.verify.recipes import KINDS, WIDTHS, R
 from tests.convert.conversion import agree, left_of
 
 METADATA, E, H = (list(WIDTHS), KINDS), 8, 2
+
+
+class OwnMessages(pyg.MessagePassing):
+    pass
 
 
 class OwnGCN(pyg.GCNConv):
@@ -86,7 +91,8 @@ def of_linear() -> nn.Module:
 
 
 LEFT: dict[str, Callable[[], nn.Module]] = {
-    "CGConv: no BasisConv of it is known": lambda: pyg.CGConv(P),
+    f"CGConv: {why_not('CGConv')}": lambda: pyg.CGConv(P),
+    "OwnMessages: no BasisConv of it is known": OwnMessages,
     "OwnGCN: a subclass of GCNConv may compute something else": lambda: OwnGCN(P, Q),
     "GraphConv: aggr='max' is not linear, or not a sum or mean": lambda: pyg.GraphConv(P, Q, aggr="max"),
     "SAGEConv: aggr='lstm' is not linear, or not a sum or mean": lambda: pyg.SAGEConv(P, Q, aggr="lstm"),
@@ -118,9 +124,7 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "HypergraphConv: dropout=1.0 drops all": lambda: pyg.HypergraphConv(P, Q, use_attention=True, dropout=1.0),
     "SignedConv: aggr='max' is not linear": lambda: pyg.SignedConv(P, Q, True, aggr="max"),
     "SignedConv: aggr='median' is not linear": lambda: pyg.SignedConv(P, Q, False, aggr="median"),
-    "DirGNNConv: its CGConv is left: no BasisConv of it is known": lambda: pyg.DirGNNConv(
-        pyg.CGConv(P), root_weight=False
-    ),
+    f"DirGNNConv: its CGConv is left: {why_not('CGConv')}": lambda: pyg.DirGNNConv(pyg.CGConv(P), root_weight=False),
     "DirGNNConv: its GraphConv is left: aggr='max' is": lambda: pyg.DirGNNConv(pyg.GraphConv(P, Q, aggr="max")),
     "DirGNNConv: one of its matrices is in a Linear": of_linear,
     "HANConv: flow='target_to_source' between nodes": lambda: pyg.HANConv(P, 8, METADATA, flow="target_to_source"),
@@ -236,7 +240,7 @@ def test_tied_parameters_are_left(name: str) -> None:
 
 def test_the_warning_names_what_is_left() -> None:
     model = pyg.Sequential("x, e", [(pyg.GCNConv(P, P), "x, e -> x"), nn.ReLU(), (pyg.CGConv(P), "x, e -> x")])
-    with pytest.warns(UserWarning, match=r"left 1 of 2 layers as they were\n  module_2: CGConv: no BasisConv"):
+    with pytest.warns(UserWarning, match=r"left 1 of 2 layers as they were\n  module_2: CGConv: its messages"):
         ours = convert(model)
     assert type(ours.module_2) is pyg.CGConv
     assert ours.module_2 is not model.module_2

@@ -56,11 +56,12 @@ def as_text() -> str:
     return "\n".join(["## Layers of PyG that are not of the form\n", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
+UNKNOWN = "no BasisConv of it is known"
 _HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # they contain drop-ins, or drop-ins derive from them
 
 
 def why_not(name: str) -> str | None:
-    """Why PyG's class of this name has no drop-in; None for classes that are exported unchanged.
+    """Why PyG's class of this name has no drop-in, and is not converted; None for classes that are exported unchanged.
 
     >>> why_not("CuGraphGATConv")
     'its kernels are compiled for CUDA, by another library; the nearest that is here is GATConv'
@@ -73,4 +74,4 @@ def why_not(name: str) -> str | None:
     if where.startswith("torch_geometric.nn.models") and isinstance(found, type):
         return f"it is a model; make PyG's and convert it: pyg_basisconv.convert(torch_geometric.nn.{name}(...))"
     layer = isinstance(found, type) and where.startswith("torch_geometric.nn.conv") and name not in _HOLDERS
-    return "no BasisConv of it is known" if layer else None
+    return UNKNOWN if layer else None
