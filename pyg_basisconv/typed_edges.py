@@ -295,6 +295,8 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
     tensor([[ 0.,  1.],
             [20.,  0.]])
     """
+    if not isinstance(edges, EdgeList) or not all(isinstance(part, Tensor) for part in edges):
+        reject("edges", "an EdgeList of four tensors", type(edges).__name__, "return bases.EdgeList(type, source, ...)")
     kind, source, target, weight = edges
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.shape != weight.shape:

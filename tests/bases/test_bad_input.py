@@ -377,6 +377,19 @@ def test_fine_after_all() -> None:
     assert isinstance(read_graph(EDGES), Graph)
 
 
+class Pairs(bases.Basis):
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def edges(self, graph: Graph) -> Any:
+        return graph.source, graph.target
+
+
+def test_edges_that_are_no_list_of_edges() -> None:
+    with pytest.raises(ValueError, match=r"^edges: expected an EdgeList of four tensors, got tuple; return bases"):
+        BasisConv(3, 2, Pairs())(X, EDGES)
+
+
 class HalfMade(bases.Basis):
     def __init__(self) -> None:
         self.community = torch.zeros(3)
