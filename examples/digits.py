@@ -3,8 +3,9 @@
     python -m examples.digits --seeds 3
 
 Each digit is a set of points: the pixels with ink, with their position and their ink, joined to those
-within 2.3 pixels. Features of an edge are where its source lies as seen from its target. Two layers, their kernels a basis on these
-features (or, of plain Chebyshev polynomials and of the mean, on none), then the mean over the points (`bases.Bags`):
+within 2.3 pixels. Features of an edge are where its source lies as seen from its target. Two layers, their kernels a
+basis on these features (or, of plain Chebyshev polynomials and of the mean, on none), then the mean over the points
+(`bases.Bags`):
 
     y = sum_k A_k^T x Theta_k + b,    (A_k)_mn = phi_k(position of m - position of n) / (edges into n)
 
@@ -43,7 +44,7 @@ ANGLES = {"upright": 0.0, "up to 30°": 30.0, "up to 180°": 180.0}
 
 
 class Points(NamedTuple):
-    """A batch of digits: ink (M, 1), edges, relative positions (E, 2) in [-1, 1], and the digit of each point (M,)."""
+    """A batch of digits: ink (M, 1), edges, relative positions (E, 2) in [0, 1], and the digit of each point (M,)."""
 
     x: Tensor
     edge_index: Tensor
@@ -52,29 +53,25 @@ class Points(NamedTuple):
 
 
 def around() -> list[list[float]]:
-    """Kernel points: the middle, and eight around it."""
+    """Kernel points: the middle, which is the target, and eight around it."""
     turns = [math.tau * i / 8 for i in range(8)]
-    return [[0.0, 0.0], *([0.6 * math.cos(a), 0.6 * math.sin(a)] for a in turns)]
+    return [[0.5, 0.5], *([0.5 + 0.3 * math.cos(a), 0.5 + 0.3 * math.sin(a)] for a in turns)]
 
 
 class Kernel(NamedTuple):
-    """A basis with 9 members or fewer, the width that gives about as many parameters, and what it reads of an edge."""
+    """A basis, the width that gives about as many parameters, and whether it reads positions."""
 
     basis: Callable[[], bases.Basis]
     width: int
-    features: Callable[[Tensor], Tensor] | None = None
+    positions: bool = True
 
 
 KERNELS: dict[str, Kernel] = {
-    "Adjacency + Identity": Kernel(lambda: bases.Adjacency("mean") + bases.Identity(), 69),
-    "Chebyshev(3)": Kernel(lambda: bases.Chebyshev(3), 56),
-    "Spline(3 x 3) + Identity": Kernel(
-        lambda: bases.Spline((3, 3), norm="mean") + bases.Identity(), 30, lambda z: (z + 1) / 2
-    ),
-    "Gaussians(9) + Identity": Kernel(lambda: bases.Gaussians(9, 2, "mean") + bases.Identity(), 30, lambda z: z),
-    "Points(9) + Identity": Kernel(
-        lambda: bases.Points(around(), 0.6, norm="mean") + bases.Identity(), 30, lambda z: z
-    ),
+    "Adjacency + Identity": Kernel(lambda: bases.Adjacency("mean") + bases.Identity(), 69, False),
+    "Chebyshev(3)": Kernel(lambda: bases.Chebyshev(3), 56, False),
+    "Spline(3 x 3) + Identity": Kernel(lambda: bases.Spline((3, 3), norm="mean") + bases.Identity(), 30),
+    "Gaussians(9) + Identity": Kernel(lambda: bases.Gaussians(9, 2, "mean") + bases.Identity(), 30),
+    "Points(9) + Identity": Kernel(lambda: bases.Points(around(), 0.3, norm="mean") + bases.Identity(), 30),
 }
 
 
@@ -83,14 +80,14 @@ class Net(nn.Module):
 
     def __init__(self, kernel: Kernel) -> None:
         super().__init__()
-        self.features = kernel.features
+        self.positions = kernel.positions
         self.layers = nn.ModuleList(BasisConv(P, kernel.width, kernel.basis()) for P in (1, kernel.width))
         self.norms = nn.ModuleList(nn.BatchNorm1d(kernel.width) for _ in self.layers)
         self.readout = BasisConv(kernel.width, CLASSES, bases.Bags("mean"), theta.Full())
 
     def forward(self, points: Points) -> Tensor:
         x = points.x
-        given = {} if self.features is None else {"edge_attr": self.features(points.z)}
+        given = {"edge_attr": points.z} if self.positions else {}
         for layer, norm in zip(self.layers, self.norms, strict=True):
             x = torch.relu(norm(layer(x, points.edge_index, **given)))
         return self.readout(x, batch=points.batch)
@@ -114,9 +111,9 @@ def as_points(ink: Tensor, degrees: Tensor) -> Points:
     near = (torch.cdist(position, position) < REACH) & seen[:, :, None] & seen[:, None]
     digit, source, target = (near & ~torch.eye(SIZE**2, dtype=torch.bool)).nonzero(as_tuple=True)
     number = seen.flatten().cumsum(0).view(B, -1) - 1
-    z = (position[digit, source] - position[digit, target]) / REACH
+    z = (position[digit, source] - position[digit, target]) / (2 * REACH) + 0.5
     edge_index = torch.stack([number[digit, source], number[digit, target]])
-    return Points(ink[seen][:, None], edge_index, z.clamp(-1, 1).to(ink), seen.nonzero()[:, 0])
+    return Points(ink[seen][:, None], edge_index, z.clamp(0, 1).to(ink), seen.nonzero()[:, 0])
 
 
 def split(seed: int) -> list[Tensor]:
@@ -208,7 +205,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = options_of("digits", __doc__)
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=3, help="number of splits and trainings")
-    add("--epochs", type=at_least(1, int), default=30, help="of a training")
+    add("--epochs", type=at_least(1, int), default=10, help="of a training")
     add("--quick", action="store_true", help="one seed and one epoch, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     return parser

@@ -32,7 +32,7 @@ def linear(layer: Any) -> nn.Module:
     """One matrix over the identity."""
     weight = weight_of(layer).t()
     with META:
-        new = ConvertedLinear(*weight.shape, Identity(), Full(), bias=False)
+        new = ConvertedLinear(layer.in_features, layer.out_features, Identity(), Full(), bias=False)
     new.theta.weight, new.bias = parameter(weight.unsqueeze(0)), parameter(layer.bias)
     return new
 
@@ -48,8 +48,7 @@ class ConvertedBags(Composite):
             if getattr(layer, name):
                 raise Left(f"{name}={getattr(layer, name)}")
         self.weight, self.padding_idx, self.last = parameter(layer.weight), layer.padding_idx, layer.include_last_offset
-        norm = "mean" if layer.mode == "mean" else None
-        self.conv = BasisConv(-1, -1, Adjacency(norm), Pass(), bias=False)
+        self.conv = BasisConv(-1, -1, Adjacency("mean" if layer.mode == "mean" else None), Pass(), bias=False)
 
     def reset_parameters(self) -> None:
         """Draws the table as torch does."""

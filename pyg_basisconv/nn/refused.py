@@ -67,8 +67,9 @@ _TITLE = """## Which layers of PyG are of the form
 
 All of `torch_geometric.nn.conv`: partly, where a recipe refuses some options; an `aggr` other than a sum or a mean, or
 a mean where the layer normalises its edges itself, is refused by all. `HeteroConv` and `GPSConv` hold layers, which are
-converted. Of torch's, `nn.Fold` and `nn.PixelShuffle` have no recipe, as each tap reads channels of its own, and neither
-have `nn.RNN`, `nn.GRU` and `nn.LSTM`, which are not linear: their cells on graphs are in `pyg_basisconv.recurrent`.
+converted. Of torch's, `nn.Fold` and `nn.PixelShuffle` have no recipe, as each tap reads channels of its own, and
+neither have `nn.RNN`, `nn.GRU` and `nn.LSTM`, which are not linear: their cells on graphs are in
+`pyg_basisconv.recurrent`.
 """
 
 

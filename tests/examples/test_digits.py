@@ -9,7 +9,7 @@ import torch
 from examples import digits
 from examples.digits import ANGLES, KERNELS, REACH, Net, as_points, images, split
 
-PLAIN = [name for name, kernel in KERNELS.items() if kernel.features is None]
+PLAIN = [name for name, kernel in KERNELS.items() if not kernel.positions]
 
 
 def test_points_are_joined_to_those_within_reach() -> None:
@@ -20,7 +20,7 @@ def test_points_are_joined_to_those_within_reach() -> None:
     for m, (b, row, column) in enumerate(places):
         for n, (other, r, c) in enumerate(places):
             if m != n and b == other and math.hypot(row - r, column - c) < REACH:
-                expected.append((m, n, (row - r) / REACH, (column - c) / REACH))
+                expected.append((m, n, (row - r) / REACH / 2 + 0.5, (column - c) / REACH / 2 + 0.5))
     found = [(*e, *z) for e, z in zip(points.edge_index.t().tolist(), points.z.tolist(), strict=True)]
     torch.testing.assert_close(torch.tensor(sorted(found)), torch.tensor(sorted(expected)))
     assert points.batch.tolist() == [b for b, _, _ in places]
@@ -28,11 +28,11 @@ def test_points_are_joined_to_those_within_reach() -> None:
 
 
 def test_a_turn_by_90_degrees_turns_the_image() -> None:
-    """The same set of edges between rows of ink, with positions (a, b) as (-b, a)."""
+    """The same set of edges between rows of ink, with positions (a, b) as (-b, a), from the middle."""
     ink = images()[0][:2]
     upright, turned = (as_points(ink, torch.full((2,), angle)) for angle in (0.0, 90.0))
     assert torch.equal(upright.edge_index, turned.edge_index)
-    torch.testing.assert_close(turned.z, torch.stack([-upright.z[:, 1], upright.z[:, 0]], 1))
+    torch.testing.assert_close(turned.z, torch.stack([1 - upright.z[:, 1], upright.z[:, 0]], 1))
 
 
 @pytest.mark.parametrize("name", KERNELS)
