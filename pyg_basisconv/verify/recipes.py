@@ -35,13 +35,14 @@ _UNBATCHED = ("EGConv", "GCN2Conv", "GatedGraphConv", "GeneralConv", "WLConvCont
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
-def _of_torch(kind: str) -> bool:
+def of_torch(kind: str) -> bool:
+    """Whether a layer is one of torch's."""
     return _LAYERS[kind].__module__.startswith("torch.nn.")
 
 
 def is_grid(kind: str) -> bool:
     """Whether a layer is one of torch's on grids."""
-    return _of_torch(kind) and kind not in _CASES
+    return of_torch(kind) and kind not in _CASES
 
 
 def constructed(kind: str | type, options: Options | None = None, **given: Any) -> Any:
@@ -472,7 +473,7 @@ def _register() -> None:
 
     for name, kinds in sweeps().items():
         first = next(iter(kinds))
-        source = "torch.nn" if _of_torch(first.__name__) else "torch_geometric.nn"
+        source = "torch.nn" if of_torch(first.__name__) else "torch_geometric.nn"
         known = first.__name__ if len(kinds) == 1 else re.sub(r"\d(?=d$)", "N", first.__name__)
         system(name, f"{source}.{known}")(row(kinds))
 
