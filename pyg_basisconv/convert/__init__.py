@@ -32,6 +32,7 @@ from . import (  # noqa: F401 (each registers its rules)
     stepped,
     sums,
     supergat,
+    tables,
     transformer,
 )
 from .registry import Left, convertible, rebuild
@@ -59,7 +60,8 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     then reaches all of it, unless `order='native'` is set.
 
     Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.PixelUnshuffle`, and their
-    like) are converted alone, but stay as they are in a model: it would gain nothing.
+    like), `nn.Linear` and `nn.EmbeddingBag` are converted alone, but stay as they are in a model: it would gain
+    nothing.
 
     `RGCNConv` and `FastRGCNConv` become one operator over `bases.Relations`, and `HypergraphConv` one over a product of
     incidence matrices. `SignedConv`, `DirGNNConv`, `HANConv` and `HGTConv` are made of several, next to their

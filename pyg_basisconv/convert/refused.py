@@ -49,15 +49,39 @@ REFUSED: dict[str, Refused] = {
 }
 
 
-def as_text() -> str:
-    """The table in Markdown of PyG's layers that have no drop-in, with the reasons, as docs/RECIPES.md has it."""
-    rows = [("layer", "why not", "the nearest"), ("---", "---", "---")]
-    rows += [(f"`torch_geometric.nn.{name}`", one.reason, one.nearest) for name, one in sorted(REFUSED.items())]
-    return "\n".join(["## Layers of PyG that are not of the form\n", *(f"| {' | '.join(row)} |" for row in rows)])
-
-
+PARTLY: dict[str, str] = {  # options that the recipe of a layer refuses
+    "APPNP": "dropout of edges",
+    "EGConv": "aggregators other than sums and means",
+    "FiLMConv": "an activation of messages, the default",
+    "GMMConv": "separate Gaussians for pairs of channels",
+    "GeneralConv": "dot products of messages of both ends",
+    "HANConv": "the reversed flow",
+    "HGTConv": "the reversed flow",
+    "NNConv": "networks that end in no Linear",
+    "ResGatedGraphConv": "activations that have parameters",
+    "SAGEConv": "a projection with the reversed flow",
+    "WLConvContinuous": "the reversed flow",
+}
 UNKNOWN = "no BasisConv of it is known"
 _HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # they contain drop-ins, or drop-ins derive from them
+_TITLE = """## Which layers of PyG are of the form
+
+All of `torch_geometric.nn.conv`: partly, where a recipe refuses some options; an `aggr` other than a sum or a mean, or
+a mean where the layer normalises its edges itself, is refused by all. `HeteroConv` and `GPSConv` hold layers, which are
+converted. Of torch's, `nn.Fold` and `nn.PixelShuffle` have no recipe, as each tap reads channels of its own, and
+neither have `nn.RNN`, `nn.GRU` and `nn.LSTM`, which are not linear: their cells on graphs are in
+`pyg_basisconv.recurrent`.
+"""
+
+
+def as_text() -> str:
+    """The table in Markdown that says of each of PyG's layers whether it has a recipe, as docs/RECIPES.md has it."""
+    rows = [("layer", "recipe", "what is refused, or why", "the nearest"), ("---", "---", "---", "---")]
+    for name in sorted({getattr(pyg, name).__name__ for name in pyg.conv.classes} - set(_HOLDERS)):
+        no = REFUSED.get(name)
+        answer = ("no", *no) if no else ("partly", PARTLY[name], "") if name in PARTLY else ("yes", "", "")
+        rows.append((f"`{name}`", *answer))
+    return "\n".join([_TITLE, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def why_not(name: str) -> str | None:

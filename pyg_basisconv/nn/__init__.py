@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # names for editors
         ConvTranspose1d as ConvTranspose1d,
         ConvTranspose2d as ConvTranspose2d,
         ConvTranspose3d as ConvTranspose3d,
+        EmbeddingBag as EmbeddingBag,
         MultiheadAttention as MultiheadAttention,
         PixelUnshuffle as PixelUnshuffle,
         Unfold as Unfold,
@@ -117,12 +118,10 @@ if TYPE_CHECKING:  # names for editors
         WLConvContinuous as WLConvContinuous,
     )
 
-_SOURCES = (torch_geometric.nn, torch.nn)
 _KNOWN = set(known_layers())
-_LAYERS = {  # by all names that a layer has, such as NNConv and ECConv
+_LAYERS = {  # by all names that a layer has, such as NNConv and ECConv; of one that both have (Linear), PyG's
     name: kind
-    for source in _SOURCES
-    for name, kind in vars(source).items()
+    for name, kind in {**vars(torch.nn), **vars(torch_geometric.nn)}.items()
     if isinstance(kind, type) and kind in _KNOWN
 }
 

@@ -35,9 +35,14 @@ _UNBATCHED = ("EGConv", "GCN2Conv", "GatedGraphConv", "GeneralConv", "WLConvCont
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
 
 
+def of_torch(kind: str) -> bool:
+    """Whether a layer is one of torch's."""
+    return _LAYERS[kind].__module__.startswith("torch.nn.")
+
+
 def is_grid(kind: str) -> bool:
     """Whether a layer is one of torch's on grids."""
-    return _LAYERS[kind].__module__.startswith("torch.nn.") and kind != "MultiheadAttention"
+    return of_torch(kind) and kind not in _CASES
 
 
 def constructed(kind: str | type, options: Options | None = None, **given: Any) -> Any:
@@ -420,6 +425,25 @@ def _sequences(kind: str, options: Options) -> Iterator[Case]:
                 yield Case(ours, reference, leaves[:2], lambda f, q, k, c=call: attended(f, q, k, k, **c))
 
 
+def _rows(kind: str, options: Options) -> Iterator[Case]:
+    """One row, a matrix, a batch, no rows."""
+    reference = made(kind, options)
+    for lead in ((N,), (), (B, 2, N), (0,)):
+        yield Case(convert(reference), reference, [features(*lead, reference.in_features)])
+
+
+def _bags(kind: str, options: Options) -> Iterator[Case]:
+    """Bags side by side, of which some are empty; bags of one size; and weights that learn, which only sums take."""
+    reference = made(kind, options)
+    ours, held = convert(reference), torch.randint(reference.num_embeddings, (12,))
+    offsets = torch.tensor([0, 3, 3, 7, 12, 12])
+    yield Case(ours, reference, [], lambda f: f(held, offsets))
+    yield Case(ours, reference, [], lambda f: f(held.view(3, 4)))
+    if reference.mode == "sum":
+        yield Case(ours, reference, [features(12)], lambda f, w: f(held, offsets, w))
+        yield Case(ours, reference, [features(3, 4)], lambda f, w: f(held.view(3, 4), per_sample_weights=w))
+
+
 _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "RGCNConv": _relational,
     "FastRGCNConv": _relational,
@@ -436,6 +460,8 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,
+    "Linear": _rows,
+    "EmbeddingBag": _bags,
 }
 
 
@@ -447,9 +473,7 @@ def _register() -> None:
 
     for name, kinds in sweeps().items():
         first = next(iter(kinds))
-        source = (
-            "torch.nn" if is_grid(first.__name__) or first.__name__ == "MultiheadAttention" else "torch_geometric.nn"
-        )
+        source = "torch.nn" if of_torch(first.__name__) else "torch_geometric.nn"
         known = first.__name__ if len(kinds) == 1 else re.sub(r"\d(?=d$)", "N", first.__name__)
         system(name, f"{source}.{known}")(row(kinds))
 

@@ -31,7 +31,7 @@ KNOWLEDGE = ["RGCNConv", "FastRGCNConv", "HypergraphConv", "SignedConv", "DirGNN
 
 def takes_edges(kind: str) -> bool:
     """Whether a layer is called with edges, and not with images, sequences or dense matrices."""
-    return not (is_grid(kind) or kind == "MultiheadAttention" or kind.startswith("Dense"))
+    return not (is_grid(kind) or kind in ("MultiheadAttention", "Linear", "EmbeddingBag") or kind.startswith("Dense"))
 
 
 def over(some: Callable[[str, list[dict]], Sequence[dict]]) -> list[Any]:
@@ -78,7 +78,7 @@ def float32(case: Case) -> Case:
 
 def like(reference: nn.Module) -> Any:
     """A drop-in with the options and parameters of a layer, made without its constructor."""
-    kind = getattr(drop_in, type(reference).__name__)
+    kind = drop_in._made(type(reference))
     new = object.__new__(kind)
     vars(new).update(copy.deepcopy(vars(reference)))
     new._changed()

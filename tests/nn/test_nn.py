@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pyg_basisconv import BasisConv, GridConv, bases, convert, theta as thetas
 from pyg_basisconv.__main__ import main
 from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
-from pyg_basisconv.convert.refused import REFUSED
+from pyg_basisconv.convert.refused import PARTLY, REFUSED
 from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
 from pyg_basisconv.nn.evaluator import Evaluator
@@ -154,6 +155,34 @@ def test_every_layer_is_there_or_refused_with_a_reason(name: str) -> None:
     nearest = REFUSED[name].nearest
     assert any(known in nearest for known in NAMES)
     assert str(error.value).count("no BasisConv") == 0
+
+
+_PARTLY: dict[str, Callable[[], torch.nn.Module]] = {
+    "APPNP": lambda: pyg.APPNP(2, 0.1, dropout=0.5),
+    "EGConv": lambda: pyg.EGConv(8, 8, aggregators=["max"]),
+    "FiLMConv": lambda: pyg.FiLMConv(4, 4),
+    "GMMConv": lambda: pyg.GMMConv(4, 4, 2, 3, separate_gaussians=True),
+    "GeneralConv": lambda: pyg.GeneralConv(4, 4, attention=True, attention_type="dot_product", directed_msg=False),
+    "HANConv": lambda: pyg.HANConv(4, 4, (["a"], [("a", "to", "a")]), flow="target_to_source"),
+    "HGTConv": lambda: pyg.HGTConv(4, 4, (["a"], [("a", "to", "a")]), flow="target_to_source"),
+    "NNConv": lambda: pyg.NNConv(2, 2, torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())),
+    "ResGatedGraphConv": lambda: pyg.ResGatedGraphConv(4, 4, act=torch.nn.PReLU()),
+    "SAGEConv": lambda: pyg.SAGEConv(4, 4, project=True, flow="target_to_source"),
+    "WLConvContinuous": lambda: pyg.WLConvContinuous(flow="target_to_source"),
+}
+
+
+def test_every_layer_with_a_recipe_in_part_is_tried() -> None:
+    assert _PARTLY.keys() == PARTLY.keys()
+    assert not PARTLY.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize("name", _PARTLY)
+def test_what_a_recipe_refuses_is_left(name: str) -> None:
+    left: dict[str, str] = {}
+    layer = _PARTLY[name]()
+    assert convert(layer, left) is layer
+    assert left[""].startswith(f"{name}: ")
 
 
 def test_what_is_no_layer_is_pygs_own() -> None:
@@ -730,7 +759,8 @@ def test_the_table_has_every_layer() -> None:
     state = torch.get_rng_state()
     rows = spellings()
     assert torch.equal(torch.get_rng_state(), state)
-    assert sorted(row.layer for row in rows) == sorted([*NAMES, "CFConv"])  # which is a part of SchNet
+    more = ["CFConv", "Linear"]  # a part of SchNet; and torch's, whose name is PyG's here
+    assert sorted(row.layer for row in rows) == sorted([*NAMES, *more])
     assert all(row.basis and row.theta for row in rows)
 
 

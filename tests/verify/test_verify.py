@@ -24,7 +24,7 @@ from pyg_basisconv.verify import (
     table,
 )
 from pyg_basisconv.verify.grids import filled_in, group_table, sites_of, turned
-from pyg_basisconv.verify.recipes import is_grid, typed_graph
+from pyg_basisconv.verify.recipes import of_torch, typed_graph
 from tests.convert.conversion import OPTIONS
 
 
@@ -210,6 +210,15 @@ EXCEPT = {
     "PDNConv": {"hidden_channels"},
     "HEATConv": {"num_node_types", "num_edge_types", "edge_type_emb_dim", "edge_attr_emb_dim"},  # numbers and widths
     "Upsample": {"recompute_scale_factor"},  # what is left
+    "EmbeddingBag": {
+        "num_embeddings",
+        "embedding_dim",
+        "_weight",
+        "max_norm",
+        "norm_type",
+        "sparse",
+    }  # widths, what is left
+    | {"scale_grad_by_freq"},
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
 
@@ -217,7 +226,7 @@ EXCEPT = {
 @pytest.mark.parametrize("kind", OPTIONS)
 def test_every_option_of_a_layer_is_compared(kind: str) -> None:
     given = {name for options in OPTIONS[kind] for name in options}
-    layer = getattr(torch.nn if is_grid(kind) or kind == "MultiheadAttention" else pyg, kind)
+    layer = getattr(torch.nn if of_torch(kind) else pyg, kind)
     assert inspect.signature(layer).parameters.keys() - ALWAYS - EXCEPT.get(kind, set()) <= given
 
 
