@@ -75,17 +75,17 @@ class Spline(EdgeFunctions):
         self.intervals = [size - degree * one for size, one in zip(sizes, each, strict=True)]
 
     def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
-        # What the features alone determine is kept for as long as they stay; of what learns, the indices.
+        # What the features alone determine is kept for as long as they stay; of what learns, the indices. Not the family:
+        # it refers to the features, which would stay with it.
         kept: IdentityCache = s.memo("splines", IdentityCache)
         shape = self.kernel_size, self.degree, self.is_open
+        edges = kept.get((z.detach(),), shape, lambda: self._edges(s, z.detach()))
 
-        def build() -> BoundBasis:
-            edges = kept.get((z.detach(),), shape, lambda: self._edges(s, z.detach()))
-            values = self._values(upcast(z))
-            values = values if weight is None else values * weight.unsqueeze(1)
-            return TypedEdges(edges, values.flatten(), dtype)
+        def values() -> Tensor:
+            found = self._values(upcast(z))
+            return (found if weight is None else found * weight.unsqueeze(1)).flatten().to(dtype)
 
-        return kept.get((z, weight), (shape, dtype), build)  # type: ignore[no-any-return]
+        return TypedEdges(edges, kept.get((z, weight), (shape, dtype), values), dtype)
 
     def _places(self, z: Tensor) -> Tensor:
         """(E, D) where the features are, counted in intervals between knots."""

@@ -1,6 +1,8 @@
 """Functions of the features of edges, beyond the contract: modes, masks, what is held, and what tests would notice."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +38,21 @@ def inputs(N: int = M) -> tuple[Tensor, Tensor, Tensor]:
     g = torch.Generator().manual_seed(1)
     edges = torch.stack([torch.randint(n, (E,), generator=g) for n in (M, N)])
     return torch.randn(M, P, dtype=DOUBLE, generator=g), edges, torch.rand(E, 2, dtype=DOUBLE, generator=g)
+
+
+@kinds
+def test_features_of_a_call_are_not_kept(kind: str) -> None:
+    """On several graphs in turn, which the layer knows."""
+    conv, graphs = layer(kind), [inputs()[1] for _ in range(14)]
+    x, _, z = inputs()
+    seen = []
+    for edges in graphs * 2:
+        given = z / 2
+        seen.append(weakref.ref(given))
+        conv(x, edges, edge_attr=given).sum().backward()
+        del given
+    gc.collect()
+    assert sum(one() is not None for one in seen) <= 1
 
 
 @kinds
