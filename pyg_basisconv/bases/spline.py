@@ -75,8 +75,8 @@ class Spline(EdgeFunctions):
         self.intervals = [size - degree * one for size, one in zip(sizes, each, strict=True)]
 
     def family(self, s: Structure, z: Tensor, weight: Tensor | None, dtype: torch.dtype) -> BoundBasis:
-        # What the features alone determine is kept for as long as they stay; of what learns, the indices. Not the family:
-        # it refers to the features, which would stay with it.
+        # What the features alone determine is kept for as long as they stay; of what learns, the indices. The family is
+        # not kept: it refers to the features, which would stay with it.
         kept: IdentityCache = s.memo("splines", IdentityCache)
         shape = self.kernel_size, self.degree, self.is_open
         edges = kept.get((z.detach(),), shape, lambda: self._edges(s, z.detach()))
