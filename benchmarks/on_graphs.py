@@ -1,6 +1,6 @@
 """Rows of layers on graphs: PyG's layer against its conversion."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -50,20 +50,23 @@ class LayerRow(NamedTuple):
         grad_x = self.backward and (not size.first or not state)
         x = graph.x.clone().requires_grad_(grad_x)
 
-        layouts = list(self.layouts or layer.layouts())
-        features = dict.fromkeys(layouts, x)
+        ways = list(self.layouts or layer.layouts())
         if self.sparse_x:
-            features |= {layout + SPARSE: graph.sparse_x for layout in layouts}
+            ways += [layout + SPARSE for layout in ways]
 
         def peer(way: str) -> nn.Module:
             return layer.module(way.removesuffix(SPARSE), P, Q, not grad_x and self.backward, state)
 
+        def arguments(way: str) -> tuple[Any, ...]:
+            features = graph.sparse_x if way.endswith(SPARSE) else x
+            return features, *layer.edges(graph, way.removesuffix(SPARSE))
+
         contest = Contest(
             name=self.name,
-            ways=list(features),
+            ways=ways,
             reference="edge_index",
             peer=peer,
-            arguments=lambda way: (features[way], *layer.edges(graph, way.removesuffix(SPARSE))),
+            arguments=arguments,
             convert=convert,
             ours=(graph.sparse_x if self.sparse_x else x, *layer.edges(graph, "edge_index")),
             inputs=[x] if grad_x else [],

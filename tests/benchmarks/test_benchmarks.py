@@ -266,6 +266,7 @@ SMOKE = {
     "GMMConv K=25, medium": "Theta",
     "MFConv, medium, one thread": "Theta, x",
     "GATConv 8 heads, Cora, sparse x": "Theta",
+    "GCNConv, large, against sparse layouts": "Theta, x",
     "GATConv 8 heads, 25M edges, in a process of its own": "Theta, x",
     "small call: GCNConv, cached, against CSR, one thread": "Theta",
     "small call: MultiheadAttention, forward, one thread": "none",
