@@ -4,6 +4,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -171,13 +172,14 @@ class Basis(nn.Module):
 
     @cached_property
     def key(self) -> Hashable | None:
-        """A hashable value that identifies the family, or None for bases with parameters or buffers, which change.
+        """A hashable value that identifies the family, or None for bases with tensors, which may be written to.
 
         It is what the basis prints, its class, and the `extra_key` of its parts.
         """
-        if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers())):
-            return None
         parts = [part for part in self.modules() if isinstance(part, Basis)]
+        own = (value for part in parts for value in vars(part).values() if isinstance(value, Tensor | np.ndarray))
+        if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers(), own)):
+            return None
         for part in parts:
             part._frozen = True
         return repr(self), *((type(part), part.extra_key) for part in parts)

@@ -1,8 +1,11 @@
 """What is kept is kept for the very same tensors, unchanged, and for as long as they live."""
 
+import copy
 import gc
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -364,6 +367,49 @@ def redefined(scale: float) -> bases.Basis:
             return bases.EdgeList(torch.zeros_like(graph.source), graph.source, graph.target, graph.weights * scale)
 
     return Cell()
+
+
+class Holding(bases.Basis):
+    """A basis with an array among its attributes, as one would write it."""
+
+    def __init__(self, scale: Any) -> None:
+        super().__init__(1)
+        self.scale = scale
+
+    def edges(self, graph: graph.Graph) -> bases.EdgeList:
+        weight = graph.weights * torch.as_tensor(self.scale)
+        return bases.EdgeList(torch.zeros_like(graph.source), graph.source, graph.target, weight)
+
+
+def doubled_buffer() -> tuple[bases.Basis, torch.Tensor]:
+    basis = Buffered(1.0)
+    return basis, basis.scale
+
+
+def doubled_attribute() -> tuple[bases.Basis, torch.Tensor]:
+    scale = torch.ones((), dtype=torch.float64)
+    return Holding(scale), scale
+
+
+def doubled_array() -> tuple[bases.Basis, np.ndarray]:
+    scale = np.ones(1)
+    return Holding(scale), scale
+
+
+@pytest.mark.parametrize("make", [doubled_buffer, doubled_attribute, doubled_array], ids=["buffer", "tensor", "numpy"])
+@pytest.mark.parametrize("within", ["alone", "sum", "product"])
+def test_an_array_of_a_basis_that_is_written_to_is_read_again(make: Callable[[], Any], within: str) -> None:
+    basis, scale = make()
+    whole = {"sum": basis + bases.Identity(), "product": basis @ bases.Adjacency("mean")}.get(within, basis)
+    conv = BasisConv(3, 2, whole).double()
+    x, edge_index = torch.randn(8, 3, dtype=torch.float64), random_edges(0)
+    for _ in range(3):  # by the program of the first call, if it were kept
+        before = conv(x, edge_index)
+    scale *= 2
+    fresh = copy.deepcopy(conv)
+    after = conv(x, edge_index)
+    assert not torch.equal(before, after)
+    torch.testing.assert_close(after, fresh(x, edge_index))
 
 
 @pytest.mark.parametrize("make", [Scaled, Buffered, redefined], ids=["subclass", "buffer", "redefined"])
