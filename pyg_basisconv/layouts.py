@@ -95,7 +95,7 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
         )
     if not isinstance(edge_index, Tensor):
         expected = "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis"
-        reject("edge_index", expected, type(edge_index).__name__, "see BasisConv.forward")
+        reject("edge_index", expected, type(edge_index).__name__, "convert lists and arrays with torch.as_tensor")
     return _sparse(edge_index)
 
 
@@ -106,8 +106,19 @@ def _dense(edge_index: Tensor, reverse: bool) -> Layout:
 
 def _rows(edge_index: Tensor, reverse: bool) -> Ends:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        reject("edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), "transpose it, if (E, 2)")
+        reject("edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), _as_edges(edge_index.shape))
     return (edge_index[1], edge_index[0]) if reverse else edge_index
+
+
+def _as_edges(shape: torch.Size) -> str:
+    """How a tensor of some other shape becomes an edge_index."""
+    if len(shape) == 2 and shape[1] == 2:
+        return "transpose it"
+    if len(shape) == 2 and shape[0] == 3:
+        return "pass a third row as edge_type= or edge_weight="
+    if len(shape) == 2 and shape[0] == shape[1]:
+        return "make edges of a matrix with torch_geometric.utils.dense_to_sparse"
+    return "stack sources and targets"
 
 
 def _sparse(adjacency: Tensor) -> Layout:

@@ -295,15 +295,20 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
     tensor([[ 0.,  1.],
             [20.,  0.]])
     """
-    if not isinstance(edges, EdgeList) or not all(isinstance(part, Tensor) for part in edges):
+    if not isinstance(edges, EdgeList):
         reject("edges", "an EdgeList of four tensors", type(edges).__name__, "return bases.EdgeList(type, source, ...)")
+    for name, part in edges._asdict().items():
+        if not isinstance(part, Tensor):
+            reject(f"edges.{name}", "a tensor, (E,)", part, "one entry per edge: zeros for a single type, ones as weights")
     kind, source, target, weight = edges
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
+        if index.is_floating_point():
+            reject(f"edges.{name}", "integers", index.dtype, "convert it with .long()")
         if index.shape != weight.shape:
             reject(f"edges.{name}", f"the weights' shape, {tuple(weight.shape)}", tuple(index.shape), "one per edge")
         if not portable() and not in_range(index, size):
             fix = "correct the edges of the basis"
-            reject(f"edges.{name}", f"indices from 0 to {size - 1}", extremes(index), fix)
+            reject(f"edges.{name}", f"indices from 0 to {size - 1}", "{} to {}".format(*extremes(index)), fix)
     return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)
 
 

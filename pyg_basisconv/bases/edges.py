@@ -67,6 +67,6 @@ def count_types(structure: Structure, most: int | None) -> int:
         return 0
     low, high = structure.memo("types", lambda: extremes(kind))
     if low < 0 or (most is not None and high >= most):
-        fix = "correct the types" if low < 0 else f"there are at least {high + 1} types"
-        reject("edge_type", "types from 0 " + ("on" if most is None else f"to {most - 1}"), (low, high), fix)
+        fix = "number the types from 0 on" if low < 0 else f"there are {high + 1} types, if they are numbered from 0 on"
+        reject("edge_type", "types from 0 " + ("on" if most is None else f"to {most - 1}"), f"{low} to {high}", fix)
     return int(high) + 1

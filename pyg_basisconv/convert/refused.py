@@ -60,6 +60,7 @@ PARTLY: dict[str, str] = {  # options that the recipe of a layer refuses
     "NNConv": "networks that end in no Linear",
     "ResGatedGraphConv": "activations that have parameters",
     "SAGEConv": "a projection with the reversed flow",
+    "SplineConv": "all without pyg-lib, which PyG's needs; make a BasisConv of bases.Spline then",
     "WLConvContinuous": "the reversed flow",
 }
 UNKNOWN = "no BasisConv of it is known"
@@ -78,8 +79,9 @@ def as_text() -> str:
     """The table in Markdown that says of each of PyG's layers whether it has a recipe, as docs/RECIPES.md has it."""
     rows = [("layer", "recipe", "what is refused, or why", "the nearest"), ("---", "---", "---", "---")]
     for name in sorted({getattr(pyg, name).__name__ for name in pyg.conv.classes} - set(_HOLDERS)):
-        no = REFUSED.get(name)
-        answer = ("no", *no) if no else ("partly", PARTLY[name], "") if name in PARTLY else ("yes", "", "")
+        answer = ("partly", PARTLY[name], "") if name in PARTLY else ("no", *REFUSED.get(name, ("", "")))
+        if name not in PARTLY and name not in REFUSED:
+            answer = ("yes", "", "")
         rows.append((f"`{name}`", *answer))
     return "\n".join([_TITLE, *(f"| {' | '.join(row)} |" for row in rows)])
 
@@ -95,7 +97,5 @@ def why_not(name: str) -> str | None:
         return str(REFUSED[name])
     found = getattr(pyg, name)
     where = getattr(found, "__module__", "")
-    if where.startswith("torch_geometric.nn.models") and isinstance(found, type):
-        return f"it is a model; make PyG's and convert it: pyg_basisconv.convert(torch_geometric.nn.{name}(...))"
     layer = isinstance(found, type) and where.startswith("torch_geometric.nn.conv") and name not in _HOLDERS
     return UNKNOWN if layer else None

@@ -168,11 +168,12 @@ class _AtEntries(torch.autograd.Function):
 def _at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
     found: Tensor | None = None
     for values, end in zip((source, target), pattern.ends, strict=True):
-        if values is not None:
-            here = to_rows(values).index_select(0, end)
+        if values is not None:  # along the rows of memory: of columns, index_select takes many times as long
+            along = values.stride(-1) == 1
+            here = values.index_select(1, end) if along else to_rows(values).index_select(0, end).t()
             found = here if found is None else found.add_(here)
     assert found is not None
-    return found.t()
+    return found
 
 
 def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:

@@ -28,7 +28,7 @@ TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 _CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
-_MANY = 1 << 16  # entries of a single head, from which torch's sparse products are quicker
+_MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
 _WIDEST = 2048  # columns of a head that a program in Triton holds
 _GATES = 4  # channels from which on the kernels of gates fill their vectors
 
@@ -89,7 +89,7 @@ def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: 
         sums = acc_dtype(z.dtype)
         wide = max(z.shape[1] // c, form.inner) > _WIDEST
         return not wide and all(t.is_floating_point() and acc_dtype(t.dtype) == sums for t in (z, *given))
-    if c == 1 and form.kind != HIDDEN and pattern.E >= _MANY:  # one head fills one lane of a vector
+    if c == 1 and form.kind != HIDDEN and pattern.E * max(z.shape[1], 64) >= _MANY:  # it fills one lane of a vector
         return False
     return pattern.by_target.ptr.dtype == torch.int32 and all(t.dtype == z.dtype for t in given)
 

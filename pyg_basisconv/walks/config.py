@@ -20,7 +20,7 @@ from .vocabulary import Ends, Vocabulary
 from .wording import brief, shown
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NamedGraph:
     r"""A graph with relations, and its names.
 
@@ -41,6 +41,10 @@ class NamedGraph:
     identifiers: list[str]
     relations: Vocabulary
     types: tuple[str | None, ...] | None = field(default=None, kw_only=True)
+
+    def __repr__(self) -> str:
+        about = f"{self.num_nodes} entities, {self.edge_type.numel()} facts, {len(self.relations)} relations"
+        return f"{type(self).__name__}({about})"
 
     @cached_property
     def _ids(self) -> dict[str, int]:
@@ -69,7 +73,7 @@ class NamedGraph:
         return ids[0]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Knowledge(NamedGraph):
     r"""A graph with relations, its names, and the basis of its walks.
 
@@ -90,6 +94,8 @@ class Knowledge(NamedGraph):
     ...     _ = Path(folder, "facts.tsv").write_text("Nimoy\tplayed\tSpock\nSpock\tin\tStar Trek\n")
     ...     _ = path.write_text("[graph]\ntriples = 'facts.tsv'\n[sorts]\nwork = 'played.in'\n")
     ...     knowledge = load_walks(path)
+    >>> knowledge
+    Knowledge(3 entities, 2 facts, 2 relations)
     >>> knowledge.num_nodes, knowledge.entity("Spock"), knowledge.basis.names
     (3, 1, ('work',))
     """

@@ -222,9 +222,14 @@ class _Reader:
         self._at += 1
         id = self.vocabulary.find(token.text)
         if id is None:
-            fix = _meant(token.text) or self.vocabulary.suggestion(token.text)
+            fix = _meant(token.text) or self._blank(token.text) or self.vocabulary.suggestion(token.text)
             self._fail("a relation of the graph", brief(token.text), token.column, fix)
         return _step(id, inverse, token.column, self.vocabulary)
+
+    def _blank(self, name: str) -> str | None:
+        """What to write instead of the first word of a name that has several."""
+        whole = next((known for known in self.vocabulary.names if str(known).startswith(f"{name} ")), None)
+        return None if whole is None else f"a name with a blank in it is written in <>: <{whole}>"
 
 
 # Signs of other languages in the place of ours, and what to write.

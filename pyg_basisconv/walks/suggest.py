@@ -107,6 +107,8 @@ def suggest_sorts(
     pool = _best(search, search.ways(length, floor, symmetric))
     if not pool:
         fix = "make length larger, or support smaller"
+        if symmetric:
+            fix = f"ask without symmetric, as walks there and back end where they can start; or {fix}"
         reject("target", "a sort whose walks say something about it", f"none of up to {length} steps", fix)
     return [
         Suggestion(_sort(ways, words), gain, *search.measures(said), search.examples(ways, said, words))

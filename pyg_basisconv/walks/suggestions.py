@@ -12,7 +12,7 @@ from ..errors import reject
 from .config import NamedGraph
 from .files import table_of
 from .suggest import suggest_sorts
-from .wording import printed
+from .wording import brief, printed
 
 
 def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings
         without: relations that the sorts do not use.
         settings: of `suggest_sorts`.
     """
-    labels = None if graph.relations.find(target) is not None or not Path(target).is_file() else _labels(graph, target)
+    labels = None if graph.relations.find(target) is not None else _labels(graph, target)
     hidden = torch.tensor([graph.relations.id(name) for name in without], dtype=torch.long)
     kept = ~torch.isin(graph.edge_type, hidden)
     told = target if labels is None else labels
@@ -45,6 +45,8 @@ def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings
 
 def _labels(graph: NamedGraph, path: str) -> Tensor:
     """(N, C) the labels of the entities; an entity may have several."""
+    if not Path(path).is_file():
+        reject("target", "a relation, or a file of labels", brief(path), graph.relations.suggestion(path))
     found, classes = [], dict[str, int]()
     for line, (name, label) in table_of(Path(path), ("entity", "label"), "labels"):
         try:
