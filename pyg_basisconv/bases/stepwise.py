@@ -40,8 +40,12 @@ def stepwise(graph: Graph, sorts: Sequence[Sequence[Sequence[Step]]], norm: Norm
 
     def bound(weights: Tensor, dtype: torch.dtype) -> list[BoundBasis]:
         matrices = {step: _matrix(graph, step, weights, each, dtype) for step in steps}
-        here = BoundIdentity(graph.M, dtype, graph.device)
-        every = [[reduce(BoundProduct, [matrices[s] for s in seq]) if seq else here for seq in one] for one in sorts]
+
+        def product(sequence: Sequence[Step]) -> BoundBasis:
+            factors: list[BoundBasis] = [matrices[step] for step in sequence]
+            return reduce(BoundProduct, factors) if factors else BoundIdentity(graph.M, dtype, graph.device)
+
+        every = [[product(sequence) for sequence in several] for several in sorts]
         return [BoundMix([[1.0] * len(one)], BoundConcat(one)) if len(one) > 1 else one[0] for one in every]
 
     found = bound(graph.weights, graph.dtype)
@@ -63,7 +67,8 @@ def _matrix(graph: Graph, step: Step, weights: Tensor, norm: Norm, dtype: torch.
     """The matrix of a step: all edges, once for each alternative, with the weight 0 for other relations."""
     s = graph.structure
     ends = [(s.target, s.source) if inverse else (s.source, s.target) for _, inverse in step]
-    edges = EdgeSet(1, graph.M, graph.N, None, *(torch.cat(side) for side in zip(*ends, strict=True)))
+    source, target = (torch.cat(side) for side in zip(*ends, strict=True))
+    edges = EdgeSet(1, graph.M, graph.N, None, source, target)
     alive = [torch.ones_like(s.source, dtype=torch.bool) if s.type is None else s.type == r for r, _ in step]
     edges.alive = torch.cat(alive)
     weight = torch.where(edges.alive, weights.repeat(len(step)), 0)
