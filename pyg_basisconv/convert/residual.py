@@ -83,11 +83,6 @@ class ConvertedGIN(Composite):
             self.bias, network = parameter(first.bias), nn.Identity() if network is first else network[1:]
         self.network = network
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.eps is not None:
-            nn.init.constant_(self.eps, self.initial_eps)
-
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)
         x = call.pop("x")
