@@ -68,11 +68,11 @@ class ConvertedGIN(Composite):
         if not isinstance(layer.nn, nn.Module):
             raise Left("its network is no nn.Module")
         self.call = Signature.of(layer, values="drop", merge=takes_mean(layer))
-        A, self.initial_eps, self.eps = adjacency(layer), layer.initial_eps, None
+        A, self.eps = adjacency(layer), None
         if isinstance(layer.eps, nn.Parameter):
             self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
-            own = 1.0 + float(self.initial_eps if layer.eps.is_meta else layer.eps)
+            own = 1.0 + float(layer.initial_eps if layer.eps.is_meta else layer.eps)
             self.conv = basis_conv(layer, [], A + Identity(), theta=Pass() if own == 1 else Pass([1.0, own]))
         # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
         network: Any = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
