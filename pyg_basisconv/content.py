@@ -94,7 +94,6 @@ class Content:
         observed: whether the caller gets the weights, which then have to be those that were applied.
         edges: E.
         asks_edges: whether the caller needs the edge of each weight.
-        loop_attr: the features of self loops that a mask adds, see `bases.Attention`.
         members: the slice of Theta's members that belongs to this basis; None within a product or a mixture, whose
             members are not Theta's.
     """
@@ -109,12 +108,11 @@ class Content:
         observed: bool = False,
         edges: int = 0,
         asks_edges: bool = False,
-        loop_attr: float | str = 0.0,
         members: slice | None = _ALL,
     ) -> None:
         self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
         self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
-        self.loop_attr, self.members = loop_attr, members
+        self.members = members
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
         self.mapped: list[Mapped] = []  # all that `affine` has computed
@@ -204,7 +202,7 @@ class Content:
 
     def edge_rows_at(self, entries: Entries) -> Tensor:
         """The edges' features at the entries of a mask, by target, (E, R), or (*, E, R) of each graph; cached."""
-        key = "edges", entries, self.loop_attr
+        key = "edges", entries
         if key not in self._shared:
             z = self.edge_features
             rows = z if self.has_edge_rows else z.flatten(-3, -2)
@@ -218,34 +216,12 @@ class Content:
     def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         if not self.has_edge_rows:
             return spmm(edge_attr, None, entries.each_pair)
-        if portable():
-            return self._portable_edge_rows_at(entries, edge_attr)
-        own, into_loops = entries.edge_patterns
-        rows = edge_attr if own is None else spmm(edge_attr, None, own)
-        if into_loops is None or not self.loop_attr:
-            return rows
-        if isinstance(self.loop_attr, str):
-            total = spmm(edge_attr, None, into_loops)
-            count = into_loops.by_target.ptr.diff().clamp(min=1).unsqueeze(1)
-            return rows + (total / count if self.loop_attr == "mean" else total)
-        loops = torch.lt(cast(Tensor, entries.edge_ids), 0).to(edge_attr.dtype).unsqueeze(1)
-        return rows + self.loop_attr * loops
-
-    def _portable_edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
-        """The same without reading values, for the portable path."""
-        edge = cast(Tensor, entries.edge_ids)
-        rows = F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, torch.where(edge < 0, edge_attr.shape[0], edge))
-        if not self.loop_attr:
-            return rows
-        fill = torch.full_like(rows, self.loop_attr) if isinstance(self.loop_attr, float | int) else None
-        if fill is None:
-            into = entries.pattern.row
-            total = rows.new_zeros(entries.N, rows.shape[1]).index_add(0, into, rows)
-            if self.loop_attr == "mean":
-                count = rows.new_zeros(entries.N).index_add(0, into, (edge >= 0).to(rows.dtype))
-                total = total / count.clamp(min=1).unsqueeze(1)
-            fill = total.index_select(0, into)
-        return torch.where((edge < 0).unsqueeze(1), fill, rows)
+        if portable():  # where no values are read
+            edge = cast(Tensor, entries.edge_ids)
+            places = torch.where(edge < 0, edge_attr.shape[0], edge)
+            return F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, places)
+        own = entries.edge_pattern
+        return edge_attr if own is None else spmm(edge_attr, None, own)
 
     def check(self, M: int, N: int, K: int) -> None:
         """Rejects parts whose shapes, dtypes or devices do not fit; nothing is broadcast."""

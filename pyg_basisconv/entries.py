@@ -1,6 +1,7 @@
 """The entries of a mask: the pairs (m, n) at which scores are computed."""
 
 from collections.abc import Callable, Hashable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -96,25 +97,14 @@ class Entries:
         return Pattern(place, torch.arange(self.E, device=place.device), self.M * self.N, self.E)
 
     @kept
-    def edge_patterns(self) -> tuple[Pattern | None, Pattern | None]:
-        """Patterns from the graph's edges to their entries, None for the identity; and to the loops that the mask adds
-        at their targets, None if it adds none.
-        """
-        edge = self.edge_ids
-        assert edge is not None
+    def edge_pattern(self) -> Pattern | None:
+        """The pattern from the graph's edges to their entries; None for the identity."""
+        edge = cast(Tensor, self.edge_ids)
         position = torch.arange(self.E, dtype=edge.dtype, device=edge.device)
         if bool((edge == position).all()) and self.num_edges == self.E:
-            return None, None
+            return None
         is_edge = (edge >= 0).nonzero().squeeze(1)
-        own = Pattern(edge[is_edge], position[is_edge], self.num_edges, self.E)
-        if is_edge.numel() == self.E:
-            return own, None
-        loop = torch.full((self.N,), -1, dtype=edge.dtype, device=edge.device)  # the added loop of each target
-        is_loop = (edge < 0).nonzero().squeeze(1)
-        loop[self.pattern.row[is_loop].long()] = position[is_loop]
-        at = loop[self.pattern.row[is_edge].long()]
-        has_loop = at >= 0
-        return own, Pattern(edge[is_edge][has_loop], at[has_loop], self.num_edges, self.E)
+        return Pattern(edge[is_edge], position[is_edge], self.num_edges, self.E)
 
     def set_edge_ids(self, edge_ids: Tensor, num_edges: int) -> None:
         """Sets the graph's edge of each entry, (E,) in the pattern's own order, -1 for none."""

@@ -76,11 +76,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Complete(batch)": (lambda: conv(bases.Complete()), "b"),
     "Attention(graph)": (lambda: conv(gat(), theta.Heads()), ""),
     "Attention(edges)": (
-        lambda: conv(
-            bases.Attention(
-                2, MLP(3, edge_dim=2) + Dot(2, edge_dim=2), bases.Adjacency(self_loops=True), loop_attr="mean"
-            )
-        ),
+        lambda: conv(bases.Attention(2, MLP(3, edge_dim=2) + Dot(2, edge_dim=2), bases.Adjacency(self_loops=True))),
         "a",
     ),
     "Attention(dense)": (lambda: conv(bases.Attention(2, Dot(4)), theta.LowRank(2)), ""),

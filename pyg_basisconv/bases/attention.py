@@ -1,7 +1,6 @@
 """Attention: a basis that is computed from content."""
 
-import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,8 +37,9 @@ class Attention(Basis):
             'heads', over k; 'sigmoid' or 'tanh' of each score; None for the scores themselves.
         dropout: the probability that a weight is dropped, in training.
         weighted: whether to multiply the weights by those of the mask.
-        loop_attr: the edge features of self loops that the mask adds: a number, or the 'mean' or 'add' (the sum) of
-            those of the edges into the same target.
+
+    Features of edges are zeros at self loops that the mask adds; `torch_geometric.utils.add_self_loops(fill_value=...)`
+    gives others, with the loops themselves.
 
     >>> import torch
     >>> from pyg_basisconv import BasisConv, bases, theta
@@ -63,7 +63,6 @@ class Attention(Basis):
         normalize: Normalize = "source",
         dropout: float = 0.0,
         weighted: bool = False,
-        loop_attr: float | Literal["mean", "add"] = 0.0,
     ) -> None:
         check_count("heads", heads)
         super().__init__(heads)
@@ -78,16 +77,12 @@ class Attention(Basis):
             reject("weighted", "False for a mask of several matrices", True, "mask by one matrix, such as a Mix")
         check_choice("normalize", normalize, "source", "target", "heads", *ELEMENTWISE)
         check_probability("dropout", dropout)
-        finite = isinstance(loop_attr, int | float) and math.isfinite(loop_attr)
-        if not finite and not (isinstance(loop_attr, str) and loop_attr in ("mean", "add")):
-            reject("loop_attr", "a number, 'mean' or 'add'", repr(loop_attr), "see help(bases.Attention)")
         self.mechanism = mechanism
         self.mask = Complete() if mask is None else mask
         self.needs_edges, self.pools, self.axes = self.mask.needs_edges, self.mask.pools, self.mask.axes
         self.counts_batch = self.mask.counts_batch
         self.depth = check_depth("mask", self.mask)
         self.normalize, self.dropout, self.weighted = normalize, float(dropout), weighted
-        self.loop_attr = loop_attr
 
     @property
     def reads_edges(self) -> bool:
@@ -139,7 +134,6 @@ class Attention(Basis):
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights; draws a new seed for dropout."""
-        content = content.replace(loop_attr=self.loop_attr) if self.loop_attr else content
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
         seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
@@ -156,7 +150,7 @@ class Attention(Basis):
     def extra_repr(self) -> str:
         shown = [str(self.K), repr(self.mechanism)]
         shown += [] if self.mask.is_complete else [f"mask={self.mask}"]
-        return arguments(self, *shown, normalize="source", dropout=0.0, loop_attr=0.0, weighted=False)
+        return arguments(self, *shown, normalize="source", dropout=0.0, weighted=False)
 
 
 def _apply_call_masks(score: Score, content: Content, found: Entries, K: int, graph: Graph) -> Score:

@@ -11,7 +11,7 @@ from ..printing import arguments
 from ..walks import Sort, Vocabulary, parse
 from .bound_walks import BoundWalks, Steps
 from .relations import NORMS, Norm
-from .stepwise import Stepwise
+from .stepwise import stepwise
 
 
 class Walks(Basis):
@@ -93,7 +93,7 @@ class Walks(Basis):
             if self.binary:
                 refuse("binary", "False", True)
             each = self.norm if self.per == "step" else None
-            return Stepwise(graph, [sort.sequences for sort in self.sorts], norm, each)
+            return stepwise(graph, [sort.sequences for sort in self.sorts], norm, each)
         steps = Steps(graph, len(self.vocabulary) or None, self.norm if self.per == "step" else None)
         sorts = [[tuple((step, False) for step in sequence) for sequence in sort.sequences] for sort in self.sorts]
         return BoundWalks(sorts, steps, [sort.text for sort in self.sorts], self.memory_limit, norm, self.binary)

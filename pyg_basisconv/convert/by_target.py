@@ -6,7 +6,7 @@ from operator import add
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch_geometric.nn import EGConv, FiLMConv, MFConv
 from torch_geometric.utils import add_remaining_self_loops
 
@@ -104,11 +104,6 @@ class ConvertedMF(Composite):
         into = edges[1 if self.sums.flow == "source_to_target" else 0]
         degree = torch.bincount(into, minlength=N).clamp_(max=self.largest)
         return degree, torch.arange(N, device=edges.device).expand(2, N).contiguous()
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
 
 @rule(FiLMConv, "GNN-FiLM, linear", combinations(num_relations=(1, 5), aggr=("add", "mean")), given={"act": None})

@@ -1,4 +1,4 @@
-"""Loads checkpoints of the original layers into converted ones."""
+"""From the parameters of an original layer to those of the converted one: of checkpoints, and drawn anew."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -45,3 +45,24 @@ class Original:
         layer = deepcopy(self.layer)
         layer.load_state_dict({name: state.pop(prefix + name).detach() for name in theirs}, assign=True)
         state.update({prefix + name: value for name, value in self.rebuild(layer).state_dict().items()})
+
+    def draw(self, module: nn.Module) -> bool:
+        """Draws the parameters of the converted module as the layer draws its own; False where its widths were open."""
+        layer: Any = deepcopy(self.layer)
+        if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
+            return False
+        device = next((p.device for p in module.parameters()), None)
+        ones = {name: torch.ones_like(p, device=device) for name, p in layer.named_parameters(remove_duplicate=False)}
+        layer.load_state_dict(layer.state_dict() | ones, assign=True)
+        for part in (*layer.modules(), layer):  # the layer last: some leave a network within them as it is
+            again = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+            if callable(again):
+                again()
+        module.load_state_dict(self.rebuild(layer).state_dict())
+        return True
+
+
+def original_of(module: nn.Module) -> Original | None:
+    """The layer that a module was converted from."""
+    hooks = (getattr(hook, "hook", None) for hook in module._load_state_dict_pre_hooks.values())
+    return next((hook for hook in hooks if isinstance(hook, Original)), None)

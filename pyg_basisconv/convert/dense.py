@@ -120,15 +120,8 @@ class ConvertedDenseGIN(DenseLayer):
     def __init__(self, layer: Any) -> None:
         network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})  # see `ConvertedGIN`
         super().__init__(basis_conv(layer, [], _as_given()), _given, after=network)
-        self.initial_eps = layer.initial_eps
         learns = isinstance(layer.eps, nn.Parameter)
-        self.eps = parameter(layer.eps) if learns else float(self.initial_eps if layer.eps.is_meta else layer.eps)
-
-    def reset_parameters(self) -> None:
-        """Resets the network, and sets an eps that learns to what it was at first."""
-        super().reset_parameters()
-        if isinstance(self.eps, nn.Parameter):
-            nn.init.constant_(self.eps, self.initial_eps)
+        self.eps = parameter(layer.eps) if learns else float(layer.initial_eps if layer.eps.is_meta else layer.eps)
 
     def own(self, x: Tensor, add_loop: bool) -> Tensor | None:
         return (1 + self.eps) * x if add_loop else None

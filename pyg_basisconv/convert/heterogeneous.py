@@ -61,11 +61,6 @@ class ConvertedHAN(Composite):
             outcome[kind], weights[kind] = group(parts, self.q, self.k_lin)
         return (outcome, weights) if return_semantic_attention_weights else outcome
 
-    def reset_parameters(self) -> None:
-        """Resets all parameters."""
-        super().reset_parameters()
-        nn.init.xavier_uniform_(self.q)
-
 
 @rule(HGTConv, "HGT", combinations(heads=(2, 4)), fixed=("flow",), node_dim=0)
 class ConvertedHGT(Composite):
@@ -137,9 +132,3 @@ class ConvertedHGT(Composite):
                 alpha = self.skip[kind].sigmoid()  # type: ignore[index]
                 outcome[kind] = alpha * y + (1 - alpha) * x_dict[kind]
         return outcome
-
-    def reset_parameters(self) -> None:
-        """Resets all parameters."""
-        super().reset_parameters()
-        for scale in (*self.skip.values(), *self.p_rel.values()):  # type: ignore[operator, union-attr]
-            nn.init.ones_(scale)

@@ -18,6 +18,7 @@ from ..conv import BasisConv
 from ..errors import reject
 from ..plan import Plan
 from ..program import Call
+from .checkpoints import original_of
 
 _COALESCED = IdentityCache()
 
@@ -167,14 +168,13 @@ def _graph_form(edge_index: Any, edge_weight: Tensor | None) -> str:
 
 
 class Composite(nn.Module):
-    """A layer made of converted parts, and perhaps a bias."""
+    """A layer made of converted parts, and perhaps parameters of its own."""
 
     def reset_parameters(self) -> None:
-        """Resets the parameters of its parts, and sets its bias to zero."""
-        reset(self.children())
-        bias = self._parameters.get("bias")
-        if bias is not None:
-            nn.init.zeros_(bias)
+        """Draws all parameters as the layer draws them that it was converted from."""
+        original = original_of(self)
+        if original is None or not original.draw(self):
+            reset(self.children())
 
 
 class WithRoot(Composite):

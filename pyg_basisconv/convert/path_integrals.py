@@ -50,10 +50,6 @@ class ConvertedPAN(Composite):
         self.conv, self.map = basis_conv(layer, [], Adjacency()), basis_conv(layer, [layer.lin], Identity())
         self.weight, self.bias = parameter(layer.weight), parameter(layer.lin.bias)
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        torch.nn.init.constant_(self.weight, 0.5)
-
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         call = self.call.read(args, kwargs)
         x, edges = call["x"], call["edge_index"]

@@ -68,11 +68,11 @@ class ConvertedGIN(Composite):
         if not isinstance(layer.nn, nn.Module):
             raise Left("its network is no nn.Module")
         self.call = Signature.of(layer, values="drop", merge=takes_mean(layer))
-        A, self.initial_eps, self.eps = adjacency(layer), layer.initial_eps, None
+        A, self.eps = adjacency(layer), None
         if isinstance(layer.eps, nn.Parameter):
             self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
-            own = 1.0 + float(self.initial_eps if layer.eps.is_meta else layer.eps)
+            own = 1.0 + float(layer.initial_eps if layer.eps.is_meta else layer.eps)
             self.conv = basis_conv(layer, [], A + Identity(), theta=Pass() if own == 1 else Pass([1.0, own]))
         # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
         network: Any = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
@@ -82,11 +82,6 @@ class ConvertedGIN(Composite):
             self.first = basis_conv(layer, first.weight.t().unsqueeze(0), Identity())
             self.bias, network = parameter(first.bias), nn.Identity() if network is first else network[1:]
         self.network = network
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.eps is not None:
-            nn.init.constant_(self.eps, self.initial_eps)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)

@@ -192,17 +192,6 @@ class ConvertedRGAT(OperatorModule):
         """(*, C) -> (*, K C), repeated for each of the K weights."""
         return torch.cat([t] * (self.heads * self.dim), -1)
 
-    def reset_parameters(self) -> None:
-        """Resets all parameters."""
-        super().reset_parameters()
-        for name in ("weight", "att", "basis"):
-            if self._parameters[name] is not None:
-                nn.init.xavier_uniform_(getattr(self, name))
-        for name in ("w", "l1"):
-            nn.init.ones_(getattr(self, name))
-        for name in ("b1", "b2"):
-            nn.init.zeros_(getattr(self, name))
-
     def matrices(self) -> Tensor:
         """(R, P, H C) of the relations."""
         weight: Any = self.weight

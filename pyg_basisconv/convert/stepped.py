@@ -1,6 +1,5 @@
 """Layers with a network before, after or between their sums over the neighbours."""
 
-import math
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import AntiSymmetricConv, ARMAConv, GatedGraphConv, PDNConv, SAGEConv
-from torch_geometric.nn.inits import glorot
 from torch_geometric.typing import SparseTensor
 
 from ..errors import reject
@@ -81,11 +79,6 @@ class ConvertedARMA(Composite):
         self.first, self.later = parameter(layer.init_weight), parameter(layer.weight)
         self.root, self.bias = parameter(layer.root_weight), parameter(layer.bias)
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        for weight in (self.first, self.later, self.root):
-            glorot(weight)
-
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         call = self.call.read(args, kwargs)
         x: Tensor = call.pop("x").unsqueeze(-3)  # (*, 1, M, P), for the stacks
@@ -120,10 +113,6 @@ class ConvertedAntiSymmetric(Composite):
         self.phi, self.act, self.steps = rebuild_part(layer.phi), deepcopy(layer.act), layer.num_iters
         self.epsilon, self.gamma = layer.epsilon, layer.gamma
         self.W, self.bias = parameter(layer.W), parameter(layer.bias)
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        nn.init.kaiming_uniform_(self.W, a=math.sqrt(5))
 
     def forward(self, x: Tensor, edge_index: Any, *args: Any, **kwargs: Any) -> Tensor:
         W = self.W.t() - self.W - torch.eye(len(self.W), dtype=self.W.dtype, device=self.W.device) * self.gamma

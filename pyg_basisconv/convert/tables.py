@@ -50,12 +50,6 @@ class ConvertedBags(Composite):
         self.weight, self.padding_idx, self.last = parameter(layer.weight), layer.padding_idx, layer.include_last_offset
         self.conv = BasisConv(-1, -1, Adjacency("mean" if layer.mode == "mean" else None), Pass(), bias=False)
 
-    def reset_parameters(self) -> None:
-        """Draws the table as torch does."""
-        nn.init.normal_(self.weight)
-        if self.padding_idx is not None:
-            nn.init.zeros_(self.weight.data[self.padding_idx])
-
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         if offsets is None and input.dim() != 2:
             reject("input", "(B, N) indices, or one axis with offsets", tuple(input.shape), "pass offsets")

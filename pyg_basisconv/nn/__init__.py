@@ -43,7 +43,7 @@ from ..convert.registry import known_layers
 from .dropin import DropIn, drop_in
 from .dropout import Dropout
 
-if TYPE_CHECKING:  # names for editors
+if TYPE_CHECKING:  # names for editors: PyG's, of which most are here, and torch's layers
     from torch.nn import (
         AdaptiveAvgPool1d as AdaptiveAvgPool1d,
         AdaptiveAvgPool2d as AdaptiveAvgPool2d,
@@ -65,59 +65,13 @@ if TYPE_CHECKING:  # names for editors
         UpsamplingBilinear2d as UpsamplingBilinear2d,
         UpsamplingNearest2d as UpsamplingNearest2d,
     )
-    from torch_geometric.nn import (
-        APPNP as APPNP,
-        AGNNConv as AGNNConv,
-        AntiSymmetricConv as AntiSymmetricConv,
-        ARMAConv as ARMAConv,
-        ChebConv as ChebConv,
-        ClusterGCNConv as ClusterGCNConv,
-        DenseGATConv as DenseGATConv,
-        DenseGCNConv as DenseGCNConv,
-        DenseGINConv as DenseGINConv,
-        DenseGraphConv as DenseGraphConv,
-        DenseSAGEConv as DenseSAGEConv,
-        DirGNNConv as DirGNNConv,
-        EGConv as EGConv,
-        FAConv as FAConv,
-        FastRGCNConv as FastRGCNConv,
-        FeaStConv as FeaStConv,
-        FiLMConv as FiLMConv,
-        GATConv as GATConv,
-        GatedGraphConv as GatedGraphConv,
-        GATv2Conv as GATv2Conv,
-        GCN2Conv as GCN2Conv,
-        GCNConv as GCNConv,
-        GeneralConv as GeneralConv,
-        GINConv as GINConv,
-        GMMConv as GMMConv,
-        GraphConv as GraphConv,
-        HANConv as HANConv,
-        HEATConv as HEATConv,
-        HGTConv as HGTConv,
-        HypergraphConv as HypergraphConv,
-        LabelPropagation as LabelPropagation,
-        LEConv as LEConv,
-        LGConv as LGConv,
-        MFConv as MFConv,
-        MixHopConv as MixHopConv,
-        NNConv as NNConv,
-        PANConv as PANConv,
-        PDNConv as PDNConv,
-        PointTransformerConv as PointTransformerConv,
-        ResGatedGraphConv as ResGatedGraphConv,
-        RGATConv as RGATConv,
-        RGCNConv as RGCNConv,
-        SAGEConv as SAGEConv,
-        SGConv as SGConv,
-        SignedConv as SignedConv,
-        SimpleConv as SimpleConv,
-        SSGConv as SSGConv,
-        SuperGATConv as SuperGATConv,
-        TAGConv as TAGConv,
-        TransformerConv as TransformerConv,
-        WLConvContinuous as WLConvContinuous,
-    )
+    from torch_geometric.nn import *  # noqa: F403
+    from torch_geometric.nn.aggr import *  # noqa: F403
+    from torch_geometric.nn.conv import *  # noqa: F403
+    from torch_geometric.nn.dense import *  # noqa: F403
+    from torch_geometric.nn.models import *  # noqa: F403
+    from torch_geometric.nn.norm import *  # noqa: F403
+    from torch_geometric.nn.pool import *  # noqa: F403
 
 _KNOWN = set(known_layers())
 _LAYERS = {  # by all names that a layer has, such as NNConv and ECConv; of one that both have (Linear), PyG's

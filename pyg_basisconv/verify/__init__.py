@@ -1,7 +1,7 @@
 """Every reproduced system against its reference, in float64, forward and all gradients."""
 
 from ..convert.registry import sweeps
-from . import graphs, grids, pairs, recurrent, typed, walks  # noqa: F401 (each registers systems)
+from . import graphs, grids, pairs, recurrent, walks  # noqa: F401 (each registers systems)
 from .algebra import FOLDED, with_statistics
 from .comparison import (
     SYSTEMS,

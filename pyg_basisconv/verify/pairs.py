@@ -106,16 +106,6 @@ def _gpt() -> Iterator[Case]:
     yield formula(conv, layer, [features(2, M, E)], lambda f, x: x + f(x))
 
 
-@system("Transformer, cross", "torch.nn.MultiheadAttention(y, x, x)")
-def _cross() -> Iterator[Case]:
-    for options in ({}, {"kdim": 6, "vdim": 6}, {"bias": False}):
-        width = options.get("kdim", E)
-        ours, reference = sequences(**options)
-        for lead in ((), (2,)):
-            leaves = [features(*lead, L, E), features(*lead, M, width)]
-            yield Case(ours, reference, leaves, lambda f, y, x: f(y, x, x)[0])
-
-
 @system("heads, joined or summed", "[h_1 .. h_K] O, and the sum of h_k O_k")
 def _combination() -> Iterator[Case]:
     def joined(c: Any, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import cases, drawn, forget, made
-from pyg_basisconv.verify.recipes import attends, is_grid
+from pyg_basisconv.verify.recipes import attends, constructed, is_grid
 from tests.convert.conversion import (
     FIRST,
     KNOWLEDGE,
@@ -151,3 +151,19 @@ def test_a_network_behind_keeps_its_running_means(width: int) -> None:
     torch.testing.assert_close(dict(own.state_dict()), dict(peer.state_dict()), rtol=0, atol=1e-12)
     for ours in (own.eval(), converted.eval()):
         torch.testing.assert_close(ours(x, edge_index), peer.eval()(x, edge_index), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "kind", ["ARMAConv", "GINConv", "HANConv", "HGTConv", "MFConv", "MultiheadAttention", "RGATConv"]
+)
+def test_parameters_are_drawn_anew_as_the_layer_draws_its_own(kind: str) -> None:
+    reference = constructed(kind, {"train_eps": True, "eps": 0.3} if kind == "GINConv" else None)
+    ours = convert(drawn(copy.deepcopy(reference)).float())
+    torch.manual_seed(5)
+    ours.reset_parameters()
+    torch.manual_seed(5)
+    for part in (*reference.modules(), reference):
+        again = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+        _ = again and again()
+    for (name, found), expected in zip(ours.named_parameters(), convert(reference).parameters(), strict=True):
+        assert name == "l2" or torch.equal(found, expected), name  # which PyG leaves as it is

@@ -202,7 +202,6 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
             ),
             "dropout": (share, [0.0, 0.5]),
             "weighted": (flag, [True, False]),
-            "loop_attr": (lambda v: among("mean", "add")(v) or number(v), [0.0, "mean", "add"]),
         },
     ),
     "Heads": (

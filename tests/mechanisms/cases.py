@@ -59,7 +59,6 @@ class Case:
     lead: tuple[int, ...] = ()
     edge_dim: int = 0
     call: str = ""  # what the call masks: bool, float, with leading dimensions or heads, and which sources are there
-    loop_attr: float | str = 0.0
     beside: str = ""  # another family, side by side
     seed: int = 0
 
@@ -92,11 +91,11 @@ MASKS: dict[str, tuple[Callable[[], bases.Basis | None], Callable[["Case", "Inpu
     "graph": (lambda: bases.Adjacency(), lambda c, i: i.entries),
     "loops": (
         lambda: bases.Adjacency(self_loops=True, existing="replace"),
-        lambda c, i: oracle.with_loops(i.entries, c.M, 1.0, "replace", *i.loops),
+        lambda c, i: oracle.with_loops(i.entries, c.M, 1.0, "replace", i.of_loops),
     ),
     "keep": (
         lambda: bases.Adjacency(self_loops=2.0),
-        lambda c, i: oracle.with_loops(i.entries, c.M, 2.0, "keep", *i.loops),
+        lambda c, i: oracle.with_loops(i.entries, c.M, 2.0, "keep", i.of_loops),
     ),
     "sym": (
         lambda: bases.Adjacency("sym", True, "add"),
@@ -144,9 +143,9 @@ class Inputs:
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def loops(self) -> tuple[float | str, int]:
-        """The attributes of loops that a mask adds, and how many these are; 0 where edges have none."""
-        return self.case.loop_attr, 0 if self.edge_attr is None or "pairs" in self.case.call else self.case.edge_dim
+    def of_loops(self) -> int:
+        """How many attributes, which are zeros, loops have that a mask adds; 0 where edges have none."""
+        return 0 if self.edge_attr is None or "pairs" in self.case.call else self.case.edge_dim
 
     @property
     def target(self) -> Tensor | None:
@@ -266,7 +265,7 @@ def layer(c: Case, dropout: float = 0.0, **changes: Any) -> tuple[BasisConv, Mec
     """The layer of a case in float64, and the mechanism that is in it; changes are to what the library is told."""
     told = c.but(**changes)
     a = told.mechanism()
-    how = {"normalize": told.normalize, "dropout": dropout, "weighted": told.weighted, "loop_attr": told.loop_attr}
+    how = {"normalize": told.normalize, "dropout": dropout, "weighted": told.weighted}
     basis: bases.Basis = bases.Attention(told.heads, a.module, MASKS[told.mask][0](), **how)
     if c.beside:
         basis = basis + BESIDE[c.beside][0]()
@@ -401,16 +400,8 @@ SCORES: dict[str, tuple[Callable[[], Mechanism], dict[str, Any]]] = {
         lambda: (leaf("Additive", projected=True) + leaf("Edge", dim=R, inner=4)).then(nn.LeakyReLU(0.2)),
         {"edge_dim": R},
     ),
-    "edge-GAT(mean)": (
-        lambda: (leaf("Additive", projected=True) + leaf("Edge", dim=R, inner=4)).then(nn.LeakyReLU(0.2)),
-        {"edge_dim": R, "mask": "loops", "loop_attr": "mean"},
-    ),
-    "edge-MLP(add)": (
-        lambda: leaf("MLP", projected=True, edge_dim=R),
-        {"edge_dim": R, "mask": "keep", "loop_attr": "add"},
-    ),
-    "Edge(0.7)": (lambda: leaf("Edge", dim=R), {"edge_dim": R, "mask": "keep", "loop_attr": 0.7}),
-    "Edge(zero)": (lambda: leaf("Edge", dim=R), {"edge_dim": R, "mask": "loops"}),
+    "edge-MLP(loops)": (lambda: leaf("MLP", projected=True, edge_dim=R), {"edge_dim": R, "mask": "keep"}),
+    "Edge(loops)": (lambda: leaf("Edge", dim=R), {"edge_dim": R, "mask": "loops"}),
     "product": (lambda: leaf("Cosine") * leaf("Additive") + 0.5 * leaf("Bilinear"), {}),
 }
 NORMALISATIONS = ("source", "target", "heads", "sigmoid", "tanh", None)
@@ -489,9 +480,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
             mask = "graph" if form == "each" else "none"
             name = f"{kind}-{form.replace(' ', '-')}-{len(lead)}"
             yield name, Case(SCORES[kind][0], mask, edge_dim=R, call=form, lead=lead, M=5)
-    for name, loop_attr in (("mean", "mean"), ("add", "add"), ("number", 0.7), ("none", 0.0)):
-        more = {"edge_dim": R, "mask": "loops", "loop_attr": loop_attr}
-        yield f"edge-GAT-each-loops-{name}", Case(SCORES["edge-GAT"][0], call="each", lead=(2,), **more)
+    yield "edge-GAT-each-loops", Case(SCORES["edge-GAT"][0], "loops", call="each", lead=(2,), edge_dim=R)
     for kind, mechanism in (("gat", gat), ("dot", dot)):
         yield f"{kind}-few-edges", Case(mechanism, M=12, E=2, lead=(2,) if kind == "dot" else ())
         yield f"{kind}-few-edges-target", Case(mechanism, M=12, E=2, normalize="target")

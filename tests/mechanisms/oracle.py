@@ -341,12 +341,9 @@ def graph(edges: list[tuple[int, int]], weight: Tensor | None = None, z: Tensor 
     ]
 
 
-def with_loops(
-    entries: list[Entry], N: int, fill: float = 1.0, existing: str = "keep", attr: float | str = 0.0, R: int = 0
-) -> list[Entry]:
-    """One loop per node: in place of those that are there, or the last of them, or with their sum.
-
-    The R attributes of a new loop are a number, or the mean or the sum of those of the other edges into its node.
+def with_loops(entries: list[Entry], N: int, fill: float = 1.0, existing: str = "keep", R: int = 0) -> list[Entry]:
+    """One loop per node: in place of those that are there, or the last of them, or with their sum; its R attributes are
+    zeros.
     """
     plain = [entry for entry in entries if entry.m != entry.n]
     loops = []
@@ -358,13 +355,7 @@ def with_loops(
         weight = torch.tensor(fill, dtype=DOUBLE)
         if there and existing == "add":
             weight = weight + torch.stack([entry.weight for entry in there]).sum()
-        z = None
-        if R:
-            others = [torch.zeros(R, dtype=DOUBLE)] + [entry.z for entry in plain if entry.n == node]
-            total = torch.stack(others).sum(0)
-            z = {"add": total, "mean": total / max(1, len(others) - 1)}.get(attr, torch.full_like(total, 0.0))
-            z = z if isinstance(attr, str) else z + attr
-        loops.append(Entry(node, node, weight, z))
+        loops.append(Entry(node, node, weight, torch.zeros(R, dtype=DOUBLE) if R else None))
     return plain + loops
 
 

@@ -256,7 +256,7 @@ KINDS = [
     *("pooling", "pooling-heads", "cross-bool-batch", "DynamicConv", "dot-causal-end-6x3", "dense-float-batch-heads"),
     *("gat-no-edge", "Depthwise+softmax-dot-graph", "dot+shifts", "gat+adjacency", "Cinar-dense"),
 ]
-INCIDENT = ["GAT-graph", "Edge-graph", "Edge-dense", "edge-GAT(mean)-loops", "Dot(edge,both)-bipartite", "dot-none-6x3"]
+INCIDENT = ["GAT-graph", "Edge-graph", "Edge-dense", "edge-MLP(loops)-keep", "Dot(edge,both)-bipartite", "dot-none-6x3"]
 BATCHES = [name for name, c in CASES.items() if c.lead and 0 not in c.lead] + ["GAT-graph", "GATv2-graph", "Edge-graph"]
 # A score is made of a graph's entries or of all pairs, for the sources themselves or for others: of these four each
 # stands in three.
@@ -699,7 +699,7 @@ def test_what_comes_back_is_what_was_applied(case: str) -> None:
 BLOCKED = (
     *("GAT-graph", "dot-none-batch", "target-dot-none-batch", "heads-dot-none-batch", "dot-causal-batch"),
     *("tanh-weighted", "GATv2(shared,edge,bias)-graph", "DynamicConv", "pooling-heads", "valid-batch-dense"),
-    *("edge-GAT(mean)-loops", "gat-walks-batch", "dense-float-batch-heads"),
+    *("edge-MLP(loops)-keep", "gat-walks-batch", "dense-float-batch-heads"),
 )
 
 
@@ -1079,7 +1079,6 @@ def test_any_attention(data: st.DataObject) -> None:
         lead=lead,
         edge_dim=1 if name == "edge" else 0,
         call=choose("", "bool", "float", "valid", "bool batch heads valid", label="call"),
-        loop_attr=choose(0.0, 0.5, "mean", "add", label="loop_attr") if name == "edge" else 0.0,
         seed=data.draw(st.integers(0, 5), label="seed"),
     )
     block = choose(1 << 20, 1, label="block")
