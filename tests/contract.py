@@ -32,6 +32,7 @@ THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Pass": thetas.Pass,
     "Pass(scale)": lambda: thetas.Pass(scale=1 / 3),
     "Pass(concat)": lambda: thetas.Pass(combine="concat"),
+    "Pass(split)": lambda: thetas.Pass(combine="split"),
     "Grouped": lambda: thetas.Grouped(2),
     "Separable": lambda: thetas.Separable(2),
     "Separable(depthwise)": lambda: thetas.Separable(depthwise=True),
@@ -103,6 +104,7 @@ def widths(kind: str, K: int, P: int = 3, Q: int = 2) -> tuple[int, int]:
     return {
         "Grouped": (P + P % 2, 2 * Q),
         "Pass(concat)": (P, K * P),
+        "Pass(split)": (K * Q, Q),
         "Heads": (P, K * Q),
         "Heads(bias)": (P, K * Q),
     }.get(kind, (P, Q))

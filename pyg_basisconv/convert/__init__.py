@@ -21,6 +21,7 @@ from . import (  # noqa: F401 (each registers its rules)
     hypergraphs,
     labels,
     multihead,
+    patches,
     path_integrals,
     points,
     polynomials,

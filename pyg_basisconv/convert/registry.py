@@ -142,6 +142,7 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
     known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
     known |= {"num_filters": 5, "cutoff": 5.0, "output_size": 3, "downscale_factor": 2}
+    known |= {"upscale_factor": 2, "input_size": P, "hidden_size": 5}
     known |= {"in_features": P, "out_features": Q, "num_embeddings": 7, "embedding_dim": P}
     known |= {
         "filter_size": 2,

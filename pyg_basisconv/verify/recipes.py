@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, cycle
+from math import prod
 from typing import Any
 
 import torch
@@ -390,6 +391,15 @@ def _on_grids(kind: str, options: Options) -> Iterator[Case]:
             yield Case(ours, reference, [x], lambda f, x, size=sizes: f(x, output_size=size))
 
 
+def _on_taps(kind: str, options: Options) -> Iterator[Case]:
+    """A batch and one image, whose channels are those of all taps of a window."""
+    reference = made(kind, options)
+    ours: Any = convert(reference)
+    grid = (prod(ours.grid),) if kind == "Fold" else (3, 5)
+    for lead in ((B,), ()):
+        yield Case(ours, reference, [features(*lead, 4 * ours.basis.K, *grid)])
+
+
 def hidden(*shape: int) -> Tensor:
     """A random mask, True where hidden; the first entry of each row stays visible."""
     mask = torch.rand(shape) < 0.4
@@ -460,6 +470,8 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,
+    "Fold": _on_taps,
+    "PixelShuffle": _on_taps,
     "Linear": _rows,
     "EmbeddingBag": _bags,
 }
