@@ -25,6 +25,7 @@ from . import (  # noqa: F401 (each registers its rules)
     path_integrals,
     points,
     polynomials,
+    recurrent,
     res_gated,
     residual,
     rgat,

@@ -16,7 +16,7 @@ from ..grid import GridConv, last_format
 from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
-from .build import META, parameter
+from .build import META, check_parameters, parameter
 from .layers import Composite, repr_as
 from .registry import Left, Options, add_checks, combinations, rule
 
@@ -195,10 +195,7 @@ def axes(value: int | Sequence[int], n: int) -> Ints:
 
 def weight_of(layer: Any) -> nn.Parameter:
     """The kernel of a layer."""
-    if not isinstance(layer.weight, nn.Parameter) or not isinstance(layer.bias, nn.Parameter | None):
-        raise Left("its weight or bias is not a parameter of it")
-    if layer.weight.is_complex():
-        raise Left("its weights are complex")
+    check_parameters(layer.weight, layer.bias)
     return layer.weight
 
 

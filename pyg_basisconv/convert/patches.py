@@ -8,9 +8,9 @@ from ..bases import Window
 from ..errors import reject
 from ..theta import Pass
 from .grids import ConvertedGrid, axes, transposed_window
-from .registry import Left, rule
+from .registry import Left, Options, rule
 
-_WINDOWS = [
+_WINDOWS: list[Options] = [
     *({"kernel_size": 3} | more for more in ({"padding": 1}, {"stride": 2}, {"dilation": 2})),
     {"kernel_size": (2, 1), "stride": (1, 2), "padding": (1, 0), "dilation": (3, 1)},
 ]

@@ -44,6 +44,9 @@ from .dropout import Dropout
 
 if TYPE_CHECKING:  # names for editors
     from torch.nn import (
+        GRU as GRU,
+        LSTM as LSTM,
+        RNN as RNN,
         AdaptiveAvgPool1d as AdaptiveAvgPool1d,
         AdaptiveAvgPool2d as AdaptiveAvgPool2d,
         AdaptiveAvgPool3d as AdaptiveAvgPool3d,
@@ -58,9 +61,12 @@ if TYPE_CHECKING:  # names for editors
         ConvTranspose3d as ConvTranspose3d,
         EmbeddingBag as EmbeddingBag,
         Fold as Fold,
+        GRUCell as GRUCell,
+        LSTMCell as LSTMCell,
         MultiheadAttention as MultiheadAttention,
         PixelShuffle as PixelShuffle,
         PixelUnshuffle as PixelUnshuffle,
+        RNNCell as RNNCell,
         Unfold as Unfold,
         Upsample as Upsample,
         UpsamplingBilinear2d as UpsamplingBilinear2d,
