@@ -134,8 +134,6 @@ def _turning(packed: PackedSequence | None) -> Callable[[Tensor], Tensor]:
 
 
 _OPTIONS: list[Options] = [
-    {"bias": False},
-    {"batch_first": True},
     {"num_layers": 3, "dropout": 0.5},
     *combinations({"bidirectional": True}, num_layers=(1, 2), batch_first=(False, True)),
     {"bidirectional": True, "num_layers": 2, "bias": False},
@@ -146,9 +144,7 @@ _MORE: dict[type[nn.Module], list[Options]] = {
     nn.LSTM: [{"proj_size": 2}, {"proj_size": 2, "num_layers": 2, "bidirectional": True, "bias": False}],
 }
 for _kind, _more in _MORE.items():
-    _sizes = {"input_size": 6, "hidden_size": 3}  # which the constructor does not name
-    _name = f"{_kind.__name__}, sequences"
-    rule(_kind, _name, _OPTIONS + _more, ("flow",), given=_sizes, alone=True)(ConvertedSequences)
+    rule(_kind, f"{_kind.__name__}, sequences", _OPTIONS + _more, alone=True)(ConvertedSequences)
 rule(nn.RNNCell, "RNN cell", [{"nonlinearity": "relu"}], alone=True)(ConvertedCell)
 rule(nn.GRUCell, "GRU cell", alone=True)(ConvertedCell)
 rule(nn.LSTMCell, "LSTM cell", alone=True)(ConvertedCell)

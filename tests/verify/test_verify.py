@@ -1,6 +1,5 @@
 """The table of `python -m pyg_basisconv verify`, and that it tells wrong from right."""
 
-import inspect
 import runpy
 import sys
 
@@ -10,6 +9,7 @@ import torch_geometric.nn as pyg
 
 from pyg_basisconv import BasisConv, GridConv, bases, compose, convert, fold, theta, verify
 from pyg_basisconv.__main__ import main
+from pyg_basisconv.convert.registry import arguments_of
 from pyg_basisconv.verify import (
     GRIDS,
     SYSTEMS,
@@ -230,9 +230,7 @@ EXCEPT = {
 def test_every_option_of_a_layer_is_compared(kind: str) -> None:
     given = {name for options in OPTIONS[kind] for name in options}
     layer = getattr(torch.nn if of_torch(kind) else pyg, kind)
-    signatures = map(inspect.signature, layer.__mro__)  # a constructor may hand on arguments that it does not name
-    named = next(found.parameters.keys() for found in signatures if "args" not in found.parameters)
-    assert named - ALWAYS - EXCEPT.get(kind, set()) <= given
+    assert arguments_of(layer).keys() - ALWAYS - EXCEPT.get(kind, set()) <= given
 
 
 @pytest.mark.parametrize("n", GRIDS)
