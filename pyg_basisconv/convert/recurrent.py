@@ -30,7 +30,7 @@ class ProjectedLSTMCell(BasisLSTMCell):
     def widths(self) -> tuple[int, ...]:
         return self.projection.out_channels, self.hidden_channels
 
-    def given(self, h: Tensor) -> Tensor:
+    def projected(self, h: Tensor) -> Tensor:
         y: Tensor = self.projection(h)
         return y
 

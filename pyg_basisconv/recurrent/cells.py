@@ -332,10 +332,10 @@ class BasisLSTMCell(BasisCell):
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         if V is not None:
             o = o + V[2] * c
-        return self.given(o.sigmoid() * c.tanh()), c
+        return self.projected(o.sigmoid() * c.tanh()), c
 
-    def given(self, h: Tensor) -> Tensor:
-        """What it gives, and reads in the next step; a subclass may project it."""
+    def projected(self, h: Tensor) -> Tensor:
+        """The state that is given, and read in the next step; a subclass may project it."""
         return h
 
     def _peepholes(self, c: Tensor) -> Tensor | None:

@@ -62,12 +62,6 @@ def test_the_mode_says_which_function() -> None:
     agree(Case(convert(reference), reference, [features(T, 2, P)], along))
 
 
-def test_in_a_model_it_stays() -> None:
-    model = nn.Sequential(nn.GRU(P, H), nn.Identity())
-    assert left_of(model) == {}
-    assert type(convert(model)[0]) is nn.GRU
-
-
 def test_a_weight_that_is_no_parameter() -> None:
     """As some regularisers of the hidden matrices leave it."""
     layer = nn.LSTM(P, H)
