@@ -108,8 +108,8 @@ def arguments_of(layer: type) -> Mapping[str, inspect.Parameter]:
     >>> list(arguments_of(nn.GRU))[:4]
     ['mode', 'input_size', 'hidden_size', 'num_layers']
     """
-    signatures = [inspect.signature(one).parameters for one in layer.__mro__[:2]]
-    return signatures["args" in signatures[0]]
+    found = (inspect.signature(one).parameters for one in layer.__mro__)
+    return next(names for names in found if "args" not in names)
 
 
 def combinations(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
