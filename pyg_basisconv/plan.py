@@ -138,7 +138,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         P=P,
         Q=theta.outputs(P),
         B=1 if x.dim() == 2 else prod(x.shape[:-2]),
-        inner=P if theta.Q < 0 else theta.inner,
+        inner=theta.inner if theta.Q >= 0 else theta.outputs(P) if theta.sums else P,
         expand=family.work("expand"),
         gather=family.work("combine" if theta.sums else "each"),
         nnz=-1 if features.layout == torch.strided else features._nnz(),

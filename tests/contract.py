@@ -32,6 +32,7 @@ THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Pass": thetas.Pass,
     "Pass(scale)": lambda: thetas.Pass(scale=1 / 3),
     "Pass(concat)": lambda: thetas.Pass(combine="concat"),
+    "Pass(split)": lambda: thetas.Pass(combine="split"),
     "Grouped": lambda: thetas.Grouped(2),
     "Separable": lambda: thetas.Separable(2),
     "Separable(depthwise)": lambda: thetas.Separable(depthwise=True),
@@ -103,6 +104,7 @@ def widths(kind: str, K: int, P: int = 3, Q: int = 2) -> tuple[int, int]:
     return {
         "Grouped": (P + P % 2, 2 * Q),
         "Pass(concat)": (P, K * P),
+        "Pass(split)": (K * Q, Q),
         "Heads": (P, K * Q),
         "Heads(bias)": (P, K * Q),
     }.get(kind, (P, Q))
@@ -337,19 +339,14 @@ def check_strides(basis: Basis, g: Graph, matrices: Matrices) -> None:
 def check_sparse_features(basis: Basis, g: Graph, matrices: Matrices, kinds: Iterable[str] = THETAS) -> None:
     """Sparse x is dense x, forward and backward."""
     A = matrices(g)
-    dense = draw(g.M, 6) * (draw(g.M, 6, seed=1) > 0)
-    doubled = torch.sparse_coo_tensor(
-        dense.to_sparse_coo().indices().repeat(1, 2), dense.to_sparse_coo().values().repeat(2) / 2, dense.shape
-    )
-    forms = {
-        "csr": dense.to_sparse_csr(),
-        "csc": dense.to_sparse_csc(),
-        "coo": dense.to_sparse_coo(),
-        "repeated": doubled,
-    }
     for path in ("auto", "message"):
         for kind in kinds if path == "auto" else ("Full",):
             conv = make(basis, kind, path, P=6)
+            P = conv.in_channels
+            dense = draw(g.M, P) * (draw(g.M, P, seed=1) > 0)
+            coo = dense.to_sparse_coo()
+            doubled = torch.sparse_coo_tensor(coo.indices().repeat(1, 2), coo.values().repeat(2) / 2, dense.shape)
+            forms = {"csr": dense.to_sparse_csr(), "csc": dense.to_sparse_csc(), "coo": coo, "repeated": doubled}
             for name, sparse in forms.items():
                 x = sparse.detach().clone()
                 learnt = name in ("coo", "repeated") and not kind.startswith("Pass")

@@ -286,8 +286,9 @@ def theta(kind: str, K: int, P: int, Q: int, parameters: dict[str, Tensor]) -> T
     if kind.startswith("Pass"):
         matrices = torch.zeros(K, P, Q, dtype=torch.float64)
         for k in range(K):
-            for p in range(P):
-                matrices[k, p, k * P + p if kind == "Pass(concat)" else p] = 1 / 3 if kind == "Pass(scale)" else 1
+            for c in range(min(P, Q)):
+                left, right = (k * Q if kind == "Pass(split)" else 0), (k * P if kind == "Pass(concat)" else 0)
+                matrices[k, left + c, right + c] = 1 / 3 if kind == "Pass(scale)" else 1
         return matrices
     weight = parameters["weight"].double()
     if kind == "Grouped":

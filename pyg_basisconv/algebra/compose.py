@@ -291,7 +291,7 @@ def _family(basis: Basis) -> Basis:
 def _chained(one: BasisConv, then: BasisConv, mixtures: Rows | None) -> Theta:
     """The parameter of the composition; it is plain where both are."""
     first, second = one.theta, then.theta
-    if not type(first) is type(second) is Pass or first.concatenates or second.concatenates or one.bias is not None:
+    if not type(first) is type(second) is Pass or {first.combine, second.combine} != {"sum"} or one.bias is not None:
         return Chain(first, second, mixtures, one.bias)
     scales = [s * t for s, t in product(first.scales, second.scales)]
     mixed = scales if mixtures is None else [sum(c * s for c, s in zip(row, scales, strict=True)) for row in mixtures]

@@ -80,7 +80,7 @@ def followed(theta: Theta, matrix: Tensor) -> Theta:
         return _changed(theta, weight=theta.weight * matrix.view(theta.groups, 1, -1))
     if diagonal and (diagonals := _diagonals(theta, matrix)) is not None:
         return depthwise(diagonals * matrix)
-    free = _free(theta, matrix.shape[0] // theta.outputs(1) if theta.P < 0 else theta.P).to(matrix)
+    free = _free(theta, theta.inputs(matrix.shape[0])).to(matrix)
     return full(times(free.weight), None if free.constant_values is None else times(free.constant_values))
 
 
@@ -128,7 +128,7 @@ def _diagonals(theta: Theta, like: Tensor) -> Tensor | None:
     """(K, P) the diagonals of diagonal matrices."""
     if isinstance(theta, Depthwise):
         return theta.diagonals()
-    if type(theta) is Pass and not theta.concatenates:
+    if type(theta) is Pass and theta.combine == "sum":
         return like.new_tensor(theta.scales).unsqueeze(1).expand(-1, like.shape[0])
     return None
 

@@ -21,9 +21,11 @@ from . import (  # noqa: F401 (each registers its rules)
     hypergraphs,
     labels,
     multihead,
+    patches,
     path_integrals,
     points,
     polynomials,
+    recurrent,
     res_gated,
     residual,
     rgat,
@@ -59,9 +61,9 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     before the conversion. The plan may evaluate many tiny images as one matrix product: a NaN in one place of an image
     then reaches all of it, unless `order='native'` is set.
 
-    Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.PixelUnshuffle`, and their
-    like), `nn.Linear` and `nn.EmbeddingBag` are converted alone, but stay as they are in a model: it would gain
-    nothing.
+    Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.Fold`, `nn.PixelShuffle`, and
+    their like), `nn.Linear`, `nn.EmbeddingBag`, and the recurrent `nn.RNN`, `nn.GRU`, `nn.LSTM` and their cells are
+    converted alone, but stay as they are in a model: it would gain nothing.
 
     `RGCNConv` and `FastRGCNConv` become one operator over `bases.Relations`, and `HypergraphConv` one over a product of
     incidence matrices. `SignedConv`, `DirGNNConv`, `HANConv` and `HGTConv` are made of several, next to their

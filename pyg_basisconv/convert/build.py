@@ -136,6 +136,14 @@ def check_initialized(layer: Any) -> None:
         raise Left("it is lazy: call it once before")
 
 
+def check_parameters(*parameters: Tensor | None) -> None:
+    """Rejects what stands in the place of a parameter, and complex numbers."""
+    if not all(isinstance(p, nn.Parameter | None) for p in parameters):
+        raise Left("its weight or bias is not a parameter of it")
+    if any(p is not None and p.is_complex() for p in parameters):
+        raise Left("its weights are complex")
+
+
 def check_dropout(dropout: float) -> None:
     """Rejects a dropout of all weights, after which nothing is normalised."""
     if not dropout < 1:

@@ -1,4 +1,4 @@
-"""Torch's own layers on grids: convolutions, transposed convolutions, average pooling and unfolding."""
+"""Torch's own layers on grids: convolutions, transposed convolutions, average pooling and upsampling."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ..grid import GridConv, last_format
 from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
-from .build import META, parameter
+from .build import META, check_parameters, parameter
 from .layers import Composite, repr_as
 from .registry import Left, Options, add_checks, combinations, rule
 
@@ -73,15 +73,7 @@ class ConvertedTransposed(ConvertedGrid):
         if not asked or not all(0 <= o < s for o, s in zip(more, window.stride, strict=True)):
             most = [b + s - 1 for b, s in zip(least, window.stride, strict=True)]
             reject("output_size", f"a size from {least} to {most}", size, "the stride leaves no other")
-        return _transposed_window(window.kernel_size, window.stride, window.padding, window.dilation, more)
-
-
-class ConvertedUnfold(ConvertedGrid):
-    """A `GridConv` with the call and the result of a `torch.nn.Unfold`, which has the grid in one axis."""
-
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        y = self._images(input).flatten(-2).unflatten(-2, (self.basis.K, -1))  # tap by tap
-        return y.transpose(-2, -3).flatten(-3, -2)
+        return transposed_window(window.kernel_size, window.stride, window.padding, window.dilation, more)
 
 
 def convolution(layer: Any) -> nn.Module:
@@ -105,7 +97,7 @@ def transposed(layer: Any) -> nn.Module:
     kernel = weight_of(layer)
     n, g = kernel.dim() - 2, layer.groups
     options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
-    window = _transposed_window(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
+    window = transposed_window(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
     P, Q = kernel.shape[0], kernel.shape[1] * g
     return with_blocks(ConvertedTransposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
@@ -129,36 +121,6 @@ def pooling(layer: Any) -> nn.Module:
     stride, padding = axes(layer.stride or kernel, n), axes(layer.padding, n)
     window = Window(None, kernel, stride, padding, ceil_mode=layer.ceil_mode, norm=norm)
     return ConvertedGrid(-1, -1, window, Pass(scale=1 / divisor), bias=False)
-
-
-@rule(
-    nn.Unfold,
-    "patches",
-    [
-        *({"kernel_size": 3} | more for more in ({"padding": 1}, {"stride": 2}, {"dilation": 2})),
-        {"kernel_size": (2, 1), "stride": (1, 2), "padding": (1, 0), "dilation": (3, 1)},
-    ],
-)
-def patches(layer: Any) -> nn.Module:
-    """A window whose taps are concatenated."""
-    names = ("kernel_size", "stride", "padding", "dilation")
-    window: Any = {name: axes(getattr(layer, name), 2) for name in names}
-    return ConvertedUnfold(-1, -1, Window(None, **window), Pass(combine="concat"), bias=False)
-
-
-class ConvertedPixelUnshuffle(ConvertedGrid):
-    """A `GridConv` with the call and the result of a `torch.nn.PixelUnshuffle`, which has a channel's taps together."""
-
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        y = self._images(input).unflatten(-3, (self.basis.K, -1))  # tap by tap
-        return y.transpose(-3, -4).flatten(-4, -3)
-
-
-@rule(nn.PixelUnshuffle, "pixels to channels", [{"downscale_factor": 1}], alone=True)
-def unshuffle(layer: Any) -> nn.Module:
-    """Windows that do not overlap, whose taps are concatenated."""
-    window = Window(None, (layer.downscale_factor,) * 2, layer.downscale_factor)
-    return ConvertedPixelUnshuffle(-1, -1, window, Pass(combine="concat"), bias=False)
 
 
 def adaptive(layer: Any) -> nn.Module:
@@ -220,7 +182,7 @@ rule(
 
 
 @lru_cache(maxsize=256)
-def _transposed_window(kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, more: Ints) -> Window:
+def transposed_window(kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, more: Ints) -> Window:
     """The window of a transposed convolution; cached, since each output size of a call needs its own."""
     return Window(None, kernel, stride, padding, dilation, transposed=True, output_padding=more)
 
@@ -233,10 +195,7 @@ def axes(value: int | Sequence[int], n: int) -> Ints:
 
 def weight_of(layer: Any) -> nn.Parameter:
     """The kernel of a layer."""
-    if not isinstance(layer.weight, nn.Parameter) or not isinstance(layer.bias, nn.Parameter | None):
-        raise Left("its weight or bias is not a parameter of it")
-    if layer.weight.is_complex():
-        raise Left("its weights are complex")
+    check_parameters(layer.weight, layer.bias)
     return layer.weight
 
 

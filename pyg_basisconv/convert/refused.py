@@ -1,5 +1,6 @@
 """The layers of PyG that are not of the form (A, Theta): the reasons, and the nearest layer that is."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import torch_geometric.nn as pyg
@@ -67,23 +68,26 @@ UNKNOWN = "no BasisConv of it is known"
 _HOLDERS = ("HeteroConv", "GPSConv", "MessagePassing")  # they contain drop-ins, or drop-ins derive from them
 _TITLE = """## Which layers of PyG are of the form
 
-All of `torch_geometric.nn.conv`: partly, where a recipe refuses some options; an `aggr` other than a sum or a mean, or
-a mean where the layer normalises its edges itself, is refused by all. `HeteroConv` and `GPSConv` hold layers, which are
-converted. Of torch's, `nn.Fold` and `nn.PixelShuffle` have no recipe, as each tap reads channels of its own, and
-neither have `nn.RNN`, `nn.GRU` and `nn.LSTM`, which are not linear: their cells on graphs are in
-`pyg_basisconv.recurrent`.
+All of `torch_geometric.nn.conv`: {counts}. It is partly where a recipe refuses some options;
+an `aggr` other than a sum or a mean, or a mean where the layer normalises its edges itself, is refused by all.
+`HeteroConv` and `GPSConv` hold layers, which are converted. Of torch's layers above, `nn.EmbeddingBag` is refused with
+a maximum, a largest norm, or gradients that are sparse or scaled, `nn.Upsample` with `mode='bicubic'` or
+`recompute_scale_factor`.
 """
 
 
 def as_text() -> str:
     """The table in Markdown that says of each of PyG's layers whether it has a recipe, as docs/RECIPES.md has it."""
-    rows = [("layer", "recipe", "what is refused, or why", "the nearest"), ("---", "---", "---", "---")]
+    rows = []
     for name in sorted({getattr(pyg, name).__name__ for name in pyg.conv.classes} - set(_HOLDERS)):
         answer = ("partly", PARTLY[name], "") if name in PARTLY else ("no", *REFUSED.get(name, ("", "")))
         if name not in PARTLY and name not in REFUSED:
             answer = ("yes", "", "")
         rows.append((f"`{name}`", *answer))
-    return "\n".join([_TITLE, *(f"| {' | '.join(row)} |" for row in rows)])
+    said = Counter(answer for _, answer, *_ in rows)
+    title = _TITLE.format(counts=", ".join(f"{said[answer]} {answer}" for answer in ("yes", "partly", "no")))
+    rows = [("layer", "recipe", "what is refused, or why", "the nearest"), ("---", "---", "---", "---"), *rows]
+    return "\n".join([title, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def why_not(name: str) -> str | None:

@@ -1,7 +1,7 @@
 """The registry: from a type of layer to the rule that rebuilds it, with the checks that all rules share."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, TypeVar
 
@@ -94,12 +94,22 @@ def turned_round(layer: type, fixed: Sequence[str] = ()) -> list[Options]:
     [{}, {'bias': False}, {'flow': 'target_to_source'}]
     """
     found: list[Options] = [{}]
-    for name, parameter in inspect.signature(layer).parameters.items():
+    for name, parameter in arguments_of(layer).items():
         if isinstance(parameter.default, bool) and name not in fixed:
             found.append({name: not parameter.default})
         if parameter.kind == parameter.VAR_KEYWORD and "flow" not in fixed:
             found.append(REVERSED)
     return found
+
+
+def arguments_of(layer: type) -> Mapping[str, inspect.Parameter]:
+    """Those of a constructor, by name; of one that takes any, those of the base that it hands them on to.
+
+    >>> list(arguments_of(nn.GRU))[:4]
+    ['mode', 'input_size', 'hidden_size', 'num_layers']
+    """
+    found = (inspect.signature(one).parameters for one in layer.__mro__)
+    return next(names for names in found if "args" not in names)
 
 
 def combinations(more: Options | None = None, **values: Sequence[Any]) -> list[Options]:
@@ -142,14 +152,14 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
     known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
     known |= {"num_filters": 5, "cutoff": 5.0, "output_size": 3, "downscale_factor": 2}
+    known |= {"upscale_factor": 2, "input_size": P, "hidden_size": 5}
     known |= {"in_features": P, "out_features": Q, "num_embeddings": 7, "embedding_dim": P}
     known |= {
         "filter_size": 2,
         "num_layers": 2,
         "nn": {"NNConv": of_edges, "CFConv": _filters}.get(kind.__name__, _network),
     } | given
-    parameters = inspect.signature(kind).parameters.items()
-    needed = [name for name, p in parameters if p.default is p.empty and p.kind < p.VAR_POSITIONAL]
+    needed = [name for name, p in arguments_of(kind).items() if p.default is p.empty and name in known]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
     return kind(**{name: value(P, Q) if name in _MADE else value for name, value in chosen.items()})
 

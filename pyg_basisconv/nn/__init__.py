@@ -45,6 +45,9 @@ from .dropout import Dropout
 
 if TYPE_CHECKING:  # names for editors: PyG's, of which most are here, and torch's layers
     from torch.nn import (
+        GRU as GRU,
+        LSTM as LSTM,
+        RNN as RNN,
         AdaptiveAvgPool1d as AdaptiveAvgPool1d,
         AdaptiveAvgPool2d as AdaptiveAvgPool2d,
         AdaptiveAvgPool3d as AdaptiveAvgPool3d,
@@ -58,8 +61,13 @@ if TYPE_CHECKING:  # names for editors: PyG's, of which most are here, and torch
         ConvTranspose2d as ConvTranspose2d,
         ConvTranspose3d as ConvTranspose3d,
         EmbeddingBag as EmbeddingBag,
+        Fold as Fold,
+        GRUCell as GRUCell,
+        LSTMCell as LSTMCell,
         MultiheadAttention as MultiheadAttention,
+        PixelShuffle as PixelShuffle,
         PixelUnshuffle as PixelUnshuffle,
+        RNNCell as RNNCell,
         Unfold as Unfold,
         Upsample as Upsample,
         UpsamplingBilinear2d as UpsamplingBilinear2d,

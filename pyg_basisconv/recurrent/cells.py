@@ -72,6 +72,11 @@ class BasisCell(nn.Module):
         return layer(width, gates * self.hidden_channels, basis, copy.deepcopy(theta), bias=bias)
 
     @property
+    def widths(self) -> tuple[int, ...]:
+        """The channels of the tensors of the state."""
+        return (self.hidden_channels,) * len(self.names)
+
+    @property
     def in_channels(self) -> int:
         """P; -1 if only the first call will tell it."""
         return cast(int, self.input.in_channels)
@@ -118,22 +123,21 @@ class BasisCell(nn.Module):
 
     def begin(self, x: Tensor, h: Any) -> Any:
         """The state before the first step: h, checked, or zeros for such an x."""
-        axis = self.channels(x)
-        shape = list(x.shape)
-        shape[axis] = self.hidden_channels
+        axis = self.channels(x) % x.dim()
+        shapes = [(*x.shape[:axis], width, *x.shape[axis + 1 :]) for width in self.widths]
         several = len(self.names) > 1
         if h is None:
-            zeros = tuple(self._laid_out(x.new_zeros(shape, layout=torch.strided)) for _ in self.names)
+            zeros = tuple(self._laid_out(x.new_zeros(shape, layout=torch.strided)) for shape in shapes)
             return zeros if several else zeros[0]
         states = h if several else (h,)
         if not isinstance(states, tuple | list) or len(states) != len(self.names):
             got = f"{len(h)} parts" if isinstance(h, tuple | list) else type(h).__name__
             reject("h", f"a tuple ({', '.join(self.names)})", got, "pass what the step before returned")
-        for name, state in zip(self.names, states, strict=True):
+        for name, shape, state in zip(self.names, shapes, states, strict=True):
             if not isinstance(state, Tensor):
                 reject(name, "a tensor", type(state).__name__, "pass what the step before returned")
-            if list(state.shape) != shape:
-                reject(name, f"shape {tuple(shape)}, as x", tuple(state.shape), "pass the state of this batch, or None")
+            if state.shape != shape:
+                reject(name, f"shape {shape}, as x", tuple(state.shape), "pass the state of this batch, or None")
             if state.device != x.device:
                 reject(name, f"a tensor on {x.device}, where x is", state.device, "move it with .to(device)")
             if not state.is_floating_point() or (state.dtype != x.dtype and not autocasting(x.device)):
@@ -328,7 +332,11 @@ class BasisLSTMCell(BasisCell):
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         if V is not None:
             o = o + V[2] * c
-        return o.sigmoid() * c.tanh(), c
+        return self.projected(o.sigmoid() * c.tanh()), c
+
+    def projected(self, h: Tensor) -> Tensor:
+        """The state that is given, and read in the next step; a subclass may project it."""
+        return h
 
     def _peepholes(self, c: Tensor) -> Tensor | None:
         """(3, ...) V, to be broadcast over the batch of c."""

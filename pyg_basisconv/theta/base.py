@@ -191,6 +191,10 @@ class Theta(nn.Module):
         """Q, for an input of width P."""
         return self.Q
 
+    def inputs(self, Q: int) -> int:
+        """P, for a result of width Q."""
+        return self.P
+
     def blocks(self, width: int) -> Blocks | None:
         """The matrices as blocks on their diagonals, for inputs of some width; None if most blocks would be zeros."""
         return None

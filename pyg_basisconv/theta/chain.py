@@ -55,7 +55,7 @@ class Chain(Full):
         if between < 0:
             between = shift.numel() if shift is not None else first.outputs(P) if P >= 0 else -1
         if P < 0 <= between:  # the first takes any width
-            P = between if first.outputs(1) == 1 else between // first.K
+            P = first.inputs(between)
         if min(P, between) < 0:
             reject("first", "layers of which one has in_channels", "-1 in both", "give the width")
         self.P, self.between = P, between

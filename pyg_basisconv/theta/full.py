@@ -53,26 +53,31 @@ class Full(Theta):
 
 class Pass(Theta):
     r"""No parameter: every :math:`\Theta_k` is a fixed number times the identity, so that the layer is a sum or mean of
-    the A_k^T x (P = Q), or their concatenation (Q = K P).
+    the A_k^T x (P = Q), or their concatenation (Q = K P); or of the A_k^T x_k, of channels of their own (P = K Q).
 
     With in_channels = out_channels = -1 it takes any width.
 
     Args:
         scale: :math:`s` or :math:`s_k`, one number or K, in :math:`\Theta_k = s_k I`.
-        combine: 'sum', or 'concat', where output channel k P + p is channel p of member k.
+        combine: 'sum'; 'concat', where output channel k P + p is channel p of member k; or its transpose 'split', where
+            input channel k Q + q is channel q of member k, and the members are added.
 
     >>> Pass().build(1, 4, 4).dense().shape
     torch.Size([1, 4, 4])
     >>> Pass([1, 0.5], combine='concat').build(2, 1, 2).dense()
     tensor([[[1.0000, 0.0000]],
             [[0.0000, 0.5000]]], dtype=torch.float64)
+    >>> Pass(combine='split').build(2, 6, 3).dense().shape
+    torch.Size([2, 6, 3])
     """
 
-    def __init__(self, scale: float | Sequence[float] = 1.0, combine: Literal["sum", "concat"] = "sum") -> None:
+    def __init__(
+        self, scale: float | Sequence[float] = 1.0, combine: Literal["sum", "concat", "split"] = "sum"
+    ) -> None:
         super().__init__()
         if not (_is_number(scale) or (isinstance(scale, list | tuple) and all(map(_is_number, scale)))):
             reject("scale", "a number, or a list of K numbers", repr(scale), "all of them finite")
-        check_choice("combine", combine, "sum", "concat")
+        check_choice("combine", combine, "sum", "concat", "split")
         self.scale = float(scale) if _is_number(scale) else tuple(map(float, scale))  # type: ignore[arg-type]
         self.combine = combine
 
@@ -84,15 +89,11 @@ class Pass(Theta):
         self.K, self.P, self.Q = K, P, Q
         right = self.outputs(P) if P > 0 else -1
         if right != Q:
-            fix = "the members stand side by side" if self.concatenates else "or use theta.Full"
+            fixes = {"concat": "the members stand side by side", "split": "the members have channels of their own"}
+            fix = fixes.get(self.combine, "or use theta.Full")
             reject("out_channels", f"{right}, under {self} with in_channels = {P}", Q, fix)
         self.register_parameter("weight", None)
         return self
-
-    @property
-    def concatenates(self) -> bool:
-        """Whether the members are concatenated."""
-        return self.combine == "concat"
 
     def reset_parameters(self) -> None:
         """There is nothing to draw."""
@@ -105,7 +106,7 @@ class Pass(Theta):
     @property
     def common_scale(self) -> float | None:
         scale = self.scale
-        if type(self) is not Pass or self.combine == "concat":  # subclasses do more
+        if type(self) is not Pass or self.combine != "sum":  # subclasses do more
             return None
         return scale if isinstance(scale, float) else scale[0] if len(set(scale)) == 1 else None
 
@@ -115,11 +116,15 @@ class Pass(Theta):
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
         scaled = {scale: _times(x, scale) for scale in set(self.scales)}
-        return [scaled[scale] for scale in self.scales]
+        return [self._own(scaled[scale], k) for k, scale in enumerate(self.scales)]
+
+    def _own(self, x: Tensor, k: int) -> Tensor:
+        """The channels that member k reads."""
+        return x.unflatten(-1, (self.K, -1)).select(-2, k) if self.combine == "split" else x
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
-        pairs = zip(u, self.scales, strict=True)
-        if self.concatenates:
+        pairs = zip((self._own(u_k, k) for k, u_k in enumerate(u)), self.scales, strict=True)
+        if self.combine == "concat":
             return torch.cat([_times(u_k, scale) for u_k, scale in pairs], -1)
         total: Tensor | None = None
         for u_k, scale in pairs:
@@ -129,13 +134,14 @@ class Pass(Theta):
 
     def dense(self, width: int = -1) -> Tensor:
         P, scales = self._input_width(width), torch.tensor(self.scales, dtype=torch.float64)  # as exact as in Python
-        eye = torch.eye(P, dtype=torch.float64)
-        if self.concatenates:
-            return torch.kron(scales.diag(), eye).unflatten(0, (self.K, P))
-        return eye * scales.view(-1, 1, 1)
+        if self.combine == "sum":
+            return torch.eye(P, dtype=torch.float64) * scales.view(-1, 1, 1)
+        eye = torch.eye(P if self.combine == "concat" else self.outputs(P), dtype=torch.float64)
+        both = torch.kron(scales.diag(), eye).view(self.K, len(eye), self.K, len(eye))
+        return both.flatten(2) if self.combine == "concat" else both.flatten(0, 1).transpose(0, 1)
 
     def blocks(self, width: int) -> Blocks | None:
-        if self.concatenates:
+        if self.combine != "sum":
             return None
         return Blocks(
             torch.tensor(self.scales, dtype=torch.float64).view(-1, 1, 1, 1).expand(-1, self._input_width(width), 1, 1)
@@ -147,15 +153,22 @@ class Pass(Theta):
         return width if self.P < 0 else self.P
 
     def outputs(self, P: int) -> int:
-        return self.K * P if self.concatenates else P
+        if self.combine == "split" and P >= 0 and P % self.K:
+            reject(
+                "in_channels", f"a multiple of the {self.K} members, which have channels of their own", P, "correct it"
+            )
+        return {"sum": P, "concat": self.K * P, "split": P // self.K}[self.combine]
+
+    def inputs(self, Q: int) -> int:
+        return {"sum": Q, "concat": Q // self.K, "split": self.K * Q}[self.combine]
 
     @property
     def sums(self) -> bool:
-        return not self.concatenates
+        return self.combine != "concat"
 
     @property
     def inner(self) -> int:
-        return self.P
+        return self.Q if self.sums else self.P
 
     def extra_repr(self) -> str:
         return arguments(self, scale=1.0, combine="sum")

@@ -3,14 +3,18 @@
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, cycle
+from math import prod
 from typing import Any
 
 import torch
 import torch_geometric.backend
 from torch import Tensor
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch_geometric.typing import SparseTensor
 
 from ..conv import BasisConv
@@ -390,6 +394,15 @@ def _on_grids(kind: str, options: Options) -> Iterator[Case]:
             yield Case(ours, reference, [x], lambda f, x, size=sizes: f(x, output_size=size))
 
 
+def _on_taps(kind: str, options: Options) -> Iterator[Case]:
+    """A batch and one image, whose channels are those of all taps of a window."""
+    reference = made(kind, options)
+    ours: Any = convert(reference)
+    grid = (prod(ours.grid),) if kind == "Fold" else (3, 5)
+    for lead in ((B,), ()):
+        yield Case(ours, reference, [features(*lead, 4 * ours.basis.K, *grid)])
+
+
 def hidden(*shape: int) -> Tensor:
     """A random mask, True where hidden; the first entry of each row stays visible."""
     mask = torch.rand(shape) < 0.4
@@ -444,6 +457,36 @@ def _bags(kind: str, options: Options) -> Iterator[Case]:
         yield Case(ours, reference, [features(3, 4)], lambda f, w: f(held.view(3, 4), per_sample_weights=w))
 
 
+def _cells(kind: str, options: Options) -> Iterator[Case]:
+    """A batch and one entry, from zeros and from a state."""
+    reference = made(kind, options)
+    for lead in ((B,), ()):
+        x = features(*lead, reference.input_size)
+        state = [features(*lead, reference.hidden_size) for _ in range(1 + (kind == "LSTMCell"))]
+        yield Case(convert(reference), reference, [x], lambda f, x: flat(f(x)))
+        yield Case(convert(reference), reference, [x, *state], lambda f, x, *s: flat(f(x, s if len(s) > 1 else s[0])))
+
+
+def along(f: Any, x: Tensor, *state: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+    """What a recurrent layer gives for sequences, from a state or from zeros; packed ones, where they have lengths."""
+    given = x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths), f.batch_first, False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # torch, of its kernels
+        return flat(f(given, (state if len(state) > 1 else state[0]) if state else None))
+
+
+def _along(kind: str, options: Options) -> Iterator[Case]:
+    """A batch of sequences, one sequence, and sequences of several lengths, from zeros and from a state."""
+    reference = made(kind, options).eval()
+    widths = [reference.proj_size or reference.hidden_size, reference.hidden_size][: 1 + (kind == "LSTM")]
+    count = len(reference.all_weights)
+    for lead, lengths in (((B,), None), ((), None), ((3,), (2, L, 1))):
+        x = features(*((*lead, L) if reference.batch_first else (L, *lead)), reference.input_size)
+        state = [features(count, *lead, width) for width in widths]
+        for leaves in ([x], [x, *state]):
+            yield Case(convert(reference), reference, leaves, partial(along, lengths=lengths))
+
+
 _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "RGCNConv": _relational,
     "FastRGCNConv": _relational,
@@ -460,6 +503,10 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
     "HANConv": _typed,
     "HGTConv": _typed,
     "MultiheadAttention": _sequences,
+    "Fold": _on_taps,
+    "PixelShuffle": _on_taps,
+    **dict.fromkeys(("RNNCell", "GRUCell", "LSTMCell"), _cells),
+    **dict.fromkeys(("RNN", "GRU", "LSTM"), _along),
     "Linear": _rows,
     "EmbeddingBag": _bags,
 }

@@ -1,91 +1,21 @@
-"""Recurrent cells and sequences: against torch's, and against the formulas of their papers, gate by gate."""
+"""Recurrent cells against the formulas of their papers, gate by gate; `recipes.py` has torch's."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch import Tensor
 
 from .. import bases
-from ..recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
+from ..recurrent import BasisGRUCell, BasisLSTMCell
 from .comparison import Case, formula, system
 from .data import N, P, features, graph
 from .grids import kernel
 from .matrices import applied, chebyshev, dense, diffusion
 
-H, STEPS, LENGTHS = 3, 4, (2, 4, 1)
+H = 3
 SIZE = (5, 6)  # of images
-
-State = Tensor | tuple[Tensor, ...]
-CELLS: dict[str, Callable[[int], BasisCell]] = {
-    "RNN": lambda width: BasisRNNCell(width, H, bases.Identity()),
-    "GRU": lambda width: BasisGRUCell(width, H, bases.Identity(), reset="after"),
-    "LSTM": lambda width: BasisLSTMCell(width, H, bases.Identity()),
-}
-
-
-def _named(cell: Any, suffix: str = "") -> dict[str, Tensor]:
-    """The parameters of a cell with K = 1 under torch's names; torch adds a second bias where ours has one."""
-    found = {
-        "weight_ih": cell.input.theta.weight[0].t(),
-        "weight_hh": cell.hidden.theta.weight[0].t(),
-        "bias_ih": cell.input.bias,
-        "bias_hh": torch.zeros_like(cell.input.bias) if cell.hidden.bias is None else cell.hidden.bias,
-    }
-    return {name + suffix: value for name, value in found.items()}
-
-
-def _flat(state: State) -> Tensor:
-    return state if isinstance(state, Tensor) else torch.cat(state)
-
-
-def _state(parts: tuple[Tensor, ...]) -> State:
-    return parts if len(parts) > 1 else parts[0]
-
-
-def _as_torch(kind: str) -> Iterator[Case]:
-    """One step from a state; each node is an entry of torch's batch."""
-    options: list[dict[str, Any]] = [{}, {"nonlinearity": "relu"}] if kind == "RNN" else [{}]
-    for option in options:
-        cell, peer = CELLS[kind](P), getattr(nn, f"{kind}Cell")(P, H, **option).double()
-        for name, value in option.items():
-            setattr(cell, name, value)
-        yield formula(
-            cell,
-            lambda c, x, *s, peer=peer: _flat(functional_call(peer, _named(c), (x, _state(s)))),
-            [features(N, width) for width in (P, H, H)[: 3 if kind == "LSTM" else 2]],
-            lambda f, x, *s: _flat(f(x, None, _state(s))),
-        )
-
-
-def _sequences(kind: str) -> Iterator[Case]:
-    """Two layers over sequences of several lengths, of two nodes each."""
-    peer = getattr(nn, kind)(P, H, num_layers=2).double()
-    lengths = torch.tensor(LENGTHS)
-
-    def mine(f: Any, x: Tensor) -> Tensor:
-        outputs, states = f(x, lengths=lengths)
-        return torch.cat([outputs.flatten(), *(_flat(state).flatten() for state in states)])
-
-    def theirs(c: Any, x: Tensor) -> Tensor:
-        packed = pack_padded_sequence(x.flatten(1, 2), lengths.repeat_interleave(2), enforce_sorted=False)
-        named = _named(c.cells[0], "_l0") | _named(c.cells[1], "_l1")
-        ragged, states = functional_call(peer, named, (packed,))
-        outputs, _ = pad_packed_sequence(ragged)
-        ends = states if isinstance(states, tuple) else (states,)
-        return torch.cat([outputs.flatten(), *(end[layer].flatten() for layer in (0, 1) for end in ends)])
-
-    rnn = BasisRNN([CELLS[kind](P), CELLS[kind](H)])
-    yield formula(rnn, theirs, [features(STEPS, len(LENGTHS), 2, P)], mine)
-
-
-for _kind in CELLS:
-    system(f"{_kind} cell", f"torch.nn.{_kind}Cell")(partial(_as_torch, _kind))
-    system(f"{_kind}, sequences", f"torch.nn.{_kind}, two layers, packed")(partial(_sequences, _kind))
 
 
 @system("DCRNN cell", "the formulas of Li et al., dense, gate by gate")

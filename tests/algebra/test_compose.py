@@ -483,15 +483,19 @@ def test_parameters_without_numbers(kinds: tuple[str, str]) -> None:
     close(compose(first, second)(x, **call), second(first(x, **call), **call), 1e-5)
 
 
-@pytest.mark.parametrize("combine", [("concat", "sum"), ("sum", "concat"), ("concat", "concat")], ids="-".join)
+@pytest.mark.parametrize(
+    "combine",
+    [("concat", "sum"), ("sum", "concat"), ("concat", "concat"), ("concat", "split"), ("split", "sum")],
+    ids="-".join,
+)
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE], ids=str)
 def test_parameters_without_numbers_take_any_dtype(combine: tuple[str, str], dtype: torch.dtype) -> None:
-    g, wide, P = cases.graph(), [], 3
+    g, wide, P = cases.graph(), [], 4
     for way in combine:
-        Q = 2 * P if way == "concat" else P
+        Q = {"sum": P, "concat": 2 * P, "split": P // 2}[way]
         wide.append(BasisConv(P, Q, bases.Powers(2), theta.Pass(combine=way), bias=False))
         P = Q
-    x, call = draw(g.M, 3, dtype=dtype), tensors(g, dtype)
+    x, call = draw(g.M, 4, dtype=dtype), tensors(g, dtype)
     expected, tolerance = wide[1](wide[0](x, **call), **call), 1e-12 if dtype == DOUBLE else 1e-5
     for path in PATHS:
         y = take(compose(*wide), path)(x, **call)

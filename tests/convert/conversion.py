@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
 from pyg_basisconv.verify import Case, cases, compare, forget, sweeps
-from pyg_basisconv.verify.recipes import is_grid
+from pyg_basisconv.verify.recipes import of_torch
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {}  # all that recipes are checked under, by layer
 for kinds in sweeps().values():
@@ -30,8 +30,8 @@ KNOWLEDGE = ["RGCNConv", "FastRGCNConv", "HypergraphConv", "SignedConv", "DirGNN
 
 
 def takes_edges(kind: str) -> bool:
-    """Whether a layer is called with edges, and not with images, sequences or dense matrices."""
-    return not (is_grid(kind) or kind in ("MultiheadAttention", "Linear", "EmbeddingBag") or kind.startswith("Dense"))
+    """Whether a layer is called with edges, as those of PyG are but for those on dense matrices."""
+    return not (of_torch(kind) or kind.startswith("Dense"))
 
 
 def over(some: Callable[[str, list[dict]], Sequence[dict]]) -> list[Any]:

@@ -189,7 +189,8 @@ def test_left_alone(layer: nn.Module, reason: str) -> None:
 
 def test_what_is_converted_alone_stays_in_a_model() -> None:
     """Silently: there is nothing to gain."""
-    for layer in (nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1), nn.PixelUnshuffle(2), nn.Linear(4, 2)):
+    on_grids = nn.Upsample(scale_factor=2), nn.AdaptiveAvgPool2d(1), nn.PixelUnshuffle(2), nn.Fold(4, 2)
+    for layer in (*on_grids, nn.Linear(4, 2), nn.LSTM(4, 2), nn.GRUCell(4, 2)):
         assert type(convert(layer)) is not type(layer)
         model = nn.Sequential(conv(), layer)
         assert left_of(model) == {}

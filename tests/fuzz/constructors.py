@@ -224,7 +224,7 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
                 lambda v: (all(map(is_number, v)) if v else None) if isinstance(v, list | tuple) else number(v),
                 [1.0, 2, [1.0, 0.5]],
             ),
-            "combine": (among("sum", "concat"), ["sum", "concat"]),
+            "combine": (among("sum", "concat", "split"), ["sum", "concat", "split"]),
         },
     ),
     "Grouped": (theta.Grouped, {"groups": (count(), [1, 2])}),

@@ -17,7 +17,7 @@ from pyg_basisconv import BasisConv, bases, theta
 from tests import cases, contract, oracle
 from tests.contract import DOUBLE, PATHS, THETAS, call, close, draw, expected, layers, make, take, tensors, widths
 
-NEW = ("Grouped", "Separable", "Separable(depthwise)", "Pass(scale)", "Pass(concat)")
+NEW = ("Grouped", "Separable", "Separable(depthwise)", "Pass(scale)", "Pass(concat)", "Pass(split)")
 MATRICES = (lambda: bases.Powers(3), cases.graph, lambda g: oracle.powers(oracle.adjacency(g, "sym"), 3))
 POWERS, X = bases.Powers(3), torch.ones(5, 4)
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -55,6 +55,12 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
         "out_channels",
         lambda: BasisConv(-1, 12, POWERS, theta.Pass(combine="concat")),
     ),
+    "in_channels of their own": ("in_channels", lambda: BasisConv(4, 4, POWERS, theta.Pass(combine="split"))),
+    "in_channels of their own, found in the call": (
+        "in_channels",
+        lambda: BasisConv(-1, -1, POWERS, theta.Pass(combine="split"), bias=False)(X, EDGES),
+    ),
+    "out_channels of their own": ("out_channels", lambda: BasisConv(6, 3, POWERS, theta.Pass(combine="split"))),
     "in_channels open": ("out_channels", lambda: BasisConv(4, -1, POWERS, theta.Pass(), bias=False)),
     "width": ("width", lambda: theta.Pass().build(3, -1, -1).dense()),
     **{
@@ -88,6 +94,7 @@ COUNTS = {
     "two of them": (lambda: theta.Separable(2, depthwise=True), 9, 8, 12, 2 * 8 * (9 + 12)),
     "none": (lambda: theta.Pass(0.5), 9, 8, 8, 0),
     "none, side by side": (lambda: theta.Pass(combine="concat"), 9, 8, 72, 0),
+    "none, of channels of their own": (lambda: theta.Pass(combine="split"), 9, 72, 8, 0),
 }
 
 
@@ -270,6 +277,7 @@ REPRS = [
     "Pass(scale=0.25)",
     "Pass(scale=(1.0, 0.5))",
     "Pass(combine='concat')",
+    "Pass(combine='split')",
     "Pass(scale=2.0, combine='concat')",
     "Split()",
     "Grouped(groups=2)",
@@ -360,28 +368,30 @@ def test_one_number_or_several() -> None:
     assert theta.Pass(0.5).build(3, 2, 2).common_scale == theta.Pass([0.5] * 3).build(3, 2, 2).common_scale == 0.5
     assert theta.Pass([0.5, 0.5, 1]).build(3, 2, 2).common_scale is None
     assert theta.Pass(0.5, "concat").build(3, 2, 6).common_scale is None
+    assert theta.Pass(0.5, "split").build(3, 6, 2).common_scale is None
 
 
 @pytest.mark.parametrize("scale", [1.0, -0.5, 1 / 3, 0, [1.0, 0.0, -1 / 3]], ids=str)
-@pytest.mark.parametrize("combine", ["sum", "concat"])
+@pytest.mark.parametrize("combine", ["sum", "concat", "split"])
 @pytest.mark.parametrize("open_", [False, True], ids=["sized", "open"])
 @pytest.mark.sweep(3)
 def test_fixed_numbers(scale: Any, combine: str, open_: bool) -> None:
     g, A = cases.graph(), MATRICES[2](cases.graph())
     numbers = scale if isinstance(scale, list) else [scale] * 3
-    for P in (2, 5) if open_ else (2,):
-        Q = 3 * P if combine == "concat" else P
+    for width in (2, 5) if open_ else (2,):
+        P, Q = (3 * width if combine == way else width for way in ("split", "concat"))
         conv = BasisConv(*((-1, -1) if open_ else (P, Q)), POWERS, theta.Pass(scale, combine), bias=False)
         for path in PATHS:
             for batch in ((), (2,), (0,)):
                 x = draw(*batch, g.M, P).requires_grad_()
-                members = [s * (a.t() @ x) for s, a in zip(numbers, A, strict=True)]
+                parts = x.split(Q, -1) if combine == "split" else [x] * 3
+                members = [s * (a.t() @ part) for s, a, part in zip(numbers, A, parts, strict=True)]
                 right = torch.cat(members, -1) if combine == "concat" else sum(members)
                 y = call(take(conv, path), x, g)
                 close(y, right)
                 close(*(torch.autograd.grad(t.square().sum(), x)[0] for t in (y, right)))
         plan = take(conv, "auto").plan(x, **tensors(g))
-        assert (plan.problem.P, plan.problem.inner, plan.problem.Q) == (P, P, Q)
+        assert (plan.problem.P, plan.problem.inner, plan.problem.Q) == (P, width, Q)
         close(call(conv, x[0:0].sum(0).to_sparse_csr(), g), 0 * right.sum(0))
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from pyg_basisconv.recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from pyg_basisconv.verify import SYSTEMS, verify
@@ -76,8 +76,12 @@ def test_steps_past_the_end_fail(row: str, monkeypatch) -> None:
     """All sequences as long as the longest one."""
     right = BasisRNN.forward
 
-    def longer(self: BasisRNN, x: Tensor, *args: Any, lengths: Tensor, **kwargs: Any) -> Any:
-        return right(self, x, *args, lengths=torch.full_like(lengths, int(lengths.max())), **kwargs)
+    def longer(self: BasisRNN, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, PackedSequence):
+            return right(self, x, *args, **kwargs)
+        padded, lengths = pad_packed_sequence(x)
+        outputs, end = right(self, padded, *args, **kwargs)
+        return pack_padded_sequence(outputs, lengths, enforce_sorted=False), end
 
     monkeypatch.setattr(BasisRNN, "forward", longer)
     assert not verify(SYSTEMS[row]).ok

@@ -1,6 +1,5 @@
 """The table of `python -m pyg_basisconv verify`, and that it tells wrong from right."""
 
-import inspect
 import runpy
 import sys
 
@@ -10,6 +9,7 @@ import torch_geometric.nn as pyg
 
 from pyg_basisconv import BasisConv, GridConv, bases, compose, convert, fold, theta, verify
 from pyg_basisconv.__main__ import main
+from pyg_basisconv.convert.registry import arguments_of
 from pyg_basisconv.verify import (
     GRIDS,
     SYSTEMS,
@@ -204,6 +204,7 @@ def test_tables_line_up() -> None:
 # What changes no result, or is random, or is asked for by all layers of a kind.
 ALWAYS = {"device", "dtype", "kwargs", "dropout", "in_channels", "out_channels", "channels", "kernel_size", "metadata"}
 ALWAYS |= {"num_relations", "embed_dim", "num_heads", "return_indices", "batch_first", "nn", "alpha", "edge_dim"}
+ALWAYS |= {"input_size", "hidden_size", "mode"}
 EXCEPT = {
     "SuperGATConv": {"neg_sample_ratio", "edge_sample_ratio", "is_undirected"},  # of training
     "GMMConv": {"dim", "separate_gaussians", "root_weight"},  # a width, what is left, and what fails in PyG
@@ -219,6 +220,8 @@ EXCEPT = {
         "sparse",
     }  # widths, what is left
     | {"scale_grad_by_freq"},
+    "RNN": {"proj_size"},  # which torch gives the LSTM alone
+    "GRU": {"proj_size"},
     **{f"ConvTranspose{n}d": {"padding_mode"} for n in GRIDS},  # torch takes none but zeros
 }
 
@@ -227,7 +230,7 @@ EXCEPT = {
 def test_every_option_of_a_layer_is_compared(kind: str) -> None:
     given = {name for options in OPTIONS[kind] for name in options}
     layer = getattr(torch.nn if of_torch(kind) else pyg, kind)
-    assert inspect.signature(layer).parameters.keys() - ALWAYS - EXCEPT.get(kind, set()) <= given
+    assert arguments_of(layer).keys() - ALWAYS - EXCEPT.get(kind, set()) <= given
 
 
 @pytest.mark.parametrize("n", GRIDS)

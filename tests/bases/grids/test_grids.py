@@ -576,8 +576,9 @@ THETAS: dict[str, tuple[int, int, Callable[[], Theta], Callable[[GridConv], Tens
         lambda: theta.Pass(scale=[0.5, -1.0, 0.0, 2.0], combine="concat"),
         scaled([0.5, -1.0, 0.0, 2.0], 2, True),
     ),
+    "Pass(split)": (8, 2, lambda: theta.Pass(combine="split"), named("Pass(split)")),
 }
-KERNELLESS = ("Heads", "LowRank", "Pass(concat)", "Pass(scales, concat)")  # that no vendor evaluates
+KERNELLESS = ("Heads", "LowRank", "Pass(concat)", "Pass(scales, concat)", "Pass(split)")  # that no vendor evaluates
 WINDOWS: dict[str, dict[str, Any]] = {
     "plain": {},
     "strided": {"stride": (1, 2), "padding": 1},
