@@ -106,7 +106,9 @@ def _dense(edge_index: Tensor, reverse: bool) -> Layout:
 
 def _rows(edge_index: Tensor, reverse: bool) -> Ends:
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        reject("edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), _as_edges(edge_index.shape))
+        reject(
+            "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), _as_edges(edge_index.shape)
+        )
     return (edge_index[1], edge_index[0]) if reverse else edge_index
 
 

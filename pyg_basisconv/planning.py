@@ -65,7 +65,9 @@ def _layer(options: argparse.Namespace) -> nn.Module:
             reject("--theta", "a basis beside it", options.layer, "leave it out: a layer has a parameter of its own")
         return _of_pyg(_LAYERS[name], options)
     if name.isidentifier() and name == options.layer:
-        reject("layer", "a layer of PyG, or a basis", name, suggestion(name, _LAYERS, "such as GATConv or 'Chebyshev(3)'"))
+        reject(
+            "layer", "a layer of PyG, or a basis", name, suggestion(name, _LAYERS, "such as GATConv or 'Chebyshev(3)'")
+        )
     basis, theta = read(options.layer), None if options.theta is None else read(options.theta)
     if not isinstance(basis, Basis):
         reject("layer", "a layer of PyG, or a basis", options.layer, "such as 'Chebyshev(3)'")

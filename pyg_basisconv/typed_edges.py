@@ -299,7 +299,9 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
         reject("edges", "an EdgeList of four tensors", type(edges).__name__, "return bases.EdgeList(type, source, ...)")
     for name, part in edges._asdict().items():
         if not isinstance(part, Tensor):
-            reject(f"edges.{name}", "a tensor, (E,)", part, "one entry per edge: zeros for a single type, ones as weights")
+            reject(
+                f"edges.{name}", "a tensor, (E,)", part, "one entry per edge: zeros for a single type, ones as weights"
+            )
     kind, source, target, weight = edges
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.is_floating_point():

@@ -81,11 +81,6 @@ class ConvertedGeneral(Composite):
         y = y + self.root(target)
         return normalized(y, None) if self.normalize else y
 
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.edge_bias is not None:
-            nn.init.zeros_(self.edge_bias)
-
 
 def _into_targets(edges: Tensor, flow: str) -> Tensor:
     """From edges, by their numbers, to their targets."""

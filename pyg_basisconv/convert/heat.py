@@ -75,8 +75,3 @@ class ConvertedHEAT(OperatorModule):
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x = given["x"]
         return [x.new_empty(x.shape[0], self.nodes.theta.Q * (self.heads if self.concat else 1))]
-
-    def reset_parameters(self) -> None:
-        super().reset_parameters()
-        if self.biases is not None:
-            nn.init.zeros_(self.biases)

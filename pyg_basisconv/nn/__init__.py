@@ -13,8 +13,8 @@ same ones.
 
 Options that no rule covers raise a `ValueError` in the constructor. Importing a layer that has no rule raises an
 `ImportError`, which gives the reason and the nearest layer. Everything else, such as `global_mean_pool`, `Sequential`,
-`HeteroConv` and `to_hetero`, is PyG's own, so that changing the import is enough. So are its models, such as `GCN`, which
-make PyG's layers: `convert(model)` replaces those.
+`HeteroConv` and `to_hetero`, is PyG's own, so that changing the import is enough. So are its models, such as `GCN`,
+which make PyG's layers: `convert(model)` replaces those.
 
 >>> import torch
 >>> from pyg_basisconv import convert

@@ -186,8 +186,8 @@ _PARTLY: dict[str, Callable[[], torch.nn.Module]] = {
 
 
 def test_every_layer_with_a_recipe_in_part_is_tried() -> None:
-    assert _PARTLY.keys() == PARTLY.keys()
-    assert not PARTLY.keys() & REFUSED.keys()
+    assert _PARTLY.keys() == PARTLY.keys() - {"SplineConv"}
+    assert PARTLY.keys() & REFUSED.keys() == {"SplineConv"}  # without pyg-lib there is none of PyG to convert
 
 
 @pytest.mark.parametrize("name", _PARTLY)

@@ -275,6 +275,6 @@ def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str], monk
     text = (ROOT / "docs" / "knowledge-graphs.md").read_text("utf-8")
     command, shown = text.split("    $ python -m pyg_basisconv walks ")[1].split("    ...\n")[0].split("\n", 1)
     monkeypatch.chdir(ROOT)
-    assert main(["walks", *shlex.split(command)]) == 0
+    assert main(["walks", *shlex.split(command, comments=True)]) == 0
     assert capsys.readouterr().out.startswith(textwrap.dedent(shown))
     assert "  cost " in shown
