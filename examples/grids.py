@@ -8,9 +8,9 @@
    missing in each image and epoch, and these are no nodes. The network of `nn.Conv2d` gets zeros there.
 3. With a group of rotations (`bases.Group`), a network that learns from upright digits recognises rotated ones.
 
-All networks have three layers of 3 x 3 windows, the maximum over an image of the last layer's result (and the mean over
-the group), and a linear layer. They are trained on 700 images and tested on the other 1,097 (`examples.data.digits`).
-The seeds are 0, 1, ...
+All networks have three layers of 3 x 3 windows, the maximum or the mean over an image of the last layer's result (and
+the mean over the group), and a linear layer. They are trained on 700 images and tested on the other 1,097
+(`examples.data.digits`). The seeds are 0, 1, ...
 """
 
 import argparse
@@ -19,6 +19,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,15 +36,15 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
-from torch_geometric.nn import global_max_pool
+from torch_geometric.nn import global_max_pool, global_mean_pool
 
 from examples.data import digits
 from examples.options import at_least, parser as options_of
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.transforms import ToGrid
 
-SIZE, CLASSES, WIDTH, BATCH, LR = 8, 10, 32, 50, 0.005
-RATES, FIT = (0.002, 0.005, 0.01, 0.02), 500  # among which `--choose` decides, and images that it trains on
+SIZE, CLASSES, WIDTH, BATCH = 8, 10, 32, 50
+FIT = 500  # of the training images, on which `--choose` trains; it decides by the others
 MISSING, TEST_SEED = 0.2, 1000
 QUARTERS = range(4)
 WINDOW = bases.Window(None, (3, 3), padding=1)
@@ -69,11 +71,24 @@ def turning(P: int, Q: int) -> nn.Module:
     return GridConv(P, Q, bases.Group("p4", WINDOW, lift=P == 1))
 
 
-class Net(nn.Module):
-    """Three layers, the maximum over an image, the mean over the group, and scores: (B, 10)."""
+class Settings(NamedTuple):
+    """How a network is trained, and what it takes of an image."""
 
-    def __init__(self, layer: Layer, width: int = WIDTH) -> None:
+    rate: float = 0.005
+    epochs: int = 40
+    pool: str = "max"
+
+
+# Among which `--choose` decides.
+SPACE = [Settings(*each) for each in product((0.002, 0.005, 0.01), (20, 40, 80), ("max", "mean"))]
+
+
+class Net(nn.Module):
+    """Three layers, the maximum or the mean over an image, the mean over the group, and scores: (B, 10)."""
+
+    def __init__(self, layer: Layer, width: int = WIDTH, pool: str = "max") -> None:
         super().__init__()
+        self.pool = pool
         self.layers = nn.ModuleList(layer(P, width) for P in (1, width, width))
         self.scores = nn.Linear(width, CLASSES)
 
@@ -81,7 +96,10 @@ class Net(nn.Module):
         x, on_edges = data.x, data.edge_index is not None
         for layer in self.layers:
             x = torch.relu(layer(x, data.edge_index, edge_type=data.edge_type) if on_edges else layer(x))
-        x = global_max_pool(x, data.batch, data.num_graphs) if on_edges else x.amax((-2, -1))
+        if on_edges:
+            x = (global_max_pool if self.pool == "max" else global_mean_pool)(x, data.batch, data.num_graphs)
+        else:
+            x = x.amax((-2, -1)) if self.pool == "max" else x.mean((-2, -1))
         return self.scores(x if x.dim() == 2 else x.mean(2))
 
 
@@ -117,14 +135,12 @@ class Holed(Dataset[Data]):
         return self.form(self.images[i], torch.rand(SIZE, SIZE, generator=self.generator) >= MISSING)
 
 
-def train(
-    net: nn.Module, data: Sequence[Data] | Dataset[Data], seed: int, epochs: int, rate: float = LR
-) -> list[float]:
+def train(net: nn.Module, data: Sequence[Data] | Dataset[Data], seed: int, settings: Settings) -> list[float]:
     """Adam on the cross-entropy; the loss at each step."""
-    optimizer = torch.optim.Adam(net.parameters(), rate)
+    optimizer = torch.optim.Adam(net.parameters(), settings.rate)
     loader = DataLoader(data, BATCH, shuffle=True, generator=torch.Generator().manual_seed(seed))
     losses = []
-    for _ in range(epochs):
+    for _ in range(settings.epochs):
         for batch in loader:
             optimizer.zero_grad()
             loss = F.cross_entropy(net(batch), batch.y)
@@ -166,10 +182,10 @@ def losses_of_all(epochs: int) -> dict[str, Tensor]:
     nets = {name: Net(layer).double() for name, layer in WAYS.items()}
     for net in nets.values():
         same_weights(net, peer)
-    return {
-        name: torch.tensor(train(net, graphs if name == "bases.Edges" else data, 0, epochs), dtype=torch.float64)
-        for name, net in {"nn.Conv2d": peer, **nets}.items()
-    }
+    nets = {"nn.Conv2d": peer, **nets}
+    data_of = {name: graphs if name == "bases.Edges" else data for name in nets}
+    found = {name: train(net, data_of[name], 0, Settings(epochs=epochs)) for name, net in nets.items()}
+    return {name: torch.tensor(losses, dtype=torch.float64) for name, losses in found.items()}
 
 
 class Run(NamedTuple):
@@ -180,28 +196,23 @@ class Run(NamedTuple):
 
 
 def with_holes(
-    layer: Layer,
-    form: Callable[[Data, Tensor], Data],
-    seed: int,
-    epochs: int,
-    rate: float,
-    validate: bool = False,
+    layer: Layer, form: Callable[[Data, Tensor], Data], seed: int, settings: Settings, validate: bool = False
 ) -> Run:
     """Trains on images with holes, and tests on others with holes, which are the same for every network."""
     fit, test = images(validate=validate)
     torch.manual_seed(seed)
-    net = Net(layer)
-    train(net, Holed(fit, form, seed), seed, epochs, rate)
+    net = Net(layer, pool=settings.pool)
+    train(net, Holed(fit, form, seed), seed, settings)
     holed = Holed(test, form, TEST_SEED)
     return Run(parameters(net), [accuracy(net, Batch.from_data_list([holed[i] for i in range(len(holed))]))])
 
 
-def turned(layer: Layer, width: int, seed: int, epochs: int, rate: float, validate: bool = False) -> Run:
+def turned(layer: Layer, width: int, seed: int, settings: Settings, validate: bool = False) -> Run:
     """Trains on upright digits, and tests on rotated ones."""
     fit, test = images(validate=validate)
     torch.manual_seed(seed)
-    net = Net(layer, width)
-    train(net, fit, seed, epochs, rate)
+    net = Net(layer, width, settings.pool)
+    train(net, fit, seed, settings)
     batch, found = Batch.from_data_list(test), []
     for _ in QUARTERS:
         found.append(accuracy(net, batch))
@@ -213,7 +224,7 @@ def parameters(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
 
 
-Job = Callable[..., Run]  # from a seed, a number of epochs and a learning rate
+Job = Callable[..., Run]  # from a seed and settings
 HOLES: dict[str, Job] = {
     "nn.Conv2d, zeros there": partial(with_holes, dense, with_zeros),
     "bases.Edges, no nodes there": partial(with_holes, edges, as_graph),
@@ -224,32 +235,40 @@ TURNS: dict[str, Job] = {
     "bases.Group('p4')": partial(turned, turning, WIDTH // 2),
 }
 # What `--choose` found for each: its mean accuracy over three seeds on 200 of the training images was the greatest.
-CHOSEN: dict[str, float] = dict.fromkeys(HOLES, 0.005) | dict.fromkeys(TURNS, 0.002)
+CHOSEN = {
+    "nn.Conv2d, zeros there": Settings(0.005, 80, "max"),
+    "bases.Edges, no nodes there": Settings(0.005, 80, "max"),
+    "nn.Conv2d": Settings(0.002, 40, "max"),
+    "bases.Group('p4')": Settings(0.002, 80, "max"),
+}
 
 
-def choose(seeds: int, epochs: int) -> dict[str, dict[float, float]]:
-    """For each network and learning rate, the accuracy on training images that were kept apart, upright."""
-    found: dict[str, dict[float, float]] = {}
+def choose(seeds: int, space: Sequence[Settings] = SPACE) -> dict[str, dict[Settings, float]]:
+    """For each network and settings, the accuracy on training images that were kept apart, upright."""
+    found: dict[str, dict[Settings, float]] = {}
     for name, job in (HOLES | TURNS).items():
-        runs = {rate: [job(seed, epochs, rate, validate=True).test[0] for seed in range(seeds)] for rate in RATES}
-        found[name] = {rate: statistics.mean(values) for rate, values in runs.items()}
-        print(name, ", ".join(f"{rate:g}: {mean:.1f}" for rate, mean in found[name].items()), flush=True)
+        runs = {some: [job(seed, some, validate=True).test[0] for seed in range(seeds)] for some in space}
+        found[name] = {some: statistics.mean(values) for some, values in runs.items()}
+        print(name)
+        for some, mean in sorted(found[name].items(), key=itemgetter(1), reverse=True):
+            print(f"  {mean:.1f} {some}", flush=True)
     return found
 
 
-def compare(seeds: int, epochs: int) -> tuple[dict[str, Tensor], dict[str, list[Run]]]:
-    """The losses of the first comparison, and the trainings of the others."""
+def compare(seeds: int, epochs: int | None) -> tuple[dict[str, Tensor], dict[str, list[Run]]]:
+    """The losses of the first comparison, and the trainings of the others, of so many epochs or of those chosen."""
     jobs = HOLES | TURNS
     runs: dict[str, list[Run]] = {name: [] for name in jobs}
     columns = TextColumn("{task.description:36}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with Progress(*columns, TimeElapsedColumn()) as bar:
         task = bar.add_task("the same losses", total=1 + seeds * len(jobs))
-        losses = losses_of_all(min(epochs, SAME_EPOCHS))
+        losses = losses_of_all(min(epochs or SAME_EPOCHS, SAME_EPOCHS))
         bar.advance(task)
         for seed in range(seeds):
             for name, job in jobs.items():
                 bar.update(task, description=f"{name}, seed {seed}")
-                runs[name].append(job(seed, epochs, CHOSEN[name]))
+                chosen = CHOSEN[name] if epochs is None else CHOSEN[name]._replace(epochs=epochs)
+                runs[name].append(job(seed, chosen))
                 bar.advance(task)
     return losses, runs
 
@@ -313,8 +332,8 @@ def arguments() -> argparse.ArgumentParser:
     parser = options_of("grids", __doc__)
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=3, help="number of trainings of each network")
-    add("--epochs", type=at_least(1, int), default=40, help="of a training")
-    add("--choose", action="store_true", help="print what other learning rates reach on images kept from training")
+    add("--epochs", type=at_least(1, int), help="of a training; each network has its own number")
+    add("--choose", action="store_true", help="print what other settings reach on images kept from training")
     add("--quick", action="store_true", help="one seed and two epochs, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with such small images")
     add("--picture", type=Path, default=Path("results/shifts.svg"), help="where the matrices of shifts are drawn")
@@ -326,9 +345,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     if options.quick:
-        options.seeds, options.epochs = 1, min(options.epochs, 2)
+        options.seeds, options.epochs = 1, min(options.epochs or 2, 2)
     if options.choose:
-        choose(options.seeds, options.epochs)
+        space = dict.fromkeys(some._replace(epochs=options.epochs or some.epochs) for some in SPACE)
+        choose(options.seeds, list(space))
         return
     try:
         options.picture.parent.mkdir(parents=True, exist_ok=True)
@@ -338,7 +358,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     start = time.perf_counter()
     losses, runs = compare(options.seeds, options.epochs)
-    console, after = Console(), f"after {options.epochs} epochs, mean ± standard deviation of {options.seeds} seeds"
+    console, after = Console(), f"mean ± standard deviation of {options.seeds} seeds"
     print(f"\nTrained from the same weights in float64: {len(losses['nn.Conv2d'])} steps, and their losses")
     console.print(same(losses))
     print(f"\nA fifth of the pixels missing: accuracy in percent,\n{after}")

@@ -126,6 +126,8 @@ class Model(NamedTuple):
         lost: see `Stack`.
         samples: predictions in each step.
         consistency: the weight of what they differ by.
+        warmup: epochs over which this weight grows from nothing: before anything is learnt, the predictions that agree
+            best are those that are the same for all nodes, and some trainings stay there.
         temperature: by which their mean is sharpened: 1 leaves it as it is, 0 would make it one class.
         sparse: whether PyG's layers take sparse features.
     """
@@ -143,6 +145,7 @@ class Model(NamedTuple):
     lost: float = 0.0
     samples: int = 1
     consistency: float = 0.0
+    warmup: int = 1
     temperature: float = 0.3
     sparse: bool = True
 
@@ -157,7 +160,7 @@ _NEAR, _NEAR_PEER = pageranks(0.2, steps=10)
 _CHEB2, _CHEB3 = (((conv(bases.Chebyshev(K)),) * 2, (partial(ChebConv, K=K),) * 2) for K in (2, 3))
 
 _RANDOM: dict[str, Any] = {"lr": 0.005, "weight_decay": 1e-3, "lost": 0.3, "temperature": 0.2}
-_RANDOM |= {"epochs": 1500, "patience": 150, "samples": 4, "consistency": 1.0}
+_RANDOM |= {"epochs": 1500, "patience": 100, "samples": 4, "consistency": 1.0, "warmup": 300}
 # Among which a search for the settings of a model draws.
 SPACE: dict[str, tuple[float, ...]] = {
     "hidden": (16, 32, 64, 128),

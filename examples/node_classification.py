@@ -53,7 +53,7 @@ class Run:
     cut: bool = False  # whether the time limit ended it
 
 
-def objective(net: nn.Module, x: Tensor, data: Data, model: Model) -> Tensor:
+def objective(net: nn.Module, x: Tensor, data: Data, model: Model, epoch: int) -> Tensor:
     """The cross-entropy of the training nodes; and what several predictions of all nodes differ by, see `Model`."""
     mask = data.train_mask
     drawn = torch.stack([net(x, data.edge_index).log_softmax(-1) for _ in range(model.samples)])  # (S, N, classes)
@@ -63,7 +63,8 @@ def objective(net: nn.Module, x: Tensor, data: Data, model: Model) -> Tensor:
     with torch.no_grad():
         sharp = drawn.exp().mean(0) ** (1 / model.temperature)
         sharp /= sharp.sum(-1, keepdim=True)
-    return loss + model.consistency * (drawn.exp() - sharp).square().sum(-1).mean()
+    weight = model.consistency * min(1.0, epoch / model.warmup)
+    return loss + weight * (drawn.exp() - sharp).square().sum(-1).mean()
 
 
 def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: float = math.inf) -> Iterator[Run]:
@@ -73,14 +74,14 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
     """
     optimizer = torch.optim.Adam(net.parameters(), lr=model.lr, weight_decay=model.weight_decay)
     best, since = math.inf, 0
-    for _ in range(model.epochs):
+    for epoch in range(model.epochs):
         start = time.perf_counter()
         if start > end and run.losses:
             run.cut = True
             return
         net.train()
         optimizer.zero_grad()
-        objective(net, x, data, model).backward()
+        objective(net, x, data, model, epoch).backward()
         optimizer.step()
 
         net.eval()

@@ -68,7 +68,9 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Edges": (lambda: conv(bases.Identity() + bases.Edges(3)), "wt"),
     "Relations": (lambda: conv(RELATIONS, theta.Separable(2)), "t"),
     "Relations(sym)": (lambda: conv(bases.Relations(3, "sym")), "wt"),
-    "Walks": (lambda: conv(bases.Walks(["0.1", "^2.(0|1)"], norm="sym")), "t"),
+    "Walks(sym)": (lambda: conv(bases.Walks(["0.1", "^2.(0|1)"], norm="sym")), "t"),
+    "Walks(mean)": (lambda: conv(bases.Walks(["0.1", "^2.(0|1)"], norm="mean")), "wt"),
+    "Walks(row)-steps": (lambda: conv(bases.Walks(["0.1", "^2.(0|1)"], norm="row", per="step")), "wt"),
     "Shifts+Adjacency+Complete+Causal": (
         lambda: conv(bases.Shifts(None, [-1, 0, 2]) + bases.Adjacency() + bases.Complete() + bases.Causal()),
         "",

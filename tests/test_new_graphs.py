@@ -16,6 +16,7 @@ from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.kernels import lists
 from pyg_basisconv.kernels.lists import List
+from pyg_basisconv.reading import read_graph
 from pyg_basisconv.typed_edges import ListedEdges, explicit
 from tests.contract import DOUBLE, close, draw
 
@@ -283,6 +284,13 @@ def test_without_the_loops_of_scipy(kind: str, monkeypatch: pytest.MonkeyPatch) 
     bound = basis.bind(e.clone(), edge_type=types(basis), size=N, dtype=DOUBLE)
     assert not isinstance(bound.typed, ListedEdges)
     close(bound.to_dense(), listed)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("size", [None, N, (N, None)], ids=str)
+def test_indices_are_narrow_where_nodes_are_few(dtype: torch.dtype, size: Any) -> None:
+    graph = read_graph(edges(0).to(dtype), size=size)
+    assert {graph.source.dtype, graph.target.dtype} == {torch.int32}
 
 
 def test_half_precision_is_bound_by_torch() -> None:

@@ -38,6 +38,12 @@ def test_spy_draws_those_that_are_asked_for():
     assert len(plot.spy(bases.Shifts(40, range(-20, 20))).axes) == plot.MEMBERS
 
 
+@pytest.mark.parametrize(("members", "columns", "rows"), [(1, 1, 1), (5, 5, 1), (6, 3, 2), (10, 4, 3)])
+def test_spy_breaks_lines(members, columns, rows):
+    size = plot.spy(bases.Shifts(12, range(members))).get_size_inches()
+    assert size.tolist() == pytest.approx([1.7 * columns, 1.9 * rows])
+
+
 def test_spy_sums_what_shares_a_cell():
     size = 4 * plot.CELLS
     (picture,) = pictures(plot.spy(bases.Identity(), size=size))

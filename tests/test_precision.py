@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd import grad
 
-from pyg_basisconv import BasisConv, bases
+from pyg_basisconv import BasisConv, GridConv, bases, theta
 from tests import cases, oracle
 from tests.contract import DOUBLE, THETAS, conv_dtype, expected, make, take, tensors
 from tests.mechanisms import cases as attention_cases
@@ -68,6 +68,20 @@ def check_autocast(case: cases.Case, low: torch.dtype, device: str = "cpu") -> N
             bound = 3e-2 * float(terms.detach().max())
             torch.testing.assert_close(a.float(), b, rtol=3e-2, atol=bound)
     assert len(came) == 1, "the dtype depends on the order"
+
+
+@pytest.mark.parametrize("order", ["auto", "native", "a_first", "theta_first"])
+@pytest.mark.parametrize("kind", [theta.Full, theta.Depthwise, theta.Pass])
+def test_autocast_of_images(order: str, kind: Callable[[], theta.Theta]) -> None:
+    """One dtype whatever the order, in the first call and in those that are like it."""
+    conv, x = GridConv(4, 4, bases.Window(None, (3, 3), padding=1), kind(), order=order), torch.randn(2, 4, 5, 5)
+    whole = conv(x)
+    assert whole.dtype == torch.float32
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = conv(x)
+        assert y.dtype == torch.bfloat16
+        torch.testing.assert_close(y.float(), whole, rtol=3e-2, atol=3e-2)
 
 
 @pytest.mark.parametrize("low", LOWS, ids=["bfloat16", "float16"])

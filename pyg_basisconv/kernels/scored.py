@@ -465,7 +465,8 @@ def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool
             [40., 30.]])
     """
     c = z.shape[0]
-    if not c or portable():
+    shared = c > 1 and not z.stride(0) and not normalised and pattern.E * z.shape[-1] * c > HELD
+    if not c or portable() or shared:  # one table for all heads is not copied for each
         return plain_attention(values, factor, z, normalised, pattern)
     given = None, None, values.t(), None
     factor = None if factor is None else factor.t()

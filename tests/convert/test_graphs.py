@@ -142,6 +142,18 @@ def test_weights_of_fa_in_the_layout_of_the_graph(layout: str, options: dict) ->
     assert ours.layout == theirs.layout
 
 
+@pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"normalize": False}], ids=str)
+def test_weights_of_fa_in_a_sparse_tensor(options: dict) -> None:
+    torch_sparse = pytest.importorskip("torch_sparse")
+    reference, (edge_index, weight) = made("FAConv", options), simple_graph()
+    x, places = features(N, P), {"row": edge_index[1], "col": edge_index[0], "sparse_sizes": (N, N)}
+    value = None if options.get("normalize", True) else weight  # PyG computes its own to normalise
+    adj_t = torch_sparse.SparseTensor(value=value, **places)
+    (y, ours), (z, theirs) = (f(x, x, adj_t, return_attention_weights=True) for f in (convert(reference), reference))
+    torch.testing.assert_close(y, z)
+    torch.testing.assert_close(ours.to_dense(), theirs.to_dense())
+
+
 # --- two sides ---
 
 

@@ -240,22 +240,23 @@ def test_a_lost_node_has_no_features_and_the_mean_stays(layout):
     assert abs(float(ratio.mean()) - 1) < 0.15
 
 
-def test_the_objective_is_its_definition():
+@pytest.mark.parametrize(("epoch", "share"), [(0, 0), (3, 0.3), (10, 1), (25, 1)])
+def test_the_objective_is_its_definition(epoch: int, share: float):
     network, drawn = digits(), []
-    model = MODELS["random"]._replace(samples=3, consistency=0.7, temperature=0.4)
+    model = MODELS["random"]._replace(samples=3, consistency=0.7, temperature=0.4, warmup=10)
 
     def net(x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         drawn.append(torch.randn(network.num_nodes, 10, dtype=torch.float64))
         return drawn[-1]
 
-    loss = objective(net, network.x, network, model)
+    loss = objective(net, network.x, network, model, epoch)
     p = torch.stack(drawn).softmax(-1)
     total = 0.0
     for n in range(network.num_nodes):
         mean = [sum(float(p[s, n, c]) for s in range(3)) / 3 for c in range(10)]
         sharp = [m ** (1 / 0.4) / sum(one ** (1 / 0.4) for one in mean) for m in mean]
         differ = sum((float(p[s, n, c]) - sharp[c]) ** 2 for s in range(3) for c in range(10))
-        total += 0.7 * differ / (3 * network.num_nodes)
+        total += share * 0.7 * differ / (3 * network.num_nodes)
         if network.train_mask[n]:
             nodes = int(network.train_mask.sum())
             total -= sum(math.log(float(p[s, n, network.y[n]])) for s in range(3)) / (3 * nodes)

@@ -2,6 +2,8 @@
 
 import re
 import xml.etree.ElementTree
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -54,11 +56,12 @@ def test_losses_that_come_apart_are_an_error():
         grids.same(losses)
 
 
-def test_the_networks_are_one_function_of_the_same_weights():
+@pytest.mark.parametrize("pool", ["max", "mean"])
+def test_the_networks_are_one_function_of_the_same_weights(pool):
     image = Data(x=torch.rand(1, 1, 8, 8, dtype=torch.float64), y=3)
-    peer = grids.Net(grids.dense).double()
+    peer = grids.Net(grids.dense, pool=pool).double()
     for name, layer in grids.WAYS.items():
-        ours = grids.Net(layer).double()
+        ours = grids.Net(layer, pool=pool).double()
         grids.same_weights(ours, peer)
         data = grids.as_graph(image, torch.ones(8, 8, dtype=torch.bool)) if name == "bases.Edges" else image
         torch.testing.assert_close(ours(Batch.from_data_list([data])), peer(Batch.from_data_list([image])))
@@ -138,7 +141,7 @@ def test_what_is_wrong_is_said_before_anything_is_trained(arguments, said, capsy
     assert said in capsys.readouterr().err
 
 
-def test_learning_rates_are_chosen_on_training_images():
+def test_settings_are_chosen_on_training_images():
     fit, _ = grids.images()
     rest, kept = grids.images(validate=True)
     assert torch.equal(*(torch.cat([image.x for image in part]) for part in (fit, [*rest, *kept])))
@@ -146,8 +149,9 @@ def test_learning_rates_are_chosen_on_training_images():
 
 
 @pytest.mark.slow
-def test_each_network_is_tried_at_each_rate(few, capsys):
+def test_each_network_is_tried_with_all_settings(few, capsys):
     grids.main(["--choose", "--seeds", "1", "--epochs", "1"])
     said = capsys.readouterr().out.splitlines()
-    assert [line.partition(" 0.002: ")[0] for line in said] == [*grids.HOLES, *grids.TURNS]
-    assert all(len(re.findall(r"[\d.]+: [\d.]+", line)) == len(grids.RATES) for line in said)
+    assert [line for line in said if not line.startswith(" ")] == [*grids.HOLES, *grids.TURNS]
+    tried = re.findall(r"^  [\d.]+ Settings\(rate=([\d.]+), epochs=1, pool='(max|mean)'\)$", "\n".join(said), re.M)
+    assert Counter(tried) == dict.fromkeys(product(("0.002", "0.005", "0.01"), ("max", "mean")), 4)

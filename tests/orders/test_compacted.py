@@ -407,6 +407,8 @@ def test_many_relations_are_compacted(kind: Callable[[], theta.Theta], learns: b
     assert plan["compacted"].seconds * 2 < min(plan["a_first"].seconds, plan["theta_first"].seconds)
     assert plan["compacted"].memory * 10 < plan["theta_first"].memory
     assert plan["mixed"].refused
+    held = plan["compacted"].memory - 4 * 3000 * 32 * (2 if learns else 1)  # beyond the result, and what x learns from
+    assert 4 * 50 * 64 < held < 4 * 200 * 64  # about a hundred rows at a time, in and out
 
 
 def test_few_bases_are_mixed_first() -> None:

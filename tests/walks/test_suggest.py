@@ -234,6 +234,15 @@ def test_the_file_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert {(work, "part of", franchise), (other, "part of", franchise), (other, "genre", genre)} <= facts
 
 
+def test_sorts_have_up_to_three_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = {}
+    for length in ([], ["--length", "3"], ["--length", "4"]):
+        assert main(["walks", str(films(tmp_path)), "--suggest", "genre", *length]) == 0
+        found["".join(length)] = capsys.readouterr().out
+    assert found[""] == found["--length3"]
+    assert found["--length3"] != found["--length4"]
+
+
 def test_labels_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, labels = films(tmp_path), tmp_path / "labels.tsv"
     facts = [line.split("\t") for line in (tmp_path / "triples.tsv").read_text("utf-8").splitlines()]
