@@ -21,7 +21,7 @@ ELSEWHERE = {
 PAGES = {source: name for name, source in ELSEWHERE.items()}
 DISPLAY, INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r":math:<code>(.+?)</code>", re.DOTALL)
 PRIME = re.compile(r"'\^(\\\w+|\w|\{[^}]*\})")
-LINK = re.compile(r"(\]\()(?!https?:|#)([^)#\s]+)")
+LINK = re.compile(r'(\]\(|\b(?:src|srcset)=")(?!https?:|#)([^)#"\s]+)')
 
 
 def on_files(files: Files, config: Any) -> Files:

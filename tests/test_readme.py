@@ -42,5 +42,6 @@ def test_the_readme_is_short() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_no_link_is_broken(page: Path) -> None:
-    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text("utf-8"))
+    text = page.read_text("utf-8")
+    targets = re.findall(r"\]\((?!https?:|#)([^)#]+)", text) + re.findall(r'\b(?:src|srcset)="([^"]+)"', text)
     assert [target for target in targets if not (page.parent / target).exists()] == []
