@@ -125,7 +125,7 @@ class TypedEdges(Explicit):
         return self
 
     def iterate(self, x: Tensor) -> Iterable[Tensor]:
-        return self.expand(x)
+        return cast(Sequence[Tensor], members(self.expand(x), self.K))
 
     def expand(self, x: Tensor) -> Tensor:
         y = self._expand.apply(x)  # (*, N K, P)
@@ -259,7 +259,9 @@ class SharedEdges(Explicit):
     def iterate(self, x: Tensor) -> Iterable[Tensor]:
         if self.evaluate is not None:
             return (matrix.apply(x) for matrix in self._matrices)
-        return shared.Expanded(x, self._weights(x.dtype), self._pattern) if x.dim() == 2 else self.expand(x)
+        if x.dim() == 2:
+            return shared.Expanded(x, self._weights(x.dtype), self._pattern)
+        return cast(Sequence[Tensor], members(self.expand(x), self.K))
 
     def expand(self, x: Tensor) -> Tensor:
         if self.evaluate is not None:

@@ -133,8 +133,11 @@ ALONE = {
 }
 
 
-# Each family under each order, each parameter under some of both.
+# Each family under each order, each parameter under some of both; all with those that pass on what they are given.
 WRITTEN = [(order, kind, list(ALONE)[(i + j) % 5]) for i, kind in enumerate(contract.THETAS) for j, order in TURNS]
+PASSES = [kind for kind in contract.THETAS if kind.startswith(("Pass", "Split"))]
+WRITTEN += [(order, kind, family) for kind in PASSES for family in ALONE for _, order in TURNS[:3]]
+WRITTEN = list(dict.fromkeys(WRITTEN))
 
 
 @pytest.mark.parametrize(("order", "kind", "family"), WRITTEN)
