@@ -79,8 +79,13 @@ class Settings(NamedTuple):
     pool: str = "max"
 
 
+Pool = Callable[..., Tensor]
+POOLS: dict[str, tuple[Pool, Pool]] = {  # of graphs, and of images
+    "max": (global_max_pool, torch.amax),
+    "mean": (global_mean_pool, torch.mean),
+}
 # Among which `--choose` decides.
-SPACE = [Settings(*each) for each in product((0.002, 0.005, 0.01), (20, 40, 80), ("max", "mean"))]
+SPACE = [Settings(*each) for each in product((0.002, 0.005, 0.01), (20, 40, 80), POOLS)]
 
 
 class Net(nn.Module):
@@ -96,10 +101,8 @@ class Net(nn.Module):
         x, on_edges = data.x, data.edge_index is not None
         for layer in self.layers:
             x = torch.relu(layer(x, data.edge_index, edge_type=data.edge_type) if on_edges else layer(x))
-        if on_edges:
-            x = (global_max_pool if self.pool == "max" else global_mean_pool)(x, data.batch, data.num_graphs)
-        else:
-            x = x.amax((-2, -1)) if self.pool == "max" else x.mean((-2, -1))
+        of_graphs, of_images = POOLS[self.pool]
+        x = of_graphs(x, data.batch, data.num_graphs) if on_edges else of_images(x, (-2, -1))
         return self.scores(x if x.dim() == 2 else x.mean(2))
 
 

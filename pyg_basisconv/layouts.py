@@ -105,10 +105,9 @@ def _dense(edge_index: Tensor, reverse: bool) -> Layout:
 
 
 def _rows(edge_index: Tensor, reverse: bool) -> Ends:
-    if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-        reject(
-            "edge_index", "shape (2, E), sources above targets", tuple(edge_index.shape), _as_edges(edge_index.shape)
-        )
+    shape = edge_index.shape
+    if len(shape) != 2 or shape[0] != 2:
+        reject("edge_index", "shape (2, E), sources above targets", tuple(shape), _as_edges(shape))
     return (edge_index[1], edge_index[0]) if reverse else edge_index
 
 

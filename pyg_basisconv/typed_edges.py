@@ -1,7 +1,7 @@
 """Families with their edges written out, which every other family can be brought to."""
 
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import cast, overload
 
 import torch
 from torch import Tensor
@@ -125,7 +125,7 @@ class TypedEdges(Explicit):
         return self
 
     def iterate(self, x: Tensor) -> Iterable[Tensor]:
-        return cast(Sequence[Tensor], members(self.expand(x), self.K))
+        return members(self.expand(x), self.K)
 
     def expand(self, x: Tensor) -> Tensor:
         y = self._expand.apply(x)  # (*, N K, P)
@@ -261,7 +261,7 @@ class SharedEdges(Explicit):
             return (matrix.apply(x) for matrix in self._matrices)
         if x.dim() == 2:
             return shared.Expanded(x, self._weights(x.dtype), self._pattern)
-        return cast(Sequence[Tensor], members(self.expand(x), self.K))
+        return members(self.expand(x), self.K)
 
     def expand(self, x: Tensor) -> Tensor:
         if self.evaluate is not None:
@@ -319,6 +319,10 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
 CONSTRUCTORS["explicit"] = explicit
 
 
+@overload
+def members(z: Tensor, K: int) -> Sequence[Tensor]: ...
+@overload
+def members(z: Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]: ...
 def members(z: Tensor | Sequence[Tensor | None], K: int) -> Sequence[Tensor | None]:
     """The K members of z as a sequence. A single member is not made by `unbind`, whose views cannot be written to."""
     z = check_members(z, K)

@@ -1,7 +1,6 @@
 """Families that are applied member by member."""
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 from torch import Tensor
 
@@ -20,7 +19,7 @@ class MemberByMember(BoundBasis):
         return y.squeeze(0) if self.K == 1 else y.sum(0)
 
     def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        return iter(cast(Sequence[Tensor], members(self.expand(x), self.K)))
+        return iter(members(self.expand(x), self.K))
 
     def expand(self, x: Tensor) -> Tensor:
         return self.each(x.expand(self.K, *x.shape))

@@ -80,10 +80,8 @@ def as_text() -> str:
     """The table in Markdown that says of each of PyG's layers whether it has a recipe, as docs/RECIPES.md has it."""
     rows = []
     for name in sorted({getattr(pyg, name).__name__ for name in pyg.conv.classes} - set(_HOLDERS)):
-        answer = ("partly", PARTLY[name], "") if name in PARTLY else ("no", *REFUSED.get(name, ("", "")))
-        if name not in PARTLY and name not in REFUSED:
-            answer = ("yes", "", "")
-        rows.append((f"`{name}`", *answer))
+        no = ("no", *REFUSED[name]) if name in REFUSED else ("yes", "", "")
+        rows.append((f"`{name}`", *(("partly", PARTLY[name], "") if name in PARTLY else no)))
     said = Counter(answer for _, answer, *_ in rows)
     title = _TITLE.format(counts=", ".join(f"{said[answer]} {answer}" for answer in ("yes", "partly", "no")))
     rows = [("layer", "recipe", "what is refused, or why", "the nearest"), ("---", "---", "---", "---"), *rows]

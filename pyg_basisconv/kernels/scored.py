@@ -465,9 +465,10 @@ def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool
             [40., 30.]])
     """
     c = z.shape[0]
-    shared = c > 1 and not z.stride(0) and not normalised and pattern.E * z.shape[-1] * c > HELD
-    if not c or portable() or shared:  # one table for all heads is not copied for each
+    if not c or portable():
         return plain_attention(values, factor, z, normalised, pattern)
+    if c > 1 and not z.stride(0) and not normalised and pattern.E * z.shape[-1] * c > HELD:
+        return plain_attention(values, factor, z, normalised, pattern)  # one table for all heads is not copied for each
     given = None, None, values.t(), None
     factor = None if factor is None else factor.t()
     return to_heads(scored_attention(TermScores(), given, to_rows(z), c, normalised, pattern, factor), c)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, scored_attention
+from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, scored, scored_attention
+from pyg_basisconv.kernels.scored import attention
 
 N, D, W = 4, 2, 3
 SOURCE, TARGET = torch.tensor([0, 3, 2, 2, 1, 0]), torch.tensor([3, 0, 0, 0, 3, 1])  # nothing enters 2
@@ -173,3 +174,26 @@ def test_half_precision(dtype: torch.dtype) -> None:
     assert y.dtype == dtype
     exact = [None if t is None else t.double() for t in tensors]
     torch.testing.assert_close(y, expected("both ends", exact, z.double(), None, True, 2).to(dtype))
+
+
+@pytest.mark.parametrize("held", [0, 1 << 20], ids=["many", "few"])
+def test_one_table_for_all_heads(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not copied for each head where it is large; the sums, and all gradients, are those of the definition."""
+    monkeypatch.setattr(scored, "HELD", held)
+    pattern = Pattern(torch.tensor([0, 2, 1, 2]), torch.tensor([1, 0, 1, 1]), 3, 2)
+    table = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)  # by target, as the pattern sorts entries
+    found = attention(weight, None, table.expand(2, 3, 2), False, pattern)
+    source = pattern.by_target.other.tolist()
+    rows = [[[0.0] * 2 for _ in range(2)] for _ in range(2)]
+    for k in range(2):
+        for e, (m, n) in enumerate(zip(source, pattern.row.tolist(), strict=True)):
+            for d in range(2):
+                rows[k][n][d] = rows[k][n][d] + weight[k, e] * table[m, d]
+    expected = torch.stack([torch.stack([torch.stack(list(row)) for row in head]) for head in rows])
+    torch.testing.assert_close(found, expected)
+    down = torch.randn_like(found)
+    for a, b in zip(
+        *(torch.autograd.grad(y, [table, weight], down, retain_graph=True) for y in (found, expected)), strict=True
+    ):
+        torch.testing.assert_close(a, b)
