@@ -167,7 +167,9 @@ def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed:
         fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
         reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
     E, asks_edges = graph.source.numel(), layer.numbers_edges
-    return Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, asks_edges)
+    content = Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, asks_edges)
+    content.values = call.values
+    return content
 
 
 def _check_bound_call(call: Call) -> None:

@@ -235,6 +235,8 @@ class BoundBasis:
         """An order in one step, for families that are computed from content and have one; see `Theta.step`."""
         return None
 
+    adds_values = False  # whether a `content_step` adds values that edges have, see `Content`
+
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         """The output of the `content_step` of an order, for the content that the family was computed from."""
         raise NotImplementedError

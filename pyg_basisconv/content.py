@@ -17,7 +17,7 @@ from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
 from .theta import Theta
-from .theta.base import Members, side_by_side, stacked
+from .theta.base import Members, param, side_by_side, stacked
 from .theta.heads import all_heads, split_heads
 
 
@@ -82,7 +82,7 @@ _ALL = slice(None)
 
 
 class Content:
-    """The inputs of scores.
+    r"""The inputs of scores.
 
     Args:
         inputs: the sources' features x, (*, M, P), and the parameter.
@@ -96,6 +96,10 @@ class Content:
         asks_edges: whether the caller needs the edge of each weight.
         members: the slice of Theta's members that belongs to this basis; None within a product or a mixture, whose
             members are not Theta's.
+
+    Attributes:
+        values: the parameter V of values that edges have, or None. They are added to those of the sources: a member k
+            of the layer is :math:`\sum_m A_{k,mn} (x_m \Theta_k + z_{mn} V_k)`, with z for edge_attr.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class Content:
         self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
         self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
         self.members = members
+        self.values: Theta | None = None
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
         self.mapped: list[Mapped] = []  # all that `affine` has computed
@@ -148,6 +153,16 @@ class Content:
     def projected(self) -> Tensor:
         """The sources' x Theta_k, (K, *, M, D)."""
         return self._own_members(stacked(self.inputs.projected))
+
+    def map_of_projected(self, vectors: Tensor) -> Affine | None:
+        """The inner products of the sources' x Theta_k with vectors, (K, D), as a map of x; None if x is wider than
+        these rows, or the members are not all of Theta's.
+        """
+        own = self.inputs.theta.affine if self.members is _ALL else None
+        if own is None or self.x.layout != torch.strided or own.weight.shape[1] > vectors.numel():
+            return None
+        bias = None if own.bias is None else (own.bias * vectors).sum(1)
+        return Affine((own.weight @ vectors.unsqueeze(-1)).squeeze(-1), bias)
 
     @property
     def projected_rows(self) -> Tensor:
@@ -213,6 +228,22 @@ class Content:
             self._shared[key] = found.unflatten(1, (*lead, z.shape[-1])).movedim(0, -2) if lead else found
         return self._shared[key]  # type: ignore[no-any-return]
 
+    def edge_products(self, entries: Entries, weight: Tensor) -> Tensor:
+        """(E, K D) the edges' features at the entries times matrices (K, R, D), side by side; in the dtype of scores.
+
+        They are cached, as scores and values may be made of the same matrices.
+        """
+        key = "products", entries, id(weight)
+        if key not in self._shared:  # with the weight, so that no other has its address
+            rows = self.edge_rows_at(entries)
+            dtype = torch.promote_types(rows.dtype, torch.float32)
+            self._shared[key] = all_heads(rows.to(dtype), weight.to(dtype)), weight
+        return self._shared[key][0]  # type: ignore[no-any-return]
+
+    def values_at(self, entries: Entries) -> Tensor | None:
+        """(E, K D) the values of the edges at the entries; None if edges have none."""
+        return None if self.values is None else self.edge_products(entries, param(self.values, "weight"))
+
     def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         if not self.has_edge_rows:
             return spmm(edge_attr, None, entries.each_pair)
@@ -221,7 +252,11 @@ class Content:
             places = torch.where(edge < 0, edge_attr.shape[0], edge)
             return F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, places)
         own = entries.edge_pattern
-        return edge_attr if own is None else spmm(edge_attr, None, own)
+        if own is None:
+            return edge_attr
+        if own.E == entries.E and not edge_attr.requires_grad:  # a product has a derivative of fixed order
+            return edge_attr.index_select(0, cast(Tensor, entries.edge_ids))
+        return spmm(edge_attr, None, own)
 
     def check(self, M: int, N: int, K: int) -> None:
         """Rejects parts whose shapes, dtypes or devices do not fit; nothing is broadcast."""

@@ -199,7 +199,7 @@ class BasisConv(MessagePassing):
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
         # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
         if is_dynamo_compiling() or get_eval_frame_callback():
-            if not observed and compiled.operates(self, call.x, call.edge_index):
+            if not observed and call.values is None and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
         key = self._observed_key(call) if observed else glance(self, call)
@@ -257,10 +257,13 @@ class BasisConv(MessagePassing):
         return bind(self, self._basis_for(call), call, observed, seen)
 
     def _is_plain(self, call: Call) -> bool:
-        """Whether a call consists of features and edges, maybe with weights or types, which are read as they are."""
+        """Whether a call consists of features and edges, maybe with weights, types or features, which are read as they
+        are.
+        """
         edges = call.edge_index
         plain = isinstance(call.x, Tensor) and type(edges) is Tensor and edges.layout is torch.strided
-        return plain and not any(t is not None for t in call[4:-1]) and type(self)._bind is BasisConv._bind
+        further = call._replace(edge_attr=None, values=None)[4:-1]
+        return plain and not any(t is not None for t in further) and type(self)._bind is BasisConv._bind
 
     def _basis_for(self, call: Call) -> Basis:
         """The basis that reads the graph of a call: as a rule the layer's own."""
@@ -279,7 +282,8 @@ class BasisConv(MessagePassing):
     def _content_step(self, bound: Binding, chosen: Plan) -> ContentStep | None:
         """The same, where the family is computed from the content of this very call."""
         special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
-        return None if special else bound.family.content_step(self.theta, chosen.order)
+        order = "theta_first" if bound.family.adds_values else chosen.order
+        return None if special else bound.family.content_step(self.theta, order)
 
     def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
         """The programs are the functions at the end of this file; `GridConv` has further ones for images."""
@@ -296,16 +300,18 @@ class BasisConv(MessagePassing):
             program = partial(_run_content_step, content_step, graph, reads, observed)
             on = None if observed or not self._is_plain(call) else content_step.on_graph
             return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
-        result = partial(self._in_order, inputs, family, chosen)
+        result = partial(self._in_order, inputs, family, chosen, call)
         if graph is not None and self.basis.reads_content:
             return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
         return Evaluation(result, partial(_run_order, chosen, kept, reads))
 
-    def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan) -> Tensor:
+    def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan, call: Call) -> Tensor:
         """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
         y = self._contracted(inputs, family.matrices, chosen)
         if family.constant_weights is not None:
             y = y + self.constant_part(family.constant_weights).to(y.dtype)
+        if call.values is not None:
+            y = y + _sums_of_values(call.values, call.edge_attr, family)
         if y._base is not None and not (torch.is_grad_enabled() or portable()):
             y = y.detach()  # a view that was made without gradients may not be written to with them
         return self.narrowed(y)
@@ -466,6 +472,14 @@ class BasisConv(MessagePassing):
         )
 
 
+def _sums_of_values(values: Theta, edge_attr: Tensor, family: Any) -> Tensor:
+    """(N, Q) what is added where edges have values, see `Content`; without storing the values of all edges."""
+    sums = family.incidence  # of features, or of the values where these are narrower
+    if values.inner > values.P:
+        return values.contract(sums.expand(edge_attr))
+    return values.gather(sums, values.project(edge_attr))
+
+
 def _same_memory(y: Tensor, t: Tensor) -> bool:
     """Whether one of them may be written to through the other."""
     if y is t:
@@ -519,7 +533,7 @@ def _build_content_step(
 def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
     """Any order, on a family that is the same in each call."""
     A = layer.basis.accept(call.edge_index) if family is None else family
-    return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen)
+    return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen, call)
 
 
 def _run_content_step(
@@ -547,5 +561,5 @@ def _run_content_order(chosen: Plan, graph: Graph, reads: Reader, observed: bool
     inputs, basis = Inputs(reads(call.x), layer.theta), layer.basis
     read = graph.holding(content_of(layer, call, graph, inputs, observed))
     family = basis.on(read) if observed else basis.build(read)  # `on` notes the graph, which its origin is read from
-    y = layer._in_order(inputs, family, chosen)
+    y = layer._in_order(inputs, family, chosen, call)
     return (y, family.matrices) if observed else y

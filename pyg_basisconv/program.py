@@ -39,6 +39,7 @@ class Call(NamedTuple):
     mask: Any = None
     valid: Any = None
     grid: Any = None
+    values: Any = None  # the parameter of values that edges have, see `Content`
     image: bool = False  # whether x is an image, see `GridConv`
 
 
@@ -130,7 +131,7 @@ class Programs:
 
 
 # Where in a call stand the tensors that a family is bound to, and what it is computed from; and then plain numbers.
-_STRUCTURE, _CONTENT = (1, 2, 3, 6, 7), (4, 8, 9)
+_STRUCTURE, _CONTENT, _VALUES = (1, 2, 3, 6, 7), (4, 8, 9), 11
 
 
 def _parts(call: Call) -> list[Tensor]:
@@ -160,7 +161,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     None is returned under transforms, and while something traces; where weights learn; with hooks, explainers, or a
     parameter or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
     """
-    x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, image = call
+    x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, values, image = call
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
     own = theta._parameters
@@ -195,7 +196,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     if graph is None and edges is not None:
         return None
     about = features, numbers, chosen, modes
-    if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is None:  # as a rule
+    if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is values is None:  # as a rule
         return about, shapes, graph, ()
     others: list[Hashable] = []
     for i, t in enumerate(call[2:-1], 2):
@@ -205,6 +206,8 @@ def glance(layer: Any, call: Call) -> Hashable | None:
             found = t if type(t) in (int, float) else _identity(t)
         elif i in _CONTENT:
             found = (t.shape, t.dtype, t.layout, t.device, t.requires_grad) if _plain(t) else None
+        elif i == _VALUES:
+            found = t, t.weight.shape, t.weight.dtype, t.weight.device, t.weight.requires_grad
         else:
             found = _numbers(t)
         if found is None:
@@ -228,9 +231,11 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
     found: list[Hashable] = [about, basis.training]
     for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
         found.append(None if shape is None else (shape[:-2], *map(rounded, shape[-2:-1]), shape[-1:]))
-    for i in (1, *[i for i, _ in others]):
+    for i, seen in ((1, None), *others):
         t = call[i]
-        if t is None or isinstance(t, float):
+        if i == _VALUES:
+            found.append(seen)
+        elif t is None or isinstance(t, float):
             found.append(i)
         elif isinstance(t, Tensor):
             entries = t._nnz() if t.layout in _SPARSE else t.numel()

@@ -108,15 +108,8 @@ class Attention(Basis):
         if self.mechanism.sizes is None:
             reject("basis", "one that belongs to a layer", self, "make a BasisConv of it, and use conv.basis")
         mask, found = self.mask, self.entries_on(graph)
-        content.check(graph.sources, found.N, self.K)
+        self.check(content, found, graph)
         attributed = content.has_edge_rows
-        if found.edge_ids is None and (attributed or content.asks_edges):
-            ids = mask.edge_ids(graph)
-            if ids is not None:
-                found.set_edge_ids(ids, graph.E)
-            elif attributed:
-                fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
-                reject("mask", "one whose entries are the graph's edges, beside edge_attr", mask, fix)
         weighing = self.weighing(content, found)
         score = weighing.score.snapshot()
         if not (found.alive is content.valid is content.mask is None):
@@ -130,7 +123,20 @@ class Attention(Basis):
             content.observed,
             attributed,
             None if graph.mask is None or not self.needs_edges else mask_share(found, mask, graph, self.weighted),
+            content if content.values is not None else None,
         )
+
+    def check(self, content: Content, found: Entries, graph: Graph) -> None:
+        """Checks a content against the entries of a graph, which get the numbers of their edges if it needs them."""
+        content.check(graph.sources, found.N, self.K)
+        attributed = content.has_edge_rows
+        if found.edge_ids is None and (attributed or content.asks_edges):
+            ids = self.mask.edge_ids(graph)
+            if ids is not None:
+                found.set_edge_ids(ids, graph.E)
+            elif attributed:
+                fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
+                reject("mask", "one whose entries are the graph's edges, beside edge_attr", self.mask, fix)
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights; draws a new seed for dropout."""

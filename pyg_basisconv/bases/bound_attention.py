@@ -19,9 +19,9 @@ from ..graph import Graph
 from ..kernels import Pattern, Piece, ProductScores, attend, attention, softmax
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
+from ..kernels.multihead import HELD
 from ..kernels.onepass import is_gate, one_pass_fits
 from ..kernels.op import autocasting
-from ..mechanisms.base import upcast
 from ..portable import portable, refuse
 from ..theta import Theta
 from ..typed_edges import SharedEdges
@@ -51,6 +51,7 @@ class BoundAttention(MemberByMember):
         observed: whether the caller gets the weights, which then have to be those that are applied.
         has_edge_attr: whether the entries are edges that have features.
         mask_share: (E,) factors of the weights by target, from the mask of an explainer; None for ones.
+        valued: the content, if edges have values; None otherwise.
 
     >>> from pyg_basisconv import BasisConv, bases, mechanisms
     >>> conv = BasisConv(4, 4, bases.Attention(2, mechanisms.Dot(3), bases.Causal()))
@@ -69,12 +70,13 @@ class BoundAttention(MemberByMember):
         observed: bool = False,
         has_edge_attr: bool = False,
         mask_share: Tensor | None = None,
+        valued: Content | None = None,
     ) -> None:
         self.K, self.M, self.N = K, entries.M, entries.N
         self.weighing, self.entries, self.batch = weighing, entries, batch
         self.score, self.normalize, self.dropout, self.weighted = weighing
         self.dtype, self.device, self.observed = dtype, entries.device, observed
-        self.has_edge_attr, self.mask_share = has_edge_attr, mask_share
+        self.has_edge_attr, self.mask_share, self.valued = has_edge_attr, mask_share, valued
 
     _pair_weights: Tensor | None = None  # see `NativeAttention.weights`
 
@@ -288,6 +290,8 @@ class BoundAttention(MemberByMember):
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         mask = cast(tuple[Any, Any], self.origin)[0].mask
+        if self.valued is not None and not self.adds_values:
+            return None
         if order == "native":
             return self._native_step(theta, mask)
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
@@ -318,23 +322,26 @@ class BoundAttention(MemberByMember):
         if order == "native":
             y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
         else:
-            y = attend_in_rows(self.weighing, self.entries, inputs, bias)
+            y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.values)
         return cast(Tensor, y)
 
-    def sums(self, inputs: Inputs, bias: Tensor | None, values: Tensor) -> Tensor | None:
-        """The result of a layer that adds values of entries, (E, K D) by target, to those of the sources; None unless a
-        kernel adds them without storing the sum.
-        """
-        z = inputs.rows
-        found = self.weighing.in_rows if self.is_by_rows and z.dtype == upcast(z).dtype else None
-        if found is None or not inputs.theta.by_rows:
-            return None
-        form = found[0].form(found[1], self.K)
-        if form is None or not one_pass_fits(form, self.device, self.entries.E):
-            return None
-        if not is_gate(form, self.normalize == "source", self.K, z.shape[1]):
-            return None
-        return attend_in_rows(self.weighing, self.entries, inputs, bias, values)
+    @property
+    def values(self) -> Tensor | None:
+        """(E, K D) values of the entries, by target, which are added to those of the sources; None for none."""
+        return None if self.valued is None else self.valued.values_at(self.entries)
+
+    @cached_property
+    def adds_values(self) -> bool:
+        """Whether an evaluation by rows adds the values of entries: of a few, or by a kernel that stores no sum."""
+        if self.valued is None or not self.is_by_rows:
+            return False
+        theta, E = cast(Theta, self.valued.values), self.entries.E
+        if self.K * theta.inner * E <= HELD:
+            return True
+        scoring, tensors = cast(tuple[Any, Any], self.weighing.in_rows)
+        form = scoring.form(tensors, self.K)
+        fits = form is not None and one_pass_fits(form, self.device, E) and self.dtype == tensors[0].dtype
+        return fits and is_gate(form, self.normalize == "source", self.K, self.K * theta.inner)
 
     @property
     def requires_grad(self) -> bool:
@@ -393,7 +400,7 @@ def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
         if basis.mask is not mask:
             return None
         weighing = basis.weighing(content, entries)
-        y = attend_in_rows(weighing, entries, content.inputs, bias)
+        y = attend_in_rows(weighing, entries, content.inputs, bias, content.values_at(entries))
         replays.record(basis, content, weighing, entries)
         return y
 
@@ -405,7 +412,17 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
     if basis.mask is not mask:
         return None
     entries = basis.entries_on(graph)
-    return _step_by_rows(mask, entries, replays) if graph.N and basis.K * entries.E <= BLOCK else None
+    if not graph.N or basis.K * entries.E > BLOCK:
+        return None
+    step = _step_by_rows(mask, entries, replays)
+
+    def run(basis: Any, content: Content, bias: Tensor | None) -> Any:
+        basis.check(content, entries, graph)
+        if content.values is not None and basis.K * content.values.inner * entries.E > HELD:
+            return None
+        return step.run(basis, content, bias)
+
+    return step._replace(run=run)
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:

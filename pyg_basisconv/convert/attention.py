@@ -9,19 +9,15 @@ from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
 
-from ..backend import KERNELS
 from ..bases import Adjacency, Attention
 from ..bases.bound_attention import BoundAttention
-from ..bases.weighing import ELEMENTWISE, Normalize
+from ..bases.weighing import Normalize
 from ..basis import BoundBasis
-from ..binding import bind, content_of
 from ..content import Content, Inputs
 from ..conv import BasisConv
 from ..errors import reject
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
-from ..mechanisms.rows import EdgeTerms
-from ..portable import portable
 from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads, Theta
@@ -114,39 +110,13 @@ class AttentionLayer(OperatorModule):
         self, x: Any, edges: CallEdges, z: Tensor | None, size: Any, wanted: bool, call: dict[str, Any]
     ) -> tuple[Tensor, Any]:
         """The result of the attention, and its weights where they are wanted."""
-        weight = call.get("edge_weight")
-        if z is not None and not wanted and self.gated:
-            y = self._gated(Call(x, edges.edge_index, weight, edge_attr=z, size=size))
-            if y is not None:
-                return y, None
         parts: Any = self._modules
-        conv, values = parts["conv"], parts.get("values")
-        if not (wanted or values is not None):
-            return conv(x, edges.edge_index, weight, edge_attr=z, size=size), None
-        y, A = conv(x, edges.edge_index, weight, edge_attr=z, size=size, return_attention=True)
-        if values is not None and z is not None:
-            sums = A.incidence  # of features, or of the values where these are narrower
-            y = y + (
-                values.contract(sums.expand(z)) if values.inner > values.P else values.gather(sums, values.project(z))
-            )
-        return y, A
-
-    @property
-    def gated(self) -> bool:
-        """Whether the values of edges have a weight for each channel, so that the kernels of gates can add them."""
-        conv = self.conv
-        single = self.values is not None and conv.theta.inner == 1 and conv.basis.normalize in ELEMENTWISE
-        return single and KERNELS is not None and conv._fused and not (portable() or conv.is_lazy)
-
-    def _gated(self, call: Call) -> Tensor | None:
-        """The result of the attention with the values of edges; None where these kernels do not take the call."""
-        assert self.values is not None
-        inputs, family, graph, _ = bind(self.conv, self.conv.basis, call)
-        if not isinstance(family, BoundAttention) or graph is None or autocasting(inputs.x.device):
-            return None
-        content = content_of(self.conv, call, graph, inputs)
-        values = EdgeTerms(content.edge_rows_at(family.entries), self.values.weight.squeeze(-1))
-        return family.sums(inputs, self.conv.bias, values.tensor)
+        values = None if z is None else parts.get("values")
+        weight = call.get("edge_weight")
+        found = parts["conv"]._run(
+            Call(x, edges.edge_index, weight, edge_attr=z, size=size, values=values), observed=wanted
+        )
+        return found if wanted else (found, None)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (source, target), size = pair(given["x"]), given.get("size")

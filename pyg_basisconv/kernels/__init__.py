@@ -3,6 +3,7 @@
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
 from .dense import Affine, affine, matmul, matmuls
+from .edge_products import edge_products
 from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
@@ -25,6 +26,7 @@ __all__ = [
     "at_entries",
     "attend",
     "attention",
+    "edge_products",
     "gather_matmul",
     "hidden",
     "inner",

@@ -259,6 +259,11 @@ class Pattern:
         return self.by_target.other, self.row
 
     @kept
+    def of_entries(self) -> "Pattern":
+        """From the entries, by target, to their targets: each is a source of its own."""
+        return Pattern(torch.arange(self.E, dtype=self.row.dtype, device=self.row.device), self.row, self.E, self.N)
+
+    @kept
     def ends_to_entries(self) -> list[Tensor]:
         """[ptr, index] from the M sources followed by the N targets to the entries, each of which has two indices."""
         source, target = self.ends

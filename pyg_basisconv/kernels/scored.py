@@ -15,6 +15,7 @@ from ..portable import portable
 from .activations import ActivationCode, activation_code
 from .multihead import (
     HELD,
+    at_entries,
     block_columns,
     gather_sums,
     group_sums,
@@ -30,6 +31,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
+from .of_entries import AttendEntries
 from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, precision, supports
 from .op import acc_dtype, derivative, raw_apply
 from .pattern import Pattern
@@ -181,6 +183,11 @@ class ProductScores(NamedTuple):
         return Form(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
 
 
+def rows_of_sources(table: Tensor, pattern: Pattern) -> Tensor:
+    """(M, W) -> (E, W) the row of each entry's source; differentiable any number of times."""
+    return at_entries(table.t(), None, pattern).t()
+
+
 def _from_ends(table: Tensor, pattern: Pattern) -> Tensor:
     """At each entry, the row of its source plus that of its target: (M + N, W) -> (E, W)."""
     ptr, index = pattern.ends_to_entries
@@ -316,8 +323,7 @@ def _plain(
     factor = None if factor is None else factor.t()
     y = plain_attention(score, factor, to_heads(z, c), normalised, pattern)
     if values is not None:  # as if each entry had a source of its own
-        own = Pattern(torch.arange(pattern.E, device=z.device), pattern.row, pattern.E, pattern.N)
-        y = y + plain_attention(score, factor, to_heads(values, c), normalised, own)
+        y = y + plain_attention(score, factor, to_heads(values, c), normalised, pattern.of_entries)
     return to_rows(y)
 
 
@@ -367,14 +373,17 @@ def _one_pass(
     factor: Tensor | None,
     values: Tensor | None,
     tensors: Tensors,
-) -> Attend:
+) -> Attend | AttendEntries:
     source, target, entry, *vectors = form.in_slots(tensors)
     terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
     terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
     kind = Attend
     if uses_triton(z.device):
         from .triton.attention import TritonAttend as kind
-    return kind(form, normalised, c, pattern, z.contiguous(), factor, terms, values)
+    z = z.contiguous()
+    if values is None or is_gate(form, normalised, c, z.shape[1]):
+        return kind(form, normalised, c, pattern, z, factor, terms, values)
+    return AttendEntries(kind, form, normalised, c, pattern, z, factor, terms, values)
 
 
 _record: Callable[..., Tensor] = raw_apply(_Attention)
@@ -389,6 +398,12 @@ def one_pass(
         return _record_one_pass(form, scoring, normalised, pattern, c, z, *given)
     factor, values, *tensors = given
     return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[1]
+
+
+def _adds_values(form: Form, normalised: bool, c: int, pattern: Pattern, z: Tensor) -> bool:
+    """Whether compiled kernels add values of the entries: those of gates do, the others where there are few."""
+    few = form.kind != PROJECTED and pattern.E * z.shape[1] <= HELD
+    return few or is_gate(form, normalised, c, z.shape[1])
 
 
 def scored_attention(
@@ -411,8 +426,8 @@ def scored_attention(
         normalised: whether w is the softmax of the scores over the entries of each target, or the scores themselves.
         pattern: of the entries.
         factor: (E, c) f, by target, or None for ones.
-        values: (E, c W) values of the entries, by target, added to the rows of z; or None. Only the kernels of gates
-            add them without storing the sum.
+        values: (E, c W) values of the entries, by target, added to the rows of z; or None. The kernels of gates add
+            them without storing the sum, the others where there are few entries.
 
     Returns:
         (N, c W).
@@ -432,7 +447,7 @@ def scored_attention(
     if (
         form is not None
         and supports(form, given, table, c, pattern)
-        and (values is None or is_gate(form, normalised, c, z.shape[1]))
+        and (values is None or _adds_values(form, normalised, c, pattern, z))
     ):
         y = one_pass(form, scoring, normalised, pattern, c, table, *given)
         return y if y.dtype == z.dtype else y.to(z.dtype)

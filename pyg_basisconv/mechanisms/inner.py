@@ -10,13 +10,14 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
-from ..kernels import Affine, ProductScores, hidden, inner
+from ..kernels import Affine, ProductScores, edge_products, hidden, inner
+from ..kernels.multihead import HELD
 from ..portable import portable
 from ..theta.base import param, project
 from ..theta.heads import split_heads
 from .base import Dots, Mechanism, Score, Sizes, Tensors, check_width, copies, entry_score, upcast
-from .edges import rows_of_copies
-from .rows import RowScore
+from .edges import edge_rows, rows_of_copies
+from .rows import RowScore, TermRows
 
 
 def inner_score(key: Tensor, query: Tensor) -> Score:
@@ -159,13 +160,24 @@ class Dot(Mechanism):
             bias = (param(self, "key_bias"), param(self, "query_bias")) if self.has_bias else (None, None)
             maps = Affine(param(self, "key"), bias[0]), Affine(param(self, "query"), bias[1], scale)
             key, query = content.affine(maps[:1], maps[1:])
-        if not self.edge_dim and not portable() and key.shape[:-2] == query.shape[:-2] == content.batch:
-            return ProductRows(key, query, H)
+        if not portable() and key.shape[:-2] == query.shape[:-2] == content.batch:
+            if not self.edge_dim:
+                return ProductRows(key, query, H)
+            if self.mix != "cross" and not content.batch and entries.E * H * dim <= HELD:
+                return TermRows(entry=self._at_few_entries(content, entries, key, query, scale))
         key, query = split_heads(key, H), split_heads(query, H)
         score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)
+
+    def _at_few_entries(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Tensor:
+        """(E, H) the scores where keys and queries of all entries may be stored."""
+        edge_rows(content, entries, self.edge_dim)  # checks their width
+        of_key, of_query = content.edge_products(entries, param(self, "key_edge")), None
+        if self.mix == "both":
+            of_query = content.edge_products(entries, param(self, "query_edge")) * scale
+        return edge_products(upcast(key), upcast(query), of_key, of_query, len(self.key_edge), entries.pattern)
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The terms with features z of edges, as <z, b_n + a_m + z G>, all of width R."""

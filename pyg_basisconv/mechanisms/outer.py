@@ -16,11 +16,12 @@ from ..kernels.attend import Side
 from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, to_rows
 from ..kernels.onepass import one_pass_fits
+from ..kernels.scored import rows_of_sources
 from ..portable import portable
 from ..theta.base import param
 from ..theta.heads import all_heads, split_heads
 from .base import Combination, Mechanism, Score, Sizes, Tensors, check_width, elementwise, entry_score, per_copy, upcast
-from .edges import Feature, rows_of_copies
+from .edges import Feature, edge_rows, rows_of_copies
 from .inner import Bilinear
 from .rows import MappedRows, RowScore, TermRows
 
@@ -82,6 +83,10 @@ class Additive(Mechanism):
             return MappedRows(content, of_source, of_target)
         if self.target_kind == "shared" and content.target is content.x and not self.has_bias:
             return ProjectedRows(content.projected_rows, param(self, "source"), param(self, "target"), content.batch)
+        if self.target_kind is None and not self.has_bias:
+            mapped = content.map_of_projected(param(self, "source"))
+            if mapped is not None:
+                return MappedRows(content, mapped, None)
         source, target = content.projected_rows @ block_diagonal(self.source), None
         if self.target_kind == "shared":
             target = content.projected_target_rows @ block_diagonal(self.target)
@@ -142,28 +147,37 @@ def Biaffine() -> Mechanism:
 
 
 class HiddenLayerRows(RowScore):
-    """A hidden layer over terms of sources, (M, K D), and targets, (N, K D); see `kernels.TermScores`."""
+    """A hidden layer over terms of sources, (M, K D), targets, (N, K D), and a few entries, (E, K D); see
+    `kernels.TermScores`.
+    """
 
     def __init__(
-        self, source: Tensor, target: Tensor | None, out: Tensor, activation: Callable[[Tensor], Tensor]
+        self,
+        source: Tensor,
+        target: Tensor | None,
+        entry: Tensor | None,
+        out: Tensor,
+        activation: Callable[[Tensor], Tensor],
     ) -> None:
-        self.source, self.target, self.out, self.activation = source, target, out, activation
-        self.scoring, self.rows = TermScores(activation), (source, target, None, out)
+        self.terms, self.out, self.activation = (source, target, entry), out, activation
+        self.scoring, self.rows = TermScores(activation), (source, target, entry, out)
 
     def snapshot(self) -> Score:
-        return HiddenLayerRows(self.source, self.target, self.out.clone(), self.activation)
+        return HiddenLayerRows(*self.terms, self.out.clone(), self.activation)
 
     def heads_first_score(self) -> Score:
-        given: list[tuple[Tensor | None, Side]] = [(self.source, "source"), (self.target, "target")]
-        sides = [(split_heads(upcast(t), len(self.out)), side) for t, side in given if t is not None]
-        tensors, names = zip(*sides, (upcast(self.out), "copy"), strict=True)
+        names: tuple[Side, ...] = ("source", "target", "entry")
+        terms = {side: t for side, t in zip(names, self.terms, strict=True) if t is not None}
+        tensors = [split_heads(upcast(t), len(self.out)) for t in terms.values()]
 
         def evaluate(t: Tensors, entries: Entries) -> Tensor:
-            source, *target, out = t
-            of_target = to_rows(target[0]) if target else None
-            return hidden(to_rows(source), of_target, None, None, out, self.activation, entries.pattern)
+            at, pattern = {side: to_rows(one) for side, one in zip(terms, t, strict=False)}, entries.pattern
+            source = at["source"]
+            if "entry" in at:  # each is a source of its own
+                source, pattern = rows_of_sources(source, pattern) + at["entry"], pattern.of_entries
+            return hidden(source, at.get("target"), None, None, t[-1], self.activation, pattern)
 
-        return Score(tensors, names, evaluate)
+        return Score((*tensors, upcast(self.out)), (*terms, "copy"), evaluate)
 
 
 class MLP(Mechanism):
@@ -258,10 +272,15 @@ class MLP(Mechanism):
             target = content.projected_target_rows
         elif self.target_kind == "own":
             target = terms[-1]
-        if not (content.batch or self.edge_dim or portable()):
-            in_rows = HiddenLayerRows(source, target, out, self.activation)
+        few = entries.E * H * D <= HELD
+        if not (content.batch or portable()) and (few or not self.edge_dim):
+            of_edges = None
+            if self.edge_dim:
+                edge_rows(content, entries, self.edge_dim)  # checks their width
+                of_edges = content.edge_products(entries, param(self, "edge"))
+            in_rows = HiddenLayerRows(source, target, of_edges, out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
-            if entries.E * H * D <= HELD or one_pass_fits(form, source.device, entries.E):
+            if few or one_pass_fits(form, source.device, entries.E):
                 return in_rows
         batch = content.batch
         count = prod(batch)

@@ -1,0 +1,93 @@
+"""Inner products of keys and queries to which each entry adds something of its own, for a few entries."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..portable import portable
+from .multihead import gather_sums, needs_gradient, scale_rows, segment_sums, sum_channels
+from .op import derivative
+from .pattern import Pattern
+
+
+class _EdgeProducts(torch.autograd.Function):
+    """See `edge_products`. The sums at the entries are made again for the derivative, and not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        ctx.save_for_backward(*given[:4])
+        ctx.about = given[4:]
+        return _edge_products(*given)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (c, pattern), sides = ctx.about, ctx.saved_tensors
+        if torch.is_grad_enabled() or portable():
+            return derivative(_plain_edge_products, (*sides, c, pattern), grad)
+        key, query, of_key, of_query = sides
+        left, right = _at_entries(key, query, of_key, of_query, pattern)
+        d_left, d_right = scale_rows(right, grad), scale_rows(left, grad)
+        _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
+        needs = ctx.needs_input_grad
+        return (
+            gather_sums(d_left, t_back, t_ptr) if needs[0] else None,
+            segment_sums(d_right, pattern.one_way[0]) if needs[1] else None,
+            d_left if needs[2] else None,
+            d_right if needs[3] else None,
+            None,
+            None,
+        )
+
+
+def _at_entries(
+    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, pattern: Pattern
+) -> tuple[Tensor, Tensor]:
+    """(E, c D) both factors at each entry, in memory of their own."""
+    source, target = pattern.ends
+    left, right = key.index_select(0, source), query.index_select(0, target)
+    return left if of_key is None else left + of_key, right if of_query is None else right + of_query
+
+
+def _edge_products(
+    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
+) -> Tensor:
+    left, right = _at_entries(key, query, of_key, of_query, pattern)
+    return sum_channels(left.mul_(right), c)
+
+
+def _plain_edge_products(
+    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
+) -> Tensor:
+    left, right = _at_entries(key, query, of_key, of_query, pattern)
+    return (left * right).unflatten(1, (c, -1)).sum(-1)
+
+
+def edge_products(
+    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
+) -> Tensor:
+    r"""The scores :math:`(k_m + a_{mn}) \cdot (q_n + b_{mn})` of c heads. Both factors are stored at all entries.
+
+    Args:
+        key: (M, c D) k.
+        query: (N, c D) q.
+        of_key: (E, c D) a, by target, or None.
+        of_query: (E, c D) b, by target, or None.
+        c: the number of heads.
+        pattern: of the entries.
+
+    Returns:
+        (E, c) by target.
+
+    >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
+    >>> key, query, of_key = torch.tensor([[1.], [2.]]), torch.tensor([[10.]]), torch.tensor([[0.], [3.]])
+    >>> edge_products(key, query, of_key, None, 1, pattern)
+    tensor([[10.],
+            [50.]])
+    """
+    given = key, query, of_key, of_query
+    if portable():
+        return _plain_edge_products(*given, c, pattern)
+    if torch.is_grad_enabled() and needs_gradient(*given):
+        return cast(Tensor, _EdgeProducts.apply(*given, c, pattern))
+    return _edge_products(*given, c, pattern)
