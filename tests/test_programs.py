@@ -1019,7 +1019,14 @@ STEPS: dict[str, tuple[Callable[[], mechanisms.Mechanism], dict[str, Any]]] = {
     "GAT": (lambda: mechanisms.Additive(projected=True).then(nn.LeakyReLU(0.2)), {}),
     "GAT, with edges": (lambda: (mechanisms.Additive(projected=True) + mechanisms.Edge(2)).then(nn.LeakyReLU(0.2)), {}),
     "GATv2": (lambda: mechanisms.MLP(projected=True, activation=nn.LeakyReLU(0.2)), {}),
+    "GATv2, with edges": (lambda: mechanisms.MLP(projected=True, activation=nn.LeakyReLU(0.2), edge_dim=2), {}),
     "Transformer": (lambda: mechanisms.Dot(3, bias=True), {}),
+    "Transformer, with edges": (lambda: mechanisms.Dot(3, bias=True, edge_dim=2), {}),
+    "products, with edges": (lambda: mechanisms.Dot(3, edge_dim=2, mix="both").then(nn.LeakyReLU(0.2)), {}),
+    "general, with edges": (
+        lambda: (mechanisms.Additive(projected=True, target=None) + mechanisms.Edge(2, inner=2)).then(nn.Tanh()),
+        {},
+    ),
     "gates": (lambda: mechanisms.Additive(bias=True) + mechanisms.Relative(period=1), {"normalize": "sigmoid"}),
     "sums": (lambda: mechanisms.Additive(), {"normalize": None, "weighted": True}),
 }

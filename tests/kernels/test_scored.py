@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-from pyg_basisconv.kernels import Pattern, ProductScores, ProjectedScores, TermScores, scored, scored_attention
+from pyg_basisconv.kernels import (
+    Pattern,
+    ProductScores,
+    ProjectedScores,
+    TermScores,
+    edge_products,
+    onepass,
+    scored,
+    scored_attention,
+)
 from pyg_basisconv.kernels.scored import attention
 
 N, D, W = 4, 2, 3
@@ -76,6 +85,7 @@ CASES: dict[str, tuple[Any, Callable[[int], list[Tensor | None]], Score]] = {
     "targets and entries": (TermScores(torch.sigmoid), terms(False, True, True), of_terms),
     "all": (TermScores(torch.tanh), terms(True, True, True), of_terms),
     "hidden": (TermScores(LEAKY), terms(True, True, False, hidden=True), of_terms),
+    "hidden, all": (TermScores(torch.tanh), terms(True, True, True, hidden=True), of_terms),
     "hidden, sources": (TermScores(torch.tanh), terms(True, False, False, hidden=True), of_terms),
     "projected": (ProjectedScores(LEAKY), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "projected, alone": (ProjectedScores(), lambda c: [draw(c, W), draw(c, W)], of_projected),
@@ -83,7 +93,9 @@ CASES: dict[str, tuple[Any, Callable[[int], list[Tensor | None]], Score]] = {
 }
 
 
-def expected(kind: str, t: Any, z: Tensor, factor: Tensor | None, normalised: bool, c: int) -> Tensor:
+def expected(
+    kind: str, t: Any, z: Tensor, factor: Tensor | None, normalised: bool, c: int, values: Tensor | None = None
+) -> Tensor:
     scoring, _, score = CASES[kind]
     activation, y = getattr(scoring, "activation", None), torch.zeros(N, c, W, dtype=torch.float64)
     for k in range(c):
@@ -94,7 +106,8 @@ def expected(kind: str, t: Any, z: Tensor, factor: Tensor | None, normalised: bo
                 total = sum(math.exp(w) for w in weights)
                 weights = [math.exp(w) / total for w in weights]
             for (e, m), w in zip(into, weights, strict=True):
-                y[n, k] += w * (1 if factor is None else factor[e, k].item()) * own(z, m, k, c).detach()
+                row = own(z, m, k, c) if values is None else own(z, m, k, c) + own(values, e, k, c)
+                y[n, k] += w * (1 if factor is None else factor[e, k].item()) * row.detach()
     return y.flatten(1)
 
 
@@ -106,28 +119,74 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("held")
+@pytest.mark.parametrize("valued", [False, True], ids=["", "values"])
 @pytest.mark.parametrize(
     ("normalised", "factors", "c"),
     [(False, False, 2), (False, True, 2), (True, False, 2), (True, True, 2), (True, True, 1)],
 )
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.sweep(18)
-def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int) -> None:
+@pytest.mark.sweep(36)
+def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int, valued: bool) -> None:
     scoring, make, _ = CASES[kind]
     tensors, z, factor = make(c), draw(N, c * W), draw(E, c) if factors else None
-    inputs = [t for t in (z, factor, *tensors) if t is not None]
+    values = draw(E, c * W) if valued else None
+    inputs = [t for t in (z, factor, values, *tensors) if t is not None]
 
     def call(*given: Tensor) -> Tensor:
         rest = iter(given)
-        z, factor, *tensors = (None if t is None else next(rest) for t in all_of_them)
-        return scored_attention(scoring, tensors, z, c, normalised, pattern(), factor)
+        z, factor, values, *tensors = (None if t is None else next(rest) for t in all_of_them)
+        return scored_attention(scoring, tensors, z, c, normalised, pattern(), factor, values)
 
-    all_of_them = (z, factor, *tensors)
+    all_of_them = (z, factor, values, *tensors)
     found = call(*inputs)
-    torch.testing.assert_close(found, expected(kind, tensors, z, factor, normalised, c))
+    torch.testing.assert_close(found, expected(kind, tensors, z, factor, normalised, c, values))
     with torch.no_grad():
         torch.testing.assert_close(call(*inputs), found)
     assert gradcheck(call, inputs)
+
+
+@pytest.mark.skipif(onepass.KERNELS is None, reason="the kernels are not built")
+@pytest.mark.parametrize("kind", ["all", "hidden, all", "products"])
+def test_each_gradient_of_attention_with_values_alone(kind: str) -> None:
+    """Those of what is stored at entries, and summed for the sources, are made for nobody else."""
+    scoring, make, _ = CASES[kind]
+    given = [draw(N, 2 * W), draw(E, 2), draw(E, 2 * W), *make(2)]
+
+    def call(learnt: list[int]) -> Tensor:
+        z, *more = (t if t is None or i in learnt else t.detach() for i, t in enumerate(given))
+        y = scored_attention(scoring, more[2:], z, 2, True, pattern(), *more[:2])
+        return (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).sum()
+
+    there = [i for i, t in enumerate(given) if t is not None]
+    together = torch.autograd.grad(call(there), [given[i] for i in there])
+    for i, one in zip(there, together, strict=True):
+        (found,) = torch.autograd.grad(call([i]), given[i])
+        torch.testing.assert_close(found, one)
+
+
+@pytest.mark.parametrize("of_query", [False, True], ids=["", "of queries"])
+@pytest.mark.parametrize("of_key", [False, True], ids=["", "of keys"])
+def test_edge_products(of_key: bool, of_query: bool) -> None:
+    c = 2
+    inputs = [draw(N, c * D), draw(N, c * D), *(draw(E, c * D) for there in (of_key, of_query) if there)]
+
+    def call(key: Tensor, query: Tensor, *more: Tensor) -> Tensor:
+        rest = iter(more)
+        return edge_products(key, query, next(rest) if of_key else None, next(rest) if of_query else None, c, held)
+
+    rest, held = iter(inputs[2:]), pattern()
+    a, b = next(rest) if of_key else torch.zeros(E, c * D), next(rest) if of_query else torch.zeros(E, c * D)
+    found = call(*inputs)
+    for e, m, n in by_target():
+        for k in range(c):
+            left, right = own(inputs[0], m, k, c) + own(a, e, k, c), own(inputs[1], n, k, c) + own(b, e, k, c)
+            torch.testing.assert_close(found[e, k], sum(x * y for x, y in zip(left, right, strict=True)))
+    with torch.no_grad():
+        torch.testing.assert_close(call(*inputs), found)
+    assert gradcheck(call, inputs)
+    assert gradgradcheck(call, inputs)
+    mapped = torch.func.vmap(lambda key: call(key, *inputs[1:]))(inputs[0].unsqueeze(0))
+    torch.testing.assert_close(mapped[0], found)
 
 
 @pytest.mark.parametrize(

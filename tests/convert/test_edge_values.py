@@ -1,0 +1,126 @@
+"""Attention whose edges have values: of a few and of many edges, on new graphs, and what changes later."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GeneralConv, ResGatedGraphConv, TransformerConv
+
+from pyg_basisconv import bases, conv, convert
+
+N, E, P, R = 9, 24, 6, 3
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "Transformer": lambda: TransformerConv(P, 4, heads=2, edge_dim=R),
+    "Transformer, averaged": lambda: TransformerConv(P, 8, heads=3, concat=False, beta=True, edge_dim=R),
+    "general, additive": lambda: GeneralConv(P, P, R, heads=3, attention=True),
+    "general, undirected": lambda: GeneralConv(P, P, R, heads=2, attention=True, directed_msg=False),
+    "general, products": lambda: GeneralConv(P, P, R, heads=2, attention=True, attention_type="dot_product"),
+    "gates": lambda: ResGatedGraphConv(P, 5, edge_dim=R),
+}
+SLOW = "general, undirected"  # whose scores have an activation behind their hidden layer, which no kernel takes
+every_layer = pytest.mark.parametrize("kind", LAYERS)
+HELD = [f"pyg_basisconv.{name}.HELD" for name in ("bases.bound_attention", "mechanisms.inner", "mechanisms.outer")]
+
+
+def pair(kind: str) -> tuple[nn.Module, Any]:
+    """A layer of PyG and its conversion, in double precision."""
+    torch.manual_seed(0)
+    layer = LAYERS[kind]().double()
+    return layer, convert(layer)
+
+
+def drawn(seed: int, edges: int = E) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x, z = (torch.randn(n, width, generator=generator, dtype=torch.float64) for n, width in ((N, P), (edges, R)))
+    return x, torch.randint(N, (2, edges), generator=generator), z
+
+
+def outcome(layer: nn.Module, x: Tensor, edge_index: Tensor, z: Tensor) -> list[Tensor]:
+    """The result, and the gradients of all that may learn."""
+    x, z = x.clone().requires_grad_(), z.clone().requires_grad_()
+    y = layer(x, edge_index, z)
+    learnt = [p for p in layer.parameters() if p.requires_grad]
+    down = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
+    return [y, *torch.autograd.grad(y, (x, z, *learnt), down, materialize_grads=True, allow_unused=True)]
+
+
+def close(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@every_layer
+def test_few_edges_and_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values of a few edges are stored at all of them; of many, the sums of their features are multiplied."""
+    _, ours = pair(kind)
+    given = drawn(1)
+    few = outcome(ours, *given)
+    added, real = [], conv._sums_of_values
+    monkeypatch.setattr(conv, "_sums_of_values", lambda *args: (added.append(1), real(*args))[1])
+    close(outcome(ours, *given), few)
+    assert bool(added) == (kind == SLOW)
+    for name in HELD:
+        monkeypatch.setattr(name, 0)
+    if kind == "gates":  # whose kernels add values of any number of edges
+        monkeypatch.setattr("pyg_basisconv.bases.bound_attention.is_gate", lambda *args: False)
+    close(outcome(copy.deepcopy(ours), *given), few)
+    assert added
+
+
+@every_layer
+def test_new_graphs(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer is bound in the first call, and each result is that of a layer that has seen nothing."""
+    reference, ours = pair(kind)
+    built, build = [], bases.Attention.build
+    monkeypatch.setattr(bases.Attention, "build", lambda self, graph: built.append(1) or build(self, graph))
+    for seed in range(4):
+        given = drawn(seed)
+        y = ours(*given)
+        torch.testing.assert_close(y, reference(*given), rtol=1e-9, atol=1e-9)
+        with torch.no_grad():
+            torch.testing.assert_close(ours(given[0], given[1].clone(), given[2]), y)
+    assert len(built) == (8 if kind == SLOW else 2)  # with gradients, and without
+
+
+@every_layer
+def test_features_of_another_graph_are_refused(kind: str) -> None:
+    _, ours = pair(kind)
+    for seed in range(3):
+        ours(*drawn(seed))
+    x, edge_index, z = drawn(3)
+    for wrong in (z[:-1], z.repeat(2, 1), z[:, :-1].repeat_interleave(2, 0)):
+        with pytest.raises(ValueError, match="edge_attr"):
+            ours(x, edge_index, wrong)
+    with pytest.raises(ValueError, match="edge_index"):
+        ours(x, edge_index + N, z)
+
+
+@every_layer
+def test_parameters_that_change(kind: str) -> None:
+    """In place, by others in their place, and by what may learn."""
+    _, ours = pair(kind)
+    given = drawn(1)
+    before = outcome(ours, *given)
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.data.mul_(1.5)
+    changed = outcome(ours, *given)
+    assert not torch.allclose(changed[0], before[0])
+    close(outcome(copy.deepcopy(ours), *given), changed)
+    ours.values.weight.requires_grad_(False)
+    close(outcome(ours, *given)[:3], changed[:3])
+    ours.load_state_dict({name: t / 1.5 for name, t in ours.state_dict().items()}, assign=True)
+    close(outcome(ours, *given)[:3], before[:3])
+    torch.testing.assert_close(ours(*given), before[0])
+
+
+@every_layer
+def test_second_derivatives(kind: str) -> None:
+    _, ours = pair(kind)
+    x, edge_index, z = drawn(1)
+    assert torch.autograd.gradgradcheck(
+        lambda x, z: ours(x, edge_index, z), (x[:, :].requires_grad_(), z.requires_grad_()), atol=1e-4
+    )
