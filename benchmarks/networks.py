@@ -39,6 +39,14 @@ def general(P: int, Q: int, dim: int) -> nn.Module:
     return pyg.GeneralConv(P, Q, dim, heads=4, attention=True)
 
 
+def gatv2_on_edges(P: int, Q: int, dim: int, heads: int = 8) -> nn.Module:
+    return pyg.GATv2Conv(P, Q // heads, heads, edge_dim=dim)
+
+
+def transformer_on_edges(P: int, Q: int, dim: int, heads: int = 8) -> nn.Module:
+    return pyg.TransformerConv(P, Q // heads, heads, edge_dim=dim)
+
+
 def heat(P: int, Q: int, types: int, dim: int) -> nn.Module:
     return pyg.HEATConv(P, Q // 2, types, types, 4, dim, 4, heads=2)
 

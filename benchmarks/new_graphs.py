@@ -15,7 +15,7 @@ from .contest import Arguments, best, checked, measure
 from .data import random_graph
 from .layers import lay_out
 from .measure import Effort, Work
-from .networks import cf_conv, general, gmm_conv, heat, nn_conv, point_transformer
+from .networks import cf_conv, gatv2_on_edges, general, gmm_conv, heat, nn_conv, point_transformer, transformer_on_edges
 from .result import Bench, Result, Row, Target, in_double, one_thread
 
 WIDTH, HEADS, RELATIONS, DIM = 64, 8, 4, 4
@@ -165,6 +165,8 @@ def new_graph_rows() -> list[Row]:
         ("GMMConv", lambda: gmm_conv(WIDTH, WIDTH, DIM), same, attributed),
         ("PDNConv", lambda: pyg.PDNConv(WIDTH, WIDTH, DIM, 8), same, attributed),
         ("GeneralConv, 4 heads, edge features", lambda: general(WIDTH, WIDTH, DIM), same, attributed),
+        ("GATv2Conv 8 heads, edge features", lambda: gatv2_on_edges(WIDTH, WIDTH, DIM), same, attributed),
+        ("TransformerConv 8 heads, edge features", lambda: transformer_on_edges(WIDTH, WIDTH, DIM), same, attributed),
         ("CFConv of SchNet", lambda: cf_conv(WIDTH, DIM), same, distant),
         ("PointTransformerConv", lambda: pyg.PointTransformerConv(WIDTH, WIDTH), same, positioned),
         ("PointTransformerConv, networks", lambda: point_transformer(WIDTH, WIDTH), same, positioned),

@@ -17,7 +17,17 @@ from .contest import Arguments, Contest
 from .data import random_graph
 from .layers import lay_out
 from .measure import Effort
-from .networks import cf_conv, general, gin, gmm_conv, heat, nn_conv, point_transformer
+from .networks import (
+    cf_conv,
+    gatv2_on_edges,
+    general,
+    gin,
+    gmm_conv,
+    heat,
+    nn_conv,
+    point_transformer,
+    transformer_on_edges,
+)
 from .result import Bench, Result, Row, Target, in_double, one_thread
 
 NODES, EDGES, WIDTH, HEADS, RELATIONS, DIM = 100, 400, 16, 8, 3, 4
@@ -187,6 +197,10 @@ CALLS = [
     Call("GATConv 8 heads", lambda: pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
     Call("GATv2Conv 8 heads", lambda: pyg.GATv2Conv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
     Call("TransformerConv 8 heads", lambda: pyg.TransformerConv(WIDTH, WIDTH // HEADS, HEADS), on_graph, 1.5, 1.2),
+    Call("GATv2Conv 8 heads, edge features", lambda: gatv2_on_edges(WIDTH, WIDTH, DIM), with_features, 1, 1),
+    Call(
+        "TransformerConv 8 heads, edge features", lambda: transformer_on_edges(WIDTH, WIDTH, DIM), with_features, 1, 1
+    ),
     Call("ResGatedGraphConv", lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH), on_graph, 0.7, 0.7),
     Call("MultiheadAttention", lambda: Attended(True), on_sequence, 0.7, 0.7, check=assert_same_weights),
     Call("MultiheadAttention without weights", lambda: Attended(False), on_sequence, 0.7, 0.7),

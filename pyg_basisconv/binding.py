@@ -134,11 +134,13 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     )
     for name in ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid"):
         value = getattr(call, name)
-        if value is not None and not basis.reads_edges:
+        if value is not None and not basis.reads_edges and call.edge_values is None:
             reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
     inputs = Inputs(features, theta)
     content = content_of(layer, call, graph, inputs, observed) if basis.reads_content else None
     family = basis.on(layer.masked(graph if content is None else graph.holding(content)))
+    if call.edge_values is not None:
+        _check_edge_values(call, family, inputs.theta)
     if features.shape[-2] != family.M:
         reject(
             "basis",
@@ -168,13 +170,31 @@ def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed:
         reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
     E, asks_edges = graph.source.numel(), layer.numbers_edges
     content = Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, asks_edges)
-    content.values = call.values
+    content.edge_values = call.edge_values
     return content
+
+
+def _check_edge_values(call: Call, family: BoundBasis, theta: Theta) -> None:
+    """Rejects values of edges that cannot be added to those of their sources."""
+    values, z = call.edge_values, call.edge_attr
+    if not family.takes_edge_values:
+        reject(
+            "edge_values", "None, for a basis that is not bases.Attention", values, "give an attention its own layer"
+        )
+    if not isinstance(z, Tensor) or z.dim() != 2:
+        got = tuple(z.shape) if isinstance(z, Tensor) else z
+        reject("edge_attr", "features (E, R) of the edges, whose values are added", got, "pass them, or no edge_values")
+    if not (isinstance(values, Theta) and theta.takes_edge_values(values)):
+        expected = f"theta.Heads of {theta.K} members that are combined as those of {theta}, without a bias"
+        reject("edge_values", expected, values, f"make it with theta.Heads().build({theta.K}, R, {theta.Q})")
+    if z.shape[1] != values.P:
+        reject("edge_attr", f"{values.P} features, for edge_values", z.shape[1], "build edge_values for their width")
 
 
 def _check_bound_call(call: Call) -> None:
     """Rejects arguments that a bound family does not read."""
-    for name in ("edge_weight", "edge_type", "batch", "lambda_max", "edge_attr", "mask", "valid", "grid"):
+    names = "edge_weight", "edge_type", "batch", "lambda_max", "edge_attr", "mask", "valid", "grid", "edge_values"
+    for name in names:
         value = getattr(call, name)
         if value is not None:
             got = tuple(value.shape) if isinstance(value, Tensor) else value

@@ -84,6 +84,7 @@ class BoundBasis:
     source_grid: Ints | None = None  # the shape of the sources' grid, if they are on one
     target_grid: Ints | None = None  # the shape of the targets' grid
     written_out = False  # True if it holds its edges
+    takes_edge_values = False  # True if edges may have values, see `BasisConv.forward`
     lists: Sequence[List] = ()  # its entries in numpy, if they are constant and known there
     factors: "tuple[BoundBasis, BoundBasis] | None" = None  # of a product
     origin: tuple[Any, Graph] | None = None  # the basis and the graph that it was bound from
@@ -235,10 +236,12 @@ class BoundBasis:
         """An order in one step, for families that are computed from content and have one; see `Theta.step`."""
         return None
 
-    adds_values = False  # whether a `content_step` adds values that edges have, see `Content`
-
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         """The output of the `content_step` of an order, for the content that the family was computed from."""
+        raise NotImplementedError
+
+    def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
+        """(N, Q) the sums of values that edges have, of families that take them."""
         raise NotImplementedError
 
     @property

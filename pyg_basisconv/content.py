@@ -98,8 +98,7 @@ class Content:
             members are not Theta's.
 
     Attributes:
-        values: the parameter V of values that edges have, or None. They are added to those of the sources: a member k
-            of the layer is :math:`\sum_m A_{k,mn} (x_m \Theta_k + z_{mn} V_k)`, with z for edge_attr.
+        edge_values: the parameter of values that edges have, or None; see `BasisConv.forward`.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Content:
         self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
         self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
         self.members = members
-        self.values: Theta | None = None
+        self.edge_values: Theta | None = None
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
         self.mapped: list[Mapped] = []  # all that `affine` has computed
@@ -242,7 +241,7 @@ class Content:
 
     def values_at(self, entries: Entries) -> Tensor | None:
         """(E, K D) the values of the edges at the entries; None if edges have none."""
-        return None if self.values is None else self.edge_products(entries, param(self.values, "weight"))
+        return None if self.edge_values is None else self.edge_products(entries, param(self.edge_values, "weight"))
 
     def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         if not self.has_edge_rows:

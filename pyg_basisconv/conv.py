@@ -169,6 +169,7 @@ class BasisConv(MessagePassing):
         mask: Tensor | None = None,
         valid: Tensor | None = None,
         grid: int | Sequence[int] | None = None,
+        edge_values: Theta | None = None,
         return_attention: bool = False,
     ) -> Any:
         r"""Applies the layer; returns y, (\*, N, Q), or (y, A) with `return_attention`.
@@ -190,16 +191,19 @@ class BasisConv(MessagePassing):
                 contrary.)
             grid: the shape of the grid that x is, flattened with the last axis fastest, for `bases.Window` and its like
                 without a shape of their own; see also `GridConv`.
+            edge_values: for `bases.Attention`, the parameter V of values that edges have, which are added to those of
+                their sources: :math:`\sum_m A_{k,mn} (x_m \Theta_k + z_{mn} V_k)`, with z for `edge_attr`. It is a
+                `theta.Heads` as the layer's own, built for the width R of z: `theta.Heads().build(K, R, Q)`.
             return_attention: also return the basis, bound: what a basis that is computed from content came to.
         """
-        call = Call(x, edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid, grid)
-        return self._run(call, return_attention)
+        graph = edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid, grid
+        return self._run(Call(x, *graph, edge_values), return_attention)
 
     def _run(self, call: Call, observed: bool) -> Any:
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
         # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
         if is_dynamo_compiling() or get_eval_frame_callback():
-            if not observed and call.values is None and compiled.operates(self, call.x, call.edge_index):
+            if not observed and call.edge_values is None and compiled.operates(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
         key = self._observed_key(call) if observed else glance(self, call)
@@ -262,7 +266,7 @@ class BasisConv(MessagePassing):
         """
         edges = call.edge_index
         plain = isinstance(call.x, Tensor) and type(edges) is Tensor and edges.layout is torch.strided
-        further = call._replace(edge_attr=None, values=None)[4:-1]
+        further = call._replace(edge_attr=None, edge_values=None)[4:-1]
         return plain and not any(t is not None for t in further) and type(self)._bind is BasisConv._bind
 
     def _basis_for(self, call: Call) -> Basis:
@@ -282,8 +286,7 @@ class BasisConv(MessagePassing):
     def _content_step(self, bound: Binding, chosen: Plan) -> ContentStep | None:
         """The same, where the family is computed from the content of this very call."""
         special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
-        order = "theta_first" if bound.family.adds_values else chosen.order
-        return None if special else bound.family.content_step(self.theta, order)
+        return None if special else bound.family.content_step(self.theta, chosen.order)
 
     def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
         """The programs are the functions at the end of this file; `GridConv` has further ones for images."""
@@ -310,8 +313,8 @@ class BasisConv(MessagePassing):
         y = self._contracted(inputs, family.matrices, chosen)
         if family.constant_weights is not None:
             y = y + self.constant_part(family.constant_weights).to(y.dtype)
-        if call.values is not None:
-            y = y + _sums_of_values(call.values, call.edge_attr, family)
+        if call.edge_values is not None:
+            y = y + family.edge_sums(call.edge_values, call.edge_attr)
         if y._base is not None and not (torch.is_grad_enabled() or portable()):
             y = y.detach()  # a view that was made without gradients may not be written to with them
         return self.narrowed(y)
@@ -470,14 +473,6 @@ class BasisConv(MessagePassing):
         return (
             f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
         )
-
-
-def _sums_of_values(values: Theta, edge_attr: Tensor, family: Any) -> Tensor:
-    """(N, Q) what is added where edges have values, see `Content`; without storing the values of all edges."""
-    sums = family.incidence  # of features, or of the values where these are narrower
-    if values.inner > values.P:
-        return values.contract(sums.expand(edge_attr))
-    return values.gather(sums, values.project(edge_attr))
 
 
 def _same_memory(y: Tensor, t: Tensor) -> bool:

@@ -39,7 +39,7 @@ class Call(NamedTuple):
     mask: Any = None
     valid: Any = None
     grid: Any = None
-    values: Any = None  # the parameter of values that edges have, see `Content`
+    edge_values: Any = None
     image: bool = False  # whether x is an image, see `GridConv`
 
 
@@ -161,7 +161,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     None is returned under transforms, and while something traces; where weights learn; with hooks, explainers, or a
     parameter or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
     """
-    x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, values, image = call
+    x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, of_edges, image = call
     modules = layer._modules
     theta, basis = modules["theta"], modules["basis"]
     own = theta._parameters
@@ -196,7 +196,7 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     if graph is None and edges is not None:
         return None
     about = features, numbers, chosen, modes
-    if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is values is None:  # as a rule
+    if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is of_edges is None:  # as a rule
         return about, shapes, graph, ()
     others: list[Hashable] = []
     for i, t in enumerate(call[2:-1], 2):
@@ -207,7 +207,8 @@ def glance(layer: Any, call: Call) -> Hashable | None:
         elif i in _CONTENT:
             found = (t.shape, t.dtype, t.layout, t.device, t.requires_grad) if _plain(t) else None
         elif i == _VALUES:
-            found = t, t.weight.shape, t.weight.dtype, t.weight.device, t.weight.requires_grad
+            w: Any = getattr(t, "weight", None)
+            found = (t, w.shape, w.dtype, w.device, w.requires_grad) if _plain(w) else None
         else:
             found = _numbers(t)
         if found is None:

@@ -123,7 +123,7 @@ class Attention(Basis):
             content.observed,
             attributed,
             None if graph.mask is None or not self.needs_edges else mask_share(found, mask, graph, self.weighted),
-            content if content.values is not None else None,
+            None if content.edge_values is None else content,
         )
 
     def check(self, content: Content, found: Entries, graph: Graph) -> None:

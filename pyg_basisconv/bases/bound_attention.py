@@ -78,6 +78,7 @@ class BoundAttention(MemberByMember):
         self.dtype, self.device, self.observed = dtype, entries.device, observed
         self.has_edge_attr, self.mask_share, self.valued = has_edge_attr, mask_share, valued
 
+    takes_edge_values = True
     _pair_weights: Tensor | None = None  # see `NativeAttention.weights`
 
     @property
@@ -263,6 +264,12 @@ class BoundAttention(MemberByMember):
         pattern = Pattern(edge, row, size, e.N)
         return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
 
+    def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
+        sums = self.incidence  # of features, or of values where these are narrower: those of all edges are not stored
+        if values.inner > values.P:
+            return values.contract(sums.expand(edge_attr))
+        return values.gather(sums, values.project(edge_attr))
+
     @property
     def T(self) -> BoundBasis:
         return DisjointUnion(self.explicit, self.batch, self.M, self.N).T if self.batch else self.explicit.T
@@ -290,8 +297,10 @@ class BoundAttention(MemberByMember):
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         mask = cast(tuple[Any, Any], self.origin)[0].mask
-        if self.valued is not None and not self.adds_values:
-            return None
+        if self.valued is not None:
+            if not self.adds_values:
+                return None
+            order = "theta_first"
         if order == "native":
             return self._native_step(theta, mask)
         if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
@@ -319,7 +328,7 @@ class BoundAttention(MemberByMember):
         return ContentStep(run)
 
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
-        if order == "native":
+        if order == "native" and self.valued is None:
             y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
         else:
             y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.values)
@@ -335,7 +344,7 @@ class BoundAttention(MemberByMember):
         """Whether an evaluation by rows adds the values of entries: of a few, or by a kernel that stores no sum."""
         if self.valued is None or not self.is_by_rows:
             return False
-        theta, E = cast(Theta, self.valued.values), self.entries.E
+        theta, E = cast(Theta, self.valued.edge_values), self.entries.E
         if self.K * theta.inner * E <= HELD:
             return True
         scoring, tensors = cast(tuple[Any, Any], self.weighing.in_rows)
@@ -418,7 +427,7 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Any:
         basis.check(content, entries, graph)
-        if content.values is not None and basis.K * content.values.inner * entries.E > HELD:
+        if content.edge_values is not None and basis.K * content.edge_values.inner * entries.E > HELD:
             return None
         return step.run(basis, content, bias)
 

@@ -18,7 +18,6 @@ from ..conv import BasisConv
 from ..errors import reject
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
-from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
@@ -111,11 +110,9 @@ class AttentionLayer(OperatorModule):
     ) -> tuple[Tensor, Any]:
         """The result of the attention, and its weights where they are wanted."""
         parts: Any = self._modules
-        values = None if z is None else parts.get("values")
-        weight = call.get("edge_weight")
-        found = parts["conv"]._run(
-            Call(x, edges.edge_index, weight, edge_attr=z, size=size, values=values), observed=wanted
-        )
+        given = {"edge_attr": z, "size": size, "edge_values": None if z is None else parts.get("values")}
+        given |= {"return_attention": True} if wanted else {}
+        found = parts["conv"](x, edges.edge_index, call.get("edge_weight"), **given)
         return found if wanted else (found, None)
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:

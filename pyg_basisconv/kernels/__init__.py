@@ -3,7 +3,7 @@
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
 from .dense import Affine, affine, matmul, matmuls
-from .edge_products import edge_products
+from .edge_products import EdgeProductScores, edge_products
 from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
@@ -14,6 +14,7 @@ from .typed import Pairs, typed_matmul
 
 __all__ = [
     "Affine",
+    "EdgeProductScores",
     "Matchings",
     "Pairs",
     "Pattern",

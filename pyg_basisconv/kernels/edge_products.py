@@ -1,14 +1,18 @@
 """Inner products of keys and queries to which each entry adds something of its own, for a few entries."""
 
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from ..portable import portable
+from .activations import ActivationCode
 from .multihead import gather_sums, needs_gradient, scale_rows, segment_sums, sum_channels
+from .onepass import PRODUCTS, Form
 from .op import derivative
 from .pattern import Pattern
+from .scored import ScoreGrad, Tensors
 
 
 class _EdgeProducts(torch.autograd.Function):
@@ -25,19 +29,23 @@ class _EdgeProducts(torch.autograd.Function):
         (c, pattern), sides = ctx.about, ctx.saved_tensors
         if torch.is_grad_enabled() or portable():
             return derivative(_plain_edge_products, (*sides, c, pattern), grad)
-        key, query, of_key, of_query = sides
-        left, right = _at_entries(key, query, of_key, of_query, pattern)
-        d_left, d_right = scale_rows(right, grad), scale_rows(left, grad)
-        _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-        needs = ctx.needs_input_grad
-        return (
-            gather_sums(d_left, t_back, t_ptr) if needs[0] else None,
-            segment_sums(d_right, pattern.one_way[0]) if needs[1] else None,
-            d_left if needs[2] else None,
-            d_right if needs[3] else None,
-            None,
-            None,
-        )
+        return *_derivative(sides, grad, pattern, ctx.needs_input_grad), None, None
+
+
+def _derivative(
+    sides: Sequence[Tensor | None], grad: Tensor, pattern: Pattern, needs: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients of keys, queries, and what is added to both, that are needed."""
+    key, query, of_key, of_query = sides
+    left, right = _at_entries(cast(Tensor, key), cast(Tensor, query), of_key, of_query, pattern)
+    d_left, d_right = scale_rows(right, grad), scale_rows(left, grad)
+    _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
+    return (
+        gather_sums(d_left, t_back, t_ptr) if needs[0] else None,
+        segment_sums(d_right, pattern.one_way[0]) if needs[1] else None,
+        d_left if needs[2] else None,
+        d_right if needs[3] else None,
+    )
 
 
 def _at_entries(
@@ -91,3 +99,24 @@ def edge_products(
     if torch.is_grad_enabled() and needs_gradient(*given):
         return cast(Tensor, _EdgeProducts.apply(*given, c, pattern))
     return _edge_products(*given, c, pattern)
+
+
+class EdgeProductScores(NamedTuple):
+    """Inner products of keys of sources, (M, c D), to which each entry adds (E, c D), and queries of targets, (N, c D).
+
+    The tensors are keys, queries, and what is added, by target.
+    """
+
+    def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
+        key, query, of_key = cast(tuple[Tensor, ...], tensors)
+        return _edge_products(key, query, of_key, None, c, pattern), ()
+
+    def backward(self, given: ScoreGrad) -> Tensors:
+        return _derivative((*given.tensors, None), given.grad, given.pattern, (*given.needs, False))[:3]
+
+    def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
+        key, query, of_key = cast(tuple[Tensor, ...], tensors)
+        return _plain_edge_products(key, query, of_key, None, c, pattern).t()
+
+    def form(self, tensors: Tensors, c: int) -> Form | None:
+        return Form(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 3))

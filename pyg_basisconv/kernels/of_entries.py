@@ -1,4 +1,4 @@
-"""Compiled attention on a few entries, each as a source of its own, so that entries can have values."""
+"""Compiled attention on a few entries, each as a source of its own, so that entries can have values and keys."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from .pattern import Pattern
 
 
 class AttendEntries:
-    """`Attend` where the rows of sources, and values that are added to them, are stored at all entries.
+    """`Attend` where the rows of sources, and what entries add to them, are stored at all entries.
 
     Args:
         kind: of the kernels, `Attend` or its subclass.
         form, normalised, c, pattern, z, factor, terms: its arguments.
-        values: (E, c W) of the entries, by target.
+        values: (E, c W) of the entries, by target, or None.
     """
 
     def __init__(
@@ -28,18 +28,13 @@ class AttendEntries:
         z: Tensor,
         factor: Tensor | None,
         terms: Sequence[Tensor | None],
-        values: Tensor,
+        values: Tensor | None,
     ) -> None:
         self.pattern, self.are_products = pattern, form.kind == PRODUCTS
         source, target, entry, *vectors = terms
-        at_entries = None if source is None else source.index_select(0, pattern.ends[0])
-        if self.are_products:
-            source = at_entries
-        else:
-            source = None
-            entry = entry if at_entries is None else at_entries if entry is None else at_entries.add_(entry)
-        z = z.index_select(0, pattern.ends[0]).add_(values)
-        self.made = kind(form, normalised, c, pattern.of_entries, z, factor, (source, target, entry, *vectors))
+        found = entry if source is None else _at_entries(source, entry, pattern)
+        terms = (found, target, None, *vectors) if self.are_products else (None, target, found, *vectors)
+        self.made = kind(form, normalised, c, pattern.of_entries, _at_entries(z, values, pattern), factor, terms)
 
     def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
         """See `Attend.forward`."""
@@ -50,7 +45,8 @@ class AttendEntries:
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """See `Attend.backward`."""
         (needs_z, needs_factor, needs_values), (source, target, entry, *vectors) = needs_rows, needs
-        of_terms = (source, target, False) if self.are_products else (False, target, source or entry)
+        either = source or entry
+        of_terms = (either, target, False) if self.are_products else (False, target, either)
         rows = needs_z or needs_values, needs_factor, False
         (d_z, d_factor, _), found = self.made.backward(made, grad, rows, (*of_terms, *vectors))
         at_entries = found[0] if self.are_products else found[2]
@@ -63,3 +59,9 @@ class AttendEntries:
         assert rows is not None
         _, _, t_ptr, _, _, t_back = self.pattern.both_ways_and_across
         return gather_sums(rows, t_back, t_ptr)
+
+
+def _at_entries(rows: Tensor, more: Tensor | None, pattern: Pattern) -> Tensor:
+    """(E, W) the row of each entry's source, plus what the entry adds."""
+    found = rows.index_select(0, pattern.ends[0])
+    return found if more is None else found.add_(more)

@@ -381,7 +381,8 @@ def _one_pass(
     if uses_triton(z.device):
         from .triton.attention import TritonAttend as kind
     z = z.contiguous()
-    if values is None or is_gate(form, normalised, c, z.shape[1]):
+    keyed = form.kind == PRODUCTS and entry is not None
+    if not keyed and (values is None or is_gate(form, normalised, c, z.shape[1])):
         return kind(form, normalised, c, pattern, z, factor, terms, values)
     return AttendEntries(kind, form, normalised, c, pattern, z, factor, terms, values)
 

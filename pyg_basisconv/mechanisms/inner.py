@@ -1,6 +1,7 @@
 """Mechanisms that are inner products of vectors of source and target."""
 
 import math
+from collections.abc import Callable
 from typing import Literal, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
-from ..kernels import Affine, ProductScores, edge_products, hidden, inner
+from ..kernels import Affine, EdgeProductScores, Pattern, ProductScores, edge_products, hidden, inner
 from ..kernels.multihead import HELD
 from ..portable import portable
 from ..theta.base import param, project
@@ -40,6 +41,25 @@ class ProductRows(RowScore):
 
     def heads_first_score(self) -> Score:
         return inner_score(*(split_heads(cast(Tensor, t), self.heads) for t in self.rows))
+
+
+class EdgeProductRows(RowScore):
+    """Inner products of keys, (M, K d), and queries, (N, K d); to the key each of a few entries adds (E, K d)."""
+
+    def __init__(self, key: Tensor, query: Tensor, of_key: Tensor, heads: int, pattern: Pattern) -> None:
+        self.scoring, self.rows = EdgeProductScores(), (key, query, of_key)
+        self.heads, self.pattern = heads, pattern
+
+    @property
+    def _terms(self) -> TermRows:
+        key, query, of_key = (upcast(cast(Tensor, t)) for t in self.rows)
+        return TermRows(entry=edge_products(key, query, of_key, None, self.heads, self.pattern))
+
+    def heads_first_score(self) -> Score:
+        return self._terms.heads_first_score()
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Score:
+        return self._terms.map(function)
 
 
 class Bilinear(Mechanism):
@@ -164,20 +184,21 @@ class Dot(Mechanism):
             if not self.edge_dim:
                 return ProductRows(key, query, H)
             if self.mix != "cross" and not content.batch and entries.E * H * dim <= HELD:
-                return TermRows(entry=self._at_few_entries(content, entries, key, query, scale))
+                return self._at_few_entries(content, entries, key, query, scale)
         key, query = split_heads(key, H), split_heads(query, H)
         score = inner_score(*(t if t.shape[1:-2] == content.batch else copies(t, content, H) for t in (key, query)))
         if not self.edge_dim:
             return score
         return score + self._edges(content, entries, key, query, scale)
 
-    def _at_few_entries(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Tensor:
-        """(E, H) the scores where keys and queries of all entries may be stored."""
+    def _at_few_entries(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
+        """The scores where keys and queries of all entries may be stored."""
         edge_rows(content, entries, self.edge_dim)  # checks their width
-        of_key, of_query = content.edge_products(entries, param(self, "key_edge")), None
-        if self.mix == "both":
-            of_query = content.edge_products(entries, param(self, "query_edge")) * scale
-        return edge_products(upcast(key), upcast(query), of_key, of_query, len(self.key_edge), entries.pattern)
+        H, of_key = len(self.key_edge), content.edge_products(entries, param(self, "key_edge"))
+        if self.mix == "key":
+            return EdgeProductRows(key, query, of_key, H, entries.pattern)
+        of_query = content.edge_products(entries, param(self, "query_edge")) * scale
+        return TermRows(entry=edge_products(upcast(key), upcast(query), of_key, of_query, H, entries.pattern))
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The terms with features z of edges, as <z, b_n + a_m + z G>, all of width R."""

@@ -87,6 +87,10 @@ class Theta(nn.Module):
             reject("theta", f"sizes K, P, Q = {(K, P, Q)}", (self.K, self.P, self.Q), "give each layer its own")
         return True
 
+    def takes_edge_values(self, values: "Theta") -> bool:
+        """Whether the values of edges may be computed by another parameter, see `BasisConv.forward`."""
+        return False
+
     def complete(self, P: int) -> None:
         """Initialises lazy parameters, now that P is known."""
         assert isinstance(self.weight, UninitializedParameter)

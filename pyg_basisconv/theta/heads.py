@@ -112,6 +112,12 @@ class Heads(Values):
     def blocks(self, width: int) -> Blocks | None:
         return Blocks(self.dense().unsqueeze(1)) if self.sums and self.value_bias is None else None
 
+    def takes_edge_values(self, values: Theta) -> bool:
+        if not isinstance(values, Heads) or getattr(values, "K", None) is None:  # it is not built
+            return False
+        alike = (values.K, values.Q, values.combine) == (self.K, self.Q, self.combine)
+        return alike and values.value_bias is None
+
     @property
     def sums(self) -> bool:
         return self.combine == "mean"

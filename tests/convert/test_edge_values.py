@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GeneralConv, ResGatedGraphConv, TransformerConv
 
-from pyg_basisconv import bases, conv, convert
+from pyg_basisconv import BasisConv, bases, convert, mechanisms, theta
+from pyg_basisconv.bases.bound_attention import BoundAttention
 
 N, E, P, R = 9, 24, 6, 3
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -58,8 +59,8 @@ def test_few_edges_and_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, ours = pair(kind)
     given = drawn(1)
     few = outcome(ours, *given)
-    added, real = [], conv._sums_of_values
-    monkeypatch.setattr(conv, "_sums_of_values", lambda *args: (added.append(1), real(*args))[1])
+    added, real = [], BoundAttention.edge_sums
+    monkeypatch.setattr(BoundAttention, "edge_sums", lambda *args: (added.append(1), real(*args))[1])
     close(outcome(ours, *given), few)
     assert bool(added) == (kind == SLOW)
     for name in HELD:
@@ -124,3 +125,61 @@ def test_second_derivatives(kind: str) -> None:
     assert torch.autograd.gradgradcheck(
         lambda x, z: ours(x, edge_index, z), (x[:, :].requires_grad_(), z.requires_grad_()), atol=1e-4
     )
+
+
+@pytest.mark.parametrize("combine", ["concat", "mean"])
+@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
+def test_a_layer_of_ones_own(combine: Any, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By plain loops; with the weights returned, and under torch.compile, which breaks the graph there."""
+    if many:
+        for name in HELD:
+            monkeypatch.setattr(name, 0)
+    torch.manual_seed(0)
+    attention = bases.Attention(2, mechanisms.Dot(3, edge_dim=R), bases.Adjacency())
+    conv = BasisConv(P, 4, attention, theta.Heads(combine)).double()
+    values = theta.Heads(combine).build(2, R, 4).double()
+    x, edge_index, z = drawn(5)
+    y, A = conv(x, edge_index, edge_attr=z, edge_values=values, return_attention=True)
+    weight = A.incidence.to_dense()  # (2, E, N)
+    expected = torch.zeros(N, 2, values.inner, dtype=torch.float64)
+    for e, (m, n) in enumerate(edge_index.t().tolist()):
+        for k in range(2):
+            expected[n, k] += weight[k, e, n] * (x[m] @ conv.theta.weight[k] + z[e] @ values.weight[k])
+    expected = (expected.flatten(1) if combine == "concat" else expected.mean(1)) + conv.bias
+    for _ in range(2):
+        torch.testing.assert_close(conv(x, edge_index, edge_attr=z, edge_values=values), expected)
+    torch.testing.assert_close(y, expected)
+    found = torch.compile(conv, backend="eager")(x, edge_index, edge_attr=z, edge_values=values)
+    torch.testing.assert_close(found, expected)
+
+
+def attend(**given: Any) -> Tensor:
+    conv = BasisConv(P, 4, bases.Attention(2, mechanisms.Dot(3), bases.Adjacency()), theta.Heads())
+    x, edge_index, z = (t.float() if t.is_floating_point() else t for t in drawn(5))
+    return conv(x, edge_index, **({"edge_attr": z, "edge_values": theta.Heads().build(2, R, 4)} | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"edge_attr": None}, "edge_attr: expected features .E, R. of the edges, whose values are added, got None"),
+        ({"edge_values": theta.Heads("mean").build(2, R, 4)}, "edge_values: expected theta.Heads of 2 members"),
+        ({"edge_values": theta.Heads(bias=True).build(2, R, 4)}, "edge_values: .* without a bias"),
+        ({"edge_values": theta.Heads().build(4, R, 4)}, "edge_values: expected theta.Heads of 2 members"),
+        ({"edge_values": theta.Heads()}, "edge_values: .* make it with theta.Heads\\(\\).build\\(2, R, 4"),
+        ({"edge_values": 1}, "edge_values: expected theta.Heads"),
+        ({"edge_values": theta.Heads().build(2, R + 1, 4)}, "edge_attr: expected 4 features, for edge_values, got 3"),
+    ],
+    ids=["no features", "averaged", "biased", "other heads", "not built", "a number", "wider"],
+)
+def test_values_that_do_not_fit(given: dict[str, Any], expected: str) -> None:
+    assert attend().shape == (N, 4)
+    with pytest.raises(ValueError, match=expected):
+        attend(**given)
+
+
+def test_a_basis_that_is_no_attention_takes_no_values() -> None:
+    conv, values = BasisConv(P, 4, bases.Adjacency()), theta.Heads().build(1, R, 4)
+    x, edge_index, z = (t.float() if t.is_floating_point() else t for t in drawn(5))
+    with pytest.raises(ValueError, match="edge_values: expected None"):
+        conv(x, edge_index, edge_attr=z, edge_values=values)

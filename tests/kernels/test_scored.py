@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
 from pyg_basisconv.kernels import (
+    EdgeProductScores,
     Pattern,
     ProductScores,
     ProjectedScores,
@@ -68,6 +69,10 @@ def of_products(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activ
     return (own(t[0], m, k, c) * own(t[1], n, k, c)).sum()
 
 
+def of_keyed(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
+    return ((own(t[0], m, k, c) + own(t[2], e, k, c)) * own(t[1], n, k, c)).sum()
+
+
 def terms(*there: bool, hidden: bool = False) -> Callable[[int], list[Tensor | None]]:
     """Those of sources, targets and entries that there are."""
 
@@ -90,6 +95,7 @@ CASES: dict[str, tuple[Any, Callable[[int], list[Tensor | None]], Score]] = {
     "projected": (ProjectedScores(LEAKY), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "projected, alone": (ProjectedScores(), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "products": (ProductScores(), lambda c: [draw(N, c * D), draw(N, c * D)], of_products),
+    "products with edges": (EdgeProductScores(), lambda c: [draw(n, c * D) for n in (N, N, E)], of_keyed),
 }
 
 
@@ -146,7 +152,7 @@ def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int, va
 
 
 @pytest.mark.skipif(onepass.KERNELS is None, reason="the kernels are not built")
-@pytest.mark.parametrize("kind", ["all", "hidden, all", "products"])
+@pytest.mark.parametrize("kind", ["all", "hidden, all", "products", "products with edges"])
 def test_each_gradient_of_attention_with_values_alone(kind: str) -> None:
     """Those of what is stored at entries, and summed for the sources, are made for nobody else."""
     scoring, make, _ = CASES[kind]
