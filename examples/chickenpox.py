@@ -45,7 +45,7 @@ from rich.table import Table
 from sklearn.linear_model import LinearRegression
 from torch import Tensor, nn
 
-from examples.options import add_root, at_least, parser as options_of
+from examples.options import add_device, add_root, at_least, check_device, parser as options_of
 from pyg_basisconv import bases
 from pyg_basisconv.recurrent import DCRNN, BasisGRUCell, BasisRNN, inverse_sigmoid
 
@@ -223,11 +223,11 @@ Rows = dict[str, list[Row]]  # by model, one for each seed
 def row(kind: Callable[[int], nn.Module], data: Windows, K: int, seed: int, *, passes: int, size: int) -> Row:
     """Chooses the number of passes on the validation windows, then trains on all training windows."""
     torch.manual_seed(seed)
-    trial = kind(K)
+    trial = kind(K).to(data.x.device)
     errors = [error(trial, data, data.validation) for _ in fit(trial, data, data.fitted, squared, passes, size)]
     chosen = 1 + errors.index(min(errors))
     torch.manual_seed(seed)
-    net = kind(K)
+    net = kind(K).to(data.x.device)
     for done in fit(net, data, data.first, squared, passes, size):
         if done == chosen:
             with torch.no_grad():
@@ -246,7 +246,7 @@ def simple(data: Windows) -> Rows:
     """Baselines that are not trained by steps."""
     x, y, edge_index, _ = data
     N = x.shape[1]
-    border = torch.zeros(N, N).index_put_(tuple(edge_index), torch.tensor(1.0)).fill_diagonal_(0)
+    border = x.new_zeros(N, N).index_put_(tuple(edge_index), x.new_ones(())).fill_diagonal_(0)
     around = (border / border.sum(0).clamp(min=1)).t() @ x
 
     def judged(forecast: Tensor, parameters: int = 0) -> list[Row]:
@@ -256,9 +256,9 @@ def simple(data: Windows) -> Rows:
 
     def regression(features: Tensor) -> list[Row]:
         learnt = features[data.learnt].flatten(0, 1), y[data.learnt].flatten(0, 1)
-        model = LinearRegression().fit(*(one.double().numpy() for one in learnt))
-        forecast = torch.from_numpy(model.predict(features.flatten(0, 1).double().numpy()))
-        return judged(forecast.float().view_as(y), model.coef_.size + model.intercept_.size)
+        model = LinearRegression().fit(*(one.double().cpu().numpy() for one in learnt))
+        forecast = torch.from_numpy(model.predict(features.flatten(0, 1).double().cpu().numpy()))
+        return judged(forecast.to(y).view_as(y), model.coef_.size + model.intercept_.size)
 
     return {
         "zero, always": judged(torch.zeros_like(y)),
@@ -271,7 +271,7 @@ def simple(data: Windows) -> Rows:
 def pairs(data: Windows, K: int, seed: int, *, steps: int) -> list[float]:
     """Trains with the broadcast loss; its test error, and the squared test error."""
     torch.manual_seed(seed)
-    net = Forecaster(K)
+    net = Forecaster(K).to(data.x.device)
     for _ in fit(net, data, data.first, broadcast, steps, data.first):
         pass
     return [error(net, data, data.test, loss) for loss in (broadcast, squared)]
@@ -312,6 +312,7 @@ def arguments() -> argparse.ArgumentParser:
     add_root(parser, "Chickenpox")
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=1, help="number of trainings of each network")
+    add_device(parser)
     add("--quick", action="store_true", help="one seed and few steps, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay for so few counties")
     return parser
@@ -320,9 +321,10 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     try:
-        cases = load(options.root.expanduser())
+        cases = Cases(*(t.to(options.device) for t in load(options.root.expanduser())))
     except ValueError as error:
         parser.error(str(error))
     seeds, steps, passes = (1, 2, 1) if options.quick else (options.seeds, STEPS, PASSES)

@@ -34,7 +34,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from examples.data import digits
-from examples.options import at_least, parser as options_of
+from examples.options import add_device, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 
 SIZE, CLASSES, REACH = 8, 10, 2.3  # REACH: of neighbours, in pixels, between two distances of the grid
@@ -56,6 +56,10 @@ def around() -> list[list[float]]:
     """Kernel points: the middle, which is the target, and eight around it."""
     turns = [math.tau * i / 8 for i in range(8)]
     return [[0.5, 0.5], *([0.5 + 0.3 * math.cos(a), 0.5 + 0.3 * math.sin(a)] for a in turns)]
+
+
+def moved(points: Points, device: str) -> Points:
+    return Points(*(t.to(device) for t in points))
 
 
 class Kernel(NamedTuple):
@@ -128,15 +132,15 @@ def turned(seed: int, which: Tensor, most: float) -> Points:
     return as_points(images()[0][which], most * angles)
 
 
-def train(kernel: Kernel, seed: int, epochs: int, rate: float) -> Net:
+def train(kernel: Kernel, seed: int, epochs: int, rate: float, device: str = "cpu") -> Net:
     """Trains a network on upright digits, by Adam with a rate that falls to zero."""
     (ink, y), fit = images(), split(seed)[0]
     torch.manual_seed(seed)
-    net, generator = Net(kernel), torch.Generator().manual_seed(seed)
+    net, generator = Net(kernel).to(device), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(net.parameters(), rate)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     batches = [fit[i : i + BATCH] for i in range(0, len(fit), BATCH)]
-    ready = [(as_points(ink[some], torch.zeros(len(some))), y[some]) for some in batches]
+    ready = [(moved(as_points(ink[some], torch.zeros(len(some))), device), y[some].to(device)) for some in batches]
     for _ in range(epochs):
         for i in torch.randperm(len(ready), generator=generator):
             points, label = ready[int(i)]
@@ -150,7 +154,7 @@ def train(kernel: Kernel, seed: int, epochs: int, rate: float) -> Net:
 @torch.no_grad()
 def accuracy(net: Net, points: Points, which: Tensor) -> float:
     """In percent."""
-    return 100 * float((net(points).argmax(1) == images()[1][which]).double().mean())
+    return 100 * float((net(points).argmax(1).cpu() == images()[1][which]).double().mean())
 
 
 class Run(NamedTuple):
@@ -161,20 +165,20 @@ class Run(NamedTuple):
     accuracies: list[float]
 
 
-def run(kernel: Kernel, seed: int, epochs: int, advance: Callable[[], None] = lambda: None) -> Run:
+def run(kernel: Kernel, seed: int, epochs: int, advance: Callable[[], None] = lambda: None, device: str = "cpu") -> Run:
     """Trains with each rate, and tests the one that is best on the upright digits for validation."""
     _, validate, test = split(seed)
-    upright, tried = turned(seed, validate, 0.0), []
+    upright, tried = moved(turned(seed, validate, 0.0), device), []
     for rate in RATES:
-        net = train(kernel, seed, epochs, rate)
+        net = train(kernel, seed, epochs, rate, device)
         tried.append((accuracy(net, upright, validate), rate, net))
         advance()
     _, rate, best = max(tried, key=lambda one: one[0])
-    found = [accuracy(best, turned(seed, test, most), test) for most in ANGLES.values()]
+    found = [accuracy(best, moved(turned(seed, test, most), device), test) for most in ANGLES.values()]
     return Run(sum(p.numel() for p in best.parameters()), rate, found)
 
 
-def compare(seeds: int, epochs: int) -> dict[str, list[Run]]:
+def compare(seeds: int, epochs: int, device: str = "cpu") -> dict[str, list[Run]]:
     """The runs of all kernels."""
     runs: dict[str, list[Run]] = {name: [] for name in KERNELS}
     columns = TextColumn("{task.description:36}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
@@ -183,7 +187,7 @@ def compare(seeds: int, epochs: int) -> dict[str, list[Run]]:
         for seed in range(seeds):
             for name, kernel in KERNELS.items():
                 bar.update(job, description=f"seed {seed}: {name}")
-                runs[name].append(run(kernel, seed, epochs, lambda: bar.advance(job)))
+                runs[name].append(run(kernel, seed, epochs, lambda: bar.advance(job), device))
     return runs
 
 
@@ -206,18 +210,21 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=3, help="number of splits and trainings")
     add("--epochs", type=at_least(1, int), default=10, help="of a training")
+    add_device(parser)
     add("--quick", action="store_true", help="one seed and one epoch, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = arguments().parse_args(argv)
+    parser = arguments()
+    options = parser.parse_args(argv)
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     if options.quick:
         options.seeds = options.epochs = 1
     start = time.perf_counter()
-    runs = compare(options.seeds, options.epochs)
+    runs = compare(options.seeds, options.epochs, options.device)
     print(f"\nHandwritten digits as points, {FIT} upright ones to learn from, the tests turned by a random angle:")
     print(f"accuracy in percent, mean ± standard deviation of {options.seeds} seeds")
     Console().print(table(runs))

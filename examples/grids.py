@@ -39,7 +39,7 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_max_pool, global_mean_pool
 
 from examples.data import digits
-from examples.options import at_least, parser as options_of
+from examples.options import add_device, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.transforms import ToGrid
 
@@ -77,6 +77,7 @@ class Settings(NamedTuple):
     rate: float = 0.005
     epochs: int = 40
     pool: str = "max"
+    device: str = "cpu"
 
 
 Pool = Callable[..., Tensor]
@@ -145,6 +146,7 @@ def train(net: nn.Module, data: Sequence[Data] | Dataset[Data], seed: int, setti
     losses = []
     for _ in range(settings.epochs):
         for batch in loader:
+            batch = batch.to(settings.device)
             optimizer.zero_grad()
             loss = F.cross_entropy(net(batch), batch.y)
             loss.backward()
@@ -204,19 +206,20 @@ def with_holes(
     """Trains on images with holes, and tests on others with holes, which are the same for every network."""
     fit, test = images(validate=validate)
     torch.manual_seed(seed)
-    net = Net(layer, pool=settings.pool)
+    net = Net(layer, pool=settings.pool).to(settings.device)
     train(net, Holed(fit, form, seed), seed, settings)
     holed = Holed(test, form, TEST_SEED)
-    return Run(parameters(net), [accuracy(net, Batch.from_data_list([holed[i] for i in range(len(holed))]))])
+    batch = Batch.from_data_list([holed[i] for i in range(len(holed))]).to(settings.device)
+    return Run(parameters(net), [accuracy(net, batch)])
 
 
 def turned(layer: Layer, width: int, seed: int, settings: Settings, validate: bool = False) -> Run:
     """Trains on upright digits, and tests on rotated ones."""
     fit, test = images(validate=validate)
     torch.manual_seed(seed)
-    net = Net(layer, width, settings.pool)
+    net = Net(layer, width, settings.pool).to(settings.device)
     train(net, fit, seed, settings)
-    batch, found = Batch.from_data_list(test), []
+    batch, found = Batch.from_data_list(test).to(settings.device), []
     for _ in QUARTERS:
         found.append(accuracy(net, batch))
         batch.x = batch.x.rot90(1, (-2, -1))
@@ -258,7 +261,7 @@ def choose(seeds: int, space: Sequence[Settings] = SPACE) -> dict[str, dict[Sett
     return found
 
 
-def compare(seeds: int, epochs: int | None) -> tuple[dict[str, Tensor], dict[str, list[Run]]]:
+def compare(seeds: int, epochs: int | None, device: str = "cpu") -> tuple[dict[str, Tensor], dict[str, list[Run]]]:
     """The losses of the first comparison, and the trainings of the others, of so many epochs or of those chosen."""
     jobs = HOLES | TURNS
     runs: dict[str, list[Run]] = {name: [] for name in jobs}
@@ -270,7 +273,7 @@ def compare(seeds: int, epochs: int | None) -> tuple[dict[str, Tensor], dict[str
         for seed in range(seeds):
             for name, job in jobs.items():
                 bar.update(task, description=f"{name}, seed {seed}")
-                chosen = CHOSEN[name] if epochs is None else CHOSEN[name]._replace(epochs=epochs)
+                chosen = CHOSEN[name]._replace(epochs=epochs or CHOSEN[name].epochs, device=device)
                 runs[name].append(job(seed, chosen))
                 bar.advance(task)
     return losses, runs
@@ -337,6 +340,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=at_least(1, int), default=3, help="number of trainings of each network")
     add("--epochs", type=at_least(1, int), help="of a training; each network has its own number")
     add("--choose", action="store_true", help="print what other settings reach on images kept from training")
+    add_device(parser)
     add("--quick", action="store_true", help="one seed and two epochs, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with such small images")
     add("--picture", type=Path, default=Path("results/shifts.svg"), help="where the matrices of shifts are drawn")
@@ -346,11 +350,14 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     if options.quick:
         options.seeds, options.epochs = 1, min(options.epochs or 2, 2)
     if options.choose:
-        space = dict.fromkeys(some._replace(epochs=options.epochs or some.epochs) for some in SPACE)
+        space = dict.fromkeys(
+            some._replace(epochs=options.epochs or some.epochs, device=options.device) for some in SPACE
+        )
         choose(options.seeds, list(space))
         return
     try:
@@ -360,7 +367,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error(f"--picture {options.picture}: {error}")
 
     start = time.perf_counter()
-    losses, runs = compare(options.seeds, options.epochs)
+    losses, runs = compare(options.seeds, options.epochs, options.device)
     console, after = Console(), f"mean ± standard deviation of {options.seeds} seeds"
     print(f"\nTrained from the same weights in float64: {len(losses['nn.Conv2d'])} steps, and their losses")
     console.print(same(losses))

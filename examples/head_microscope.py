@@ -39,8 +39,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from examples.options import at_least, parser as options_of
-from examples.shift_heads import sines, text
+from examples.options import add_device, at_least, check_device, parser as options_of
+from examples.shift_heads import on, sines, text
 from pyg_basisconv import BasisConv, bases, explain_head, plot, theta
 from pyg_basisconv.algebra import HeadReport
 from pyg_basisconv.mechanisms import Dot
@@ -189,15 +189,15 @@ class Row(NamedTuple):
 
 def study(positions: Positions, seed: int, options: argparse.Namespace) -> tuple[list[HeadReport], list[Row]]:
     """Trains, explains the heads, replaces some, and trains on."""
-    alphabet, characters, validation, test = text()
+    alphabet, characters, _, test = on(options.device)
     torch.manual_seed(seed)
-    net, rows = Reader(alphabet, positions), []
+    net, rows = Reader(alphabet, positions).to(options.device), []
     train(net, characters, options.steps, LR, seed)
-    reports = net.explain(windows(validation)[:, :-1])
+    reports = copy.deepcopy(net).cpu().explain(windows(text().validation)[:, :-1])
     some: list[tuple[float | None, str, dict[Head, Tensor]]] = [(None, AS_LEARNT, {})]
     some += [(least, *way) for least in dict.fromkeys(options.least) for way in ways(reports, least).items()]
     for least, title, mixtures in some:
-        new = replaced(net, mixtures)
+        new = replaced(net, mixtures).to(options.device)
         before = measure(new, windows(test))
         train(new, characters, options.more, TUNING_LR, seed)
         rows.append(Row(positions, seed, least, title, len(mixtures), before, measure(new, windows(test))))
@@ -271,6 +271,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--steps", type=at_least(1, int), default=1200, help="of a training")
     add("--more", type=at_least(1, int), default=150, help="steps of training after heads are replaced")
     add("--least", nargs="+", type=part, default=[0.9, 0.5], help="R2, fixed, from which on heads are replaced")
+    add_device(parser)
     add("--quick", action="store_true", help="one seed and 50 steps, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     add("--picture", type=Path, default=Path("results/heads.svg"), help="where heads are drawn")
@@ -280,6 +281,7 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     if options.quick:
         options.seeds, options.steps, options.more = 1, min(options.steps, 50), min(options.more, 10)

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 
 from examples.data import in_a_copy
 from examples.knowledge import FILES, HERE, parts
-from examples.options import add_root, at_least, check_device, parser as options_of
+from examples.options import add_device, add_root, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases, load_walks, theta
 
 HITS = (1, 3, 10)
@@ -472,7 +472,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--decay", type=at_least(1e-3, float), help="factor of the rate from one epoch to the next")
     add("--validate", type=at_least(1, int), default=5000, help="triples to choose the epoch by, at most")
     add("--bfloat16", action="store_true", help="the scores of the training: faster where the processor can do it")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to train")
+    add_device(parser)
     add("--threads", type=at_least(1, int), default=2, help="of torch on the CPU")
     add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
     return parser

@@ -32,7 +32,7 @@ from torch_geometric.data import Data
 
 from examples.data import CITATIONS, load
 from examples.models import LOSING_SPACE, MODELS, SPACE, Model, models
-from examples.options import add_root, at_least, check_device, parser as options_of
+from examples.options import add_device, add_root, at_least, check_device, parser as options_of
 
 OURS, PYG = SIDES = ("BasisConv", "PyG")
 SEARCHED = (1000, 1001)  # the seeds by which settings are compared
@@ -289,7 +289,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--hidden", type=at_least(1, int), help="hidden channels; each model has its own number")
     add("--split", choices=["public", "random"], default="public", help="the data set's own, or one for each seed")
     add("--search", type=at_least(0, float), metavar="MINUTES", help="let the validation set choose the settings first")
-    add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="where to train")
+    add_device(parser)
     add("--threads", type=at_least(1, int), default=1, help="of torch on the CPU; more than one pays on larger graphs")
     add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
     return parser

@@ -28,6 +28,12 @@ def add_root(parser: argparse.ArgumentParser, dataset: str) -> None:
     )
 
 
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Adds --device, see `check_device`."""
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", default=default, help="where to train")
+
+
 def check_device(parser: argparse.ArgumentParser, device: str) -> None:
     """Ends the script if there is no such device."""
     try:

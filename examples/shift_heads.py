@@ -40,7 +40,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 
-from examples.options import at_least, parser as options_of
+from examples.options import add_device, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Dot, Mechanism, Relative
 
@@ -138,12 +138,18 @@ def text() -> Text:
     return Text(len(numbers), train, part[4], part[9])
 
 
+def on(device: str) -> Text:
+    """The text on a device."""
+    alphabet, train, validation, test = text()
+    return Text(alphabet, train.to(device), [t.to(device) for t in validation], [t.to(device) for t in test])
+
+
 def loss(net: Reader, windows: Tensor, task: str, generator: torch.Generator) -> Tensor:
     """Bits per character: of the next character (windows are one longer then), or of randomly masked ones."""
     if task == "next":
         scores, wanted = net(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten()
     else:
-        hidden = torch.rand(windows.shape, generator=generator) < MASKED
+        hidden = (torch.rand(windows.shape, generator=generator) < MASKED).to(windows.device)
         scores, wanted = net(windows.masked_fill(hidden, net.mask))[hidden], windows[hidden]
     return F.cross_entropy(scores, wanted) / math.log(2)
 
@@ -175,15 +181,15 @@ class Run:
     seconds: float = 0.0
 
 
-def train(task: str, kind: str, seed: int, steps: int, lr: float | None = None) -> Run:
+def train(task: str, kind: str, seed: int, steps: int, device: str = "cpu", lr: float | None = None) -> Run:
     """AdamW on random windows; the rate warms up for 50 steps, and then falls linearly to zero."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     run = Run(task, kind, seed, KINDS[kind].lr[task] if lr is None else lr)
-    alphabet, characters, validation, test = text()
-    net = Reader(KINDS[kind], task, alphabet)
+    alphabet, characters, validation, test = on(device)
+    net = Reader(KINDS[kind], task, alphabet).to(device)
     run.parameters = sum(parameter.numel() for parameter in net.parameters())
     optimizer = torch.optim.AdamW(net.parameters(), lr=run.lr, betas=(0.9, 0.98), weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min((step + 1) / 50, 1 - step / steps))
@@ -206,7 +212,11 @@ def train(task: str, kind: str, seed: int, steps: int, lr: float | None = None) 
 
 def compare(options: argparse.Namespace) -> list[Run]:
     """Trains every kind with every seed, in worker processes with one thread of torch each."""
-    jobs = [(options.task, kind, seed, options.steps) for seed in range(options.seeds) for kind in options.kinds]
+    jobs = [
+        (options.task, kind, seed, options.steps, options.device)
+        for seed in range(options.seeds)
+        for kind in options.kinds
+    ]
     runs = []
     columns = TextColumn("{task.description:44}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with Progress(*columns, TimeElapsedColumn()) as bar:
@@ -290,6 +300,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS), help="of models")
     add("--seeds", type=at_least(1, int), default=3, help="number of trainings of each")
     add("--steps", type=at_least(1, int), default=500, help="of a training")
+    add_device(parser)
     add("--quick", action="store_true", help="one seed and 100 steps, as a smoke test")
     add("--workers", type=at_least(1, int), default=2, help="trainings at a time, each in a process with one thread")
     add("--out", type=Path, default=Path("results"), help="folder for the picture and the numbers")
@@ -299,6 +310,7 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
+    check_device(parser, options.device)
     if options.quick:
         options.seeds, options.steps = 1, min(options.steps, 100)
     options.kinds = list(dict.fromkeys(options.kinds))

@@ -34,6 +34,9 @@ class Mapped(NamedTuple):
 
 def apply_maps(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     """Affine maps of features, in one product."""
+    for one in maps:
+        if one.weight.device != x.device:  # with numbers on 'meta' torch's product is memory as it was
+            reject("basis", f"parameters on {x.device}, where x is", one.weight.device, "move the whole layer there")
     return affine(x, maps) if len(maps) > 1 else [all_heads(x, *maps[0])]
 
 

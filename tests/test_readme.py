@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pyg_basisconv.__main__ import main
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -34,6 +36,20 @@ def test_block_runs(block: str, capsys: pytest.CaptureFixture[str], monkeypatch:
 def test_blocks_assert_what_they_show() -> None:
     assert len(blocks(PAGES[0])) >= 3
     assert all("assert" in code for _, code in BLOCKS)
+
+
+def test_the_walks_that_the_readme_shows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = PAGES[0].read_text("utf-8")
+    command, *shown = re.search(r"^    \$ python -m pyg_basisconv (walks .*\n(?:    .*\n)+)", text, re.MULTILINE)[
+        1
+    ].splitlines()
+    assert main(command.split()) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(shown) == 5
+    assert [line for line in shown if line.removeprefix("    ") not in printed] == []
+    walks = (ROOT / "datasets" / "films" / "walks.toml").read_text("utf-8")
+    assert re.search(r"^    (genres_of_roles = .*)$", text, re.MULTILINE)[1] in walks
 
 
 def test_the_readme_is_short() -> None:

@@ -341,16 +341,15 @@ class BoundAttention(MemberByMember):
 
     @cached_property
     def adds_values(self) -> bool:
-        """Whether an evaluation by rows adds the values of entries: of a few, or by a kernel that stores no sum."""
-        if self.valued is None or not self.is_by_rows:
+        """Whether compiled kernels add the values of entries: of a few, or of gates, whose sums are not stored."""
+        found = self.weighing.in_rows if self.valued is not None and self.is_by_rows else None
+        if found is None:
             return False
-        theta, E = cast(Theta, self.valued.edge_values), self.entries.E
-        if self.K * theta.inner * E <= HELD:
-            return True
-        scoring, tensors = cast(tuple[Any, Any], self.weighing.in_rows)
-        form = scoring.form(tensors, self.K)
-        fits = form is not None and one_pass_fits(form, self.device, E) and self.dtype == tensors[0].dtype
-        return fits and is_gate(form, self.normalize == "source", self.K, self.K * theta.inner)
+        form, E = found[0].form(found[1], self.K), self.entries.E
+        width = self.K * cast(Theta, cast(Content, self.valued).edge_values).inner
+        if form is None or not one_pass_fits(form, self.device, E):
+            return False
+        return E * width <= HELD or is_gate(form, self.normalize == "source", self.K, width)
 
     @property
     def requires_grad(self) -> bool:

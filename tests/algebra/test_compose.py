@@ -503,6 +503,13 @@ def test_parameters_without_numbers_take_any_dtype(combine: tuple[str, str], dty
         close(y, expected, tolerance)
 
 
+@pytest.mark.parametrize("widths", [(4, 4), (4, -1), (-1, 4), (-1, -1)], ids=str)
+def test_parameters_without_numbers_keep_the_width_that_is_known(widths: tuple[int, int]) -> None:
+    first, second = (BasisConv(P, P, bases.Powers(2), theta.Pass(), bias=False) for P in widths)
+    found = compose(first, second).theta
+    assert (max(widths), max(widths)) == (found.P, found.Q)
+
+
 @pytest.mark.parametrize("biases", [(True, True), (False, False)], ids=str)
 def test_sources_alone(biases: tuple[bool, bool]) -> None:
     """With (x, None) the first layer has no features of targets; the second one reads what the first one gives."""

@@ -430,6 +430,10 @@ BAD = [
         "data.n_id: expected each node once .* 7 twice",
     ),
     (
+        lambda: induced()(Data(x=draw(3, 3), n_id=torch.tensor([5, 7, 7]))),
+        "data.n_id: expected each node once .* 7 twice",
+    ),
+    (
         lambda: induced()(Data(x=draw(2, 3), n_id=torch.tensor([7, 7]), batch=torch.zeros(2).long())),
         "data.n_id: expected each node once in a sample, got 7 twice",
     ),

@@ -48,6 +48,7 @@ LAYERS: dict[str, Callable[[], tuple[bases.Attention, theta.Theta, int]]] = {
     ),
     "hidden": lambda: (bases.Attention(2, MLP(3, activation=nn.ReLU(), bias=True), MASK), theta.Heads(), 4),
     "products": lambda: (bases.Attention(2, Dot(3, bias=True), MASK), theta.Heads(bias=True), 6),
+    "wide products": lambda: (bases.Attention(2, Dot(3), MASK), theta.Heads(), 12),  # values wider than x
     "scaled products": lambda: (bases.Attention(2, Dot(3, scale=1.5), MASK), theta.LowRank(2), 5),
 }
 
@@ -305,9 +306,22 @@ class Own(Additive):
         return super().score(content, entries).times(self.factor)
 
 
+class Bent(Additive):
+    """The same, in the form that kernels take."""
+
+    function: Any = torch.tanh
+
+    def score(self, content: Any, entries: Any) -> Any:
+        return super().score(content, entries).map(type(self).function)
+
+
 def test_a_mechanism_of_the_user_is_never_replayed(replayed: list[bool]) -> None:
     conv, (x, edges) = BasisConv(P, 4, bases.Attention(2, Own(), MASK), theta.Heads()).double(), given()
     for Own.factor in (1.0, 1.0, 1.0, 3.0):
+        close(conv(x, edges), anew(conv, x, edges))
+    conv = BasisConv(P, 4, bases.Attention(2, Bent(), MASK), theta.Heads()).double()
+    for function in (torch.tanh, torch.tanh, torch.tanh, torch.sigmoid):
+        Bent.function = function
         close(conv(x, edges), anew(conv, x, edges))
     assert not any(replayed)
 
@@ -396,7 +410,7 @@ def test_parameters_that_the_kernel_cannot_read(kind: str) -> None:
         for _ in range(3):
             close(conv(x, edges), anew(conv, x, edges))
     conv.basis.to("meta")
-    with pytest.raises((RuntimeError, NotImplementedError)):
+    with pytest.raises((RuntimeError, NotImplementedError, ValueError)):
         conv(x, edges)
 
 
