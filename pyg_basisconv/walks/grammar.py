@@ -317,11 +317,14 @@ def _item(item: Any, at: int, words: Vocabulary) -> _Part:
     reject("sorts", "ids, names or edge types of relations", where, "name one relation per step")
 
 
-def _product(factors: Iterable[list[tuple[Located, ...]]], source: str) -> list[tuple[Located, ...]]:
+def _product(
+    factors: Iterable[list[tuple[Located, ...]]], source: str, fits: int | None = None
+) -> list[tuple[Located, ...]]:
+    """All sequences of one of each factor; `fits` as in `_check_size`."""
     result: list[tuple[Located, ...]] = [()]
     for f in factors:
         steps = len(f) * sum(map(len, result)) + len(result) * sum(map(len, f))
-        _check_size(len(result) * len(f), steps, source)
+        _check_size(len(result) * len(f), steps, source, fits)
         result = [a + b for a in result for b in f]
     return result
 
@@ -341,17 +344,19 @@ def _powers(base: list[tuple[Located, ...]], least: int, most: int, source: str)
     power: list[tuple[Located, ...]] = [()]
     result: list[tuple[Located, ...]] = []
     for times in range(most + 1):
-        power = _product([power, base], source) if times else power
+        power = _product([power, base], source, times - 1) if times else power
         result = result + power if times >= least else result
-        _check_size(len(result), sum(map(len, result)), source)
+        _check_size(len(result), sum(map(len, result)), source, times - 1)
     return result
 
 
-def _check_size(sequences: int, steps: int, source: str) -> None:
+def _check_size(sequences: int, steps: int, source: str, fits: int | None = None) -> None:
+    """Rejects a sort that is too large; `fits` is how often the part may be repeated that is too large."""
     if sequences > MOST or steps > LONGEST:
         expected = f"at most {MOST:,} sequences with {LONGEST:,} steps in all"
         got = f"{sequences:,} with {steps:,}" if sequences else f"{steps:,} steps"
-        reject("sorts", expected, f"{got} or more in {brief(source)}", "repeat less often, or name fewer alternatives")
+        often = f"repeat at most {fits} times" if fits and fits > 1 else "repeat less often"
+        reject("sorts", expected, f"{got} or more in {brief(source)}", f"{often}, or name fewer alternatives")
 
 
 def _check_ends(sequence: tuple[Located, ...], source: str, words: Vocabulary) -> None:

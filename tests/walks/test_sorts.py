@@ -185,6 +185,17 @@ def test_syntax_errors(sort: str, column: int, words: str) -> None:
     assert len(message) < 400
 
 
+@pytest.mark.parametrize("part", ["(a.b|b.a.a)", "(a|b.b|a.a.a)"])
+@pytest.mark.parametrize("least", ["", "1,", "3,"])
+def test_a_repeat_that_is_too_long_says_which_one_fits(part: str, least: str) -> None:
+    with pytest.raises(ValueError, match="repeat at most") as error:
+        parse(f"{part}{{{least}40}}", ["a", "b"])
+    fits = int(re.search(r"repeat at most (\d+) times", str(error.value))[1])
+    assert parse(f"{part}{{{least}{fits}}}", ["a", "b"]).sequences
+    with pytest.raises(ValueError, match=f"repeat at most {fits} times"):
+        parse(f"{part}{{{least}{fits + 1}}}", ["a", "b"])
+
+
 @pytest.mark.parametrize("sort", ["a{1,200}", "(a|b.c){10}", "a{5000,5001}", "(a|b.c){10000}", "(a{2}){9999}"])
 def test_too_many(sort: str) -> None:
     with pytest.raises(ValueError, match=r"^sorts: expected at most 10,000 sequences with 10,000 steps"):
