@@ -62,6 +62,8 @@ class AttendEntries:
 
 
 def _at_entries(rows: Tensor, more: Tensor | None, pattern: Pattern) -> Tensor:
-    """(E, W) the row of each entry's source, plus what the entry adds."""
+    """(E, W) the row of each entry's source, plus what the entry adds; in the more precise of the two dtypes."""
     found = rows.index_select(0, pattern.ends[0])
-    return found if more is None else found.add_(more)
+    if more is None:
+        return found
+    return found.add_(more) if found.dtype == more.dtype else found + more
