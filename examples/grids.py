@@ -257,7 +257,7 @@ def choose(seeds: int, space: Sequence[Settings] = SPACE) -> dict[str, dict[Sett
         found[name] = {some: statistics.mean(values) for some, values in runs.items()}
         print(name)
         for some, mean in sorted(found[name].items(), key=itemgetter(1), reverse=True):
-            print(f"  {mean:.1f} {some}", flush=True)
+            print(f"  {mean:.1f} rate {some.rate}, {some.epochs} epochs, the {some.pool} over an image", flush=True)
     return found
 
 

@@ -153,5 +153,5 @@ def test_each_network_is_tried_with_all_settings(few, capsys):
     grids.main(["--choose", "--seeds", "1", "--epochs", "1"])
     said = capsys.readouterr().out.splitlines()
     assert [line for line in said if not line.startswith(" ")] == [*grids.HOLES, *grids.TURNS]
-    tried = re.findall(r"^  [\d.]+ Settings\(rate=([\d.]+), epochs=1, pool='(max|mean)'\)$", "\n".join(said), re.M)
+    tried = re.findall(r"^  [\d.]+ rate ([\d.]+), 1 epochs, the (max|mean) over an image$", "\n".join(said), re.M)
     assert Counter(tried) == dict.fromkeys(product(("0.002", "0.005", "0.01"), ("max", "mean")), 4)
