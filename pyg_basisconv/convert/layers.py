@@ -16,6 +16,7 @@ from ..binding import Binding
 from ..cache import IdentityCache
 from ..conv import BasisConv
 from ..errors import reject
+from ..graph import sizes
 from ..plan import Plan
 from ..program import Call
 from .checkpoints import original_of
@@ -77,6 +78,8 @@ class Signature:
             raise TypeError(f"{self.layer} needs argument {name!r}, takes {self.names}")
         if self.flow != "source_to_target":
             call["x"] = unpaired(call["x"])
+        if call.get("size") is not None:
+            sizes(call["size"])  # checks it
         edges = call["edge_index"]
         if type(edges) is not Tensor or edges.layout != torch.strided:
             call["edge_index"] = self._graph(edges)

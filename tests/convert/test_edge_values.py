@@ -183,3 +183,13 @@ def test_a_basis_that_is_no_attention_takes_no_values() -> None:
     x, edge_index, z = (t.float() if t.is_floating_point() else t for t in drawn(5))
     with pytest.raises(ValueError, match="edge_values: expected None"):
         conv(x, edge_index, edge_attr=z, edge_values=values)
+
+
+@pytest.mark.parametrize("size", [torch.tensor([9, 9]), "9", (9,), (9, -1)], ids=["tensor", "text", "one", "negative"])
+@pytest.mark.parametrize("attention", [False, True], ids=["sum", "attention"])
+def test_sizes_that_are_none(attention: bool, size: Any) -> None:
+    """Such as features of edges, if they come in this place."""
+    x, edge_index, z = drawn(1)
+    ours = convert(GeneralConv(P, P, R, heads=3, attention=attention).double())
+    with pytest.raises(ValueError, match=r"^size: expected \(M, N\)"):
+        ours(x, edge_index, z, size=size)
