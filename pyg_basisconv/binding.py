@@ -169,9 +169,8 @@ def content_of(layer: Layer, call: Call, graph: Graph, inputs: Inputs, observed:
         fix = "pass x=(x_src, x_dst), and in_channels=(P, P') where they differ"
         reject("x[1]", f"{layer.target_channels} channels of the targets", target.shape[-1], fix)
     E, asks_edges = graph.source.numel(), layer.numbers_edges
-    content = Content(inputs, target, call.edge_attr, call.mask, call.valid, observed, E, asks_edges)
-    content.edge_values = call.edge_values
-    return content
+    about = call.edge_attr, call.mask, call.valid, observed, E, asks_edges
+    return Content(inputs, target, *about, edge_values=call.edge_values)
 
 
 def _check_edge_values(call: Call, family: BoundBasis, theta: Theta) -> None:

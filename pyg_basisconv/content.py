@@ -85,7 +85,7 @@ _ALL = slice(None)
 
 
 class Content:
-    r"""The inputs of scores.
+    """The inputs of scores.
 
     Args:
         inputs: the sources' features x, (*, M, P), and the parameter.
@@ -99,8 +99,6 @@ class Content:
         asks_edges: whether the caller needs the edge of each weight.
         members: the slice of Theta's members that belongs to this basis; None within a product or a mixture, whose
             members are not Theta's.
-
-    Attributes:
         edge_values: the parameter of values that edges have, or None; see `BasisConv.forward`.
     """
 
@@ -115,11 +113,11 @@ class Content:
         edges: int = 0,
         asks_edges: bool = False,
         members: slice | None = _ALL,
+        edge_values: Theta | None = None,
     ) -> None:
         self.inputs, self.target, self.edge_attr, self.mask, self.valid = inputs, target, edge_attr, mask, valid
         self.observed, self.edges, self.asks_edges = observed, edges, asks_edges
-        self.members = members
-        self.edge_values: Theta | None = None
+        self.members, self.edge_values = members, edge_values
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
         self.mapped: list[Mapped] = []  # all that `affine` has computed

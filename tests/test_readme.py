@@ -41,9 +41,8 @@ def test_blocks_assert_what_they_show() -> None:
 def test_the_walks_that_the_readme_shows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     text = PAGES[0].read_text("utf-8")
-    command, *shown = re.search(r"^    \$ python -m pyg_basisconv (walks .*\n(?:    .*\n)+)", text, re.MULTILINE)[
-        1
-    ].splitlines()
+    block = re.search(r"^    \$ python -m pyg_basisconv (walks .*\n(?:    .*\n)+)", text, re.MULTILINE)
+    command, *shown = block[1].splitlines()
     assert main(command.split()) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(shown) == 5

@@ -20,8 +20,9 @@ from ..kernels import Pattern, Piece, ProductScores, attend, attention, softmax
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.multihead import HELD
-from ..kernels.onepass import is_gate, one_pass_fits
+from ..kernels.onepass import one_pass_fits
 from ..kernels.op import autocasting
+from ..kernels.scored import adds_values
 from ..portable import portable, refuse
 from ..theta import Theta
 from ..typed_edges import SharedEdges
@@ -346,10 +347,10 @@ class BoundAttention(MemberByMember):
         if found is None:
             return False
         form, E = found[0].form(found[1], self.K), self.entries.E
-        width = self.K * cast(Theta, cast(Content, self.valued).edge_values).inner
         if form is None or not one_pass_fits(form, self.device, E):
             return False
-        return E * width <= HELD or is_gate(form, self.normalize == "source", self.K, width)
+        width = self.K * cast(Theta, cast(Content, self.valued).edge_values).inner
+        return adds_values(form, self.normalize == "source", self.K, E, width)
 
     @property
     def requires_grad(self) -> bool:

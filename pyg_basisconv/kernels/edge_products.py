@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..portable import portable
 from .activations import ActivationCode
-from .multihead import gather_sums, needs_gradient, scale_rows, segment_sums, sum_channels
+from .multihead import group_sums, needs_gradient, rows_at, scale_rows, sum_channels
 from .onepass import PRODUCTS, Form
 from .op import derivative
 from .pattern import Pattern
@@ -39,10 +39,9 @@ def _derivative(
     key, query, of_key, of_query = sides
     left, right = _at_entries(cast(Tensor, key), cast(Tensor, query), of_key, of_query, pattern)
     d_left, d_right = scale_rows(right, grad), scale_rows(left, grad)
-    _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
     return (
-        gather_sums(d_left, t_back, t_ptr) if needs[0] else None,
-        segment_sums(d_right, pattern.one_way[0]) if needs[1] else None,
+        group_sums(d_left, pattern.at_source) if needs[0] else None,
+        group_sums(d_right, pattern.at_target) if needs[1] else None,
         d_left if needs[2] else None,
         d_right if needs[3] else None,
     )
@@ -53,8 +52,7 @@ def _at_entries(
 ) -> tuple[Tensor, Tensor]:
     """(E, c D) both factors at each entry, in memory of their own."""
     source, target = pattern.ends
-    left, right = key.index_select(0, source), query.index_select(0, target)
-    return left if of_key is None else left + of_key, right if of_query is None else right + of_query
+    return rows_at(key, source, of_key), rows_at(query, target, of_query)
 
 
 def _edge_products(

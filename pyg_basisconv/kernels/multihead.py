@@ -134,6 +134,12 @@ def group_sums(values: Tensor, end: End) -> Tensor:
     return gather_sums(values, order[0], ptr) if order else segment_sums(values, ptr)
 
 
+def rows_at(table: Tensor, index: Tensor, more: Tensor | None) -> Tensor:
+    """The rows at an index, plus what there is more at each; in the more precise of the two dtypes."""
+    found = table.index_select(0, index)
+    return found if more is None else found + more
+
+
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether one of the tensors requires a gradient."""
     return any(t is not None and t.requires_grad for t in tensors)

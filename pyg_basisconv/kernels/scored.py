@@ -31,7 +31,7 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .of_entries import AttendEntries
+from .of_entries import AttendEntries, at_entries_of
 from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, precision, supports
 from .op import acc_dtype, derivative, raw_apply
 from .pattern import Pattern
@@ -384,7 +384,8 @@ def _one_pass(
     keyed = form.kind == PRODUCTS and entry is not None
     if not keyed and (values is None or is_gate(form, normalised, c, z.shape[1])):
         return kind(form, normalised, c, pattern, z, factor, terms, values)
-    return AttendEntries(kind, form, normalised, c, pattern, z, factor, terms, values)
+    z, terms = at_entries_of(form, pattern, z, terms, values)
+    return AttendEntries(kind(form, normalised, c, pattern.of_entries, z, factor, terms), pattern)
 
 
 _record: Callable[..., Tensor] = raw_apply(_Attention)
@@ -401,10 +402,10 @@ def one_pass(
     return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[1]
 
 
-def _adds_values(form: Form, normalised: bool, c: int, pattern: Pattern, z: Tensor) -> bool:
+def adds_values(form: Form, normalised: bool, c: int, entries: int, width: int) -> bool:
     """Whether compiled kernels add values of the entries: those of gates do, the others where there are few."""
-    few = form.kind != PROJECTED and pattern.E * z.shape[1] <= HELD
-    return few or is_gate(form, normalised, c, z.shape[1])
+    few = form.kind != PROJECTED and entries * width <= HELD
+    return few or is_gate(form, normalised, c, width)
 
 
 def scored_attention(
@@ -448,7 +449,7 @@ def scored_attention(
     if (
         form is not None
         and supports(form, given, table, c, pattern)
-        and (values is None or _adds_values(form, normalised, c, pattern, z))
+        and (values is None or adds_values(form, normalised, c, pattern.E, z.shape[1]))
     ):
         y = one_pass(form, scoring, normalised, pattern, c, table, *given)
         return y if y.dtype == z.dtype else y.to(z.dtype)

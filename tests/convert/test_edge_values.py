@@ -23,7 +23,13 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 }
 SLOW = "general, undirected"  # whose scores have an activation behind their hidden layer, which no kernel takes
 every_layer = pytest.mark.parametrize("kind", LAYERS)
-HELD = [f"pyg_basisconv.{name}.HELD" for name in ("bases.bound_attention", "mechanisms.inner", "mechanisms.outer")]
+
+
+def take_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is stored at all edges, and no kernel adds their values."""
+    for name in ("inner", "outer"):
+        monkeypatch.setattr(f"pyg_basisconv.mechanisms.{name}.HELD", 0)
+    monkeypatch.setattr("pyg_basisconv.bases.bound_attention.adds_values", lambda *args: False)
 
 
 def pair(kind: str) -> tuple[nn.Module, Any]:
@@ -63,10 +69,7 @@ def test_few_edges_and_many(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundAttention, "edge_sums", lambda *args: (added.append(1), real(*args))[1])
     close(outcome(ours, *given), few)
     assert bool(added) == (kind == SLOW)
-    for name in HELD:
-        monkeypatch.setattr(name, 0)
-    if kind == "gates":  # whose kernels add values of any number of edges
-        monkeypatch.setattr("pyg_basisconv.bases.bound_attention.is_gate", lambda *args: False)
+    take_for_many(monkeypatch)
     close(outcome(copy.deepcopy(ours), *given), few)
     assert added
 
@@ -132,8 +135,7 @@ def test_second_derivatives(kind: str) -> None:
 def test_a_layer_of_ones_own(combine: Any, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By plain loops; with the weights returned, and under torch.compile, which breaks the graph there."""
     if many:
-        for name in HELD:
-            monkeypatch.setattr(name, 0)
+        take_for_many(monkeypatch)
     torch.manual_seed(0)
     attention = bases.Attention(2, mechanisms.Dot(3, edge_dim=R), bases.Adjacency())
     conv = BasisConv(P, 4, attention, theta.Heads(combine)).double()
