@@ -23,7 +23,8 @@ def add_walks(commands: Any) -> None:
     command.add_argument("--sort", action="append", metavar="EXPR", help=about)
     command.add_argument("--from", dest="start", metavar="ENTITY", help="follow the sorts from this entity")
     command.add_argument("--to", dest="end", metavar="ENTITY", help="with --from: show the walks that end here")
-    about = "suggest sorts that tell this relation, or the labels in this file, whose lines are entity<tab>label"
+    about = "suggest sorts that tell the tails of this relation, the heads of ^RELATION, or the labels in this file, "
+    about += "whose lines are entity<tab>label"
     command.add_argument("--suggest", metavar="TARGET", help=about)
     about = "with --suggest: a relation that the sorts must not use; may be repeated"
     command.add_argument("--without", action="append", default=[], metavar="RELATION", help=about)

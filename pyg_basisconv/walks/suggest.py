@@ -7,7 +7,8 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.sparse import coo_matrix, csr_matrix, vstack
+import torch
+from scipy.sparse import csr_matrix, vstack
 from torch import Tensor
 
 from ..errors import check_count, check_flags, check_probability, reject
@@ -57,7 +58,7 @@ def suggest_sorts(
 
     A sort k says of a node s, which is the start of its walks, :math:`f_k(s, c)`: for a relation, the share of the
     walks from s that end in c; for labels, the share of those that end in another labelled node which end in one with
-    label c. No walk uses what is to be told: the facts of the relation that begin at s, or the labels of s. With
+    label c. No walk uses what is to be told: the facts of the relation at s, or the labels of s. With
     :math:`y(s, c)` one for a fact and zero otherwise, and :math:`f_0` the frequency of c at the other starts,
 
     .. math:: \min_w \sum_{s, c} \bigl(y(s, c) - \sum_{k \in \{0\} \cup S} w_k f_k(s, c)\bigr)^2
@@ -73,8 +74,8 @@ def suggest_sorts(
     Args:
         edge_index: (2, E) heads and tails.
         edge_type: (E,) relations.
-        target: the name or id of a relation; or labels: (N,) integers, -1 where there is none, or (N, C) zeros and
-            ones, where a node without labels has a row of zeros.
+        target: the name or id of a relation, whose tails are to be told, or `^name`, for its heads; or labels: (N,)
+            integers, -1 where there is none, or (N, C) zeros and ones, where a node without labels has a row of zeros.
         relations: their names, as `bases.Walks` takes them.
         length: the most steps.
         most: the most sorts.
@@ -136,7 +137,7 @@ class _Told(NamedTuple):
     prior: (S, C) how frequent each c is at other starts.
     ends: (N, C) what a walk says that ends in a node.
     counted: (N,) whether the walks that end in a node count.
-    relation: that is told; None for labels, with which a walk says nothing by its own start.
+    way: that is told; None for labels, with which a walk says nothing by its own start.
     """
 
     starts: np.ndarray
@@ -144,7 +145,7 @@ class _Told(NamedTuple):
     prior: np.ndarray
     ends: csr_matrix
     counted: np.ndarray
-    relation: int | None
+    way: Way | None
 
 
 def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, samples: int) -> _Told:
@@ -152,10 +153,10 @@ def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, sample
     if isinstance(target, Tensor):
         every = _labels(target, N)
         nodes = np.unique(every.nonzero()[0])
-        y, ends, counted, relation = every[nodes], every, np.diff(every.indptr) > 0, None
+        y, ends, counted, way = every[nodes], every, np.diff(every.indptr) > 0, None
     else:
-        relation = _relation(target, words, types)
-        heads, tails = edges[:, types == relation].numpy()
+        way = _way(target, words, types)
+        heads, tails = (edges.flip(0) if way[1] else edges)[:, types == way[0]].numpy()
         nodes, rows = np.unique(heads, return_inverse=True)
         cs, columns = np.unique(tails, return_inverse=True)
         y = _ones(rows, columns, (len(nodes), len(cs)))
@@ -166,17 +167,20 @@ def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, sample
     if len(nodes) > samples:
         drawn = np.sort(np.random.RandomState(0).permutation(len(nodes))[:samples])
         prior = (frequency - y[drawn].toarray()) / (len(nodes) - 1)
-        return _Told(nodes[drawn], y[drawn], prior, ends, counted, relation)
-    return _Told(nodes, y, (frequency - y.toarray()) / (len(nodes) - 1), ends, counted, relation)
+        return _Told(nodes[drawn], y[drawn], prior, ends, counted, way)
+    return _Told(nodes, y, (frequency - y.toarray()) / (len(nodes) - 1), ends, counted, way)
 
 
-def _relation(target: Any, words: Vocabulary, types: Tensor) -> int:
+def _way(target: Any, words: Vocabulary, types: Tensor) -> Way:
+    """The relation that is to be told, and whether its heads are."""
     name = str(target) if words.open or not isinstance(target, int) else None
+    inverse = name is not None and words.find(name) is None and name.startswith("^")
+    name = name[1:] if name is not None and inverse else name
     found = words.find(name) if name is not None else int(target)
     if found is None or not bool((types == found).any()):
         fix = words.suggestion(name) if name is not None else "take the id of a relation that has edges"
         reject("target", "labels, or a relation with facts", brief(name) if name is not None else shown(target), fix)
-    return found
+    return found, inverse
 
 
 def _labels(labels: Tensor, N: int) -> csr_matrix:
@@ -215,13 +219,10 @@ class _Search:
         self.edges, self.types, self.told, self.width = edges, types, told, width
         (heads, tails), kinds = edges.numpy(), types.numpy()
         self.N, R = told.ends.shape[0], int(kinds.max()) + 1
-        self.steps: list[csr_matrix] = []  # of relation r forwards at 2 r, against its direction at 2 r + 1
-        order = np.argsort(kinds, kind="stable")
-        for of in np.split(order, np.searchsorted(kinds[order], np.arange(1, R))):
-            forwards = csr_matrix((np.ones(len(of)), (heads[of], tails[of])), (self.N, self.N))
-            self.steps += [forwards, forwards.T.tocsr()]
         here, ways = np.concatenate([heads, tails]), np.concatenate([2 * kinds, 2 * kinds + 1])
         there, shape = np.concatenate([tails, heads]), (self.N, 2 * R)
+        # The step along relation r is in the rows from 2 r N on, that against its direction in those from (2 r + 1) N.
+        self.steps = csr_matrix((np.ones(len(here)), (ways * self.N + here, there)), (2 * R * self.N, self.N))
         self.leave = _ones(here, ways, shape)
         says = (np.diff(told.ends.indptr) > 0)[there]
         self.arrive = _ones(here[says], ways[says], shape)  # with a step to where walks say something
@@ -261,10 +262,17 @@ class _Search:
         return here
 
     def _step(self, here: csr_matrix, way: Way) -> csr_matrix:
-        relation, inverse = way
-        told = relation == self.told.relation  # no walk uses the facts of its start
-        there = (self.elsewhere(here) if told and not inverse else here) @ self.steps[2 * relation + inverse]
-        return self._thinned(self.elsewhere(there) if told and inverse else there)
+        relation, inverse = way  # no walk uses the facts of its start
+        leaves, arrives = way == self.told.way, (relation, not inverse) == self.told.way
+        there = (self.elsewhere(here) if leaves else here) @ self.matrix(way)
+        return self._thinned(self.elsewhere(there) if arrives else there)
+
+    def matrix(self, way: Way) -> csr_matrix:
+        """(N, N) of a step."""
+        begin = (2 * way[0] + way[1]) * self.N
+        at = self.steps.indptr[begin : begin + self.N + 1]
+        part = slice(at[0], at[-1])
+        return csr_matrix((self.steps.data[part], self.steps.indices[part], at - at[0]), (self.N, self.N))
 
     def elsewhere(self, here: csr_matrix) -> csr_matrix:
         """Walks that are not at their start."""
@@ -275,30 +283,26 @@ class _Search:
 
     def _thinned(self, here: csr_matrix) -> csr_matrix:
         """Of rows with too many nodes, `width` at equal distances along the sum of the walks, with equal weights."""
-        many = np.flatnonzero(np.diff(here.indptr) > self.width)
-        if not len(many):
+        sizes = np.diff(here.indptr)
+        many = sizes > self.width
+        if not many.any():
             return here
         here.sort_indices()
-        rows, columns, values = [], [], []
-        for row in many.tolist():
-            part = slice(here.indptr[row], here.indptr[row + 1])
-            total = here.data[part].cumsum()
-            at = (np.arange(self.width) + 0.5) / self.width * total[-1]
-            drawn, times = np.unique(np.searchsorted(total, at), return_counts=True)
-            rows.append(np.full(len(drawn), row))
-            columns.append(here.indices[part][drawn])
-            values.append(times * total[-1] / self.width)
-        few = here.tocoo()
-        kept = ~np.isin(few.row, many)
-        whole = [
-            np.concatenate([old[kept], *new])
-            for old, new in zip((few.data, few.row, few.col), (values, rows, columns), strict=True)
-        ]
-        return coo_matrix((whole[0], tuple(whole[1:])), here.shape).tocsr()
+        total, first, last = here.data.cumsum(), here.indptr[:-1][many, None], here.indptr[1:][many, None]
+        below = np.append(0, total)[here.indptr]
+        each = np.diff(below) / self.width
+        at = below[:-1][many, None] + each[many, None] * (np.arange(self.width) + 0.5)
+        drawn, times = np.unique(np.searchsorted(total, at).clip(first, last - 1), return_counts=True)
+        row = np.repeat(np.arange(len(sizes)), sizes)
+        data = np.where(many[row], 0, here.data)
+        data[drawn] = times * each[row[drawn]]
+        found = csr_matrix((data, here.indices, here.indptr), here.shape)
+        found.eliminate_zeros()
+        return found
 
     def said(self, here: csr_matrix) -> csr_matrix:
         """(S, C) the shares of the walks that say c."""
-        here = here if self.told.relation is not None else self.elsewhere(here)
+        here = here if self.told.way is not None else self.elsewhere(here)
         number = here @ self.told.counted
         found = (here @ self.told.ends).tocsr()
         found.data /= np.repeat(number, np.diff(found.indptr))
@@ -312,16 +316,18 @@ class _Search:
     def examples(self, ways: tuple[Way, ...], said: csr_matrix, words: Vocabulary) -> tuple[tuple[int, ...], ...]:
         """Walks of different starts that find facts, the clearest first."""
         right, here = said.multiply(self.told.y).tocoo(), self.walk(ways)
+        sort, along = _sort(ways, words), torch.isin(self.types, torch.tensor([relation for relation, _ in ways]))
+        edges, types = self.edges[:, along], self.types[along]
+        told, inverse = self.told.way or (None, False)
         found: dict[int, tuple[int, ...]] = {}
         for at in np.argsort(-right.data, kind="stable").tolist():
             row, c = int(right.row[at]), int(right.col[at])
             start = int(self.told.starts[row])
             if start not in found:
                 reached = here[row].multiply(self.told.ends[:, [c]].T).tocoo()
-                nodes = [int(n) for n in reached.col if self.told.relation is not None or n != start]
-                kept = (self.types != self.told.relation) | (self.edges[0] != start)
-                sort = _sort(ways, words)
-                walks = Instances(sort, words, self.edges[:, kept], self.types[kept], self.N)
+                nodes = [int(n) for n in reached.col if self.told.way is not None or n != start]
+                kept = (types != told) | (edges[int(inverse)] != start)
+                walks = Instances(sort, words, edges[:, kept], types[kept], self.N)
                 found[start] = tuple(walks.between(start, nodes[0], 1)[0])
             if len(found) == EXAMPLES:
                 break
@@ -345,6 +351,15 @@ class _Fit:
         self.add(told.prior.ravel())
         self.squares = float(self.rest @ self.rest)
 
+    def gain(self, said: csr_matrix) -> float:
+        """The squares that a (S, C) matrix would explain, as `gains` of it; that needs a matrix of its own."""
+        S, C = said.shape
+        at, values = np.repeat(np.arange(S) * C, np.diff(said.indptr)) + said.indices, said.data
+        squares = values @ values
+        own = squares - sum((values @ axis[at]) ** 2 for axis in self.axes)
+        towards = values @ self.rest[at]
+        return float(towards**2 / own) if towards > 0 and own > ALIKE * squares else 0.0
+
     def gains(self, said: csr_matrix) -> np.ndarray:
         """(K,) the squares that each row of a (K, S C) matrix would explain; 0 where it points away from the rest."""
         squares = np.asarray(said.multiply(said).sum(1)).ravel()
@@ -365,7 +380,7 @@ def _best(search: _Search, found: Iterator[tuple[tuple[Way, ...], csr_matrix]]) 
     """The sequences that explain most by themselves; of equal ones the first."""
     fit, best = _Fit(search.told), list[Any]()
     for at, (ways, said) in enumerate(found):
-        gain = float(fit.gains(said.reshape(1, -1))[0]) if said.nnz else 0.0
+        gain = fit.gain(said)
         if gain > 0:
             (heappush if len(best) < POOL else heappushpop)(best, (gain, -at, ways, said))
     return [(ways, said) for *_, ways, said in sorted(best, reverse=True)]

@@ -20,11 +20,12 @@ def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings
 
     Args:
         graph: in which walks are.
-        target: a relation, or a path.
+        target: a relation, `^relation` for its heads, or a path.
         without: relations that the sorts do not use.
         settings: of `suggest_sorts`.
     """
-    labels = None if graph.relations.find(target) is not None else _labels(graph, target)
+    relation = any(graph.relations.find(name) is not None for name in (target, target.removeprefix("^")))
+    labels = None if relation else _labels(graph, target)
     hidden = torch.tensor([graph.relations.id(name) for name in without], dtype=torch.long)
     kept = ~torch.isin(graph.edge_type, hidden)
     told = target if labels is None else labels

@@ -124,6 +124,17 @@ def test_counts_and_gains(kind: str, length: int, symmetric: bool, seed: int) ->
                 assert LABELS[walk[0]] & LABELS[walk[-1]]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_heads_are_the_tails_of_the_graph_turned_round(seed: int) -> None:
+    edges, types = graph(seed)
+    heads, tails = suggest_sorts(edges, types, "^0", least=0.0), suggest_sorts(edges.flip(0), types, "0", least=0.0)
+    assert len(heads) == len(tails) > 1
+    for one, other in zip(heads, tails, strict=True):
+        (ways,), (turned,) = one.sort.sequences, other.sort.sequences
+        assert ways == tuple(tuple((relation, not inverse) for relation, inverse in step) for step in turned)
+        assert one[1:] == other[1:]
+
+
 def test_a_sample_of_walks_keeps_their_number() -> None:
     edges, types = graph(0)
     many = edges.repeat(1, 3)  # parallel edges: three walks where there was one
