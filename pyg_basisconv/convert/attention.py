@@ -22,7 +22,7 @@ from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
 from .edges import CallEdges, as_returned, count_targets, read_edges, weights_by_edge
-from .layers import Signature, pair
+from .layers import pair
 from .operator_module import OperatorModule
 
 
@@ -53,13 +53,13 @@ class AttentionLayer(OperatorModule):
         root: nn.Module | None = None,
         target_width: int | None = None,
     ) -> None:
-        super().__init__()
-        self.call, self.average = Signature.of(layer), takes_mean(layer)
+        super().__init__(layer)
+        self.average = takes_mean(layer)
         self.conv, self.values, self.root, self.target_width = conv, values, root, target_width
         self.edge_dim = getattr(layer, "edge_dim", None) or 0
         self.loops = getattr(layer, "fill_value", 1.0) if getattr(layer, "add_self_loops", False) else None
-        begins, flow = self.call.names[:2] == ("x", "edge_index"), self.call.flow
-        self.may_skip_checks = begins and flow == "source_to_target" and not self.edge_dim
+        begins, forward = self.call.names[:2] == ("x", "edge_index"), layer.flow == "source_to_target"
+        self.may_skip_checks = begins and forward and not self.edge_dim
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the PyG layer takes."""
@@ -76,7 +76,7 @@ class AttentionLayer(OperatorModule):
                 return False
         return self.may_skip_checks and not torch.compiler.is_dynamo_compiling()
 
-    def compute(self, call: dict[str, Any]) -> Any:
+    def compute(self, **call: Any) -> Any:
         x, edge_index, size = call["x"], call["edge_index"], call.get("size")
         source, target = pair(x)
         M, N = source.shape[-2], None

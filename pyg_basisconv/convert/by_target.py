@@ -1,6 +1,5 @@
 """Layers in which each target chooses, mixes or scales what its neighbours send."""
 
-from copy import deepcopy
 from functools import reduce
 from operator import add
 from typing import Any
@@ -15,8 +14,9 @@ from ..basis import Basis
 from ..cache import IdentityCache
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, parameter, stack, takes_mean
+from .composite import Composite
 from .edges import is_matrix, read_edges, sizes_of
-from .layers import Composite, Signature, pair
+from .layers import pair
 from .registry import Left, combinations, rule
 
 _EDGES = IdentityCache()
@@ -36,17 +36,16 @@ class ConvertedEG(Composite):
     are computed from the target.
     """
 
+    kept = ("bases_lin", "comb_lin", "bias")
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
         check_initialized(layer)
         norms = {"sum": None, "mean": "mean", "symnorm": "sym"}
         names = layer.aggregators
         if not norms.keys() >= set(names):
             raise Left(f"aggregators={names} are not sums or means")
         loops = layer.add_self_loops and "symnorm" in names
-        # Without 'symnorm' PyG adds loops up to the last node that has an edge.
-        self.up_to_last = layer.add_self_loops and not loops
-        self.call = Signature.of(layer, values="reject" if len(names) > 1 else "keep", merge="mean" in names)
+        super().__init__(layer, values="reject" if len(names) > 1 else "keep", merge="mean" in names)
 
         def family(loops: bool, existing: Any = "keep") -> Basis:
             return reduce(add, (Adjacency(norms[name], loops, existing) for name in names))  # type: ignore[arg-type]
@@ -54,16 +53,15 @@ class ConvertedEG(Composite):
         others = {"sparse": family(True, "add"), "sparse_tensor": family(True, "replace")} if loops else None
         theta = Pass(combine="concat")
         self.conv = basis_conv(layer, [], family(loops), call=self.call, theta=theta, others=others)
-        self.values, self.mixture = deepcopy(layer.bases_lin), deepcopy(layer.comb_lin)
-        self.heads, self.bias = layer.num_heads, parameter(layer.bias)
+        # Without 'symnorm' PyG adds loops up to the last node that has an edge.
+        self.up_to_last = layer.add_self_loops and not loops
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        x, edges = call["x"], call["edge_index"]
+    def compute(self, x: Tensor, edge_index: Any) -> Tensor:
         if self.up_to_last:
-            edges = _EDGES.get((edges,), (), lambda: add_remaining_self_loops(edges)[0])
-        weight = self.mixture(x).unflatten(-1, (self.heads, -1))  # (N, H, K B)
-        sums = self.conv(self.values(x), edges).unflatten(-1, (weight.shape[-1], -1))  # (N, K B, D)
+            given = edge_index
+            edge_index = _EDGES.get((given,), (), lambda: add_remaining_self_loops(given)[0])
+        weight = self.comb_lin(x).unflatten(-1, (self.num_heads, -1))  # (N, H, K B)
+        sums = self.conv(self.bases_lin(x), edge_index).unflatten(-1, (weight.shape[-1], -1))  # (N, K B, D)
         y = (weight @ sums).flatten(-2)
         return y if self.bias is None else y + self.bias
 
@@ -75,9 +73,9 @@ class ConvertedMF(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_initialized(layer)
-        self.call, self.largest, K = Signature.of(layer), layer.max_degree, layer.max_degree + 1
+        K = layer.max_degree + 1
         self.sums, both = basis_conv(layer, [], adjacency(layer)), (stack(layer.lins_l), stack(layer.lins_r))
         check_frozen_alike(*both)
         self.conv = basis_conv(layer, torch.cat(both, 1), Relations(K))
@@ -85,14 +83,13 @@ class ConvertedMF(Composite):
         check_frozen_alike(*biases)
         self.bias = None if biases[0] is None else parameter(torch.stack(biases))
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        (source, target), size, given = pair(call["x"]), call.get("size"), call["edge_index"]
-        if target is None and size is None and is_matrix(given):
-            size = sizes_of(given)
+    def compute(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
+        source, target = pair(x)
+        if target is None and size is None and is_matrix(edge_index):
+            size = sizes_of(edge_index)
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
-        edges = read_edges(given, False, N, self.sums.flow).edge_index
-        degree, loops = _EDGES.get((edges,), (N, self.largest, self.sums.flow), lambda: self._degrees(edges, N))
+        edges = read_edges(edge_index, False, N, self.flow).edge_index
+        degree, loops = _EDGES.get((edges,), (N, self.max_degree, self.flow), lambda: self._degrees(edges, N))
         h = self.sums((source, None), edges, size=(source.shape[-2], N))
         if target is None:
             target = h.new_zeros(*h.shape[:-1], self.conv.theta.P - h.shape[-1])
@@ -101,8 +98,8 @@ class ConvertedMF(Composite):
 
     def _degrees(self, edges: Tensor, N: int) -> tuple[Tensor, Tensor]:
         """The degree of each target, up to the largest; and a loop for each target."""
-        into = edges[1 if self.sums.flow == "source_to_target" else 0]
-        degree = torch.bincount(into, minlength=N).clamp_(max=self.largest)
+        into = edges[1 if self.flow == "source_to_target" else 0]
+        degree = torch.bincount(into, minlength=N).clamp_(max=self.max_degree)
         return degree, torch.arange(N, device=edges.device).expand(2, N).contiguous()
 
 
@@ -112,36 +109,32 @@ class ConvertedFiLM(Composite):
     :math:`\gamma` that each target computes from itself; and the same of its own features.
     """
 
+    kept = ("lin_skip", "film_skip", "films")
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_initialized(layer)
         if layer.act is not None:
             raise Left("its messages pass through an activation, unless act=None")
-        self.call, self.relations = Signature.of(layer), layer.num_relations
-        family = Relations(self.relations, "mean" if takes_mean(layer) else None)
-        self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=self.relations)
+        family = Relations(layer.num_relations, "mean" if takes_mean(layer) else None)
+        self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=layer.num_relations)
         self.count = basis_conv(layer, [], family, theta=Pass(combine="concat"))
-        networks = (layer.lin_skip, layer.film_skip, layer.films)
-        memo = {id(b): b.clone() for network in networks for b in network.buffers()}
-        self.root, self.own, self.films = (deepcopy(network, memo) for network in networks)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        source, target = pair(call["x"])
+    def compute(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Tensor:
+        source, target = pair(x)
         assert target is not None, "FiLMConv reads the features of targets"
-        edges, kind, size = call["edge_index"], call.get("edge_type"), (source.shape[-2], target.shape[-2])
-        read = read_edges(edges, False, min(size), self.conv.flow)
-        kind = read.values if kind is None else kind
-        if self.relations == 1:
-            kind = None
-        else:
+        size = source.shape[-2], target.shape[-2]
+        edge_index, values, _ = read_edges(edge_index, False, min(size), self.flow)
+        kind = None
+        if self.num_relations > 1:
+            kind = values if edge_type is None else edge_type
             assert kind is not None, "FiLMConv needs edge_type"
         about = {"edge_type": kind, "size": size}
         one = source.new_ones(source.shape[-2], 1)
-        beta, gamma = self.own(target).chunk(2, -1)
-        y: Tensor = gamma * self.root(target) + beta
+        beta, gamma = self.film_skip(target).chunk(2, -1)
+        y: Tensor = gamma * self.lin_skip(target) + beta
         films = torch.stack([film(target) for film in self.films], -2)  # (*, N, R, 2 Q)
         beta, gamma = films.chunk(2, -1)
-        sums = self.conv((source, None), read.edge_index, **about).unflatten(-1, (self.relations, -1))
-        count = self.count((one, None), read.edge_index, **about).unsqueeze(-1)
+        sums = self.conv((source, None), edge_index, **about).unflatten(-1, (self.num_relations, -1))
+        count = self.count((one, None), edge_index, **about).unsqueeze(-1)
         return y + (gamma * sums + beta * count).sum(-2)

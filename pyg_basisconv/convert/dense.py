@@ -1,7 +1,6 @@
 """The layers of PyG on batches of dense adjacency matrices, which are the mask of an attention with equal scores."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..conv import BasisConv
 from ..mechanisms import Additive, Uniform
 from ..theta import Heads
 from .build import META, basis_conv, check_dropout, fill, heads_of, parameter
-from .layers import Composite
+from .composite import Composite, taken_over
 from .registry import Left, rule
 
 Matrix = Callable[[Tensor], Tensor]  # of adjacency matrices (B, N, N), whose entry (n, m) is that of the edge m to n
@@ -25,6 +24,7 @@ class DenseLayer(Composite):
     r""":math:`A^\top x \Theta` for a matrix of each graph in a batch, and what PyG does around it.
 
     Args:
+        layer: that it replaces.
         conv: with an attention that reads the matrix as its mask.
         matrix: makes the mask of the adjacency matrices.
         root: of the node's own features, added to the result.
@@ -34,13 +34,14 @@ class DenseLayer(Composite):
 
     def __init__(
         self,
+        layer: Any,
         conv: BasisConv,
         matrix: Matrix,
         root: nn.Module | None = None,
         after: Callable[[Tensor], Tensor] | None = None,
         loop: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(layer)
         self.conv, self.matrix, self.root, self.after, self.loop = conv, matrix, root, after, loop
 
     def forward(self, x: Tensor, adj: Tensor, mask: Tensor | None = None, add_loop: bool = True) -> Tensor:
@@ -92,7 +93,7 @@ def _matrices(linear: nn.Linear) -> Tensor:
 def gcn(layer: Any) -> nn.Module:
     """The symmetric norm of the matrix with its loops."""
     conv = basis_conv(layer, [layer.lin], _as_given(), layer.bias)
-    return DenseLayer(conv, _symmetric, loop=2.0 if layer.improved else 1.0)
+    return DenseLayer(layer, conv, _symmetric, loop=2.0 if layer.improved else 1.0)
 
 
 @rule(DenseGraphConv, "GraphConv, dense", [{"aggr": "mean"}])
@@ -102,7 +103,7 @@ def graph(layer: Any) -> nn.Module:
         raise Left("aggr='max' is not linear")
     conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given(), layer.lin_rel.bias)
     root = basis_conv(layer, _matrices(layer.lin_root), Identity())
-    return DenseLayer(conv, _mean if layer.aggr == "mean" else _given, root)
+    return DenseLayer(layer, conv, _mean if layer.aggr == "mean" else _given, root)
 
 
 @rule(DenseSAGEConv, "SAGE, dense")
@@ -110,7 +111,8 @@ def sage(layer: Any) -> nn.Module:
     """The mean over the neighbours, and the root."""
     conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given())
     root = basis_conv(layer, _matrices(layer.lin_root), Identity(), layer.lin_root.bias)
-    return DenseLayer(conv, _mean, root, partial(F.normalize, p=2.0, dim=-1) if layer.normalize else None)
+    after = partial(F.normalize, p=2.0, dim=-1) if layer.normalize else None
+    return DenseLayer(layer, conv, _mean, root, after)
 
 
 @rule(DenseGINConv, "GIN, dense", [{"train_eps": True, "eps": 0.3}])
@@ -118,8 +120,7 @@ class ConvertedDenseGIN(DenseLayer):
     """The sum over the neighbours and the node, weighted by 1 + eps, and then a network."""
 
     def __init__(self, layer: Any) -> None:
-        network = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})  # see `ConvertedGIN`
-        super().__init__(basis_conv(layer, [], _as_given()), _given, after=network)
+        super().__init__(layer, basis_conv(layer, [], _as_given()), _given, after=taken_over(layer.nn))
         learns = isinstance(layer.eps, nn.Parameter)
         self.eps = parameter(layer.eps) if learns else float(layer.initial_eps if layer.eps.is_meta else layer.eps)
 
@@ -140,4 +141,4 @@ def gat(layer: Any) -> nn.Module:
     fill(conv.theta, weight=heads_of(layer.lin, layer.heads))
     fill(score, source=layer.att_src, target=layer.att_dst)
     conv.bias = parameter(layer.bias)
-    return DenseLayer(conv, _is_edge, loop=1.0)
+    return DenseLayer(layer, conv, _is_edge, loop=1.0)

@@ -10,7 +10,8 @@ from torch_geometric.nn import DirGNNConv, GATConv, GraphConv, SAGEConv, SignedC
 from ..bases import Identity
 from ..cache import IdentityCache
 from .build import adjacency, basis_conv, matrix, takes_mean
-from .layers import Composite, Signature, pair
+from .composite import Composite
+from .layers import pair
 from .registry import REVERSED, Left, combinations, rebuild_part, rule
 from .sums import with_root
 
@@ -28,17 +29,22 @@ _EDGES = IdentityCache()
 )
 def signed(layer: Any) -> nn.Module:
     """Positive and negative edges, each with a mean of its own, and the root."""
-    call = Signature(type(layer).__name__, ("x", "edge_index"), layer.flow, "drop", takes_mean(layer))
-    return FirstSigned(layer, call) if layer.first_aggr else DeepSigned(layer, call)
+    return FirstSigned(layer) if layer.first_aggr else DeepSigned(layer)
+
+
+def _reads(layer: Any) -> dict[str, Any]:
+    """How the parts of a layer are called."""
+    return {"names": ("x", "edge_index"), "values": "drop", "merge": takes_mean(layer)}
 
 
 class FirstSigned(Composite):
     """The first layer: the results of positive and negative edges, concatenated."""
 
-    def __init__(self, layer: Any, call: Signature) -> None:
-        super().__init__()
-        self.pos = with_root(layer, call, adjacency(layer), layer.lin_pos_l, layer.lin_pos_r)
-        self.neg = with_root(layer, call, adjacency(layer), layer.lin_neg_l, layer.lin_neg_r)
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        A, reads = adjacency(layer), _reads(layer)
+        self.pos = with_root(layer, A, layer.lin_pos_l, layer.lin_pos_r, **reads)
+        self.neg = with_root(layer, A, layer.lin_neg_l, layer.lin_neg_r, **reads)
 
     def forward(self, x: Any, pos_edge_index: Any, neg_edge_index: Any) -> Tensor:
         return torch.cat([self.pos(x, pos_edge_index), self.neg(x, neg_edge_index)], -1)
@@ -51,9 +57,8 @@ class DeepSigned(Composite):
     itself, and `unlike` reads the other half, along negative edges.
     """
 
-    def __init__(self, layer: Any, call: Signature) -> None:
-        super().__init__()
-        self.call = call
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer, **_reads(layer))
         F, A = layer.in_channels, adjacency(layer)
         self.like, self.unlike, self.root = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         linears = ((layer.lin_pos_l, layer.lin_pos_r), (layer.lin_neg_l, layer.lin_neg_r))
@@ -100,8 +105,7 @@ class ConvertedDirGNN(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.alpha, self.root_weight = layer.alpha, layer.root_weight
+        super().__init__(layer)
         self.conv_in, self.conv_out = (rebuild_part(part) for part in (layer.conv_in, layer.conv_out))
         self.lin = None
         if layer.root_weight:

@@ -12,8 +12,8 @@ from torch_geometric.nn.dense.linear import Linear
 from ..bases import EdgeNetwork, Gaussians, Identity, Spline
 from ..basis import Basis
 from .build import META, basis_conv, check_frozen_alike, check_initialized, fill, takes_mean
+from .composite import WithRoot
 from .edges import with_features
-from .layers import Signature, WithRoot
 from .registry import Left, combinations, rule, turned_round
 
 _AGGREGATIONS = combinations(aggr=("add", "mean"))
@@ -22,14 +22,14 @@ _AGGREGATIONS = combinations(aggr=("add", "mean"))
 class OnEdges(WithRoot):
     """Functions of `edge_attr`, (E, D), or the values of a sparse matrix, and the root."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return super().forward(**with_features(self.call.read(args, kwargs)))
+    def compute(self, x: Any, **call: Any) -> Tensor:
+        return super().compute(**with_features({"x": x, **call}))
 
 
 def _on_edges(layer: Any, matrices: Tensor, basis: Basis, root: Linear | None) -> nn.Module:
     """A family on the neighbours, (K, P, Q), the bias of the layer, and the matrix of its root."""
     conv = basis_conv(layer, matrices, basis, layer.bias)
-    return OnEdges(Signature.of(layer), conv, None if root is None else basis_conv(layer, [root], Identity()))
+    return OnEdges(layer, conv, None if root is None else basis_conv(layer, [root], Identity()))
 
 
 def _norm(layer: Any) -> Any:

@@ -17,7 +17,8 @@ from ..mechanisms.rows import TermRows
 from ..theta import Heads
 from .attention import attention_conv
 from .build import check_sum, fill
-from .layers import Composite, Signature
+from .composite import Composite
+from .layers import Signature
 from .registry import rule
 
 _SORTED = IdentityCache()
@@ -44,7 +45,7 @@ class ConvertedCF(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_sum(layer)
         self.call, self.cutoff, first = Signature.of(layer), layer.cutoff, layer.lin1
         F, P, gates = first.out_features, first.in_features, EdgeChannels(first.out_features)

@@ -17,8 +17,9 @@ from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
+from .composite import Composite, normalized
 from .edges import CallEdges, count_edges, read_edges
-from .layers import Composite, Signature, normalized, pair
+from .layers import Signature, pair
 from .registry import Left, combinations, rule
 
 _EDGES = IdentityCache()
@@ -49,7 +50,7 @@ class ConvertedGeneral(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         self.call, self.heads, self.normalize = Signature.of(layer), layer.heads, layer.normalize_l2
         A, R = adjacency(layer), layer.in_edge_channels
         self.conv, self.average = basis_conv(layer, [layer.lin_msg], A), A.norm == "mean"

@@ -17,7 +17,8 @@ from ..kernels.grids import Ints
 from ..program import Call
 from ..theta import Depthwise, Full, Grouped, Pass, Theta
 from .build import META, check_parameters, parameter
-from .layers import Composite, repr_as
+from .composite import Composite
+from .layers import repr_as
 from .registry import Left, Options, add_checks, combinations, rule
 
 
@@ -136,7 +137,7 @@ class ConvertedUpsample(Composite):
     """`GridConv`s with the call of a `torch.nn.Upsample`, which takes images of 1 to 3 axes under some modes."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         if layer.mode not in _UPSAMPLING:
             raise Left(f"mode={layer.mode!r} has no basis")
         if layer.recompute_scale_factor:

@@ -36,7 +36,7 @@ class ConvertedHEAT(OperatorModule):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_initialized(layer)
         self.call, self.heads, self.slope = Signature.of(layer), layer.heads, layer.negative_slope
         self.concat, self.root_weight = layer.concat, layer.root_weight
@@ -54,7 +54,7 @@ class ConvertedHEAT(OperatorModule):
         fill(ends, source=of_source, target=of_target)
         fill(edge, weight=of_edge)
 
-    def compute(self, call: dict[str, Any]) -> Tensor:
+    def compute(self, **call: Any) -> Tensor:
         call = with_features(call)
         x, kinds, N = call["x"], call["node_type"], call["x"].shape[0]
         edges = read_edges(call["edge_index"], False, N, self.conv.flow).edge_index

@@ -1,6 +1,5 @@
 """HAN and HGT: attention between nodes of several types, with dicts of features and edges."""
 
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -14,9 +13,9 @@ from ..errors import reject
 from ..mechanisms import Additive, Dot
 from ..theta import Split
 from .attention import attention_conv, weigh
-from .build import fill, parameter
+from .build import fill
+from .composite import Composite
 from .edges import read_edges
-from .layers import Composite
 from .registry import Left, combinations, rule
 
 Features = dict[str, Tensor]
@@ -37,11 +36,12 @@ class ConvertedHAN(Composite):
     softmax over the types of edges into a node type, is not linear.
     """
 
+    kept = ("proj", "k_lin", "q")
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_flow(layer)
         H, Q = layer.heads, layer.out_channels
-        self.proj, self.k_lin, self.q = deepcopy(layer.proj), deepcopy(layer.k_lin), parameter(layer.q)
         self.convs = nn.ModuleDict()
         for name in layer.lin_src:
             additive = Additive(projected=True)
@@ -68,19 +68,19 @@ class ConvertedHGT(Composite):
     of edges and a source node, with keys and values that are the node's, times a matrix for each head and type.
     """
 
+    kept = ("kqv_lin", "out_lin", "k_rel", "v_rel", "skip", "p_rel")
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_flow(layer)
-        H, Q = layer.heads, layer.out_channels
-        self.heads, self.kinds = H, {kind for *_, kind in layer.edge_types}
+        self.kinds = {kind for *_, kind in layer.edge_types}
         self.place = {relation: i for i, relation in enumerate(layer.edge_types)}
-        for name in ("kqv_lin", "out_lin", "k_rel", "v_rel", "skip", "p_rel"):
-            setattr(self, name, deepcopy(getattr(layer, name)))
-        self.conv = attention_conv(layer, H, Dot(projected=True), Split(), Q, Q)
+        Q = layer.out_channels
+        self.conv = attention_conv(layer, layer.heads, Dot(projected=True), Split(), Q, Q)
 
     def forward(self, x_dict: Features, edge_index_dict: Edges) -> dict[str, Tensor]:
         self._check_order(edge_index_dict)
-        parts: Any = {kind: y.chunk(3, 1) for kind, y in self.kqv_lin(x_dict).items()}  # type: ignore[operator]
+        parts: Any = {kind: y.chunk(3, 1) for kind, y in self.kqv_lin(x_dict).items()}
         first, rows = {}, 0
         for kind, (key, _, _) in parts.items():
             first[kind] = rows
@@ -88,7 +88,7 @@ class ConvertedHGT(Composite):
         keys, values, starts, before = [], [], [], 0
         for relation in edge_index_dict:
             key, _, value = parts[relation[0]]
-            scale: Tensor = self.p_rel["__".join(relation)]  # type: ignore[index]
+            scale: Tensor = self.p_rel["__".join(relation)]
             keys.append(self._of_relation(key, self.k_rel, relation, scale.view(-1, 1, 1)))
             values.append(self._of_relation(value, self.v_rel, relation))
             starts.append((before, first[relation[2]]))
@@ -125,10 +125,10 @@ class ConvertedHGT(Composite):
     def _finish(self, found: Features, x_dict: Features) -> Features:
         """The output layers and skips, for types of nodes that edges may reach."""
         reached = {kind: F.gelu(y) for kind, y in found.items() if kind in self.kinds}
-        outcome: Features = self.out_lin(reached)  # type: ignore[operator]
+        outcome: Features = self.out_lin(reached)
         outcome = {kind: outcome[kind] for kind in reached}
         for kind, y in outcome.items():
             if y.shape[-1] == x_dict[kind].shape[-1]:
-                alpha = self.skip[kind].sigmoid()  # type: ignore[index]
+                alpha = self.skip[kind].sigmoid()
                 outcome[kind] = alpha * y + (1 - alpha) * x_dict[kind]
         return outcome

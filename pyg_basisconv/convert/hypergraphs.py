@@ -21,7 +21,7 @@ from ..program import Call
 from ..reading import read_graph
 from ..theta import Heads
 from .attention import attention_conv
-from .build import basis_conv, check_initialized, check_sum, fill, heads_of, parameter
+from .build import basis_conv, check_initialized, check_sum, fill, heads_of
 from .layers import repr_as
 from .operator_module import OperatorModule, promoted
 from .registry import combinations, rule
@@ -123,8 +123,10 @@ class ConvertedHypergraphAttention(OperatorModule):
     The same :math:`\alpha`, after dropout, leads from nodes to hyperedges and back.
     """
 
+    kept = ("bias",)
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_initialized(layer)
         H, P, additive = layer.heads, layer.in_channels, Additive(projected=True)
         score = additive.then(nn.LeakyReLU(layer.negative_slope))
@@ -134,7 +136,7 @@ class ConvertedHypergraphAttention(OperatorModule):
         fill(self.conv.theta, weight=heads_of(layer.lin, H))
         source, target = layer.att.chunk(2, -1)
         fill(additive, source=source, target=target)
-        self.heads, self.concat, self.bias = H, layer.concat, parameter(layer.bias)
+        self.width = layer.out_channels * (H if layer.concat else 1)
 
     def forward(
         self,
@@ -146,24 +148,17 @@ class ConvertedHypergraphAttention(OperatorModule):
     ) -> Tensor:
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
-        given = {"x": x, "hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
-        return self.run(given | {"hyperedge_attr": hyperedge_attr})
+        return self.run({"x": x, "incidence": hyperedge_index, "weight": hyperedge_weight, "features": hyperedge_attr})
 
-    def compute(self, given: dict[str, Any]) -> Tensor:
-        x, incidence, features = given["x"], given["hyperedge_index"], given["hyperedge_attr"]
+    def compute(self, x: Tensor, incidence: Tensor, features: Tensor, weight: Tensor | None = None) -> Tensor:
         size = (x.shape[-2], features.shape[-2])
         u, A = self.conv((x, features), incidence, size=size, return_attention=True)
-        weight = incidence_weights(incidence, given.get("hyperedge_weight"), x.dtype)
+        weight = incidence_weights(incidence, weight, x.dtype)
         B, D = inverses(read_graph(incidence, weight, size=size, dtype=x.dtype, device=x.device))
         u = u * B.to(u.dtype).unsqueeze(-1)
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
         y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)
         return y if self.bias is None else y + self.bias
-
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        width = self.conv.out_channels // (1 if self.concat else self.heads)
-        x = given["x"]
-        return [x.new_empty(*x.shape[:-1], width)]
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
         return [promoted(narrow, self.bias)]

@@ -11,7 +11,8 @@ from torch_geometric.typing import SparseTensor
 
 from ..bases import Adjacency
 from .build import basis_conv
-from .layers import Composite, Signature
+from .composite import Composite
+from .layers import Signature
 from .polynomials import polynomial
 from .registry import rule
 
@@ -25,11 +26,9 @@ class ConvertedLabelPropagation(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.steps, self.alpha = layer.num_layers, layer.alpha
-        self.call = Signature(type(layer).__name__, ("x", "edge_index", "edge_weight"))
-        self.conv = polynomial(layer, [], call=self.call)
-        self.weighted = basis_conv(layer, [], Adjacency(), call=self.call)
+        super().__init__(layer)
+        call = Signature.of(layer, ("x", "edge_index", "edge_weight"))
+        self.conv, self.weighted = polynomial(layer, [], call=call), basis_conv(layer, [], Adjacency(), call=call)
 
     @torch.no_grad()
     def forward(
@@ -48,7 +47,7 @@ class ConvertedLabelPropagation(Composite):
         held = isinstance(edge_index, SparseTensor) and edge_index.has_value()
         conv = self.weighted if held or (edge_weight is not None and isinstance(edge_index, Tensor)) else self.conv
         given, start = (edge_index, edge_weight), (1 - self.alpha) * y
-        for _ in range(self.steps):
+        for _ in range(self.num_layers):
             y = torch.add(start, conv(y, *given), alpha=self.alpha)
             y = y.clamp_(0.0, 1.0) if post_step is None else post_step(y)
         return y

@@ -1,14 +1,12 @@
-"""The base classes of converted layers, which take the call of the layer that they replace."""
+"""The call of a layer of PyG, and a `BasisConv` that takes it."""
 
 import inspect
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch_geometric.typing import SparseTensor
 
 from ..basis import Basis
@@ -19,7 +17,6 @@ from ..errors import reject
 from ..graph import sizes
 from ..plan import Plan
 from ..program import Call
-from .checkpoints import original_of
 
 _COALESCED = IdentityCache()
 
@@ -45,10 +42,10 @@ class Signature:
     _alike: int = field(init=False, repr=False)  # how many of the first names are those of BasisConv
 
     @classmethod
-    def of(cls, layer: Any, values: str = "keep", merge: bool = False) -> "Signature":
-        """The call of a layer, read from its `forward`."""
-        names = tuple(inspect.signature(type(layer).forward).parameters)[1:]
-        return cls(type(layer).__name__, names, layer.flow, values, merge)
+    def of(cls, layer: Any, names: tuple[str, ...] = (), values: str = "keep", merge: bool = False) -> "Signature":
+        """The call of a layer, with the names of its `forward`, or others."""
+        names = names or tuple(inspect.signature(type(layer).forward).parameters)[1:]
+        return cls(type(layer).__name__, names, getattr(layer, "flow", "source_to_target"), values, merge)
 
     def __post_init__(self) -> None:
         pairs = zip(self.names, Call._fields, strict=False)
@@ -168,66 +165,3 @@ def _graph_form(edge_index: Any, edge_weight: Tensor | None) -> str:
     if isinstance(edge_index, Tensor) and edge_index.layout != torch.strided:
         return "sparse"
     return "bare" if edge_weight is None and isinstance(edge_index, Tensor) else ""
-
-
-class Composite(nn.Module):
-    """A layer made of converted parts, and perhaps parameters of its own."""
-
-    def reset_parameters(self) -> None:
-        """Draws all parameters as the layer draws them that it was converted from."""
-        original = original_of(self)
-        if original is None or not original.draw(self):
-            reset(self.children())
-
-
-class WithRoot(Composite):
-    r"""The sum of what the neighbours give and what the target itself gives.
-
-    Args:
-        call: of the layer.
-        conv: reads the neighbours' features.
-        root: reads the target's own, where there are any.
-        before: a function of the neighbours' features.
-        after: a function of the sum and the target's features.
-    """
-
-    def __init__(
-        self,
-        call: Signature,
-        conv: BasisConv,
-        root: BasisConv | None = None,
-        before: nn.Module | None = None,
-        after: Callable[[Tensor, Tensor | None], Tensor] | None = None,
-    ) -> None:
-        super().__init__()
-        self.call, self.conv, self.root, self.before, self.after = call, conv, root, before, after
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        source, target = pair(call.pop("x"))
-        if self.before is not None:
-            source = self.before(source)
-        y: Tensor = self.conv((source, target), **call)
-        if self.root is not None and target is not None:
-            y = y + self.root(target)
-        return y if self.after is None else self.after(y, target)
-
-
-def normalized(y: Tensor, target: Tensor | None) -> Tensor:
-    """Each row over its Euclidean norm."""
-    return F.normalize(y, p=2.0, dim=-1)
-
-
-def beside_root(y: Tensor, target: Tensor | None) -> Tensor:
-    """Concatenates the target's own features and the result."""
-    return y if target is None else torch.cat([target, y], dim=-1)
-
-
-def reset(modules: Iterable[nn.Module]) -> None:
-    """Resets each module, or the children of those that have no `reset_parameters`."""
-    for module in modules:
-        again = getattr(module, "reset_parameters", None)
-        if callable(again):
-            again()
-        else:
-            reset(module.children())

@@ -12,7 +12,7 @@ from ..mechanisms import Dot
 from ..theta import LowRank
 from .attention import weigh
 from .build import META, check_dropout, check_frozen_alike, fill, parameter
-from .layers import Composite
+from .composite import Composite
 from .operator_module import OperatorModule, check_forms
 from .registry import Left, rule
 
@@ -45,13 +45,11 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     rebuilt = True
 
     def __init__(self, layer: Any) -> None:
-        nn.Module.__init__(self)
+        super().__init__(layer)
         if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:
             raise Left(f"its output projection is a {type(layer.out_proj).__name__}")
         check_dropout(layer.dropout)
         E, H, D = layer.embed_dim, layer.num_heads, layer.head_dim
-        self.embed_dim, self.num_heads, self.head_dim = E, H, D
-        self.kdim, self.vdim, self.batch_first, self.dropout = layer.kdim, layer.vdim, layer.batch_first, layer.dropout
         self.own_row, self.zero_row = layer.bias_k is not None, bool(layer.add_zero_attn)
         self.rows = self.own_row + self.zero_row  # the number of added sources
         matrices = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
@@ -99,15 +97,22 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         given: dict[str, Any] = {"query": query, "key": key, "value": value}
         given |= {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
         check_forms(given)
-        flags = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
+        flags: Any = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
         if not self.operates(given):
-            return self.compute(given | flags)
+            return self.compute(**given, **flags)
         found = self.operator(given | flags)
         return found[0], found[1] if need_weights else None
 
-    def compute(self, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
-        query, key, value, need_weights = (given[name] for name in ("query", "key", "value", "need_weights"))
-        attn_mask, key_padding_mask = given.get("attn_mask"), given.get("key_padding_mask")
+    def compute(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        need_weights: bool,
+        average_attn_weights: bool,
+        key_padding_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
         A: Any
         turned = not self.batch_first and query.dim() == 3
         sides = [query, key] if key is value else [query, key, value]
@@ -127,7 +132,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         y = y.transpose(0, 1) if turned else y
         if not need_weights:
             return y, None
-        if given["average_attn_weights"]:
+        if average_attn_weights:
             return y, A.mean().mT
         return y, A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
 

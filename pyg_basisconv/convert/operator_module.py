@@ -10,7 +10,8 @@ from torch import Tensor
 from .. import compiled
 from ..conv import BasisConv
 from ..layouts import check_form
-from .layers import Composite, Signature
+from .composite import Composite
+from .layers import pair
 
 
 class OperatorModule(Composite):
@@ -21,7 +22,7 @@ class OperatorModule(Composite):
     eager mode, and describes them in `likeness`.
     """
 
-    call: Signature
+    width: int  # of the result
     serial: int  # see `compiled.serial_number`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "OperatorModule":
@@ -41,13 +42,9 @@ class OperatorModule(Composite):
         """The results of a call, whose arguments are given by name; as one operator where torch.compile traces it."""
         check_forms(given)
         if not self.operates(given):
-            return self.compute(given)
+            return self.compute(**given)
         y, *weights = self.operator(given)
         return (y, tuple(weights)) if weights else y
-
-    def compute(self, given: dict[str, Any]) -> Any:
-        """The results of a call in eager mode."""
-        raise NotImplementedError
 
     def operates(self, given: dict[str, Any]) -> bool:
         """Whether torch.compile is tracing, and the operator can stand for a call with these arguments."""
@@ -73,7 +70,7 @@ class OperatorModule(Composite):
 
     def evaluate(self, **given: Any) -> list[Tensor]:
         """What the operator does."""
-        return list(_tensors(self.compute(given)))
+        return list(_tensors(self.compute(**given)))
 
     def laid_out(self, found: Sequence[Tensor], given: dict[str, Any]) -> list[Tensor]:
         """The results in the layout that `likeness` has."""
@@ -86,7 +83,9 @@ class OperatorModule(Composite):
             given: the arguments of the call by name.
             unknown: makes a size that depends on values.
         """
-        raise NotImplementedError
+        source, target = pair(given["x"])
+        rows = source if target is None else target
+        return [rows.new_empty(*rows.shape[:-1], self.width)]
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
         """The dtypes of floating point results under autocast: the narrow one for sums, that of x for weights.

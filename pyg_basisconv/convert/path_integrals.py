@@ -12,8 +12,8 @@ from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 from ..bases import Adjacency, Identity
 from ..cache import IdentityCache
 from .build import basis_conv, check_sum, parameter
+from .composite import Composite
 from .edges import read_edges
-from .layers import Composite, Signature
 from .registry import Left, combinations, rule
 
 _PATHS = IdentityCache()
@@ -41,27 +41,26 @@ class ConvertedPAN(Composite):
     Where torch_sparse is not installed, which PyG's layer needs, the matrix is a tensor in the layout COO.
     """
 
+    kept = ("weight",)
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer, values="drop")
         check_sum(layer)
         if layer.flow != "source_to_target":
             raise Left("flow='target_to_source', which PyG refuses as well")
-        self.call = Signature.of(layer, values="drop")
         self.conv, self.map = basis_conv(layer, [], Adjacency()), basis_conv(layer, [layer.lin], Identity())
-        self.weight, self.bias = parameter(layer.weight), parameter(layer.lin.bias)
+        self.bias = parameter(layer.lin.bias)
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
-        call = self.call.read(args, kwargs)
-        x, edges = call["x"], call["edge_index"]
+    def compute(self, x: Tensor, edge_index: Any) -> tuple[Tensor, Any]:
         N, L = x.shape[0], len(self.weight) - 1
-        read = read_edges(edges, False, N)
+        read = read_edges(edge_index, False, N)
         held = (read.edge_index,) if read.values is None else (read.edge_index, read.values)
         found: Paths = _PATHS.get(held, (N, L, x.dtype), lambda: _paths(*held, N=N, L=L, dtype=x.dtype))
         narrow = self.map.theta.Q <= self.map.theta.P
         start = found.inverse * (self.map(x) if narrow else x)
         y = start
         for w in self.weight[1:].flip(0):
-            y = start + w * self.conv(y, edges)
+            y = start + w * self.conv(y, edge_index)
         y = self.weight[0] * found.inverse * y
         y = y if narrow else self.map(y)
         value = (found.counts @ self.weight.cumprod(0)) * found.share

@@ -55,7 +55,7 @@ class ConvertedPointTransformer(OperatorModule):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_initialized(layer)
         check_sum(layer)
         self.call, self.loops, Q = Signature.of(layer), layer.add_self_loops, layer.out_channels
@@ -67,7 +67,7 @@ class ConvertedPointTransformer(OperatorModule):
         self.pick = basis_conv(layer, [], Adjacency())
         self.pick.flow = "source_to_target"
 
-    def compute(self, call: dict[str, Any]) -> Tensor:
+    def compute(self, **call: Any) -> Tensor:
         positions: Any = pair(call["pos"] if self.call.flow == "source_to_target" else unpaired(call["pos"]))
         source, target = pair(call["x"])
         assert target is not None, "PointTransformerConv reads the features of targets"

@@ -12,8 +12,9 @@ from ..bases import Adjacency, Chebyshev, Mix, Powers
 from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Heads
-from .build import adjacency, basis_conv, check_sum, parameter, takes_mean
-from .layers import Composite, Signature
+from .build import adjacency, basis_conv, check_sum, takes_mean
+from .composite import Composite
+from .layers import Signature
 from .registry import REVERSED, Left, combinations, rule, turned_round
 
 
@@ -132,21 +133,23 @@ def mixhop(layer: Any) -> nn.Module:
         theta=Heads(),
         heads=H,
     )
-    return Repeat(conv, [powers.index(p) for p in layer.powers], layer.bias) if repeats else conv
+    return Repeat(layer, conv, [powers.index(p) for p in layer.powers]) if repeats else conv
 
 
 class Repeat(Composite):
     """Some heads of a convolution several times, and a bias.
 
     Args:
+        layer: whose bias it takes over.
         conv: with `theta.Heads`.
         heads: which of its heads to take, one after the other.
-        bias: of the width of the result.
     """
 
-    def __init__(self, conv: BasisConv, heads: Sequence[int], bias: nn.Parameter | None) -> None:
-        super().__init__()
-        self.conv, self.heads, self.bias = conv, list(heads), parameter(bias)
+    kept = ("bias",)
+
+    def __init__(self, layer: Any, conv: BasisConv, heads: list[int]) -> None:
+        super().__init__(layer)
+        self.conv, self.heads = conv, heads
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         y = self.conv(*args, **kwargs)

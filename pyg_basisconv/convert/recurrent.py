@@ -14,7 +14,7 @@ from ..conv import BasisConv
 from ..errors import reject
 from ..recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell
 from .build import META, check_parameters, parameter
-from .layers import Composite
+from .composite import Composite
 from .registry import Options, combinations, rule
 
 
@@ -63,7 +63,7 @@ class ConvertedCell(Composite):
     """A cell with the call of a `torch.nn.GRUCell`, or of its like."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         self.cell = cell_of(layer)
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
@@ -77,10 +77,8 @@ class ConvertedSequences(Composite):
     """Cells along sequences, with the call of a `torch.nn.GRU`, or of its like."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.batch_first, self.dropout = layer.batch_first, layer.dropout
-        self.num_layers, self.directions = layer.num_layers, 1 + layer.bidirectional
-        ways = ("", "_reverse")[: self.directions]
+        super().__init__(layer)
+        ways = ("", "_reverse")[: 1 + layer.bidirectional]
         cells = [cell_of(layer, f"_l{i}{way}") for i in range(layer.num_layers) for way in ways]
         self.rnns = nn.ModuleList(map(BasisRNN, cells))
         self.widths = cells[0].widths
@@ -95,7 +93,7 @@ class ConvertedSequences(Composite):
         x = (x.transpose(0, 1) if by_batch else x).unsqueeze(-2)  # each entry of a batch is a graph of one node
         states = self._states(hx, x.shape[1:-2] if packed is None else packed.batch_sizes[:1])
         runs, ends = zip(self.rnns, states, strict=True), []
-        turns = [lambda t: t, _turning(packed)][: self.directions]
+        turns = [lambda t: t, _turning(packed)][: 1 + self.bidirectional]
         for layer in range(self.num_layers):
             x = F.dropout(x, self.dropout, self.training) if layer else x
             found = []

@@ -1,6 +1,5 @@
 """Layers that add features of the node itself, in a share, to a sum over its neighbours that has no parameter."""
 
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -14,7 +13,8 @@ from ..basis import Basis, EdgeList
 from ..graph import Graph
 from ..theta import Pass
 from .build import adjacency, basis_conv, parameter, takes_mean
-from .layers import Composite, Signature, WithRoot, pair
+from .composite import Composite, WithRoot, taken_over
+from .layers import pair
 from .polynomials import polynomial
 from .registry import Left, combinations, rule, turned_round
 
@@ -37,17 +37,15 @@ class ConvertedGCN2(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.call, self.alpha, self.beta = Signature.of(layer), layer.alpha, layer.beta
+        super().__init__(layer)
         self.conv = polynomial(layer, [], loops=layer.normalize and layer.add_self_loops)
         first, second = layer.weight1, layer.weight2
         self.first = basis_conv(layer, first.unsqueeze(0), Identity())
         self.second = None if second is None else basis_conv(layer, second.unsqueeze(0), Identity())
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        initial = self.alpha * call.pop("x_0")[: call["x"].shape[0]]
-        sums = (1 - self.alpha) * self.conv(**call)
+    def compute(self, x: Tensor, x_0: Tensor, **call: Any) -> Tensor:
+        initial = self.alpha * x_0[: x.shape[0]]
+        sums = (1 - self.alpha) * self.conv(x, **call)
         if self.second is None:
             return self._mapped(self.first, sums + initial)
         return self._mapped(self.first, sums) + self._mapped(self.second, initial)
@@ -64,18 +62,16 @@ class ConvertedGIN(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer, values="drop", merge=takes_mean(layer))
         if not isinstance(layer.nn, nn.Module):
             raise Left("its network is no nn.Module")
-        self.call = Signature.of(layer, values="drop", merge=takes_mean(layer))
         A, self.eps = adjacency(layer), None
         if isinstance(layer.eps, nn.Parameter):
             self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
             own = 1.0 + float(layer.initial_eps if layer.eps.is_meta else layer.eps)
             self.conv = basis_conv(layer, [], A + Identity(), theta=Pass() if own == 1 else Pass([1.0, own]))
-        # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
-        network: Any = deepcopy(layer.nn, {id(b): b.clone() for b in layer.nn.buffers()})
+        network: Any = taken_over(layer.nn)
         first: Any = network[0] if type(network) is nn.Sequential and len(network) else network
         self.first = self.bias = None
         if type(first) in (nn.Linear, Linear) and first.weight.shape[0] < first.weight.shape[1]:
@@ -83,16 +79,13 @@ class ConvertedGIN(Composite):
             self.bias, network = parameter(first.bias), nn.Identity() if network is first else network[1:]
         self.network = network
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        x = call.pop("x")
+    def compute(self, x: Any, **call: Any) -> Any:
         if self.first is not None:
             x = self.first(x) if isinstance(x, Tensor) else tuple(None if t is None else self.first(t) for t in x)
         y: Tensor = self.conv(x, **call)
         _, target = pair(x)
         y = y if self.eps is None or target is None else torch.addcmul(y, 1 + self.eps, target)
-        y = self.network(y if self.bias is None else y + self.bias)
-        return y
+        return self.network(y if self.bias is None else y + self.bias)
 
 
 @rule(WLConvContinuous, "continuous Weisfeiler-Lehman", fixed=["flow"])
@@ -100,7 +93,7 @@ def wl(layer: Any) -> nn.Module:
     """The mean of a node and of the weighted mean of its neighbours."""
     if layer.flow == "target_to_source":
         raise Left("flow='target_to_source', where PyG divides by the weights of the other direction")
-    return WithRoot(Signature.of(layer), basis_conv(layer, [], WeightedMean()), after=_halfway)
+    return WithRoot(layer, basis_conv(layer, [], WeightedMean()), after=_halfway)
 
 
 def _halfway(y: Tensor, target: Tensor | None) -> Tensor:

@@ -19,9 +19,8 @@ from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
 from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
 from .attention import weigh
-from .build import META, check_dropout, check_initialized, check_sum, fill, matrix, parameter
+from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
 from .edges import as_returned, read_edges, weights_by_edge
-from .layers import Signature
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
 
@@ -90,26 +89,18 @@ class ConvertedRGAT(OperatorModule):
     targets are pairs as well, and their results are summed.
     """
 
-    bias: Tensor | None
-    l1: Tensor
-    b1: Tensor
-    l2: Tensor
-    b2: Tensor
+    kept = ("weight", "att", "basis", "w", "l1", "b1", "l2", "b2", "bias")
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_initialized(layer)
         check_sum(layer)
         check_dropout(layer.dropout)
-        self.call = Signature.of(layer)
-        H, D, K = layer.heads, layer.heads * layer.out_channels, layer.heads * layer.dim
-        self.relations, self.heads, self.concat, self.mod = layer.num_relations, H, layer.concat, layer.mod
-        self.dim, self.flow = layer.dim, layer.flow
+        D, K = layer.heads * layer.out_channels, layer.heads * layer.dim
+        self.width = D if layer.concat else layer.out_channels
         self.within = layer.attention_mechanism == "within-relation"
         self.additive = layer.attention_mode == "additive-self-attention"
-        for name in ("weight", "att", "basis", "w", "l1", "b1", "l2", "b2", "bias"):
-            self.register_parameter(name, parameter(getattr(layer, name, None)))
-        parts = 1 if self.within else self.relations
+        parts = 1 if self.within else layer.num_relations
         source, target = Additive(target=None), OfRelation(parts)
         terms: list[Mechanism] = [source, target]
         self.lin_edge = None
@@ -131,14 +122,13 @@ class ConvertedRGAT(OperatorModule):
         if self.lin_edge is not None:
             fill(terms[2], weight=layer.e.t())
 
-    def compute(self, call: dict[str, Any]) -> Any:
-        x, z = call["x"], call.get("edge_attr")
-        N, R = x.shape[0], self.relations
-        read = read_edges(call["edge_index"], False, N, self.flow)
-        kind, values = call.get("edge_type"), read.values
+    def compute(self, x: Tensor, edge_index: Any, edge_type: Any = None, edge_attr: Any = None, **call: Any) -> Any:
+        N, R = x.shape[0], self.num_relations
+        read = read_edges(edge_index, False, N, self.flow)
+        kind, z, values = edge_type, edge_attr, read.values
         if kind is None:
             kind = values
-        elif z is None and values is not None and (values.dim() > 1 or isinstance(call["edge_index"], SparseTensor)):
+        elif z is None and values is not None and (values.dim() > 1 or isinstance(edge_index, SparseTensor)):
             z = values
         assert kind is not None, "RGATConv needs edge_type"
         if z is not None:
@@ -160,14 +150,14 @@ class ConvertedRGAT(OperatorModule):
         y = y if self.bias is None else y + self.bias
         if not isinstance(call.get("return_attention_weights"), bool):
             return y
-        return y, as_returned(read, call["edge_index"], weights_by_edge(A, kind.numel()))
+        return y, as_returned(read, edge_index, weights_by_edge(A, kind.numel()))
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x, edges = given["x"], given["edge_index"]
-        y = x.new_empty(x.shape[0], self.conv.theta.Q // (1 if self.concat else self.heads))
+        y = super().likeness(given, unknown)
         if not isinstance(given.get("return_attention_weights"), bool):
-            return [y]
-        return [y, torch.empty_like(edges), x.new_empty(edges.shape[1], self.conv.basis.K)]
+            return y
+        return [*y, torch.empty_like(edges), x.new_empty(edges.shape[1], self.conv.basis.K)]
 
     def dtypes(self, found: Sequence[Tensor], given: dict[str, Any], narrow: torch.dtype) -> list[torch.dtype]:
         learnt: Any = {"additive": self.w, "scaled": self.b2}.get(self.mod)
@@ -177,10 +167,10 @@ class ConvertedRGAT(OperatorModule):
         """Applies `mod`, which changes the weights of edges after the softmax."""
         if self.mod is None:
             return y
-        N = y.shape[0]
+        N, R = y.shape[0], self.num_relations
         if self.mod in ("additive", "f-additive"):
-            total = self.sum((values, None), edges, size=(len(values), N * self.relations if self.within else N))
-            total = total.unflatten(0, (self.relations, N)).sum(0) if self.within else total
+            total = self.sum((values, None), edges, size=(len(values), N * R if self.within else N))
+            total = total.unflatten(0, (R, N)).sum(0) if self.within else total
             return y + (total if self.mod == "f-additive" else total * self._per_head(self.w))
         degree = torch.bincount(edges[1] % N, minlength=N).to(y.dtype).unsqueeze(-1)
         if self.mod == "f-scaled":
@@ -194,10 +184,9 @@ class ConvertedRGAT(OperatorModule):
 
     def matrices(self) -> Tensor:
         """(R, P, H C) of the relations."""
-        weight: Any = self.weight
+        weight: Tensor = self.weight
         if self.att is not None:
-            basis: Any = self.basis
-            return torch.einsum("rb,bpq->rpq", self.att, basis)
+            return torch.einsum("rb,bpq->rpq", self.att, self.basis)
         if weight.dim() == 4:  # (R, B, P / B, H C / B) blocks
             return torch.stack([torch.block_diag(*blocks) for blocks in weight])
         return weight

@@ -17,8 +17,9 @@ from ..plan import Plan
 from ..reading import read_graph
 from ..theta import Full, Grouped, Separable, Theta
 from .build import META, basis_conv, fill, parameter, takes_mean
+from .composite import reset
 from .edges import read_edges
-from .layers import Converted, Signature, pair, reset
+from .layers import Converted, Signature, pair
 from .registry import Options, rule
 
 _READ = IdentityCache()

@@ -51,7 +51,7 @@ class ConvertedFA(AttentionLayer):
     def __init__(self, layer: Any, conv: Any) -> None:
         super().__init__(layer, conv)
         self.loops = None  # those that are added belong to the mask
-        self.eps, self.looped = layer.eps, layer.normalize and layer.add_self_loops
+        self.looped = layer.normalize and layer.add_self_loops
 
     def edges(self, edge_index: Any, count: int) -> CallEdges:
         """The edges; PyG adds loops to those that a sparse matrix has, and replaces those of a SparseTensor."""

@@ -1,7 +1,5 @@
 """Layers with a network before, after or between their sums over the neighbours."""
 
-from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +9,9 @@ from torch_geometric.nn import AntiSymmetricConv, ARMAConv, GatedGraphConv, PDNC
 from torch_geometric.typing import SparseTensor
 
 from ..errors import reject
-from .build import adjacency, basis_conv, check_initialized, parameter, takes_mean
-from .layers import Composite, Signature
+from .build import adjacency, basis_conv, check_initialized, takes_mean
+from .composite import Composite
+from .layers import Signature
 from .polynomials import polynomial
 from .registry import combinations, rebuild_part, rule
 
@@ -21,45 +20,42 @@ from .registry import combinations, rebuild_part, rule
 class ConvertedPDN(Composite):
     """A GCN, whose edges are weighted by a network of their features."""
 
+    kept = ("mlp",)
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.call, self.network = Signature.of(layer, merge=takes_mean(layer)), deepcopy(layer.mlp)
-        weight = layer.lin.weight.t().unsqueeze(0)
-        weighted = replace(self.call, names=("x", "edge_index", "edge_weight"))
+        super().__init__(layer, merge=takes_mean(layer))
+        weighted = Signature.of(layer, ("x", "edge_index", "edge_weight"), merge=takes_mean(layer))
         loops = layer.normalize and layer.add_self_loops
+        weight = layer.lin.weight.t().unsqueeze(0)
         self.conv = polynomial(layer, weight, bias=layer.bias, loops=loops, call=weighted)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        edges, features = call["edge_index"], call.get("edge_attr")
-        if isinstance(edges, SparseTensor):
-            features = edges.storage.value()
-        weight = None if features is None else self.network(features).squeeze(-1)
-        if isinstance(edges, SparseTensor):
-            edges, weight = edges.set_value(weight, layout="coo"), None
-        y: Tensor = self.conv(x=call["x"], edge_index=edges, edge_weight=weight)
-        return y
+    def compute(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Any:
+        sparse = isinstance(edge_index, SparseTensor)
+        features = edge_index.storage.value() if sparse else edge_attr
+        weight = None if features is None else self.mlp(features).squeeze(-1)
+        if sparse:
+            edge_index, weight = edge_index.set_value(weight, layout="coo"), None
+        return self.conv(x=x, edge_index=edge_index, edge_weight=weight)
 
 
 @rule(GatedGraphConv, "gated, GRU steps", [{"aggr": "mean", "num_layers": 1}])
 class ConvertedGated(Composite):
     """Sums of the neighbours, each the input of a GRU cell whose state is x, padded by zeros."""
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        A, self.call = adjacency(layer), Signature.of(layer, merge=takes_mean(layer))
-        self.convs = nn.ModuleList(basis_conv(layer, matrix.unsqueeze(0), A) for matrix in layer.weight)
-        self.cell, self.out_channels = deepcopy(layer.rnn), layer.out_channels
+    kept = ("rnn",)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        x: Tensor = call.pop("x")
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer, merge=takes_mean(layer))
+        A = adjacency(layer)
+        self.convs = nn.ModuleList(basis_conv(layer, matrix.unsqueeze(0), A) for matrix in layer.weight)
+
+    def compute(self, x: Tensor, **call: Any) -> Tensor:
         if x.shape[-1] > self.out_channels:
             fix = "make the layer as wide as its features"
             reject("x", f"at most {self.out_channels} channels", str(x.shape[-1]), fix)
         x = F.pad(x, (0, self.out_channels - x.shape[-1]))
         for conv in self.convs:
-            x = self.cell(conv(x, **call), x)
+            x = self.rnn(conv(x, **call), x)
         return x
 
 
@@ -71,23 +67,21 @@ class ConvertedGated(Composite):
 class ConvertedARMA(Composite):
     r"""The mean over stacks of :math:`x_{t+1} = \sigma(S^\top x_t \Theta_t + x \Theta'_t + b_t)`."""
 
-    def __init__(self, layer: Any) -> None:
-        super().__init__()
-        check_initialized(layer)
-        self.call, self.conv = Signature.of(layer), polynomial(layer, [])
-        self.steps, self.dropout, self.act = layer.num_layers, layer.dropout, deepcopy(layer.act)
-        self.first, self.later = parameter(layer.init_weight), parameter(layer.weight)
-        self.root, self.bias = parameter(layer.root_weight), parameter(layer.bias)
+    kept = ("init_weight", "weight", "root_weight", "bias", "act")
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        x: Tensor = call.pop("x").unsqueeze(-3)  # (*, 1, M, P), for the stacks
-        y, shared = x, len(self.root) == 1
-        for t in range(self.steps):
-            step = 0 if shared else t
-            weight = self.first if t == 0 else self.later[max(step - 1, 0)]
+    def __init__(self, layer: Any) -> None:
+        super().__init__(layer)
+        check_initialized(layer)
+        self.conv = polynomial(layer, [])
+
+    def compute(self, x: Tensor, **call: Any) -> Tensor:
+        x = x.unsqueeze(-3)  # (*, 1, M, P), for the stacks
+        y = x
+        for t in range(self.num_layers):
+            step = 0 if self.shared_weights else t
+            weight = self.init_weight if t == 0 else self.weight[max(step - 1, 0)]
             y = self.conv(y @ weight, **call)
-            y = y + F.dropout(x, self.dropout, self.training) @ self.root[step]
+            y = y + F.dropout(x, self.dropout, self.training) @ self.root_weight[step]
             y = y if self.bias is None else y + self.bias[step]
             y = y if self.act is None else self.act(y)
         return y.mean(dim=-3)
@@ -108,15 +102,15 @@ class ConvertedAntiSymmetric(Composite):
     :math:`\phi`.
     """
 
+    kept = ("W", "bias", "act")
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
-        self.phi, self.act, self.steps = rebuild_part(layer.phi), deepcopy(layer.act), layer.num_iters
-        self.epsilon, self.gamma = layer.epsilon, layer.gamma
-        self.W, self.bias = parameter(layer.W), parameter(layer.bias)
+        super().__init__(layer)
+        self.phi = rebuild_part(layer.phi)
 
     def forward(self, x: Tensor, edge_index: Any, *args: Any, **kwargs: Any) -> Tensor:
         W = self.W.t() - self.W - torch.eye(len(self.W), dtype=self.W.dtype, device=self.W.device) * self.gamma
-        for _ in range(self.steps):
+        for _ in range(self.num_iters):
             h = x @ W + self.phi(x, edge_index, *args, **kwargs)
             h = h if self.bias is None else h + self.bias
             x = x + self.epsilon * (h if self.act is None else self.act(h))

@@ -14,18 +14,19 @@ from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
-from .layers import Composite, Signature, WithRoot, beside_root, normalized, pair, unpaired
+from .composite import Composite, WithRoot, beside_root, normalized
+from .layers import Signature, pair
 from .registry import Left, combinations, rule, turned_round
 
 
 def with_root(
     layer: Any,
-    call: Signature,
     basis: Basis,
     neighbour: Linear,
     root: Linear | None,
     before: nn.Module | None = None,
     after: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+    **reads: Any,
 ) -> nn.Module:
     """Neighbours and the node itself: one BasisConv where they read the same features, and two otherwise."""
     linears, bias, own = [neighbour], neighbour.bias, None
@@ -35,16 +36,14 @@ def with_root(
     elif root is not None:
         own = basis_conv(layer, [root], Identity(), root.bias)
     if own is None and before is None and after is None:
-        return basis_conv(layer, linears, basis, bias, call=call)
-    return WithRoot(call, basis_conv(layer, linears, basis, bias), own, before, after)
+        return basis_conv(layer, linears, basis, bias, call=Signature.of(layer, **reads))
+    return WithRoot(layer, basis_conv(layer, linears, basis, bias), own, before, after, **reads)
 
 
 @rule(GraphConv, "GraphConv", [{"aggr": "mean"}])
 def graph(layer: Any) -> nn.Module:
     """The sum or mean of the weighted neighbours, and the root."""
-    return with_root(
-        layer, Signature.of(layer, merge=takes_mean(layer)), adjacency(layer), layer.lin_rel, layer.lin_root
-    )
+    return with_root(layer, adjacency(layer), layer.lin_rel, layer.lin_root, merge=takes_mean(layer))
 
 
 @rule(
@@ -54,10 +53,11 @@ def sage(layer: Any) -> nn.Module:
     """The same, unweighted; optionally a non-linear projection before and a normalisation after."""
     if layer.project and layer.flow == "target_to_source":
         raise Left("project=True with flow='target_to_source', where PyG leaves the projection out")
-    call, basis = Signature.of(layer, values="drop", merge=takes_mean(layer)), adjacency(layer)
     root = layer.lin_r if layer.root_weight else None
     before = nn.Sequential(deepcopy(layer.lin), nn.ReLU()) if layer.project else None
-    return with_root(layer, call, basis, layer.lin_l, root, before, normalized if layer.normalize else None)
+    around = before, normalized if layer.normalize else None
+    reads: Any = {"values": "drop", "merge": takes_mean(layer)}
+    return with_root(layer, adjacency(layer), layer.lin_l, root, *around, **reads)
 
 
 @rule(ClusterGCNConv, "Cluster-GCN", [{"diag_lambda": 0.7} | one for one in turned_round(ClusterGCNConv)])
@@ -114,7 +114,7 @@ def simple(layer: Any) -> nn.Module:
     """A sum or mean without parameters; with the node's features added or concatenated, or with self loops."""
     call, A = Signature.of(layer, merge=takes_mean(layer)), adjacency(layer)
     if layer.combine_root == "cat":
-        return WithRoot(call, basis_conv(layer, [], A), after=beside_root)
+        return WithRoot(layer, basis_conv(layer, [], A), after=beside_root, merge=takes_mean(layer))
     if layer.combine_root == "sum":
         return basis_conv(layer, [], A + Identity(), call=call)
     if layer.combine_root is None:
@@ -153,7 +153,7 @@ class ConvertedLE(Composite):
     """
 
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         check_sum(layer)
         first, rest, bias = [layer.lin1], [layer.lin2, layer.lin3], layer.lin3.bias
         own = Mix([-1.0], Degree()) + Identity()
@@ -166,9 +166,7 @@ class ConvertedLE(Composite):
         if layer.lin1.bias is not None:
             self.constant = basis_conv(layer, layer.lin1.bias.view(1, 1, -1), Adjacency())
 
-    def forward(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
-        if self.conv.flow != "source_to_target":
-            x = unpaired(x)
+    def compute(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         source, target = pair(x)
         y: Tensor = self.conv((source, target), edge_index, edge_weight)
         if self.root is not None:

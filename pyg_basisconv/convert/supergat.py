@@ -48,8 +48,6 @@ class ConvertedSuperGAT(AttentionLayer):
     def __init__(self, layer: Any, conv: Any) -> None:
         super().__init__(layer, conv)
         self.scale = 1.0 if layer.attention_type == "MX" else 1 / math.sqrt(layer.out_channels)
-        self.neg_sample_ratio, self.edge_sample_ratio = layer.neg_sample_ratio, layer.edge_sample_ratio
-        self.is_undirected = layer.is_undirected
         self.att_x: Tensor | None = None
         self.att_y: Tensor | None = None
 

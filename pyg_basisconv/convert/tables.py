@@ -11,8 +11,9 @@ from ..errors import reject
 from ..program import Call
 from ..theta import Full, Pass
 from .build import META, parameter
+from .composite import Composite
 from .grids import weight_of
-from .layers import Composite, repr_as
+from .layers import repr_as
 from .registry import Left, combinations, rule
 
 
@@ -40,14 +41,15 @@ def linear(layer: Any) -> nn.Module:
 class ConvertedBags(Composite):
     """The rows of a table, along the edges from each to the bags that hold it."""
 
+    kept = ("weight",)
+
     def __init__(self, layer: Any) -> None:
-        super().__init__()
+        super().__init__(layer)
         if layer.mode == "max":
             raise Left("mode='max' is not linear")
         for name in ("max_norm", "scale_grad_by_freq", "sparse"):
             if getattr(layer, name):
                 raise Left(f"{name}={getattr(layer, name)}")
-        self.weight, self.padding_idx, self.last = parameter(layer.weight), layer.padding_idx, layer.include_last_offset
         self.conv = BasisConv(-1, -1, Adjacency("mean" if layer.mode == "mean" else None), Pass(), bias=False)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
@@ -56,7 +58,7 @@ class ConvertedBags(Composite):
         if offsets is None:  # a bag in each row
             bags, size = torch.arange(len(input), device=input.device).repeat_interleave(input.shape[1]), len(input)
         else:
-            size = len(offsets) - self.last
+            size = len(offsets) - self.include_last_offset
             bags = torch.searchsorted(offsets[:size].contiguous(), torch.arange(len(input)).to(offsets), right=True) - 1
         edges = torch.stack([input.flatten().long(), bags.long()])
         weights = None if per_sample_weights is None else per_sample_weights.flatten()

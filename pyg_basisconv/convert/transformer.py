@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import TransformerConv
 
-from ..conv import BasisConv
 from ..mechanisms import Dot
 from ..theta import Heads
 from .attention import AttentionLayer, multihead_conv
@@ -40,16 +39,13 @@ def transformer(layer: Any) -> nn.Module:
         with META:
             values = Heads("concat" if layer.concat else "mean").build(H, R, conv.out_channels)
         values.weight = score.key_edge
-    return ConvertedTransformer(layer, conv, values, deepcopy(layer.lin_skip))
+    return ConvertedTransformer(layer, conv, values=values, root=deepcopy(layer.lin_skip))
 
 
 class ConvertedTransformer(AttentionLayer):
     """Attention and the target's own features: their sum, or a learnt mixture of the two."""
 
-    def __init__(self, layer: Any, conv: BasisConv, values: Any, root: nn.Module) -> None:
-        super().__init__(layer, conv, values=values, root=root)
-        self.lin_beta = deepcopy(layer.lin_beta)
-        self.root_weight = layer.root_weight
+    kept = ("lin_beta",)
 
     def attend(
         self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]

@@ -1,0 +1,116 @@
+"""Converted layers that are made of several parts."""
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..conv import BasisConv
+from .build import parameter
+from .checkpoints import original_of
+from .layers import Signature, pair
+
+
+class Composite(nn.Module):
+    """A layer made of converted parts.
+
+    The options of the layer that it replaces are its own, under their names: `self.heads`, say. A subclass makes the
+    parts in its constructor, and says in `compute` what a call gives, whose arguments come by name.
+
+    Args:
+        layer: that it replaces.
+        **reads: how a call is read, see `Signature.of`.
+    """
+
+    kept: tuple[str, ...] = ()  # the parts and parameters that it takes over as they are, under their names
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __init__(self, layer: Any, **reads: Any) -> None:
+        nn.Module.__init__(self)
+        options = {name: v for name, v in vars(layer).items() if not (name.startswith("_") or isinstance(v, Tensor))}
+        vars(self).update({name: v for name, v in options.items() if name not in ("training", "inspector")})
+        self.call = Signature.of(layer, **reads)
+        for name in self.kept:
+            setattr(self, name, taken_over(getattr(layer, name, None)))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Applies the layer; takes what the layer takes that it replaces."""
+        return self.compute(**self.call.read(args, kwargs))
+
+    def compute(self, *args: Any, **call: Any) -> Any:
+        """The results of a call."""
+        raise NotImplementedError
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters as the layer draws them that it was converted from."""
+        original = original_of(self)
+        if original is None or not original.draw(self):
+            reset(self.children())
+
+
+def taken_over(part: Any) -> Any:
+    """A copy of a part of a layer, or of a parameter."""
+    if isinstance(part, Tensor):
+        return parameter(part)
+    # A drop-in reads `clone` as the tensor itself, so that it shares the running means of a normalisation.
+    return deepcopy(part, {id(b): b.clone() for b in part.buffers()} if isinstance(part, nn.Module) else None)
+
+
+class WithRoot(Composite):
+    r"""The sum of what the neighbours give and what the target itself gives.
+
+    Args:
+        layer: that it replaces.
+        conv: reads the neighbours' features.
+        root: reads the target's own, where there are any.
+        before: a function of the neighbours' features.
+        after: a function of the sum and the target's features.
+        **reads: how a call is read, see `Signature.of`.
+    """
+
+    def __init__(
+        self,
+        layer: Any,
+        conv: BasisConv,
+        root: BasisConv | None = None,
+        before: nn.Module | None = None,
+        after: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+        **reads: Any,
+    ) -> None:
+        super().__init__(layer, **reads)
+        self.conv, self.root, self.before, self.after = conv, root, before, after
+
+    def compute(self, x: Any, **call: Any) -> Tensor:
+        source, target = pair(x)
+        if self.before is not None:
+            source = self.before(source)
+        y: Tensor = self.conv((source, target), **call)
+        if self.root is not None and target is not None:
+            y = y + self.root(target)
+        return y if self.after is None else self.after(y, target)
+
+
+def normalized(y: Tensor, target: Tensor | None) -> Tensor:
+    """Each row over its Euclidean norm."""
+    return F.normalize(y, p=2.0, dim=-1)
+
+
+def beside_root(y: Tensor, target: Tensor | None) -> Tensor:
+    """Concatenates the target's own features and the result."""
+    return y if target is None else torch.cat([target, y], dim=-1)
+
+
+def reset(modules: Iterable[nn.Module]) -> None:
+    """Resets each module, or the children of those that have no `reset_parameters`."""
+    for module in modules:
+        again = getattr(module, "reset_parameters", None)
+        if callable(again):
+            again()
+        else:
+            reset(module.children())
