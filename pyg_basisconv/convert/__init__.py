@@ -1,45 +1,20 @@
 """Conversion: layers, alone or inside models, as the same function made of `BasisConv`s."""
 
 import copy
+import pkgutil
 import warnings
 from collections import Counter
+from importlib import import_module
 
 from torch import Tensor, nn
 
 from ..errors import reject
-from . import (  # noqa: F401 (each registers its rules)
-    by_target,
-    dense,
-    directed,
-    edge_functions,
-    filters,
-    gat,
-    general,
-    grids,
-    heat,
-    heterogeneous,
-    hypergraphs,
-    labels,
-    multihead,
-    patches,
-    path_integrals,
-    points,
-    polynomials,
-    recurrent,
-    res_gated,
-    residual,
-    rgat,
-    rgcn,
-    smoothing,
-    stepped,
-    sums,
-    supergat,
-    tables,
-    transformer,
-)
 from .registry import Left, convertible, rebuild
 
 __all__ = ["convert"]
+
+for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
+    import_module(_file.name)  # registers the rules that it has
 
 
 def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:

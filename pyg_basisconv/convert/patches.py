@@ -1,5 +1,6 @@
 """Torch's layers that move the taps of a window to channels, and back."""
 
+import math
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,30 +17,50 @@ _WINDOWS: list[Options] = [
 ]
 
 
-class ConvertedUnfold(ConvertedGrid):
-    """A `GridConv` with the call and the result of a `torch.nn.Unfold`, which has the grid in one axis."""
+class ToChannels(ConvertedGrid):
+    """A `GridConv` whose taps become channels, as torch orders them.
+
+    Args:
+        window: of the taps.
+        flat: whether the result has the grid in one axis.
+    """
+
+    def __init__(self, window: Window, flat: bool = False) -> None:
+        super().__init__(-1, -1, window, Pass(combine="concat"), bias=False)
+        self.flat = flat
 
     def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        return by_channel(self._images(input).flatten(-2), -2, self.basis.K)
+        y = self._images(input).unflatten(-3, (self.basis.K, -1)).transpose(-4, -3).flatten(-4, -3)
+        return y.flatten(-2) if self.flat else y
+
+
+class FromChannels(ConvertedGrid):
+    """A `GridConv` whose taps read channels of their own, in torch's order.
+
+    Args:
+        window: of the taps.
+        grid: the shape of a grid that the input has in one axis.
+    """
+
+    def __init__(self, window: Window, grid: tuple[int, ...] | None = None) -> None:
+        super().__init__(-1, -1, window, Pass(combine="split"), bias=False)
+        self.grid = grid
+
+    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
+        taps, grid = self.basis.K, self.grid
+        axis = -3 if grid is None else -2
+        if grid is not None and input.shape[-1] != math.prod(grid):
+            reject("input", f"{grid[0]} x {grid[1]} patches", input.shape[-1], "correct it, or output_size")
+        if input.shape[axis] % taps:
+            reject("input", f"a multiple of {taps} channels, one for each tap", input.shape[axis], "correct it")
+        x = input if grid is None else input.unflatten(-1, grid)
+        return self._images(x.unflatten(-3, (-1, taps)).transpose(-4, -3).flatten(-4, -3))
 
 
 @rule(nn.Unfold, "patches", _WINDOWS)
 def unfold(layer: Any) -> nn.Module:
     """A window whose taps are concatenated."""
-    return ConvertedUnfold(-1, -1, Window(None, **window_of(layer)), Pass(combine="concat"), bias=False)
-
-
-class ConvertedFold(ConvertedGrid):
-    """A `GridConv` with the call of a `torch.nn.Fold`, for patches from a grid of a given shape."""
-
-    def __init__(self, grid: tuple[int, ...], window: Window) -> None:
-        super().__init__(-1, -1, window, Pass(combine="split"), bias=False)
-        self.grid = grid
-
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        if input.shape[-1] != self.grid[0] * self.grid[1]:
-            reject("input", f"{self.grid[0]} x {self.grid[1]} patches", input.shape[-1], "correct it, or output_size")
-        return self._images(by_tap(input, -2, self.basis.K).unflatten(-1, self.grid))
+    return ToChannels(Window(None, **window_of(layer)), flat=True)
 
 
 @rule(nn.Fold, "sums of patches", [{"output_size": 8}, *_WINDOWS], given={"output_size": (6, 7)}, alone=True)
@@ -50,49 +71,21 @@ def fold(layer: Any) -> nn.Module:
     if min(free) < 0:
         raise Left(f"kernel_size={layer.kernel_size} does not fit output_size={layer.output_size}")
     steps, more = zip(*map(divmod, free, window["stride"]), strict=True)
-    return ConvertedFold(tuple(n + 1 for n in steps), transposed_window(*window.values(), more))
-
-
-class ConvertedPixelUnshuffle(ConvertedGrid):
-    """A `GridConv` with the call and the result of a `torch.nn.PixelUnshuffle`."""
-
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        return by_channel(self._images(input), -3, self.basis.K)
+    return FromChannels(transposed_window(*window.values(), more), tuple(n + 1 for n in steps))
 
 
 @rule(nn.PixelUnshuffle, "pixels to channels", [{"downscale_factor": 1}], alone=True)
 def unshuffle(layer: Any) -> nn.Module:
     """Windows that do not overlap, whose taps are concatenated."""
-    window = Window(None, (layer.downscale_factor,) * 2, layer.downscale_factor)
-    return ConvertedPixelUnshuffle(-1, -1, window, Pass(combine="concat"), bias=False)
-
-
-class ConvertedPixelShuffle(ConvertedGrid):
-    """A `GridConv` with the call of a `torch.nn.PixelShuffle`."""
-
-    def forward(self, input: Tensor) -> Tensor:  # type: ignore[override]
-        return self._images(by_tap(input, -3, self.basis.K))
+    return ToChannels(Window(None, (layer.downscale_factor,) * 2, layer.downscale_factor))
 
 
 @rule(nn.PixelShuffle, "channels to pixels", [{"upscale_factor": 1}], alone=True)
 def shuffle(layer: Any) -> nn.Module:
     """Transposed windows that do not overlap, whose taps read channels of their own."""
-    window = Window(None, (layer.upscale_factor,) * 2, layer.upscale_factor, transposed=True)
-    return ConvertedPixelShuffle(-1, -1, window, Pass(combine="split"), bias=False)
+    return FromChannels(Window(None, (layer.upscale_factor,) * 2, layer.upscale_factor, transposed=True))
 
 
 def window_of(layer: Any) -> dict[str, Any]:
     """The sizes of a layer's window, for each of two axes."""
     return {name: axes(getattr(layer, name), 2) for name in ("kernel_size", "stride", "padding", "dilation")}
-
-
-def by_channel(y: Tensor, axis: int, taps: int) -> Tensor:
-    """The channels of each tap side by side as the taps of each channel, as torch has them."""
-    return y.unflatten(axis, (taps, -1)).transpose(axis - 1, axis).flatten(axis - 1, axis)
-
-
-def by_tap(x: Tensor, axis: int, taps: int) -> Tensor:
-    """The reverse of `by_channel`."""
-    if x.shape[axis] % taps:
-        reject("input", f"a multiple of {taps} channels, one for each tap", x.shape[axis], "correct it")
-    return x.unflatten(axis, (-1, taps)).transpose(axis - 1, axis).flatten(axis - 1, axis)
