@@ -33,11 +33,15 @@ class Composite(nn.Module):
 
     def __init__(self, layer: Any, **reads: Any) -> None:
         nn.Module.__init__(self)
-        options = {name: v for name, v in vars(layer).items() if not (name.startswith("_") or isinstance(v, Tensor))}
-        vars(self).update({name: v for name, v in options.items() if name not in ("training", "inspector")})
+        vars(self).update((name, value) for name, value in vars(layer).items() if self._is_option(name, value))
         self.call = Signature.of(layer, **reads)
         for name in self.kept:
             setattr(self, name, taken_over(getattr(layer, name, None)))
+
+    def _is_option(self, name: str, value: Any) -> bool:
+        """Whether an attribute of the layer is an option, which no attribute of this class is in the place of."""
+        own = name.startswith("_") or name in ("training", "inspector") or hasattr(type(self), name)
+        return not own and not isinstance(value, Tensor)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Applies the layer; takes what the layer takes that it replaces."""

@@ -1,15 +1,19 @@
-"""The layers whose scores are sums of a term of the source and one of the target."""
+"""Attention along the edges of a graph: GAT, GATv2, the Transformer's, and gates of channels."""
 
 from copy import deepcopy
 from typing import Any
 
-from torch import nn
-from torch_geometric.nn import GATConv, GATv2Conv
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GATConv, GATv2Conv, ResGatedGraphConv, TransformerConv
 
-from ..mechanisms import MLP, Additive, Edge, Mechanism
-from .attention import AttentionLayer, multihead_conv
-from .build import fill, heads_of
-from .registry import combinations, rule, turned_round
+from ..bases.weighing import Normalize
+from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism, Relative
+from ..theta import Heads
+from .attention import AttentionLayer, attention_conv, multihead_conv
+from .build import META, check_initialized, fill, heads_of, matrix
+from .edges import CallEdges
+from .registry import Left, combinations, rule, turned_round
 
 
 @rule(
@@ -70,3 +74,93 @@ def gatv2(layer: Any) -> nn.Module:
     if layer.edge_dim:
         fill(score, edge=heads_of(layer.lin_edge, H))
     return AttentionLayer(layer, conv, root=deepcopy(layer.res))
+
+
+@rule(
+    TransformerConv,
+    "Transformer on a graph",
+    [
+        {"heads": 2, "beta": True, "concat": False, "edge_dim": 3},
+        *({"heads": 2} | one for one in turned_round(TransformerConv)),
+        *({"heads": 2, "edge_dim": 3} | one for one in turned_round(TransformerConv)),
+    ],
+    node_dim=0,
+)
+def transformer(layer: Any) -> nn.Module:
+    r""":math:`(x_m K_k + z U_k) \cdot x_n Q_k / \sqrt D`; U makes values of the edges, too."""
+    H, R, key, query = layer.heads, layer.edge_dim or 0, layer.lin_key, layer.lin_query
+    score = Dot(layer.out_channels, bias=key.bias is not None, edge_dim=R)
+    conv = multihead_conv(layer, score, layer.lin_value, query)
+    fill(score, key=heads_of(key, H), query=heads_of(query, H))
+    if key.bias is not None:
+        fill(score, key_bias=key.bias, query_bias=query.bias)
+    values: Any = None
+    if R:
+        fill(score, key_edge=heads_of(layer.lin_edge, H))
+        with META:
+            values = Heads("concat" if layer.concat else "mean").build(H, R, conv.out_channels)
+        values.weight = score.key_edge
+    return ConvertedTransformer(layer, conv, values=values, root=deepcopy(layer.lin_skip))
+
+
+class ConvertedTransformer(AttentionLayer):
+    """Attention and the target's own features: their sum, or a learnt mixture of the two."""
+
+    kept = ("lin_beta",)
+
+    def attend(
+        self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        y, A = super().attend(x, edges, z, size, wanted, call)
+        return y, A.undropped if wanted else A  # PyG returns the weights before dropout
+
+    def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
+        if not self.root_weight:
+            return y
+        parts: Any = self._modules
+        skip, mixture = parts["root"](target), parts.get("lin_beta")
+        if mixture is None:
+            return y + skip
+        beta = mixture(torch.cat([y, skip, y - skip], dim=-1)).sigmoid()
+        return beta * skip + (1 - beta) * y
+
+    def returns_weights(self, asked: Any) -> bool:
+        return isinstance(asked, bool)
+
+
+@rule(
+    ResGatedGraphConv,
+    "channel-wise gates",
+    [{"act": nn.Tanh()}, {"aggr": "mean"}, *({"edge_dim": 3} | one for one in turned_round(ResGatedGraphConv))],
+)
+def res_gated(layer: Any) -> nn.Module:
+    r""":math:`\sum_m act(k_d \cdot x_n + q_d \cdot x_m) (x_m V)_d` for each channel d: heads of width 1.
+
+    The two biases inside act stay two parameters: the second is a term of the relative position of period 1.
+    """
+    check_initialized(layer)
+    if isinstance(layer.act, nn.Module) and next(layer.act.parameters(), None) is not None:
+        raise Left("its activation has parameters")
+    key, query, value = layer.lin_key, layer.lin_query, layer.lin_value
+    Q, R = layer.out_channels, layer.edge_dim or 0
+    P, target = value.in_channels - R, key.in_channels - R  # the linears read x and, behind it, the edges' features
+    additive, key_bias = Additive(target="own", bias=True), Relative(period=1)
+    edges = [Edge(R), Edge(R)] if R else []
+    score = sum(edges, additive + key_bias)
+    sigmoid = type(layer.act) is nn.Sigmoid
+    normalize: Normalize = "sigmoid" if sigmoid else None
+    gate = score if sigmoid else score.then(deepcopy(layer.act))
+    conv = attention_conv(layer, Q, gate, Heads(bias=True), (P, target), Q, normalize=normalize, bias=layer.bias)
+    W_key, W_query, W_value = map(matrix, (key, query, value))
+    fill(additive, source=W_query[:, :P], target=W_key[:, :target], bias=query.bias)
+    fill(key_bias, weight=key.bias)
+    fill(conv.theta, weight=W_value[:, :P], value_bias=value.bias)
+    values = None
+    if R:
+        fill(edges[0], weight=W_query[:, P:])
+        fill(edges[1], weight=W_key[:, target:])
+        with META:
+            values = Heads().build(Q, R, Q)
+        fill(values, weight=W_value[:, P:])
+    root = deepcopy(layer.lin_skip) if layer.root_weight else None
+    return AttentionLayer(layer, conv, values=values, root=root)

@@ -62,47 +62,15 @@ def sage(layer: Any) -> nn.Module:
 
 @rule(ClusterGCNConv, "Cluster-GCN", [{"diag_lambda": 0.7} | one for one in turned_round(ClusterGCNConv)])
 def cluster(layer: Any) -> BasisConv:
-    """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow."""
+    """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow.
+
+    PyG counts in torch's default dtype, and this in that of x.
+    """
     check_sum(layer)
-    A = EnhancedMean(layer.diag_lambda, layer.add_self_loops, outgoing=layer.flow == "target_to_source")
+    norm: Any = "mean" if layer.flow == "source_to_target" else "rw"
+    A = Adjacency(norm, layer.add_self_loops, "replace", layer.diag_lambda)
     call = Signature.of(layer, values="reject", merge=True)
     return basis_conv(layer, [layer.lin_out, layer.lin_root], A + Identity(), layer.lin_out.bias, call=call)
-
-
-class EnhancedMean(Basis):
-    r""":math:`A + \lambda \, diag(A)` for the unweighted mean A, `Adjacency('mean', loops, 'replace', diagonal)`.
-
-    As in PyG, it is computed in torch's default dtype, whatever the dtype of x.
-
-    Args:
-        diagonal: lambda.
-        self_loops: whether each node has just one loop.
-        outgoing: divide by the number of edges out of m, not into n.
-
-    >>> EnhancedMean(1.0).bind(torch.tensor([[0], [1]])).to_coo().to_dense()
-    tensor([[[2.0000, 0.5000],
-             [0.0000, 1.0000]]])
-    """
-
-    def __init__(self, diagonal: float, self_loops: bool = True, outgoing: bool = False) -> None:
-        super().__init__(1)
-        self.diagonal, self.self_loops, self.outgoing = float(diagonal), self_loops, outgoing
-
-    def edges(self, graph: Graph) -> EdgeList:
-        source, target = graph.structure.source.long(), graph.structure.target.long()
-        if self.self_loops:
-            nodes, plain = torch.arange(graph.N, device=graph.device), source != target
-            source, target = torch.cat([source[plain], nodes]), torch.cat([target[plain], nodes])
-        counted = source if self.outgoing else target
-        count = torch.bincount(counted, minlength=graph.N).to(torch.get_default_dtype())
-        weight = (1 / count)[counted]
-        weight = torch.where(source == target, weight + self.diagonal * weight, weight)
-        return EdgeList(torch.zeros_like(source), source, target, weight)
-
-    def extra_repr(self) -> str:
-        # The repr is the cache key of what is bound, so it has to tell dtypes apart.
-        shown = f"diagonal={self.diagonal}" + ("" if self.self_loops else ", self_loops=False")
-        return shown + (", outgoing=True" if self.outgoing else "") + f", dtype={torch.get_default_dtype()}"
 
 
 @rule(
