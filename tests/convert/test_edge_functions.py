@@ -1,4 +1,4 @@
-"""SplineConv beside its formula by loops, since PyG's needs a compiled package; SchNet; and what is refused."""
+"""SplineConv beside its formula by loops, since PyG's needs a compiled package; networks of edges; and SchNet."""
 
 import copy
 from typing import Any
@@ -16,7 +16,7 @@ from pyg_basisconv import convert
 from pyg_basisconv.convert.edge_functions import spline
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, graph
 from tests.contract import refused
-from tests.convert.conversion import agree, evaluated, left_of
+from tests.convert.conversion import agree, evaluated
 
 pytestmark = pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU")
 FORMULAS = {  # what multiplies the powers of the place between two knots, by torch_spline_conv's documentation
@@ -108,21 +108,6 @@ def test_a_spline_that_is_left() -> None:
 
 def network(*end: torch.nn.Module) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.ReLU(), *end)
-
-
-def test_what_is_left() -> None:
-    Linear = torch.nn.Linear
-    for layer, reason in (
-        (pyg.NNConv(3, 4, network()), "NNConv: its network does not end in a Linear, but in a ReLU"),
-        (pyg.NNConv(3, 4, network(Linear(5, 7))), "NNConv: its network has 7 outputs instead of 3 x 4"),
-        (pyg.NNConv(3, 4, Linear(2, 12), aggr="max"), "NNConv: aggr='max' is not linear, or not a sum or mean"),
-        (pyg.GMMConv(-1, 4, 2, 3), "GMMConv: it is lazy: call it once before"),
-        (
-            pyg.GMMConv(3, 4, 2, 3, separate_gaussians=True),
-            "GMMConv: separate_gaussians=True has a Gaussian for each pair of channels",
-        ),
-    ):
-        assert left_of(layer) == {"": reason}
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,10 @@ def half_frozen() -> nn.Module:
     return layer
 
 
+def edge_network(*end: nn.Module) -> nn.Module:
+    return pyg.NNConv(3, 4, nn.Sequential(nn.Linear(2, 5), nn.ReLU(), *end))
+
+
 def of_linear() -> nn.Module:
     return changed(pyg.DirGNNConv(gcn()), lin=pyg.Linear(P, Q))
 
@@ -130,6 +134,16 @@ LEFT: dict[str, Callable[[], nn.Module]] = {
     "HANConv: flow='target_to_source' between nodes": lambda: pyg.HANConv(P, 8, METADATA, flow="target_to_source"),
     "HANConv: dropout=1.0 drops all weights": lambda: pyg.HANConv(P, 8, METADATA, dropout=1.0),
     "HGTConv: flow='target_to_source' between nodes": lambda: pyg.HGTConv(P, 8, METADATA, flow="target_to_source"),
+    "APPNP: it drops edges in training": lambda: pyg.APPNP(2, 0.1, dropout=0.5),
+    "NNConv: its network does not end in a Linear, but in a ReLU": edge_network,
+    "NNConv: its network has 7 outputs instead of 3 x 4": lambda: edge_network(nn.Linear(5, 7)),
+    "NNConv: aggr='max' is not linear, or not a sum or mean": lambda: pyg.NNConv(3, 4, nn.Linear(2, 12), aggr="max"),
+    "GMMConv: it is lazy: call it once before": lambda: pyg.GMMConv(-1, 4, 2, 3),
+    "GMMConv: separate_gaussians=True has a Gaussian for each pair of channels": lambda: pyg.GMMConv(
+        3, 4, 2, 3, separate_gaussians=True
+    ),
+    "PANConv: flow='target_to_source', which PyG refuses": lambda: pyg.PANConv(P, Q, 2, flow="target_to_source"),
+    "WLConvContinuous: flow='target_to_source', where PyG": lambda: pyg.WLConvContinuous(flow="target_to_source"),
     "EGConv: aggregators=['sum', 'max'] are not": lambda: pyg.EGConv(P, 8, ["sum", "max"]),
     "FiLMConv: its messages pass through an activation, unless act=None": lambda: pyg.FiLMConv(P, Q),
     "FiLMConv: aggr='max' is not linear": lambda: pyg.FiLMConv(P, Q, act=None, aggr="max"),
@@ -181,10 +195,14 @@ def test_left_with_a_reason(reason: str) -> None:
     [
         (nn.Upsample(scale_factor=2, mode="bicubic"), "mode='bicubic' has no basis"),
         (nn.Upsample(scale_factor=2, recompute_scale_factor=True), "recompute_scale_factor=True"),
+        (nn.EmbeddingBag(5, 3, mode="max"), "mode='max' is not linear"),
+        (nn.EmbeddingBag(5, 3, max_norm=1.0), "max_norm=1.0"),
+        (nn.EmbeddingBag(5, 3, scale_grad_by_freq=True), "scale_grad_by_freq=True"),
+        (nn.EmbeddingBag(5, 3, sparse=True), "sparse=True"),
     ],
 )
 def test_left_alone(layer: nn.Module, reason: str) -> None:
-    assert left_of(layer) == {"": f"Upsample: {reason}"}
+    assert left_of(layer) == {"": f"{type(layer).__name__}: {reason}"}
 
 
 def test_what_is_converted_alone_stays_in_a_model() -> None:

@@ -60,12 +60,6 @@ def test_the_matrix_follows_its_weights() -> None:
     torch.testing.assert_close(layer(x, edge_index)[1].to_dense().diagonal()[-1], 2 * first.diagonal()[-1])
 
 
-def test_what_is_left() -> None:
-    left: dict[str, str] = {}
-    convert(pyg.PANConv(P, Q, 2, flow="target_to_source"), left)
-    assert "flow='target_to_source'" in left[""]
-
-
 @pytest.mark.skipif(not WITH_TORCH_SPARSE, reason="PyG's layer needs torch_sparse")
 @pytest.mark.parametrize(("kind", "options"), over(lambda kind, sweep: sweep if kind == "PANConv" else []))
 def test_as_pyg(kind: str, options: dict) -> None:
