@@ -284,6 +284,24 @@ class IdentityCache:
                 entries.pop(key, None)
 
 
+def once(function: Callable[..., _T]) -> Callable[..., _T]:
+    """A function of tensors and other arguments, computed once for as long as these are the same, see `IdentityCache`.
+
+    >>> turned = once(lambda edges: edges.flip(0))
+    >>> edges = torch.tensor([[0], [1]])
+    >>> turned(edges) is turned(edges)
+    True
+    """
+    cache = IdentityCache()
+
+    @functools.wraps(function)
+    def found(*args: Any) -> _T:
+        tensors, others = ([a for a in args if isinstance(a, Tensor) == of_tensors] for of_tensors in (True, False))
+        return cache.get(tuple(tensors), tuple(others), lambda: function(*args))
+
+    return found
+
+
 @contextmanager
 def by_value() -> Iterator[None]:
     """Where tensors may be written to without torch's counting it: what is kept of them is compared by value."""

@@ -11,15 +11,15 @@ from torch_geometric.utils import add_remaining_self_loops
 
 from ..bases import Adjacency, Relations
 from ..basis import Basis
-from ..cache import IdentityCache
+from ..cache import once
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, parameter, stack, takes_mean
 from .composite import Composite
-from .edges import is_matrix, read_edges, sizes_of
+from .edges import is_matrix, read_edges, sizes_of, targets_of
 from .layers import pair
 from .registry import Left, combinations, rule
 
-_EDGES = IdentityCache()
+_with_loops = once(lambda edges: add_remaining_self_loops(edges)[0])
 
 
 @rule(
@@ -58,8 +58,7 @@ class ConvertedEG(Composite):
 
     def compute(self, x: Tensor, edge_index: Any) -> Tensor:
         if self.up_to_last:
-            given = edge_index
-            edge_index = _EDGES.get((given,), (), lambda: add_remaining_self_loops(given)[0])
+            edge_index = _with_loops(edge_index)
         weight = self.comb_lin(x).unflatten(-1, (self.num_heads, -1))  # (N, H, K B)
         sums = self.conv(self.bases_lin(x), edge_index).unflatten(-1, (weight.shape[-1], -1))  # (N, K B, D)
         y = (weight @ sums).flatten(-2)
@@ -89,18 +88,19 @@ class ConvertedMF(Composite):
             size = sizes_of(edge_index)
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
         edges = read_edges(edge_index, False, N, self.flow).edge_index
-        degree, loops = _EDGES.get((edges,), (N, self.max_degree, self.flow), lambda: self._degrees(edges, N))
+        degree, loops = degrees(edges, N, self.max_degree, self.flow)
         h = self.sums((source, None), edges, size=(source.shape[-2], N))
         if target is None:
             target = h.new_zeros(*h.shape[:-1], self.conv.theta.P - h.shape[-1])
         y: Tensor = self.conv(torch.cat([h, target], -1), loops, edge_type=degree)
         return y if self.bias is None else y + self.bias.index_select(0, degree)
 
-    def _degrees(self, edges: Tensor, N: int) -> tuple[Tensor, Tensor]:
-        """The degree of each target, up to the largest; and a loop for each target."""
-        into = edges[1 if self.flow == "source_to_target" else 0]
-        degree = torch.bincount(into, minlength=N).clamp_(max=self.max_degree)
-        return degree, torch.arange(N, device=edges.device).expand(2, N).contiguous()
+
+@once
+def degrees(edges: Tensor, N: int, largest: int, flow: str) -> tuple[Tensor, Tensor]:
+    """The degree of each target, up to the largest; and a loop for each target."""
+    degree = torch.bincount(targets_of(edges, flow), minlength=N).clamp_(max=largest)
+    return degree, torch.arange(N, device=edges.device).expand(2, N).contiguous()
 
 
 @rule(FiLMConv, "GNN-FiLM, linear", combinations(num_relations=(1, 5), aggr=("add", "mean")), given={"act": None})

@@ -8,14 +8,12 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import DirGNNConv, GATConv, GraphConv, SAGEConv, SignedConv
 
 from ..bases import Identity
-from ..cache import IdentityCache
+from ..cache import once
 from .build import adjacency, basis_conv, matrix, takes_mean
 from .composite import Composite
 from .layers import pair
 from .registry import REVERSED, Left, combinations, rebuild_part, rule
 from .sums import with_root
-
-_EDGES = IdentityCache()
 
 
 @rule(
@@ -114,13 +112,12 @@ class ConvertedDirGNN(Composite):
             self.lin = basis_conv(layer, layer.lin.weight.t().unsqueeze(0), Identity(), layer.lin.bias)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        y: Tensor = self.alpha * self.conv_out(x, reverse(edge_index)) + (1 - self.alpha) * self.conv_in(x, edge_index)
+        against = reverse(edge_index.as_tensor() if isinstance(edge_index, EdgeIndex) else edge_index)
+        y: Tensor = self.alpha * self.conv_out(x, against) + (1 - self.alpha) * self.conv_in(x, edge_index)
         return y if self.lin is None else y + self.lin(x)
 
 
-def reverse(edge_index: Tensor) -> Tensor:
+@once
+def reverse(edges: Tensor) -> Tensor:
     """The reversed edges; the same tensor for the same edges."""
-    plain, size = edge_index, None
-    if isinstance(edge_index, EdgeIndex):
-        plain, size = edge_index.as_tensor(), edge_index.sparse_size()
-    return _EDGES.get((plain,), (type(edge_index), size), lambda: edge_index.flip([0]))
+    return edges.flip(0)

@@ -9,7 +9,7 @@ from torch_geometric.typing import SparseTensor, torch_sparse
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops, to_edge_index
 from torch_geometric.utils.sparse import set_sparse_value
 
-from ..cache import IdentityCache
+from ..cache import IdentityCache, once
 from ..errors import reject
 from ..layouts import layout
 
@@ -114,12 +114,15 @@ def count_targets(edge_index: Any, source: Tensor) -> int:
     return int(edge_index.shape[0] if sparse else source.shape[-2])
 
 
+@once
 def count_edges(edges: Tensor, N: int, dtype: torch.dtype, flow: str = "source_to_target") -> Tensor:
-    """(N, 1) the number of edges into each target; computed once for a graph."""
-    into = 1 if flow == "source_to_target" else 0
-    return _EDGES.get(
-        (edges,), (N, dtype, into), lambda: torch.bincount(edges[into], minlength=N).to(dtype).unsqueeze(1)
-    )
+    """(N, 1) the number of edges into each target."""
+    return torch.bincount(targets_of(edges, flow), minlength=N).to(dtype).unsqueeze(1)
+
+
+def targets_of(edges: Tensor, flow: str) -> Tensor:
+    """(E,) the target of each edge."""
+    return edges[1 if flow == "source_to_target" else 0]
 
 
 def as_returned(edges: CallEdges, given: Any, alpha: Tensor) -> Any:

@@ -11,18 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import GeneralConv
 
-from ..cache import IdentityCache
+from ..cache import once
 from ..conv import BasisConv
 from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
 from .composite import Composite, normalized
-from .edges import CallEdges, count_edges, read_edges
-from .layers import Signature, pair
+from .edges import CallEdges, count_edges, read_edges, targets_of
+from .layers import pair
 from .registry import Left, combinations, rule
 
-_EDGES = IdentityCache()
 _DOT = {"heads": 2, "attention": True, "attention_type": "dot_product"}
 
 
@@ -49,9 +48,10 @@ class ConvertedGeneral(Composite):
     :math:`z_{mn} V` over edges, and the target's own features.
     """
 
+    kept = ("lin_msg_i", "lin_self")
+
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        self.call, self.heads, self.normalize = Signature.of(layer), layer.heads, layer.normalize_l2
         A, R = adjacency(layer), layer.in_edge_channels
         self.conv, self.average = basis_conv(layer, [layer.lin_msg], A), A.norm == "mean"
         self.bias, self.edge, self.edge_bias = parameter(layer.lin_msg.bias), None, None
@@ -59,38 +59,32 @@ class ConvertedGeneral(Composite):
             self.edge = basis_conv(layer, [layer.lin_edge], A)  # the edges are its sources
             self.edge.flow = "source_to_target"
             self.edge_bias = parameter(layer.lin_edge.bias)
-        self.target = None if layer.directed_msg else deepcopy(layer.lin_msg_i)
-        self.root = deepcopy(layer.lin_self)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        call = self.call.read(args, kwargs)
-        source, target = pair(call["x"])
+    def compute(self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Any = None) -> Tensor:
+        source, target = pair(x)
         assert target is not None, "GeneralConv reads the features of targets"
-        size = call.get("size") or (source.shape[-2], target.shape[-2])
-        edges, z, _ = read_edges(call["edge_index"], False, min(size), self.conv.flow)
-        z = z if call.get("edge_attr") is None else call["edge_attr"]
+        size = size or (source.shape[-2], target.shape[-2])
+        edges, values, _ = read_edges(edge_index, False, min(size), self.flow)
+        z = values if edge_attr is None else edge_attr
         y = self.conv((source, None), edges, size=size)
-        for_each = [self.bias, self.target and self.target(target)]  # edge into n
+        for_each = [self.bias, self.lin_msg_i and self.lin_msg_i(target)]  # edge into n
         if z is not None and self.edge is not None:
-            y = y + self.edge((z.view(len(z), -1), None), _into_targets(edges, self.conv.flow), size=(len(z), size[1]))
+            y = y + self.edge((z.view(len(z), -1), None), _into_targets(edges, self.flow), size=(len(z), size[1]))
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
-            count = count_edges(edges, size[1], y.dtype, self.conv.flow)
+            count = count_edges(edges, size[1], y.dtype, self.flow)
             y = torch.addcmul(y, count.clamp(max=1) if self.average else count, reduce(add, own))
         y = y if self.heads == 1 else y.unflatten(-1, (self.heads, -1)).mean(-2)
-        y = y + self.root(target)
-        return normalized(y, None) if self.normalize else y
+        y = y + self.lin_self(target)
+        return normalized(y, None) if self.normalize_l2 else y
 
 
+@once
 def _into_targets(edges: Tensor, flow: str) -> Tensor:
     """From edges, by their numbers, to their targets."""
-
-    def build() -> Tensor:
-        into = edges[1 if flow == "source_to_target" else 0]
-        return torch.stack([torch.arange(len(into), device=edges.device), into])
-
-    return _EDGES.get((edges,), flow, build)
+    into = targets_of(edges, flow)
+    return torch.stack([torch.arange(len(into), device=edges.device), into])
 
 
 class GeneralAttention(AttentionLayer):
@@ -99,7 +93,6 @@ class GeneralAttention(AttentionLayer):
     def __init__(self, layer: Any, conv: BasisConv, values: Heads | None) -> None:
         super().__init__(layer, conv, values=values, root=deepcopy(layer.lin_self))
         self.edge_dim = 0 if values is None else values.P
-        self.reads_target, self.normalize = not layer.directed_msg, layer.normalize_l2
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
         z = edges.values if call.get("edge_attr") is None else call["edge_attr"]
@@ -109,7 +102,7 @@ class GeneralAttention(AttentionLayer):
         return F.pad(z, (0, self.edge_dim - z.shape[1]), value=1.0)  # which the bias multiplies
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
-        if self.reads_target:
+        if not self.directed_msg:
             source, _ = pair(call["x"])
             assert target is not None
             size = call.get("size") or (source.shape[-2], target.shape[-2])
@@ -120,7 +113,7 @@ class GeneralAttention(AttentionLayer):
             own = target @ score.target.mean(0)
             y = y + whole * (own + score.bias.mean(0) if score.has_bias else own)
         y = super().finish(y, target, call)
-        return normalized(y, None) if self.normalize else y
+        return normalized(y, None) if self.normalize_l2 else y
 
 
 def attended(layer: Any) -> nn.Module:

@@ -1,7 +1,5 @@
 """Attention between nodes of several types, along edges of several types with features."""
 
-from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -10,17 +8,14 @@ from torch.nn import functional as F
 from torch_geometric.nn import HEATConv
 
 from ..bases import Relations
-from ..cache import IdentityCache
+from ..cache import once
 from ..mechanisms import Additive, Edge
 from ..theta import Pass
 from .attention import attention_conv
 from .build import basis_conv, check_initialized, fill, matrix, parameter
 from .edges import read_edges, with_features
-from .layers import Signature
 from .operator_module import OperatorModule
 from .registry import rule
-
-_LOOPS = IdentityCache()
 
 
 @rule(
@@ -35,17 +30,15 @@ class ConvertedHEAT(OperatorModule):
     The heads share the matrices of the values: they are multiplied once for each target, after the sum.
     """
 
+    kept = ("edge_type_emb", "edge_attr_emb", "lin")
+
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         check_initialized(layer)
-        self.call, self.heads, self.slope = Signature.of(layer), layer.heads, layer.negative_slope
-        self.concat, self.root_weight = layer.concat, layer.root_weight
         typed, D = layer.hetero_lin, layer.out_channels
+        self.width = D * (layer.heads if layer.concat else 1)
         self.nodes = basis_conv(layer, typed.weight, Relations(typed.num_types))
         self.biases = parameter(typed.bias)
-        self.type_embedding, self.edge_map, self.value = map(
-            deepcopy, (layer.edge_type_emb, layer.edge_attr_emb, layer.lin)
-        )
         of_target, of_source, of_edge = matrix(layer.att).split([D, D, matrix(layer.att).shape[1] - 2 * D], 1)
         ends, edge = Additive(), Edge(of_edge.shape[1])
         score = (ends + edge).then(nn.LeakyReLU(layer.negative_slope))
@@ -57,21 +50,22 @@ class ConvertedHEAT(OperatorModule):
     def compute(self, **call: Any) -> Tensor:
         call = with_features(call)
         x, kinds, N = call["x"], call["node_type"], call["x"].shape[0]
-        edges = read_edges(call["edge_index"], False, N, self.conv.flow).edge_index
-        loops = _LOOPS.get((kinds,), (), lambda: torch.arange(N, device=kinds.device).expand(2, N).contiguous())
-        h = self.nodes(x, loops, edge_type=kinds)
+        edges = read_edges(call["edge_index"], False, N, self.flow).edge_index
+        h = self.nodes(x, loops_at(kinds), edge_type=kinds)
         h = h if self.biases is None else h + self.biases.index_select(0, kinds)
-        embedded = F.leaky_relu(self.type_embedding(call["edge_type"]), self.slope)
-        z = F.leaky_relu(self.edge_map(call["edge_attr"]), self.slope)
+        embedded = F.leaky_relu(self.edge_type_emb(call["edge_type"]), self.negative_slope)
+        z = F.leaky_relu(self.edge_attr_emb(call["edge_attr"]), self.negative_slope)
         sums, A = self.conv(h, edges, edge_attr=torch.cat([embedded, z], 1), return_attention=True)
         of_edges = A.incidence.expand(F.pad(z, (0, 1), value=1.0)).movedim(0, -2)  # (N, H, R + 1), the last for c
         sums = torch.cat([sums.unflatten(-1, (self.heads, -1)), of_edges[..., :-1]], -1)
-        y = sums @ self.value.weight.t()
-        y = y if self.value.bias is None else y + of_edges[..., -1:] * self.value.bias
+        y: Tensor = sums @ self.lin.weight.t()
+        y = y if self.lin.bias is None else y + of_edges[..., -1:] * self.lin.bias
         y = y if self.concat else y.mean(-2, keepdim=True)
         y = y + h.unsqueeze(-2) if self.root_weight else y
         return y.flatten(-2)
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        x = given["x"]
-        return [x.new_empty(x.shape[0], self.nodes.theta.Q * (self.heads if self.concat else 1))]
+
+@once
+def loops_at(kinds: Tensor) -> Tensor:
+    """A loop for each node, whose types these are."""
+    return torch.arange(len(kinds), device=kinds.device).expand(2, -1).contiguous()

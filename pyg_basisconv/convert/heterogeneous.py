@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch_geometric.nn import HANConv, HGTConv
 from torch_geometric.nn.conv.han_conv import group
 
-from ..cache import IdentityCache
+from ..cache import once
 from ..errors import reject
 from ..mechanisms import Additive, Dot
 from ..theta import Split
@@ -20,7 +20,6 @@ from .registry import Left, combinations, rule
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
-_JOINT = IdentityCache()
 
 
 def check_flow(layer: Any) -> None:
@@ -94,7 +93,8 @@ class ConvertedHGT(Composite):
             starts.append((before, first[relation[2]]))
             before += key.shape[0]
         queries = torch.cat([query for _, query, _ in parts.values()])
-        edges = self._joint_edges(edge_index_dict, tuple(starts))
+        read = [read_edges(edge_index, False, 0).edge_index for edge_index in edge_index_dict.values()]
+        edges = joint_edges(tuple(starts), *read)
         y = self.conv(torch.cat(values), weigh(self.conv, torch.cat(keys), queries, edges))
         return self._finish(
             dict(zip(first, y.split([key.shape[0] for key, _, _ in parts.values()]), strict=True)), x_dict
@@ -112,16 +112,6 @@ class ConvertedHGT(Composite):
         weight = linear.weight[self.place[relation] :: len(self.place)] * scale  # (H, D, D)
         return torch.einsum("nhd,hde->nhe", x.unflatten(1, (self.heads, -1)), weight).flatten(1)
 
-    @staticmethod
-    def _joint_edges(edge_index_dict: Edges, starts: tuple[tuple[int, int], ...]) -> Tensor:
-        """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
-        edges = tuple(read_edges(edge_index, False, 0).edge_index for edge_index in edge_index_dict.values())
-
-        def build() -> Tensor:
-            return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)
-
-        return _JOINT.get(edges, starts, build)
-
     def _finish(self, found: Features, x_dict: Features) -> Features:
         """The output layers and skips, for types of nodes that edges may reach."""
         reached = {kind: F.gelu(y) for kind, y in found.items() if kind in self.kinds}
@@ -132,3 +122,9 @@ class ConvertedHGT(Composite):
                 alpha = self.skip[kind].sigmoid()
                 outcome[kind] = alpha * y + (1 - alpha) * x_dict[kind]
         return outcome
+
+
+@once
+def joint_edges(starts: tuple[tuple[int, int], ...], *edges: Tensor) -> Tensor:
+    """The edges of all types, from the pairs of a type and a node to the nodes of all types."""
+    return torch.cat([e + e.new_tensor(start).view(2, 1) for e, start in zip(edges, starts, strict=True)], 1)

@@ -11,7 +11,7 @@ from ..bases.adjacency import power_or_zero, single_matrix, sum_by_target
 from ..bases.product import BoundProduct
 from ..basis import Basis, BoundBasis
 from ..binding import Binding
-from ..cache import IdentityCache, Witness
+from ..cache import Witness, once
 from ..conv import BasisConv
 from ..errors import reject
 from ..graph import Graph, sizes
@@ -25,8 +25,6 @@ from .build import basis_conv, check_initialized, check_sum, fill, heads_of
 from .layers import repr_as
 from .operator_module import OperatorModule, promoted
 from .registry import combinations, rule
-
-_READ = IdentityCache()
 
 
 @rule(
@@ -164,20 +162,16 @@ class ConvertedHypergraphAttention(OperatorModule):
         return [promoted(narrow, self.bias)]
 
 
+@once
 def count_hyperedges(hyperedge_index: Tensor) -> int:
     """The number of hyperedges up to the last one with a node."""
-
-    def count() -> int:
-        found = int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
-        if torch.compiler.is_compiling():
-            torch._check(found >= 0)  # tells the compiler that it is a size
-        return found
-
-    return _READ.get((hyperedge_index,), "count", count)
+    found = int(hyperedge_index[1].max()) + 1 if hyperedge_index.numel() else 0
+    if torch.compiler.is_compiling():
+        torch._check(found >= 0)  # tells the compiler that it is a size
+    return found
 
 
+@once
 def incidence_weights(hyperedge_index: Tensor, weight: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     """(E,) the weight of each incidence, which is that of its hyperedge."""
-    if weight is None:
-        return None
-    return _READ.get((hyperedge_index, weight), dtype, lambda: weight.to(dtype)[hyperedge_index[1]])
+    return None if weight is None else weight.to(dtype)[hyperedge_index[1]]

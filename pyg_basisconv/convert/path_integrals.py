@@ -10,13 +10,11 @@ from torch_geometric.nn import PANConv
 from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 from ..bases import Adjacency, Identity
-from ..cache import IdentityCache
+from ..cache import once
 from .build import basis_conv, check_sum, parameter
 from .composite import Composite
 from .edges import read_edges
 from .registry import Left, combinations, rule
-
-_PATHS = IdentityCache()
 
 
 class Paths(NamedTuple):
@@ -54,8 +52,7 @@ class ConvertedPAN(Composite):
     def compute(self, x: Tensor, edge_index: Any) -> tuple[Tensor, Any]:
         N, L = x.shape[0], len(self.weight) - 1
         read = read_edges(edge_index, False, N)
-        held = (read.edge_index,) if read.values is None else (read.edge_index, read.values)
-        found: Paths = _PATHS.get(held, (N, L, x.dtype), lambda: _paths(*held, N=N, L=L, dtype=x.dtype))
+        found = _paths(read.edge_index, read.values, N, L, x.dtype)
         narrow = self.map.theta.Q <= self.map.theta.P
         start = found.inverse * (self.map(x) if narrow else x)
         y = start
@@ -75,7 +72,8 @@ def _matrix(found: Paths, value: Tensor, N: int) -> Any:
     return SparseTensor(**about, sparse_sizes=(N, N), is_sorted=True, trust_data=True)
 
 
-def _paths(edges: Tensor, values: Tensor | None = None, *, N: int, L: int, dtype: torch.dtype) -> Paths:
+@once
+def _paths(edges: Tensor, values: Tensor | None, N: int, L: int, dtype: torch.dtype) -> Paths:
     source, target = edges.cpu().numpy()
     weight = np.ones(len(source)) if values is None else values.detach().cpu().double().numpy()
     A, power = csr_array((weight, (target, source)), (N, N)), _identity(N)

@@ -1,7 +1,6 @@
 """Attention between points, whose weights are one for each channel."""
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch_geometric.nn import PointTransformerConv
 from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Adjacency
-from ..cache import IdentityCache
+from ..cache import once
 from ..content import Content
 from ..entries import Entries
 from ..mechanisms import Mechanism, Score
@@ -19,11 +18,9 @@ from ..theta import Split
 from .attention import apply_weights, attention_conv, weigh
 from .build import basis_conv, check_initialized, check_sum
 from .edges import count_edges, read_edges
-from .layers import Signature, pair, unpaired
+from .layers import pair, unpaired
 from .operator_module import OperatorModule
 from .registry import combinations, rule, turned_round
-
-_ENDS = IdentityCache()
 
 
 class Channels(Mechanism):
@@ -54,31 +51,32 @@ class ConvertedPointTransformer(OperatorModule):
     Networks are applied to each edge; then the edges are the sources.
     """
 
+    kept = ("lin", "lin_src", "lin_dst", "pos_nn", "attn_nn")
+
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         check_initialized(layer)
         check_sum(layer)
-        self.call, self.loops, Q = Signature.of(layer), layer.add_self_loops, layer.out_channels
-        self.value, self.source, self.target = map(deepcopy, (layer.lin, layer.lin_src, layer.lin_dst))
-        self.position, self.network = deepcopy(layer.pos_nn), deepcopy(layer.attn_nn)
+        self.width = Q = layer.out_channels
         self.conv = attention_conv(layer, Q, Channels(), Split(), Q, Q)
         self.conv.flow = "source_to_target"
         self.of_nodes = layer.attn_nn is None and type(layer.pos_nn) in (nn.Linear, Linear)
         self.pick = basis_conv(layer, [], Adjacency())
         self.pick.flow = "source_to_target"
 
-    def compute(self, **call: Any) -> Tensor:
-        positions: Any = pair(call["pos"] if self.call.flow == "source_to_target" else unpaired(call["pos"]))
-        source, target = pair(call["x"])
+    def compute(self, x: Any, pos: Any, edge_index: Any) -> Tensor:
+        forward = self.flow == "source_to_target"
+        positions: Any = pair(pos if forward else unpaired(pos))
+        source, target = pair(x)
         assert target is not None, "PointTransformerConv reads the features of targets"
         size = source.shape[0], target.shape[0]
         count = min(p.shape[0] for p in positions)
-        edges = read_edges(call["edge_index"], self.loops, count, self.call.flow).edge_index
-        edges = edges if self.call.flow == "source_to_target" else edges.flip(0)
-        keys, queries, values = self.source(source), self.target(target), self.value(source)
+        edges = read_edges(edge_index, self.add_self_loops, count, self.flow).edge_index
+        edges = edges if forward else edges.flip(0)
+        keys, queries, values = self.lin_src(source), self.lin_dst(target), self.lin(source)
         if not self.of_nodes:
             return self._by_edges(keys, queries, values, positions, edges, size)
-        weight, bias = self.position.weight.t(), self.position.bias
+        weight, bias = self.pos_nn.weight.t(), self.pos_nn.bias
         of_source, of_target = (p @ weight for p in positions)
         of_target = of_target if bias is None else of_target + bias
         A = weigh(self.conv, -keys - of_source, queries + of_target, edges)
@@ -89,22 +87,19 @@ class ConvertedPointTransformer(OperatorModule):
         self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]
     ) -> Tensor:
         E = edges.shape[1]
-        both, of_source, into = _ENDS.get((edges,), size[0], lambda: _ends(edges, size[0]))
+        both, of_source, into = _ends(edges, size[0])
 
         def difference(source: Tensor, target: Tensor) -> Tensor:
             return self.pick((torch.cat([-source, target]), None), both, size=(sum(size), E))  # (E, *)
 
-        delta = self.position(difference(*positions))
+        delta = self.pos_nn(difference(*positions))
         score = difference(keys, queries) + delta
-        score = score if self.network is None else self.network(score)
+        score = score if self.attn_nn is None else self.attn_nn(score)
         A = weigh(self.conv, score, torch.zeros_like(queries), into)
         return apply_weights(self.conv, self.pick((values, None), of_source, size=(size[0], E)) + delta, A)
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        target: Any = pair(given["x"])[1]
-        return [target.new_empty(target.shape[0], self.conv.out_channels)]
 
-
+@once
 def _ends(edges: Tensor, M: int) -> tuple[Tensor, Tensor, Tensor]:
     """From both ends to edges, where the targets follow the M sources; from sources to edges; from edges to targets."""
     each = torch.arange(edges.shape[1], device=edges.device)

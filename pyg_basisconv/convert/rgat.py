@@ -11,7 +11,7 @@ from torch_geometric.nn import RGATConv
 from torch_geometric.typing import SparseTensor
 
 from ..bases import Adjacency, Attention
-from ..cache import IdentityCache
+from ..cache import once
 from ..content import Content
 from ..conv import BasisConv
 from ..entries import Entries
@@ -24,7 +24,6 @@ from .edges import as_returned, read_edges, weights_by_edge
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
 
-_JOINT = IdentityCache()
 _MULTIPLIED = {"heads": 2, "attention_mode": "multiplicative-self-attention"}
 
 
@@ -137,7 +136,7 @@ class ConvertedRGAT(OperatorModule):
         elif self.lin_edge is not None:
             assert self.additive, "RGATConv multiplies with edge_attr"
             z = x.new_zeros(kind.numel(), self.lin_edge.out_features)
-        edges = self._joint_edges(read.edge_index, kind, N)
+        edges = joint_edges(read.edge_index, kind, N, self.within, self.flow)
         h = x @ self.matrices()  # (R, N, H C)
         sources = h.flatten(0, 1)
         targets = sources if self.within else h.transpose(0, 1).flatten(1)
@@ -191,12 +190,10 @@ class ConvertedRGAT(OperatorModule):
             return torch.stack([torch.block_diag(*blocks) for blocks in weight])
         return weight
 
-    def _joint_edges(self, edges: Tensor, kind: Tensor, N: int) -> Tensor:
-        """The edges between pairs of a relation r and a node m, which have the number r N + m."""
 
-        def build() -> Tensor:
-            source, target = edges if self.flow == "source_to_target" else edges.flip(0)
-            shift = kind.long() * N
-            return torch.stack([source + shift, target + shift if self.within else target])
-
-        return _JOINT.get((edges, kind), (N, self.within, self.flow), build)
+@once
+def joint_edges(edges: Tensor, kind: Tensor, N: int, within: bool, flow: str) -> Tensor:
+    """The edges from pairs of a relation r and a node m, which have the number r N + m, to nodes, or such pairs."""
+    source, target = edges if flow == "source_to_target" else edges.flip(0)
+    shift = kind.long() * N
+    return torch.stack([source + shift, target + shift if within else target])

@@ -10,7 +10,7 @@ from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..bases import Identity, Relations
-from ..cache import IdentityCache
+from ..cache import once
 from ..conv import BasisConv
 from ..errors import reject
 from ..plan import Plan
@@ -22,7 +22,6 @@ from .edges import read_edges
 from .layers import Converted, Signature, pair
 from .registry import Options, rule
 
-_READ = IdentityCache()
 _CHECKED: list[Options] = [
     parameter | more
     for more in ({}, {"aggr": "add"}, {"root_weight": False}, {"bias": False})
@@ -138,7 +137,7 @@ class ConvertedRGCN(Converted):
                 continue
             if numbers.dtype not in (torch.int64, torch.int32):
                 reject("x", "numbers of nodes, torch.int64", numbers.dtype, "convert them with .long()")
-            low, high = _READ.get((numbers,), "range", lambda n=numbers: _range(n))  # type: ignore[misc]
+            low, high = _range(numbers)
             if low < 0 or high >= self.theta.P:
                 fix = "number the nodes from 0 on, or make the layer with more in_channels"
                 reject("x", f"numbers of nodes from 0 to {self.theta.P - 1}", (low, high), fix)
@@ -163,6 +162,7 @@ class ConvertedRGCN(Converted):
         return torch.sparse_coo_tensor(places, self.weight.new_ones(len(rows)), size, is_coalesced=True)
 
 
+@once
 def _range(numbers: Tensor) -> tuple[int, int]:
     """The least and the largest number; (0, -1) if there are none."""
     return (int(numbers.min()), int(numbers.max())) if numbers.numel() else (0, -1)
@@ -189,5 +189,6 @@ class NodeInputs(NamedTuple):
         return self.source if self.same else (self.source, self.target)
 
 
+@once
 def _in_order(numbers: Tensor) -> bool:
-    return _READ.get((numbers,), "order", lambda: torch.equal(numbers, torch.arange(len(numbers)).to(numbers)))
+    return torch.equal(numbers, torch.arange(len(numbers)).to(numbers))

@@ -10,7 +10,7 @@ from torch_geometric.nn import ClusterGCNConv, GraphConv, LEConv, SAGEConv, Simp
 from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Adjacency, Degree, Identity, Mix
-from ..basis import Basis, EdgeList
+from ..basis import Basis, BoundBasis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
@@ -68,9 +68,21 @@ def cluster(layer: Any) -> BasisConv:
     """
     check_sum(layer)
     norm: Any = "mean" if layer.flow == "source_to_target" else "rw"
-    A = Adjacency(norm, layer.add_self_loops, "replace", layer.diag_lambda)
+    A = Counted(norm, layer.add_self_loops, "replace", layer.diag_lambda)
     call = Signature.of(layer, values="reject", merge=True)
     return basis_conv(layer, [layer.lin_out, layer.lin_root], A + Identity(), layer.lin_out.bias, call=call)
+
+
+class Counted(Adjacency):
+    """An `Adjacency` of the edges alone, whatever their weights.
+
+    >>> Counted("mean").bind(torch.tensor([[0, 1], [1, 1]]), torch.tensor([3.0, 1.0])).to_coo().to_dense()
+    tensor([[[0.0000, 0.5000],
+             [0.0000, 0.5000]]])
+    """
+
+    def build(self, graph: Graph) -> BoundBasis:
+        return super().build(Graph(graph.structure, None, graph.dtype).masked(graph.mask))
 
 
 @rule(
