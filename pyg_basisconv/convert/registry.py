@@ -131,6 +131,15 @@ def known_layers() -> dict[type, Options]:
     return {layer: known.given for layer, known in _RULES.items()}
 
 
+def file_of(layer: type) -> str:
+    """The file of this folder that has the rule of a layer.
+
+    >>> file_of(nn.GRU)
+    'recurrent.py'
+    """
+    return _RULES[layer].rebuild.__module__.rpartition(".")[2] + ".py"
+
+
 def sweeps() -> dict[str, dict[type, Sequence[Options]]]:
     """The options that rules are checked under, by the name of the system and by layer."""
     found: dict[str, dict[type, Sequence[Options]]] = {}
