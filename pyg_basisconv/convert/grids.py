@@ -103,13 +103,14 @@ def transposed(layer: Any) -> nn.Module:
     return with_blocks(ConvertedTransposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
 
 
-_AXES = {nn.AvgPool1d: 1, nn.AvgPool2d: 2, nn.AvgPool3d: 3}
-_AXES |= {nn.AdaptiveAvgPool1d: 1, nn.AdaptiveAvgPool2d: 2, nn.AdaptiveAvgPool3d: 3}
+def dimension(layer: Any) -> int:
+    """The number of axes of a layer's grid, which its name tells."""
+    return int(type(layer).__name__[-2])
 
 
 def pooling(layer: Any) -> nn.Module:
     """A window with equal weights for all taps."""
-    n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
+    n = dimension(layer)
     kernel = axes(layer.kernel_size, n)
     divisor = getattr(layer, "divisor_override", None)
     norm: Norm = None
@@ -126,8 +127,7 @@ def pooling(layer: Any) -> nn.Module:
 
 def adaptive(layer: Any) -> nn.Module:
     """Averages of the sources that each target covers."""
-    n = next(count for kind, count in _AXES.items() if isinstance(layer, kind))
-    return ConvertedGrid(-1, -1, Resampling(None, n, layer.output_size), Pass(), bias=False)
+    return ConvertedGrid(-1, -1, Resampling(None, dimension(layer), layer.output_size), Pass(), bias=False)
 
 
 _UPSAMPLING = {"linear": [1], "bilinear": [2], "trilinear": [3], "nearest": [1, 2, 3], "nearest-exact": [1, 2, 3]}
@@ -226,21 +226,11 @@ def _last(n: int, **values: tuple[int, int, int]) -> Options:
 
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
-for _n, _kind in ((1, nn.AdaptiveAvgPool1d), (2, nn.AdaptiveAvgPool2d), (3, nn.AdaptiveAvgPool3d)):
-    rule(
-        _kind,
-        "adaptive average pooling",
-        [{"output_size": 1}, {"output_size": 8}, _last(_n, output_size=(2, 9, 4))]
-        + [{"output_size": (None, 3, None)[-_n:]}] * (_n > 1),
-        alone=True,
-    )(adaptive)
-
 # The options that the rules are checked under; by default, layers have 4 channels and a kernel of size 3.
-for _n, _conv, _transposed, _pool in (
-    (1, nn.Conv1d, nn.ConvTranspose1d, nn.AvgPool1d),
-    (2, nn.Conv2d, nn.ConvTranspose2d, nn.AvgPool2d),
-    (3, nn.Conv3d, nn.ConvTranspose3d, nn.AvgPool3d),
-):
+for _n in (1, 2, 3):
+    _conv, _transposed, _pool, _adaptive = (
+        getattr(nn, f"{name}{_n}d") for name in ("Conv", "ConvTranspose", "AvgPool", "AdaptiveAvgPool")
+    )
     rule(
         _conv,
         f"CNN, {_n}-D",
@@ -300,3 +290,10 @@ for _n, _conv, _transposed, _pool in (
             for more in _pools
         ],
     )(pooling)
+    rule(
+        _adaptive,
+        "adaptive average pooling",
+        [{"output_size": 1}, {"output_size": 8}, _last(_n, output_size=(2, 9, 4))]
+        + [{"output_size": (None, 3, None)[-_n:]}] * (_n > 1),
+        alone=True,
+    )(adaptive)
