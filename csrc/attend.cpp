@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 #include <new>
+#include <utility>
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -64,10 +65,12 @@ struct Call {
     int64_t factor_stride, factor_step;
     const void* values;  // of entries, added to z; for gates alone
     int64_t values_stride;
-    void *terms, *y;  // (N, 2 c) of PROJECTED; (N, c W)
-    void* stats;  // (N, 2 c) what is taken off scores, and 1 / sums; of gates (N, c) sums of derivatives
+    void *y, *held;  // (N, c W) the sums, and a copy that the way back reads
+    void* above;     // (N, c W) those of entries whose scores are above zero before their activation, see `pass_on_above`
+    void* stats;     // (N, 4 c) terms of targets, what is taken off scores, 1 / sums, weights in `above`; see `know`. Of
+                     // gates (N, c) sums of derivatives
     const void* grad;
-    void* known;  // (N, 3 c) room: the stats, and <grad, y> of each head
+    void* known;  // (N, 4 c) room
     void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;
 };
 

@@ -5,6 +5,7 @@
 // The softmax is made in one go: where a block has a larger score than those before, what was summed is scaled down.
 
 constexpr int64_t NEAR = 1 << 19;  // bytes that are in some cache anyway
+constexpr int64_t KNOWN = 4;  // numbers of a target and head that passes over sources read: see `know`
 constexpr int64_t AHEAD = 16;  // entries between one that is read and one whose rows are fetched
 
 // Rows of a table, of which no number beyond `end` is read.
@@ -240,6 +241,7 @@ struct Pass {
 
     const Call& call;
     const bool by_source, normalised, far;  // far: whether the rows of the other ends are more than caches hold
+    const bool by_terms, knows;             // knows: whether targets' rows of `known` are read on the way back by sources
     const int64_t c, kind, activation;
     const R slope;
     // Of the entries' other ends: what scores read, and what is summed, which on the way back is of the gradient.
@@ -250,7 +252,7 @@ struct Pass {
     const R* known;
     const int64_t block, period, flat, widest;
     R *raw, *score, *weight, *dot, *top, *inverse, *delta, *factors, *nothing, *at_ends, *sums, *term_sums, *vector_sums;
-    R *tops, *totals;
+    R *own, *tops, *totals, *above, *shares;
     const R **terms_of, **rows_of;
     // Of HIDDEN, (block, layer): the hidden layer before its activation, and under it.
     const int64_t layer;
@@ -272,15 +274,11 @@ struct Pass {
     int64_t room() const {
         const int64_t pointers = 4 * (block + 8) * int64_t(sizeof(void*));
         const int64_t tables = Heads<R>::room(c, call.W) + Heads<R>::room(c, inner(call));
-        const int64_t numbers = 8 * flat + 4 * widest + 3 * (period + L) + 2 * block * layer;
+        const int64_t numbers = 8 * flat + 5 * widest + 5 * (period + L) + 2 * block * layer;
         return numbers * int64_t(sizeof(R)) + pointers + tables + 64 * 32;
     }
     Table<R> end_terms(bool source) const {
         const int64_t width = c * inner(call);
-        if (kind == PROJECTED) {
-            const R* terms = static_cast<const R*>(call.terms);
-            return Table<R>(source ? terms : terms + c, call.N, 2 * c, width);
-        }
         if (source) return Table<R>(call.source, call.M, call.source_stride, width);
         return Table<R>(call.target, call.N, call.target_stride, width);
     }
@@ -291,10 +289,12 @@ struct Pass {
 
     Pass(const Call& k, bool by_source)
         : call(k), by_source(by_source), normalised(k.normalised),
-          far((by_source ? k.N : k.M) * k.c * (k.W + inner(k)) * int64_t(sizeof(R)) > NEAR), c(k.c), kind(k.kind), activation(k.activation),
-          slope(R(k.slope)), others(by_source ? k.N : k.M), entries(k.E), ptr(by_source ? k.t_ptr : k.ptr),
+          far((by_source ? k.N : k.M) * k.c * (k.W + inner(k)) * int64_t(sizeof(R)) > NEAR),
+          by_terms(k.kind == TERMS || k.kind == PROJECTED), knows(normalised || k.kind == PROJECTED), c(k.c),
+          kind(k.kind), activation(k.activation), slope(R(k.slope)), others(by_source ? k.N : k.M), entries(k.E), ptr(by_source ? k.t_ptr : k.ptr),
           index(by_source ? k.t_index : k.index), place(by_source ? k.t_back : nullptr),
-          own_terms(end_terms(by_source)), other_terms(end_terms(!by_source)), own_rows(end_rows(by_source)),
+          own_terms(end_terms(by_source)),
+          other_terms(by_source && by_terms && knows ? Table<R>(nullptr, 0, 0, 0) : end_terms(!by_source)), own_rows(end_rows(by_source)),
           other_rows(end_rows(!by_source)), entry(k.entry, k.E, k.entry_stride, c * inner(k)),
           vectors(k.vectors, 1, 0, c * (kind == PROJECTED ? k.W : inner(k))), factor(static_cast<const R*>(k.factor)),
           known(static_cast<const R*>(k.known)), block(blocks_of(k)), period(common(c)),
@@ -303,8 +303,8 @@ struct Pass {
           z(c, k.W, memory), d(c, inner(k), memory) {
         if (!memory.fine) return;
         for (R** of : {&raw, &score, &weight, &dot, &top, &inverse, &delta, &factors}) *of = memory.take<R>(flat);
-        for (R** of : {&nothing, &sums, &term_sums, &vector_sums}) *of = memory.take<R>(widest);
-        for (R** of : {&at_ends, &tops, &totals}) *of = memory.take<R>(period + L);
+        for (R** of : {&nothing, &sums, &term_sums, &vector_sums, &above}) *of = memory.take<R>(widest);
+        for (R** of : {&at_ends, &own, &tops, &totals, &shares}) *of = memory.take<R>(period + L);
         terms_of = memory.take<const R*>(block);
         rows_of = memory.take<const R*>(block);
         befores = memory.take<const R*>(block);
@@ -354,7 +354,7 @@ struct Pass {
                 const int64_t next = index[p + i + AHEAD];
                 if (other_terms.data) fetch(other_terms.row(next), d.width);
                 fetch(other_rows.row(next), z.width);
-                if (by_source && normalised) fetch(known + next * 3 * c, 3 * c);
+                if (by_source && knows) fetch(known + next * KNOWN * c, KNOWN * c);
             }
         }
         return true;
@@ -383,16 +383,37 @@ struct Pass {
         }
     }
 
+    // The terms of a row's own end, where scores are made of terms; once more for each lane of a period.
+    void find_own(int64_t n) {
+        if (!by_terms) return;
+        if (kind == PROJECTED) {
+            const R *rows = static_cast<const R*>(call.z), *row = rows + n * z.width;
+            const R* vector = by_source ? vectors.data : static_cast<const R*>(call.others);
+            products(z, 1, vector, vector + z.width, &row, rows + call.M * z.width, own);
+        } else {
+            copy(own, own_of(n));
+        }
+        repeat(own);
+    }
+    void repeat(R* of) const {
+        for (int64_t known = c; known < period; known *= 2) std::memcpy(of + known, of, known * sizeof(R));
+    }
+
     // The scores of a block, flat; before their activation too, where they are of one number.
     void make_scores(int64_t n, int64_t p, int64_t count) {
-        const R* own = own_of(n);
-        if (kind == HIDDEN) return make_hidden(own, p, count);
-        if (kind == PRODUCTS) return products(d, count, own, own_end(), terms_of, other_terms.end, score);
-        for (int64_t i = 0; i < count; i++) {
-            R* u = raw + i * c;
-            copy(u, own);
-            add(u, terms_of[i]);
-            if (entry.data) add(u, entry.row(at(p + i)));
+        if (kind == HIDDEN) return make_hidden(own_of(n), p, count);
+        if (kind == PRODUCTS) return products(d, count, own_of(n), own_end(), terms_of, other_terms.end, score);
+        if (by_source && knows)
+            for (int64_t i = 0; i < count; i++) copy(raw + i * c, known + index[p + i] * KNOWN * c);
+        else if (kind == PROJECTED)  // the rows are read anyway; a table of their terms would be gathered, too
+            products(z, count, vectors.data, vectors.end, rows_of, other_rows.end, raw);
+        else
+            for (int64_t i = 0; i < count; i++) copy(raw + i * c, terms_of[i]);
+        if (entry.data)
+            for (int64_t i = 0; i < count; i++) add(raw + i * c, entry.row(at(p + i)));
+        for (int64_t k = 0; k < period; k += L) {
+            const V mine = load(own + k);
+            for (int64_t j = k; j < count * c; j += period) store(raw + j, load(raw + j) + mine);
         }
         activate_all(activation, slope, raw, score, count * c);
     }
@@ -469,7 +490,7 @@ struct Pass {
             store(at_ends + h, base(top));
         }
         if (!first) shrink();
-        for (int64_t known = c; known < period; known *= 2) std::memcpy(at_ends + known, at_ends, known * sizeof(R));
+        repeat(at_ends);
         for (int64_t k = 0; k < period; k += L) {
             const V top = load(at_ends + k);
             V sum{};
@@ -500,15 +521,31 @@ struct Pass {
             const V by = shrinking<R>(load(delta + h));
             store(dot + h, by);
             store(totals + h, load(totals + h) * by);
+            store(shares + h, load(shares + h) * by);
         }
         scale_heads(dot, sums, sums);
+        if (call.above) scale_heads(dot, above, above);
+    }
+
+    // += the weights, and the weighted rows, of a block's entries whose scores are above zero before their activation.
+    void add_above(int64_t count) {
+        for (int64_t j = 0; j < count * c; j += L) store(dot + j, pick<R>(load(raw + j) > V{}, load(weight + j), V{}));
+        add_up(dot, count, shares);
+        if (factor) multiply(dot, count);
+        add(z, count, dot, rows_of, other_rows.end, above);
+    }
+    void multiply(R* weights, int64_t count) const {
+        for (int64_t j = 0; j < count * c; j += L) store(weights + j, load(weights + j) * load(factors + j));
     }
 
     bool forward(int64_t n) {
         const int64_t start = ptr[n], end = ptr[n + 1];
         if (start < 0 || end < start || end > entries) return false;
+        find_own(n);
         zero(sums, z.width);
+        zero(above, z.width);
         zero(totals, c);
+        zero(shares, c);
         fill(tops, c, all<R>(-std::numeric_limits<R>::infinity()));
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
@@ -516,28 +553,29 @@ struct Pass {
             make_scores(n, p, count);
             if (normalised) exponentials_of(count, p == start);
             R* used = normalised ? weight : score;
-            if (factor) {
-                make_factors(p, count);
-                for (int64_t j = 0; j < count * c; j += L) store(used + j, load(used + j) * load(factors + j));
-            }
+            if (factor) make_factors(p, count);
+            if (call.above) add_above(count);
+            if (factor) multiply(used, count);
             add(z, count, used, rows_of, other_rows.end, sums);
         }
-        R* y = static_cast<R*>(call.y) + n * z.width;
-        if (!normalised) {
-            std::memcpy(y, sums, z.width * sizeof(R));
-            return true;
+        if (normalised) {
+            for (int64_t h = 0; h < c; h += L) {
+                const V total = load(totals + h), inverse = R(1) / pick<R>(total == V{}, all<R>(1), total);
+                store(totals + h, inverse);
+                store(shares + h, load(shares + h) * inverse);
+                store(tops + h, base(load(tops + h)));
+            }
+            scale_heads(totals, sums, sums);
+            if (call.above) scale_heads(totals, above, above);
         }
-        for (int64_t h = 0; h < c; h += L) {
-            const V total = load(totals + h);
-            store(totals + h, R(1) / pick<R>(total == V{}, all<R>(1), total));
-            store(tops + h, base(load(tops + h)));
-        }
-        scale_heads(totals, sums, sums);
-        std::memcpy(y, sums, z.width * sizeof(R));
+        for (auto [to, from] : {std::pair(call.y, sums), std::pair(call.held, sums), std::pair(call.above, above)})
+            if (to) std::memcpy(static_cast<R*>(to) + n * z.width, from, z.width * sizeof(R));
         if (call.stats) {
-            R* stats = static_cast<R*>(call.stats) + n * 2 * c;
-            copy(stats, tops);
-            copy(stats + c, totals);
+            R* stats = static_cast<R*>(call.stats) + n * KNOWN * c;
+            for (const R* of : {own, tops, totals, shares}) {
+                copy(stats, of);
+                stats += c;
+            }
         }
         return true;
     }
@@ -548,7 +586,7 @@ struct Pass {
         make_scores(n, p, count);
         if (normalised) {
             for (int64_t i = 0; i < count; i++) {
-                const R* about = known + (by_source ? index[p + i] : n) * 3 * c;
+                const R* about = known + ((by_source ? index[p + i] : n) * KNOWN + 1) * c;
                 copy(top + i * c, about);
                 copy(inverse + i * c, about + c);
                 copy(delta + i * c, about + 2 * c);
@@ -562,7 +600,6 @@ struct Pass {
         if (!of_scores) return;
         products(z, count, own_rows.row(n), own_rows.end, rows_of, other_rows.end, dot);
         if (kind == HIDDEN) derive_all(activation, slope, before, after, count * layer);
-        const bool by_terms = kind == TERMS || kind == PROJECTED;
         if (by_terms) derive_all(activation, slope, raw, score, count * c);
         for (int64_t j = 0; j < count * c; j += L) {
             V down = load(dot + j);
@@ -593,24 +630,41 @@ struct Pass {
                     out[j] = delta[i * c + h] * vectors.data[j] * befores[i][j];
     }
 
-    // What is known of a target: what its scores are taken off, by what they are divided, and <grad, y> of each head.
+    // What is known of a target: its terms, what its scores are taken off, by what they are divided, and <grad, y> of
+    // each head.
     void know(int64_t n) {
-        const R *g = own_rows.row(n), *y = static_cast<const R*>(call.y) + n * z.width, *end = y + (call.N - n) * z.width;
-        R* about = static_cast<R*>(call.known) + n * 3 * c;
-        const R* stats = static_cast<const R*>(call.stats) + n * 2 * c;
-        copy(about, stats);
-        copy(about + c, stats + c);
+        const R *g = own_rows.row(n), *y = static_cast<const R*>(call.held) + n * z.width, *end = y + (call.N - n) * z.width;
+        const R* stats = static_cast<const R*>(call.stats) + n * KNOWN * c;
+        R* about = static_cast<R*>(call.known) + n * KNOWN * c;
+        for (int64_t k = 0; k < 3; k++) copy(about + k * c, stats + k * c);
+        if (!normalised) return;
         products(z, 1, g, own_rows.end, &y, end, dot);
-        copy(about + 2 * c, dot);
+        copy(about + 3 * c, dot);
+    }
+
+    // The gradient of a target's terms without its entries. That of the scores, w (<grad, z> - <grad, y>), has the sum
+    // zero; an activation with the slope 1 above zero, and another below, takes the part above times the difference.
+    void pass_on_above(int64_t n) {
+        const R *g = own_rows.row(n), *some = static_cast<const R*>(call.above) + n * z.width;
+        const R *delta = known + (n * KNOWN + 3) * c, *share = static_cast<const R*>(call.stats) + (n * KNOWN + 3) * c;
+        products(z, 1, g, own_rows.end, &some, some + (call.N - n) * z.width, dot);
+        R* out = static_cast<R*>(call.d_target) + n * c;
+        const R bend = activation == RELU ? 1 : 1 - slope;
+        for (int64_t h = 0; h < c; h++) out[h] = bend * (dot[h] - delta[h] * share[h]);
     }
 
     // The way back at a target. The gradient of vectors is added to `partial`.
     bool backward_target(int64_t n, R* partial) {
         const int64_t start = ptr[n], end = ptr[n + 1];
         if (start < 0 || end < start || end > entries) return false;
-        if (normalised) know(n);
-        const bool own = call.d_target, learns = kind == HIDDEN && call.d_vectors;
-        if (!own && !learns && !call.d_entry && !call.d_factor) return true;
+        if (knows) know(n);
+        const bool wanted = call.d_target, learns = kind == HIDDEN && call.d_vectors;
+        if (!wanted && !learns && !call.d_entry && !call.d_factor) return true;
+        if (call.above) {
+            pass_on_above(n);
+            return true;
+        }
+        find_own(n);
         zero(term_sums, d.width);
         if (learns) zero(vector_sums, d.width);
         for (int64_t p = start; p < end; p += block) {
@@ -621,11 +675,11 @@ struct Pass {
                 R* out = static_cast<R*>(call.d_factor) + p * c;
                 for (int64_t j = 0; j < count * c; j++) out[j] = weight[j] * dot[j];
             }
-            if (own) add_terms(count, term_sums);
+            if (wanted) add_terms(count, term_sums);
             if (learns) add(d, count, delta, afters, after + block * layer, vector_sums);
             if (call.d_entry) write_entries(p, count);
         }
-        if (own) write_terms(static_cast<R*>(call.d_target) + n * d.width);
+        if (wanted) write_terms(static_cast<R*>(call.d_target) + n * d.width);
         if (learns)
             for (int64_t j = 0; j < d.width; j++) partial[j] += vector_sums[j];
         return true;
@@ -642,17 +696,17 @@ struct Pass {
     bool backward_source(int64_t m, R* partial) {
         const int64_t start = ptr[m], end = ptr[m + 1];
         if (start < 0 || end < start || end > entries) return false;
-        const bool own = call.d_source || kind == PROJECTED;
+        const bool wanted = call.d_source || kind == PROJECTED;
+        find_own(m);
         zero(sums, z.width);
         zero(term_sums, d.width);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
             if (!gather(p, count)) return false;
-            gradients(m, p, count, own);
-            if (own) add_terms(count, term_sums);
+            gradients(m, p, count, wanted);
+            if (wanted) add_terms(count, term_sums);
             if (!call.d_z) continue;
-            if (factor)
-                for (int64_t j = 0; j < count * c; j += L) store(weight + j, load(weight + j) * load(factors + j));
+            if (factor) multiply(weight, count);
             add(z, count, weight, rows_of, other_rows.end, sums);
         }
         if (kind == PROJECTED) {
@@ -669,23 +723,10 @@ struct Pass {
                 add(z, 1, term_sums, &row, end, partial);
                 add(z, 1, at_target, &row, end, partial + widest);
             }
-        } else if (own) {
+        } else if (wanted) {
             write_terms(static_cast<R*>(call.d_source) + m * d.width);
         }
         if (call.d_z) std::memcpy(static_cast<R*>(call.d_z) + m * z.width, sums, z.width * sizeof(R));
-        return true;
-    }
-    // The terms of a node: inner products of its row with both vectors.
-    bool project(int64_t n) {
-        const R* row = static_cast<const R*>(call.z) + n * z.width;
-        const R* end = static_cast<const R*>(call.z) + call.N * z.width;
-        R* out = static_cast<R*>(call.terms) + n * 2 * c;
-        for (const void* which : {call.vectors, call.others}) {
-            const R *v = static_cast<const R*>(which), *v_end = v + z.width;
-            products(z, 1, v, v_end, &row, end, dot);
-            copy(out, dot);
-            out += c;
-        }
         return true;
     }
 };
@@ -705,10 +746,6 @@ int each_row(const Call& call, const Ranges& ranges, bool by_source, F f) {
 template <typename R>
 int attend_forward(const Call& call) {
     const Ranges targets(call.ptr, call.N, call.E, call.c * std::max(call.W, call.D));
-    if (call.kind == PROJECTED) {
-        const int code = each_row<R>(call, targets, false, [](Pass<R>& pass, int64_t, int64_t n) { return pass.project(n); });
-        if (code) return code;
-    }
     return each_row<R>(call, targets, false, [](Pass<R>& pass, int64_t, int64_t n) { return pass.forward(n); });
 }
 

@@ -51,6 +51,7 @@ class Replay:
         products: whether the features are the targets', and the maps of them, for each product that is taken.
         values: the index of what is summed, among the results of all maps.
         rows: for each argument of the scoring, its index there, or ~i for parameter i, or None.
+        adds: whether the parameter does no more to the sums than to add the bias.
     """
 
     def __init__(
@@ -61,10 +62,11 @@ class Replay:
         products: Sequence[tuple[bool, Sequence[_Map]]],
         values: int,
         rows: Sequence[int | None],
+        adds: bool,
     ) -> None:
         self.K, self.normalize = basis.K, basis.normalize
         self.scoring, self.reads, self.products, self.values, self.rows = scoring, reads, products, values, rows
-        self.of_weights = basis.weighted
+        self.of_weights, self.adds = basis.weighted, adds
         mechanism = basis.mechanism
         self.modules = [(m._modules, [*m._modules.values()]) for m in (basis, *mechanism.modules()) if m._modules]
         self.changes = [(m, m.changes) for m in mechanism.modules() if isinstance(m, Mechanism)]
@@ -105,6 +107,8 @@ class Replay:
             return None
         normalised, z = self.normalize == "source", columns[self.values]
         y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, z, None, None, *rows)
+        if self.adds and bias is not None and bias.dtype is y.dtype:
+            return y.add_(bias)  # these sums are nobody else's
         return theta.join(y, bias)
 
 
@@ -168,7 +172,8 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
         rows.append(index)
     if theta._parameters["value_bias"] is None:  # one may be set later
         parameters.reads.append(_Read(theta._parameters, "value_bias", None))
-    return Replay(basis, scoring, parameters.reads, products, columns.index(id(z)), rows)
+    adds = theta.join(z) is z
+    return Replay(basis, scoring, parameters.reads, products, columns.index(id(z)), rows, adds)
 
 
 def _known(basis: Any, theta: Theta) -> bool:

@@ -19,6 +19,11 @@ class ActivationCode(NamedTuple):
     number: int
     slope: float = 0.0
 
+    @property
+    def bends(self) -> bool:
+        """Whether it has one slope above zero, which is 1, and another below."""
+        return self.number in (_RELU.number, _LEAKY)
+
 
 def zero_hidden(score: Tensor) -> Tensor:
     """The scores, with zeros for minus infinity: a hidden pair has no weight and no gradient."""
@@ -30,6 +35,7 @@ def tanh_zero_hidden(score: Tensor) -> Tensor:
     return torch.tanh(zero_hidden(score))
 
 
+_LEAKY = 1
 _NONE, _RELU, _SIGMOID, _TANH = ActivationCode(0), ActivationCode(2), ActivationCode(3), ActivationCode(4)
 _FUNCTIONS: dict[Any, ActivationCode] = {
     torch.relu: _RELU,
@@ -38,7 +44,7 @@ _FUNCTIONS: dict[Any, ActivationCode] = {
     F.sigmoid: _SIGMOID,
     torch.tanh: _TANH,
     F.tanh: _TANH,
-    F.leaky_relu: ActivationCode(1, 0.01),
+    F.leaky_relu: ActivationCode(_LEAKY, 0.01),
     zero_hidden: ActivationCode(5),
     tanh_zero_hidden: ActivationCode(6),
 }
@@ -60,7 +66,7 @@ def activation_code(activation: Callable[[Tensor], Tensor] | None) -> Activation
         if _is_hooked(activation):
             return None
         if type(activation) is nn.LeakyReLU:
-            return ActivationCode(1, activation.negative_slope)
+            return ActivationCode(_LEAKY, activation.negative_slope)
         return _MODULES.get(type(activation))
     try:
         return _FUNCTIONS.get(activation)

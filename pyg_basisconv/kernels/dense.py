@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..portable import portable
+from .memory import room
 from .op import autocasting
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
@@ -20,7 +21,7 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, *x: Tensor) -> Tensor:
         ctx.save_for_backward(weight, *x)
-        y = x[0] @ weight[0]
+        y = torch.mm(x[0], weight[0], out=room(x[0], len(x[0]), weight.shape[2]))
         for x_k, weight_k in zip(x[1:], weight[1:], strict=True):
             y.addmm_(x_k, weight_k)
         return y

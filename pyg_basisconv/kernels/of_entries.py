@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .multihead import group_sums, rows_at
-from .onepass import PRODUCTS, Attend, Form
+from .onepass import PRODUCTS, Attend, Form, Saved
 from .pattern import Pattern
 
 
@@ -32,19 +32,19 @@ class AttendEntries:
     def __init__(self, made: Attend, pattern: Pattern) -> None:
         self.made, self.pattern = made, pattern
 
-    def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def forward(self, keep: bool) -> tuple[Tensor, Saved]:
         """See `Attend.forward`."""
         return self.made.forward(keep)
 
     def backward(
-        self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
+        self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """See `Attend.backward`."""
         (needs_z, needs_factor, needs_values), (source, target, entry, *vectors) = needs_rows, needs
         either, are_products = source or entry, self.made.form.kind == PRODUCTS
         of_terms = (either, target, False) if are_products else (False, target, either)
         rows = needs_z or needs_values, needs_factor, False
-        (d_z, d_factor, _), found = self.made.backward(made, grad, rows, (*of_terms, *vectors))
+        (d_z, d_factor, _), found = self.made.backward(saved, grad, rows, (*of_terms, *vectors))
         at_entries = found[0] if are_products else found[2]
         found[0] = self._to_sources(at_entries) if source else None
         found[2] = at_entries if entry else None

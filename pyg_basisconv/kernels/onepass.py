@@ -17,15 +17,17 @@ from torch import Tensor
 from ..backend import KERNELS, uses_triton
 from ..errors import reject
 from .activations import ActivationCode
+from .memory import room
 from .op import PLAIN, acc_dtype
 from .pattern import INT32_MAX, Pattern, extremes
 
 Kernel = Callable[[bytes], int]
+Saved = Sequence[Tensor | None]  # three tensors for the backward pass
 
 # How scores are computed, as `Kind` in the kernels.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd32q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_CALL = struct.Struct("=9qd33q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
@@ -186,40 +188,57 @@ class Attend:
         if code:
             raise MemoryError
 
-    def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
-        """Terms of projected scores, the sums (N, c W), and the statistics for the backward pass, if `keep`."""
+    @property
+    def _knows(self) -> bool:
+        """Whether the way back reads numbers of each target and head, `know` in the kernels."""
+        return not self.is_gate and (self.normalised or self.form.kind == PROJECTED)
+
+    @property
+    def _bends(self) -> bool:
+        """Whether the gradient of targets' terms follows from two sums of each target, without a pass over its entries:
+        `pass_on_above` in the kernels.
+        """
+        _, target, entry, *_ = self.terms
+        if not (self.normalised and self.form.activation.bends) or entry is not None:
+            return False
+        if self.factor is not None and self.factor.requires_grad:  # its gradient takes that pass anyway
+            return False
+        return self.form.kind == PROJECTED or (self.form.kind == TERMS and target is not None)
+
+    def forward(self, keep: bool) -> tuple[Tensor, Saved]:
+        """The sums (N, c W), and what the backward pass reads if `keep`, of which nothing is the same memory."""
         z, c, N = self.z, self.c, self.pattern.N
-        terms = z.new_empty(N, 2 * c) if self.form.kind == PROJECTED else None
-        stats = z.new_empty(N, 2 * c) if keep and self.normalised else None
+        y, held, above, stats = room(z, N, z.shape[1]), None, None, None
         if keep and self.is_gate and self.terms[1] is not None:
-            stats = z.new_empty(N, c)
-        made = terms, z.new_empty(N, z.shape[1]), stats
-        self._run("forward", (0, 0, 0), made, [None] * 10)
-        return made
+            stats = room(z, N, c)
+        elif keep and self._knows:
+            stats = room(z, N, 4 * c)
+            held = room(y, *y.shape) if self.normalised else None
+            above = room(y, *y.shape) if self._bends else None
+        self._run("forward", (0, 0, 0), (y, held, above, stats), [None] * 10)
+        return y, (held, above, stats)
 
     def backward(
-        self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
+        self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """The gradients that are needed: of z, factor and values; and of the terms."""
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
         source, target, entry, vectors, others = needs
-        d_z = torch.empty_like(z) if needs_rows[0] else None
-        d_factor, d_values = (z.new_empty(E, c) if needed else None for needed in needs_rows[1:])
-        found = [
-            z.new_empty(rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))
-        ]
+        d_z = room(z, *z.shape) if needs_rows[0] else None
+        d_factor, d_values = (room(z, E, c) if needed else None for needed in needs_rows[1:])
+        found = [room(z, rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))]
         if form.kind == PROJECTED:
             vectors = others = vectors or others
-            found[1] = z.new_empty(N, c)
+            found[1] = room(z, N, c)
         found += [
             torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
             for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
         ]
-        slopes = made[2]
-        if self.is_gate and target and slopes is not None:
-            found[1] = grad * slopes
-        scratch = z.new_empty(N, 3 * c) if self.normalised else None
+        held, above, stats = saved
+        if self.is_gate and target and stats is not None:
+            found[1] = grad * stats
+        scratch = room(z, N, 4 * c) if self._knows else None
         transposed = (0, 0, 0)
         if not (self.factor is self.terms[2] is self.values is None):
             _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
@@ -227,5 +246,7 @@ class Attend:
         elif d_z is not None or source or form.kind == PROJECTED:
             _, _, t_ptr, t_index = pattern.both_ways
             transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
-        self._run("backward", transposed, made, [grad, scratch, d_z, *found, d_factor, d_values])
+        if d_factor is not None or entry:
+            above = None
+        self._run("backward", transposed, (None, held, above, stats), [grad, scratch, d_z, *found, d_factor, d_values])
         return [d_z, d_factor, d_values], found

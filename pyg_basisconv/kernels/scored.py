@@ -343,24 +343,22 @@ class _OnePass(torch.autograd.Function):
         values: Tensor | None,
         *tensors: Tensor | None,
     ) -> Tensor:
-        terms, y, stats = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
-        # The derivative of a softmax reads the sums, and the caller may write to the result: saved as a copy.
-        held = y.clone() if normalised else None
-        ctx.save_for_backward(z, factor, values, terms, held, stats, *tensors)
+        y, saved = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
+        ctx.save_for_backward(z, factor, values, *saved, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         z, factor, values, *rest = ctx.saved_tensors
-        made, tensors = rest[:3], rest[3:]
+        saved, tensors = rest[:3], rest[3:]
         form, scoring, normalised, pattern, c = ctx.given
         if torch.is_grad_enabled() or portable():
             return None, *derivative(_plain, (scoring, normalised, pattern, c, z, factor, values, *tensors), grad)
         needs = ctx.needs_input_grad[5:]
         call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
         needed = [bool(need) for need in form.in_slots(needs[3:])]
-        of_rows, found = call.backward(made, grad.resolve_neg().contiguous(), needs[:3], needed)
+        of_rows, found = call.backward(saved, grad.resolve_neg().contiguous(), needs[:3], needed)
         return None, None, None, None, None, *of_rows, *found[form.slots]
 
 
@@ -399,7 +397,7 @@ def one_pass(
     if torch.is_grad_enabled() and needs_gradient(z, *given):
         return _record_one_pass(form, scoring, normalised, pattern, c, z, *given)
     factor, values, *tensors = given
-    return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[1]
+    return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[0]
 
 
 def adds_values(form: Form, normalised: bool, c: int, entries: int, width: int) -> bool:

@@ -346,3 +346,42 @@ def test_softmax_of_one_is_one() -> None:
     y = scored_attention(TermScores(), terms, z, 1, True, pattern)
     share = math.e / (1 + math.e)
     torch.testing.assert_close(y, torch.tensor([[3.0], [8 * share + 2 * (1 - share)], [0.0]]))
+
+
+@pytest.mark.parametrize("activation", [nn.LeakyReLU(0.2), torch.relu, torch.tanh])
+@pytest.mark.parametrize("kind", ["source", "target", "all", "projected"])
+def test_factors_without_gradient(kind: str, activation: Any) -> None:
+    """As dropout draws them; the gradient of targets' terms may then need no pass over the entries."""
+    torch.manual_seed(0)
+    case = Case(kind, activation, c=3, W=5, factors=True, sizes=(30, 30, 200))
+    case.all[1] = case.all[1].detach() * (torch.rand(200, 3) > 0.3)
+    learns = [t for t in case.inputs if t.requires_grad]
+    found, expected = [], []
+    for into, way in ((found, case.run), (expected, lambda: in_torch_once(case))):
+        y = way()
+        into += [y, *torch.autograd.grad(y.sin().sum(), learns)]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def in_torch_once(case: Case) -> Tensor:
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(scored, "supports", lambda *_: False)
+        return case.run()
+
+
+def test_targets_alike_take_no_second_pass() -> None:
+    """What is summed above zero is kept for targets' terms of a leaky ReLU alone, and where entries learn nothing."""
+
+    def keeps(kind: str, activation: Any) -> bool:
+        case = Case(kind, activation, W=4, sizes=(9, 9, 30))
+        form = case.scoring.form(case.all[2:], case.c)
+        terms = form.in_slots(case.all[2:])
+        call = onepass.Attend(form, True, case.c, case.pattern, case.all[0], None, terms)
+        return call.forward(keep=True)[1][1] is not None
+
+    leaky = nn.LeakyReLU(0.2)
+    assert keeps("projected", leaky)
+    assert keeps("target", torch.relu)
+    for kind, activation in (("projected", torch.tanh), ("all", leaky), ("source", leaky), ("hidden", leaky)):
+        assert not keeps(kind, activation)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..multihead import block_columns
-from ..onepass import HIDDEN, PRODUCTS, PROJECTED, Attend
+from ..onepass import HIDDEN, PRODUCTS, PROJECTED, Attend, Saved
 from ..op import acc_dtype
 from . import jit
 from .launch import Rows, blocks, power_of_two
@@ -16,7 +16,7 @@ from .launch import Rows, blocks, power_of_two
 class TritonAttend(Attend):
     """`Attend` on a GPU. Sums are float32 at least, whatever the dtypes; a gradient has the dtype of its tensor."""
 
-    def forward(self, keep: bool) -> tuple[Tensor | None, Tensor, Tensor | None]:
+    def forward(self, keep: bool) -> tuple[Tensor, Saved]:
         self.check()
         z, c, projected = self.z, self.c, None
         if self.form.kind == PROJECTED:
@@ -27,12 +27,13 @@ class TritonAttend(Attend):
         stats = rows.new(2 * c, self._sums) if self.normalised else None
         source, target = self._ends(projected)
         self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
-        return projected, rows.combined(y, c, y.dtype, stats), stats
+        y = rows.combined(y, c, y.dtype, stats)
+        return y, (projected, y.clone() if keep and self.normalised else None, stats)
 
     def backward(
-        self, made: Sequence[Tensor | None], grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
+        self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        projected, y, stats = made
+        projected, y, stats = saved
         z, c, pattern, sums = self.z, self.c, self.pattern, self._sums
         E, width = pattern.E, c * self.form.inner
         at_source, at_target, at_entry, *learns = needs
