@@ -2,6 +2,8 @@
 
 from typing import Any, NoReturn
 
+from torch import Tensor
+
 DEPTH = 100  # nesting allowed in an expression or composite
 _CALLS = 1000  # nested calls that Python allows
 
@@ -31,6 +33,18 @@ def reject(argument: str, expected: str, got: object, fix: str) -> NoReturn:
     ValueError: order: expected 'auto' or 'a_first', got 'fast'; leave it out to let the plan choose
     """
     raise ValueError(f"{argument}: expected {expected}, got {got}; {fix}")
+
+
+def shape_or_type(value: object) -> object:
+    """What a message says of a value that does not fit: the shape of a tensor, None, or the type of anything else.
+
+    >>> import torch
+    >>> shape_or_type(torch.zeros(2, 3)), shape_or_type(None), shape_or_type([0.0])
+    ((2, 3), None, 'list')
+    """
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return None if value is None else type(value).__name__
 
 
 def check_flags(**flags: object) -> None:

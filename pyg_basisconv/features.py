@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
 from .basis import Basis, BoundBasis
-from .errors import reject
+from .errors import reject, shape_or_type
 from .kernels.op import autocasting
 from .layouts import check_form
 from .theta import Theta
@@ -51,8 +51,7 @@ def read_features(
         N = found if N is None else N
         return source, rows, rows if N is None else N, None
     if not isinstance(target, Tensor) or target.dim() < 2:
-        got = tuple(target.shape) if isinstance(target, Tensor) else type(target).__name__
-        reject("x[1]", "a tensor (*, N, P), or None", got, "pass (x_src, x_dst), or size=(M, N)")
+        reject("x[1]", "a tensor (*, N, P), or None", shape_or_type(target), "pass (x_src, x_dst), or size=(M, N)")
     if N is not None and target.shape[-2] != N:
         reject("size", f"N = {target.shape[-2]}, the rows of x[1]", N, "correct size, or x")
     N = target.shape[-2]

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from torch_geometric.data.data import BaseData
 
 from .bases import group as groups
-from .errors import check_flags, reject
+from .errors import check_flags, reject, shape_or_type
 
 __all__ = ["Action", "Identity", "Permutation", "Symmetry", "Translation", "assert_equivariant"]
 
@@ -220,28 +220,20 @@ class Symmetry(Action):
             reject("group", "'p4', 'p4m' or a FiniteGroup", repr(self.group), "take one from bases.group")
         return groups.p4 if self.group == "p4" else groups.p4m
 
-    @property
-    def _rows(self) -> list[list[int]]:
-        """The matrix of g; none for a group that does not act on a grid."""
-        return [] if self._group.action is None else self._group.action[self.element]
-
-    @property
-    def _axes(self) -> list[int]:
-        """The axis that each one is taken from, where the row of the matrix is not zero."""
-        return [next(axis for axis, entry in enumerate(row) if entry) for row in self._rows]
-
     def input(self, x: Any) -> Tensor:
-        group, axes = self._group, self._axes
-        x = _image(x, len(axes) + self.lifted)
-        first = x.dim() - len(axes)
+        group = self._group
+        matrix = [] if group.action is None else group.action[self.element]
+        x = _image(x, len(matrix) + self.lifted)
+        first = x.dim() - len(matrix)
         if self.lifted:
             if x.shape[first - 1] != group.order:
                 expected = f"an axis of the {group.order} elements before those of the grid"
                 reject("x", expected, tuple(x.shape), "an image that is not over the group has lifted=False")
             sheets = group.table[group.inverse[self.element]]
             x = x.index_select(first - 1, torch.tensor(sheets, device=x.device))
-        turned = [i for i, row in enumerate(self._rows, first) if sum(row) < 0]
-        return x.permute(*range(first), *(first + axis for axis in axes)).flip(turned)
+        turned = [i for i, row in enumerate(matrix, first) if sum(row) < 0]
+        axes = [first + axis for row in matrix for axis, entry in enumerate(row) if entry]  # one for each row
+        return x.permute(*range(first), *axes).flip(turned)
 
     def __repr__(self) -> str:
         lifted = ", lifted=True" if self.lifted else ""
@@ -318,8 +310,8 @@ class Permutation(Action):
         if value is None:
             return None
         if not isinstance(value, Tensor) or value.dim() != 2:
-            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            reject("edge_index", "(2, E) integers, or a torch.sparse matrix", got, "pass edges in one of these layouts")
+            expected, fix = "(2, E) integers, or a torch.sparse matrix", "pass edges in one of these layouts"
+            reject("edge_index", expected, shape_or_type(value), fix)
         source, target = (torch.tensor(order, device=value.device).argsort() for order in self._ends)
         M, N = len(source), len(target)
         if value.layout != torch.strided:
@@ -343,14 +335,14 @@ class Permutation(Action):
 
 def _called(layer: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """A copy of the output for copies of the arguments: the layer may write to all of them, also in its next call."""
-    y: Any = layer(*_copy(args), **_copy(kwargs))
+    y: Any = layer(*cloned(args), **cloned(kwargs))
     if not isinstance(y, Tensor):
         reject("layer", "a tensor as its output", type(y).__name__, "wrap it in a function that returns one")
     return y.clone()
 
 
-def _copy(arguments: Any) -> Any:
-    """Copies tensors and PyG's data, also inside tuples, lists and dictionaries."""
+def cloned(arguments: Any) -> Any:
+    """The arguments of a call with tensors and PyG's data copied, also inside of containers: it may write to them."""
     return tree_map(lambda a: a.clone() if isinstance(a, Tensor | BaseData) else a, arguments)
 
 
@@ -358,8 +350,8 @@ def _take(x: Any, order: Sequence[int], axis: int) -> Tensor:
     """A tensor with its nodes along an axis in the new order."""
     size = x.shape[axis] if isinstance(x, Tensor) and x.dim() >= -axis else None
     if size != len(order):
-        got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        reject("order", f"a tensor with {len(order)} nodes along axis {axis}", got, "number as many nodes as there are")
+        expected, fix = f"a tensor with {len(order)} nodes along axis {axis}", "number as many nodes as there are"
+        reject("order", expected, shape_or_type(x), fix)
     taken: Tensor = x.index_select(axis, torch.tensor(order, device=x.device))
     return taken
 

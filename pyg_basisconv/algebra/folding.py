@@ -16,6 +16,7 @@ from ..convert.registry import Left, convertible, rebuild
 from ..convert.rgcn import ConvertedRGCN
 from ..errors import reject
 from ..grid import GridConv
+from ..testing import cloned
 from ..theta import Depthwise, Theta
 from .affine import LINEARS, NORMS, Affine, of_linear, of_norm, unwrapped
 from .compose import LAYERS, Comparison
@@ -25,7 +26,6 @@ from .tracing import (
     Call,
     Trace,
     calls,
-    cloned,
     copied,
     hooked,
     is_layer,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..errors import reject
+from ..errors import reject, shape_or_type
 from .gram import Places
 from .operators import Operator
 
@@ -100,9 +100,8 @@ class Probed(Operator):
     def _call(self, x: Tensor) -> Tensor:
         y = self.function(x.clone())  # it may change what it gets
         if not isinstance(y, Tensor) or y.dim() != 3 or y.shape[:2] != (len(x), self.N):
-            got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             expected = f"a function from (B, {self.M}, {self.P}) to (B, {self.N}, Q), the sizes of the basis"
-            reject("phi", expected, f"{got} for B = {len(x)}", "reshape within the function")
+            reject("phi", expected, f"{shape_or_type(y)} for B = {len(x)}", "reshape within the function")
         if y.layout != torch.strided or not y.is_floating_point():
             reject("phi", "a function that gives dense real numbers", f"{y.dtype}, {y.layout}", "convert what it gives")
         return y

@@ -18,7 +18,6 @@ from torch.fx.node import map_arg
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._pytree import tree_map
-from torch_geometric.data.data import BaseData
 from torch_geometric.nn import (
     Aggregation,
     MessagePassing,
@@ -30,6 +29,7 @@ from torch_geometric.nn import (
 
 from ..convert.layers import Converted
 from ..errors import reject
+from ..testing import cloned
 
 _CONSTANTS = (type(None), bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, torch.layout)
 _POOLS = (global_add_pool, global_max_pool, global_mean_pool)
@@ -83,11 +83,6 @@ def is_layer(module: nn.Module) -> bool:
     if isinstance(module, MessagePassing | Aggregation | Absorbed):
         return True
     return type(module).__module__.startswith(_LAYERS) and not isinstance(module, nn.Sequential)
-
-
-def cloned(arguments: Any) -> Any:
-    """The arguments of a call with tensors and data copied, since the call may write to them."""
-    return tree_map(lambda a: a.clone() if isinstance(a, Tensor | BaseData) else a, arguments)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from torch_geometric.nn.inits import reset
 
 from ..basis import Basis, BoundBasis
 from ..edge_set import edge_set
-from ..errors import check_choice, check_count, check_flags, reject
+from ..errors import check_choice, check_count, check_flags, reject, shape_or_type
 from ..graph import Graph, Structure, gather, gather_pattern
 from ..kernels import Pattern, spmm
 from ..kernels.op import autocasting
@@ -209,8 +209,8 @@ class EdgeNetwork(EdgeFunctions):
     def _values_of(self, z: Tensor) -> Tensor:
         h = self.network(z)  # in its own precision
         if not isinstance(h, Tensor) or h.shape != (z.shape[0], self.units):
-            got = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
-            reject("network", f"outputs of shape (E, {self.units})", got, "correct units, or the network")
+            expected = f"outputs of shape (E, {self.units})"
+            reject("network", expected, shape_or_type(h), "correct units, or the network")
         h = upcast(h)
         return torch.cat([h, h.new_ones(len(h), 1)], 1) if self.bias else h
 

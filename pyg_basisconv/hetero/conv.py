@@ -14,7 +14,7 @@ from torch_geometric.nn.parameter_dict import ParameterDict
 from ..bases import Relations
 from ..bases.relations import Norm
 from ..conv import BasisConv
-from ..errors import check_count, check_flags, reject
+from ..errors import check_count, check_flags, reject, shape_or_type
 from ..features import check_features
 from ..theta import Full, Theta
 from .edges import EdgeType, TypeEdges, typed_edges
@@ -193,8 +193,7 @@ class HeteroBasisConv(nn.Module):
             if t in self.roots:
                 check_features(x, name, self.roots[t])
             if not isinstance(x, Tensor) or x.dim() < 2:  # of a type without parameters
-                got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-                reject(name, "features of shape (*, N, P)", got, "they say how many nodes there are")
+                reject(name, "features of shape (*, N, P)", shape_or_type(x), "they say how many nodes there are")
         for edge_type in edge_index_dict:
             for node_type in (edge_type[0], edge_type[2]):
                 if node_type not in x_dict:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..cache import IdentityCache
-from ..errors import reject
+from ..errors import reject, shape_or_type
 from ..layouts import Ends, Layout, layout
 from ..portable import portable
 
@@ -59,8 +59,8 @@ class TypeEdges(NamedTuple):
         if self.edges.values is not None:
             reject(key, "no weights with a sparse matrix that has values", "both", "give them once")
         if not isinstance(edge_weight, Tensor) or edge_weight.shape != (E,):
-            got = tuple(edge_weight.shape) if isinstance(edge_weight, Tensor) else type(edge_weight).__name__
-            reject(key, f"one weight per edge, shape ({E},)", got, "give as many as there are edges")
+            fix = "give as many as there are edges"
+            reject(key, f"one weight per edge, shape ({E},)", shape_or_type(edge_weight), fix)
         if not edge_weight.is_floating_point():
             reject(key, "a floating point dtype", edge_weight.dtype, "convert it with .float()")
         if edge_weight.device != self.ends[0].device:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from ..errors import reject
+from ..errors import reject, shape_or_type
 
 __all__ = ["split", "stack"]
 
@@ -39,8 +39,8 @@ def stack(x_dict: Mapping[str, Tensor], data: HeteroData) -> Tensor:
     for name, N in sizes.items():
         x = x_dict[name]
         if not isinstance(x, Tensor) or x.dim() < 2 or x.shape[-2] != N:
-            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            reject(f"x_dict[{name!r}]", f"(*, {N}, P)", got, f"give a row for each node of type {name!r}")
+            fix = f"give a row for each node of type {name!r}"
+            reject(f"x_dict[{name!r}]", f"(*, {N}, P)", shape_or_type(x), fix)
     shapes = {name: (*x_dict[name].shape[:-2], x_dict[name].shape[-1]) for name in sizes}
     if len(set(shapes.values())) > 1:
         fix = "give each type a linear layer to the same width"
@@ -78,8 +78,8 @@ def split(y: Tensor, data: HeteroData) -> dict[str, Tensor]:
     """
     sizes = _sizes(data)
     if not isinstance(y, Tensor) or y.layout != torch.strided or y.dim() < 2 or y.shape[-2] != sum(sizes.values()):
-        got = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        reject("y", f"(*, {sum(sizes.values())}, Q)", got, f"it has the nodes of {sizes} under each other")
+        fix = f"it has the nodes of {sizes} under each other"
+        reject("y", f"(*, {sum(sizes.values())}, Q)", shape_or_type(y), fix)
     return dict(zip(sizes, y.split(list(sizes.values()), -2), strict=True))
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.transforms import BaseTransform
 
-from ..errors import reject
+from ..errors import reject, shape_or_type
 
 
 class ToSparseFeatures(BaseTransform):
@@ -41,6 +41,5 @@ class ToSparseFeatures(BaseTransform):
 
     def _sparse(self, x: Any) -> Tensor:
         if not isinstance(x, Tensor) or x.dim() != 2:
-            got = tuple(x.shape) if isinstance(x, Tensor) else x
-            reject(f"data.{self.attr}", "features (M, P)", got, "name them with attr=")
+            reject(f"data.{self.attr}", "features (M, P)", shape_or_type(x), "name them with attr=")
         return x.to_sparse_csr()

@@ -12,7 +12,7 @@ from ..bases.shifts import Shifts
 from ..bases.window import Window
 from ..basis import Basis
 from ..cache import memo, shorten
-from ..errors import reject
+from ..errors import reject, shape_or_type
 
 _KEPT = 16  # shapes whose edges are cached
 _OF_A_GRAPH = {"edge_index", "edge_type", "edge_weight", "edge_attr", "adj_t", "num_nodes"}
@@ -99,9 +99,9 @@ class ToGrid(BaseTransform):
             reject("data", "one image", type(data).__name__, "give the transform to the data set, then make batches")
         image, mask, axes = data.get(self.attr), data.get(self.mask), self.window.axes
         if not isinstance(image, Tensor) or image.dim() != axes + 1:
-            got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
             fix = "add an axis for the channel with image[None], or name another attribute with attr="
-            reject(f"data.{self.attr}", f"an image (P, *shape) with {axes} axes of a grid", got, fix)
+            expected = f"an image (P, *shape) with {axes} axes of a grid"
+            reject(f"data.{self.attr}", expected, shape_or_type(image), fix)
         if image.layout != torch.strided:
             reject(f"data.{self.attr}", "a dense tensor", image.layout, "convert it with .to_dense()")
         shape = tuple(image.shape[1:])

@@ -17,7 +17,7 @@ from .grammar import Sort, parse
 from .nearest import suggestion
 from .sources import Source, read
 from .vocabulary import Ends, Vocabulary
-from .wording import brief, shown
+from .wording import shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,7 +69,7 @@ class NamedGraph:
             reject("entity", "the name of one entity", f"{name!r}, which {len(ids)} have", f"use one of {some}")
         if not ids:
             fix = suggestion(name, [*self._labelled, *self._ids], "take a name from the graph's files")
-            reject("entity", "the name of an entity", brief(name), fix)
+            reject("entity", "the name of an entity", shown(name), fix)
         return ids[0]
 
 
@@ -181,7 +181,7 @@ def _vocabulary(document: Document, plain: Vocabulary) -> Vocabulary:
     aliases = document.strings("relations", "the name of a relation")
     for alias, name in aliases.items():
         if plain.find(name) is None:
-            document.refuse("relations", alias, "a relation of the graph", brief(name), plain.suggestion(name))
+            document.refuse("relations", alias, "a relation of the graph", shown(name), plain.suggestion(name))
         if not alias or plain.find(alias) not in (None, plain.find(name)):
             expected = "an alias that is no relation" if alias else "an alias that is not empty"
             document.refuse("relations", alias, expected, repr(alias), "choose another alias")
@@ -198,7 +198,7 @@ def _ends(document: Document, words: Vocabulary) -> list[Ends | None]:
     for name, pair in document.table("types").items():
         relation = words.find(name)
         if relation is None:
-            document.refuse("types", name, "a relation of the graph", brief(name), words.suggestion(name))
+            document.refuse("types", name, "a relation of the graph", shown(name), words.suggestion(name))
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(t, str) and t for t in pair):
             expected = "the types of its heads and of its tails"
             document.refuse("types", name, expected, pair, f'write {name} = ["Actor", "Character"]')

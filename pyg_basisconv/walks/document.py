@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from ..errors import reject
 from .files import text_of
 from .nearest import suggestion
-from .wording import brief, shown
+from .wording import shown
 
 KEYS: dict[str, tuple[str, ...] | None] = {
     "graph": ("triples", "hetero", "dataset", "root", "options", "labels"),
@@ -90,7 +90,7 @@ class Document:
 
 
 def _shown(value: Any) -> str:
-    return brief(value) if isinstance(value, str) else brief(shown(value)) + f" ({type(value).__name__})"
+    return shown(value) if isinstance(value, str) else f"{shown(value)} ({type(value).__name__})"
 
 
 def _listed(names: Any) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import reject
-from .wording import brief
+from .wording import shown
 
 
 def text_of(path: Path, what: str) -> str:
@@ -34,7 +34,7 @@ def table_of(path: Path, columns: tuple[str, ...], what: str) -> Iterator[tuple[
     for number, line in lines_of(path, what):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) != len(columns) or "" in fields:
-            got = brief(line) if len(fields) == len(columns) else f"{len(fields)} in {brief(line)}"
+            got = shown(line) if len(fields) == len(columns) else f"{len(fields)} in {shown(line)}"
             expected = f"{len(columns)} fields with tabs between them"
             reject(f"{path}, line {number}", expected, got, f"write {'<tab>'.join(columns)}")
         yield number, fields

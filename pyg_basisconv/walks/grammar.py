@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from ..errors import DEPTH, reject
 from .vocabulary import IDS, Vocabulary
-from .wording import brief, shown
+from .wording import shown
 
 Step = tuple[tuple[int, bool], ...]
 Located = tuple[Step, int | None]  # a step, and its column in the text
@@ -133,7 +133,7 @@ class _Reader:
 
     def _fail(self, expected: str, got: str, column: int, fix: str) -> NoReturn:
         """Rejects the sort, with the column of the mistake."""
-        reject("sorts", expected, f"{got} at column {column} of {brief(self.text)}", fix)
+        reject("sorts", expected, f"{got} at column {column} of {shown(self.text)}", fix)
 
     def _token(self, match: re.Match[str]) -> _Token:
         text, column = match.group(), match.start() + 1
@@ -157,7 +157,7 @@ class _Reader:
 
     def _expected(self, what: str) -> NoReturn:
         token = self._now
-        got = brief(token.text) if token.text else "the end"
+        got = shown(token.text) if token.text else "the end"
         self._fail(what, got, token.column, "write steps as relation.relation, ^inverse, (this|that), twice{2}")
 
     def _choice(self, inverse: bool) -> _Part:
@@ -195,7 +195,7 @@ class _Reader:
             self._expected("a number of times")
         self._at += 1
         if len(token.text.lstrip("0")) > 7 or int(token.text) > LONGEST:
-            self._fail(f"at most {LONGEST:,} times", brief(token.text), token.column, "repeat less often")
+            self._fail(f"at most {LONGEST:,} times", shown(token.text), token.column, "repeat less often")
         return int(token.text)
 
     def _part(self, inverse: bool) -> _Part:
@@ -223,7 +223,7 @@ class _Reader:
         id = self.vocabulary.find(token.text)
         if id is None:
             fix = _meant(token.text) or self._blank(token.text) or self.vocabulary.suggestion(token.text)
-            self._fail("a relation of the graph", brief(token.text), token.column, fix)
+            self._fail("a relation of the graph", shown(token.text), token.column, fix)
         return _step(id, inverse, token.column, self.vocabulary)
 
     def _blank(self, name: str) -> str | None:
@@ -356,7 +356,7 @@ def _check_size(sequences: int, steps: int, source: str, fits: int | None = None
         expected = f"at most {MOST:,} sequences with {LONGEST:,} steps in all"
         got = f"{sequences:,} with {steps:,}" if sequences else f"{steps:,} steps"
         often = f"repeat at most {fits} times" if fits and fits > 1 else "repeat less often"
-        reject("sorts", expected, f"{got} or more in {brief(source)}", f"{often}, or name fewer alternatives")
+        reject("sorts", expected, f"{got} or more in {shown(source)}", f"{often}, or name fewer alternatives")
 
 
 def _check_ends(sequence: tuple[Located, ...], source: str, words: Vocabulary) -> None:
@@ -371,6 +371,6 @@ def _check_ends(sequence: tuple[Located, ...], source: str, words: Vocabulary) -
             names = "|".join("^" * inverse + words.shown(id) for id, inverse in step)
             starts = " or ".join(sorted({w[0] for w in ways if w}))
             place = f"at column {column}" if column else f"as step {at}"
-            got = f"{brief(names)} from {starts} {place} of {brief(source)}"
+            got = f"{shown(names)} from {starts} {place} of {shown(source)}"
             reject("sorts", f"a step from {' or '.join(sorted(here or ()))}", got, "join steps where their types meet")
         here = None if None in goes else {w[1] for w in goes if w}

@@ -20,7 +20,7 @@ from .document import Document
 from .files import table_of
 from .nearest import suggestion
 from .vocabulary import Vocabulary
-from .wording import brief
+from .wording import shown
 
 DATASETS = (
     *("AMiner", "DBLP", "Entities", "FB15k_237", "HGBDataset", "IMDB", "LastFM", "MovieLens", "MovieLens100K"),
@@ -106,7 +106,7 @@ def _of_hetero(data: HeteroData, where: str) -> Source:
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         reject(where, "a graph that data.validate() accepts", got, "correct its edges, num_nodes or features")
     if not all(0 <= number <= NODES for number in sizes.values()):
-        reject(where, f"at most {NODES:,} nodes of each type", brief(str(sizes)), "correct num_nodes")
+        reject(where, f"at most {NODES:,} nodes of each type", shown(sizes), "correct num_nodes")
     first = dict(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
     edges = [data[s, r, t].edge_index + torch.tensor([[first[s]], [first[t]]]) for s, r, t in data.edge_types]
     if any(some.dtype != torch.long for some in edges):
@@ -134,7 +134,7 @@ def _of_dataset(document: Document) -> Source:
     if name not in DATASETS:
         some = f"there are {', '.join(DATASETS)}"
         fix = suggestion(name, DATASETS, some) if isinstance(name, str) else some
-        got = brief(name) if isinstance(name, str) else name
+        got = shown(name) if isinstance(name, str) else name
         document.refuse("graph", "dataset", "the name of a dataset with relations", got, fix)
     root = document.path_to("root")
     if root is None:

@@ -15,7 +15,7 @@ from ..errors import check_count, check_flags, check_probability, reject
 from .counting import Instances
 from .grammar import Sort, parse, quoted
 from .vocabulary import Vocabulary
-from .wording import brief, shown
+from .wording import shown
 
 Way = tuple[int, bool]  # a relation, and whether it is followed against its direction
 BEAM = 1000  # beginnings of each length that are continued
@@ -179,7 +179,7 @@ def _way(target: Any, words: Vocabulary, types: Tensor) -> Way:
     found = words.find(name) if name is not None else int(target)
     if found is None or not bool((types == found).any()):
         fix = words.suggestion(name) if name is not None else "take the id of a relation that has edges"
-        reject("target", "labels, or a relation with facts", brief(name) if name is not None else shown(target), fix)
+        reject("target", "labels, or a relation with facts", shown(target if name is None else name), fix)
     return found, inverse
 
 

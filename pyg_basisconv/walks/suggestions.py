@@ -12,7 +12,7 @@ from ..errors import reject
 from .config import NamedGraph
 from .files import table_of
 from .suggest import suggest_sorts
-from .wording import brief, printed
+from .wording import printed, shown
 
 
 def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings
 def _labels(graph: NamedGraph, path: str) -> Tensor:
     """(N, C) the labels of the entities; an entity may have several."""
     if not Path(path).is_file():
-        reject("target", "a relation, or a file of labels", brief(path), graph.relations.suggestion(path))
+        reject("target", "a relation, or a file of labels", shown(path), graph.relations.suggestion(path))
     found, classes = [], dict[str, int]()
     for line, (name, label) in table_of(Path(path), ("entity", "label"), "labels"):
         try:

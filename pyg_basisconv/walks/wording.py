@@ -1,26 +1,21 @@
 """How messages show names and values."""
 
+import reprlib
+
 _CONTROLS = {c: repr(chr(c))[1:-1] for c in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 80
 
 
-def brief(text: str, most: int = 80) -> str:
-    """A text in quotes; the middle of a long one is left out.
+def shown(value: object) -> str:
+    """The repr of a value, without the middle of a long one; its type where repr fails, as for huge integers.
 
-    >>> brief("played"), brief("a" * 100, 7)
-    ("'played'", "'aa...aa'")
-    """
-    return repr(_shortened(text, most))
-
-
-def shown(value: object, most: int = 80) -> str:
-    """The repr of a value; its type where repr fails, as for huge integers and recursive lists.
-
-    >>> shown(["played", 3]), shown(10**10000)
-    ("['played', 3]", 'int')
+    >>> shown("played"), shown(["played", 3]), shown(10**10000)
+    ("'played'", "['played', 3]", 'int')
     """
     try:
-        return _shortened(repr(value), most)
-    except (ValueError, RecursionError):
+        return _SHORT.repr(value)
+    except ValueError:
         return type(value).__name__
 
 
@@ -31,8 +26,3 @@ def printed(name: str) -> str:
     ('七人の侍', 'two\\nlines')
     """
     return name.translate(_CONTROLS)
-
-
-def _shortened(text: str, most: int) -> str:
-    half = (most - 3) // 2
-    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"

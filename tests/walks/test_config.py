@@ -285,11 +285,11 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
         ["[graph]: expected a known key, got 'label'; did you mean 'labels'?"],
     ),
     "unknown key of walks": (toml(rest="[walks]\nnrom = 'row'"), {}, ["[walks]", "'nrom'", "did you mean 'norm'?"]),
-    "table that is none": ("sorts = 3\n" + GRAPH, {}, ["[sorts]: expected a table [sorts], got '3' (int)"]),
+    "table that is none": ("sorts = 3\n" + GRAPH, {}, ["[sorts]: expected a table [sorts], got 3 (int)"]),
     "no graph": (SORTS, {}, ["[graph]: expected one of triples, hetero, dataset, got none of them"]),
     "two graphs": (toml(GRAPH + 'hetero = "x"\n'), {}, ["[graph]: expected one of", "got triples and hetero"]),
     "root of triples": (toml(GRAPH + 'root = "x"\n'), {}, ["[graph] root: expected it only with dataset"]),
-    "triples of a number": (toml("[graph]\ntriples = 3\n"), {}, ["[graph] triples: expected a path, got '3' (int)"]),
+    "triples of a number": (toml("[graph]\ntriples = 3\n"), {}, ["[graph] triples: expected a path, got 3 (int)"]),
     "triples of no files": (toml("[graph]\ntriples = []\n"), {}, ["[graph] triples: expected a path", "empty list"]),
     "triples of numbers": (toml("[graph]\ntriples = ['facts.tsv', 3]\n"), {}, ["[graph] triples: expected a path"]),
     "triples of no name": (toml("[graph]\ntriples = ''\n"), {}, ["[graph] triples: expected a path"]),
@@ -315,7 +315,7 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
         {},
         ["[graph] dataset: expected", "'FB15k237'", "did you mean 'FB15k_237'"],
     ),
-    "dataset of a number": (toml("[graph]\ndataset = 3\n"), {}, ["[graph] dataset: expected", "got '3' (int)"]),
+    "dataset of a number": (toml("[graph]\ndataset = 3\n"), {}, ["[graph] dataset: expected", "got 3 (int)"]),
     "dataset that is not one": (
         toml("[graph]\ndataset = 'os'\nroot = 'x'\n"),
         {},
@@ -362,7 +362,7 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     "alias of a number": (
         toml(rest="[relations]\np = 3"),
         {},
-        ["[relations] p: expected the name of a relation, got '3' (int)"],
+        ["[relations] p: expected the name of a relation, got 3 (int)"],
     ),
     "alias without letters": (
         toml(rest="[relations]\n'' = 'genre'"),
@@ -401,7 +401,7 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     "sort of a number": (
         toml(sorts="[sorts]\na = 3"),
         {},
-        ["[sorts] a: expected a string or a list of steps, got '3' (int)"],
+        ["[sorts] a: expected a string or a list of steps, got 3 (int)"],
     ),
     "sort of nothing": (toml(sorts="[sorts]\na = ''"), {}, ["[sorts] a: expected a relation, got the end at column 1"]),
     "syntax": (
