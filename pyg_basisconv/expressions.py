@@ -2,6 +2,7 @@
 
 import ast
 import operator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -21,7 +22,7 @@ _SHOWN = 200  # characters of a text in a message
 _OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.MatMult: operator.matmul, ast.Mult: operator.mul}
 
 
-def read(text: str) -> Any:
+def read(text: str, others: Mapping[str, Callable[..., Any]] | None = None) -> Any:
     """The basis, parameter or mechanism that a Python expression describes, in the form in which they print.
 
     Nothing is executed. Names are those of this package and of activations of torch; arguments are numbers, strings,
@@ -29,6 +30,7 @@ def read(text: str) -> Any:
 
     Args:
         text: the expression.
+        others: functions that it may call beside these, by name.
 
     Raises:
         ValueError: for other expressions, and for arguments that the classes reject.
@@ -52,7 +54,7 @@ def read(text: str) -> Any:
         got = type(text).__name__ if tree is None else f"one nested more than {DEPTH} times"
         reject(shown, "an expression of bases, parameters and mechanisms", got, fix)
     try:
-        return _read(tree)
+        return _read(tree, _KNOWN | dict(others or {}))
     except (AttributeError, TypeError) as error:
         reject(shown, "an expression of bases, parameters and mechanisms", error, fix)
 
@@ -62,28 +64,28 @@ def _deeper(node: ast.AST, depth: int) -> bool:
     return depth < 0 or any(_deeper(child, depth - 1) for child in ast.iter_child_nodes(node))
 
 
-def _read(node: ast.expr) -> Any:
+def _read(node: ast.expr, known: Mapping[str, Callable[..., Any]]) -> Any:
     match node:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            if name not in _KNOWN:
+            if name not in known:
                 expected = "a basis, a parameter, a mechanism or an activation"
-                reject(ast.unparse(node), expected, name, suggestion(name, _KNOWN, "see help(pyg_basisconv.bases)"))
-            named = {str(k.arg): _read(k.value) for k in keywords if k.arg is not None}
+                reject(ast.unparse(node), expected, name, suggestion(name, known, "see help(pyg_basisconv.bases)"))
+            named = {str(k.arg): _read(k.value, known) for k in keywords if k.arg is not None}
             if len(named) < len(keywords):  # the last one would win
                 reject(ast.unparse(node), "each argument once, by its name", "it twice, or **", "write it once")
-            return _KNOWN[name](*map(_read, args), **named)
+            return known[name](*[_read(arg, known) for arg in args], **named)
         case ast.Call(func=ast.Attribute(value=inner, attr="then"), args=[activation], keywords=[]):
-            return _read(inner).then(_read(activation))
+            return _read(inner, known).then(_read(activation, known))
         case ast.Attribute(value=inner, attr="T"):
-            return _read(inner).T
+            return _read(inner, known).T
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            operands = _read(left), _read(right)
+            operands = _read(left, known), _read(right, known)
             if any(isinstance(operand, nn.Module) for operand in operands):  # rejects arithmetic on lists and strings
                 return _OPERATORS[type(op)](*operands)
         case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
-            return -_read(operand)
+            return -_read(operand, known)
         case ast.List(elts=elements):
-            return [_read(element) for element in elements]
+            return [_read(element, known) for element in elements]
     try:
         return ast.literal_eval(node)
     except ValueError:

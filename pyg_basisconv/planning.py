@@ -1,11 +1,10 @@
 """The command `python -m pyg_basisconv plan LAYER P Q`: what a layer would cost on a graph of these sizes."""
 
 import argparse
-import ast
-import inspect
 import sys
 from collections.abc import Iterator
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from .convert.registry import known_layers
 from .errors import check_count, check_probability, reject
 from .expressions import read
 from .plan import Plan
-from .walks.nearest import suggestion
 
 _LAYERS = {kind.__name__: kind for kind in known_layers() if hasattr(torch_geometric.nn, kind.__name__)}
 
@@ -59,39 +57,23 @@ def plan_command(options: argparse.Namespace) -> int:
 
 def _layer(options: argparse.Namespace) -> nn.Module:
     """The layer, made of `BasisConv`s."""
-    name = options.layer.partition("(")[0].strip()
-    if name in _LAYERS:
+    text = options.layer if "(" in options.layer else f"{options.layer}()"
+    found = read(text, {name: partial(_of_pyg, kind, options) for name, kind in _LAYERS.items()})
+    if text.partition("(")[0].strip() in _LAYERS:
         if options.theta is not None:
             reject("--theta", "a basis beside it", options.layer, "leave it out: a layer has a parameter of its own")
-        return _of_pyg(_LAYERS[name], options)
-    if name.isidentifier() and name == options.layer:
-        reject(
-            "layer", "a layer of PyG, or a basis", name, suggestion(name, _LAYERS, "such as GATConv or 'Chebyshev(3)'")
-        )
-    basis, theta = read(options.layer), None if options.theta is None else read(options.theta)
-    if not isinstance(basis, Basis):
+        return found
+    if not isinstance(found, Basis):
         reject("layer", "a layer of PyG, or a basis", options.layer, "such as 'Chebyshev(3)'")
-    return BasisConv(options.P, options.Q, basis, theta)
+    return BasisConv(options.P, options.Q, found, None if options.theta is None else read(options.theta))
 
 
-def _of_pyg(kind: type[nn.Module], options: argparse.Namespace) -> nn.Module:
+def _of_pyg(kind: type[nn.Module], options: argparse.Namespace, *unnamed: Any, **given: Any) -> nn.Module:
     """A layer of PyG, converted."""
-    fix = "write them by name, such as 'GATConv(heads=8)'"
-    text = options.layer if "(" in options.layer else f"{options.layer}()"
-    try:
-        match ast.parse(text.strip(), mode="eval").body:
-            case ast.Call(func=ast.Name(), args=[], keywords=keywords):
-                given = {str(k.arg): ast.literal_eval(k.value) for k in keywords}
-            case _:
-                raise ValueError
-    except (SyntaxError, ValueError):
-        reject("layer", "arguments by name, with numbers, strings and the like", options.layer, fix)
+    if unnamed:
+        reject("layer", "arguments by name", options.layer, "write them as in 'GATConv(heads=8)'")
     widths = {"in_channels": options.P, "out_channels": options.Q, "channels": options.P}
-    known = {name: widths[name] for name in inspect.signature(kind).parameters if name in widths}
-    try:
-        return convert(kind(**known | given))
-    except TypeError as error:
-        reject("layer", f"the arguments of {kind.__name__}", error, fix)
+    return convert(kind(**{name: widths[name] for name in signature(kind).parameters if name in widths} | given))
 
 
 def _plans(layer: nn.Module, options: argparse.Namespace) -> Iterator[tuple[BasisConv, Plan]]:

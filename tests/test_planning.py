@@ -49,10 +49,10 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
     ("arguments", "expected"),
     [
         (("GCNCnv", "8", "8"), "did you mean 'GCNConv'"),
-        (("EdgeConv", "8", "8"), "layer: expected a layer of PyG, or a basis, got EdgeConv"),
+        (("EdgeConv", "8", "8"), "EdgeConv(): expected a basis"),
         (("GCNConv(8)", "8", "8"), "layer: expected arguments by name"),
-        (("GCNConv(improved=torch)", "8", "8"), "layer: expected arguments by name"),
-        (("GCNConv(", "8", "8"), "layer: expected arguments by name"),
+        (("GCNConv(improved=torch)", "8", "8"), "torch: expected a class with its arguments, or a literal"),
+        (("GCNConv(", "8", "8"), "'(' was never closed"),
         (("GCNConv(heads=2)", "8", "8"), "unexpected keyword argument 'heads'"),
         (("RGCNConv", "8", "8"), "missing 1 required positional argument: 'num_relations'"),
         (("Chebishev(3)", "8", "8"), "did you mean 'Chebyshev'?"),

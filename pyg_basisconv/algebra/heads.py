@@ -61,7 +61,8 @@ class HeadReport:
         one = index if isinstance(index, tuple) else (index,)
         batch = self.attention[0].batch
         known = all(type(i) is int for i in one)
-        if not known or (batch and (len(one) != len(batch) or not all(map(_within, one, batch)))):
+        inside = known and len(one) == len(batch) and all(0 <= i < n for i, n in zip(one, batch, strict=True))
+        if not (inside if batch else known):
             reject("index", f"a place in a batch of {batch}", index, "give one number for each of its axes")
         parts = [part[one] if batch else part for part in self.attention]
         heads = torch.cat([part.to_dense().detach().cpu().double() for part in parts])
@@ -160,10 +161,6 @@ def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwa
     return bound if bound.device == heads.device else bound.to(heads.device)
 
 
-def _within(i: int, size: int) -> bool:
-    return 0 <= i < size
-
-
 def _share(part: Tensor, total: Tensor) -> Tensor:
     """The part of a total; 1 for a head of norm 0, which is fully explained."""
     return torch.where(total == 0, 1, part / torch.where(total == 0, 1, total))
@@ -184,18 +181,14 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
         fix = "take a BasisConv over bases.Attention, or what convert makes one of"
         reject("layer", "one with attention", f"a {type(layer).__name__} with {len(convs)}", fix)
     seen: list[BoundBasis] = []
-    asked: list[bool] = []  # whether the caller wants the attention as well
+    forward = convs[0].forward
 
-    def ask(conv: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        asked.append(given.get("return_attention", False))
-        return args, {**given, "return_attention": True}
+    def observed(*args: Any, return_attention: bool = False, **given: Any) -> Any:
+        y, bound = forward(*args, return_attention=True, **given)
+        seen.append(bound)
+        return (y, bound) if return_attention else y
 
-    def keep(conv: nn.Module, args: tuple[Any, ...], output: tuple[Tensor, BoundBasis]) -> Any:
-        seen.append(output[1])
-        return output if asked.pop() else output[0]
-
-    convs[0].register_forward_pre_hook(ask, with_kwargs=True)
-    convs[0].register_forward_hook(keep)
+    convs[0].forward = observed  # type: ignore[method-assign]
     if isinstance(layer, nn.MultiheadAttention):
         key, query = x if isinstance(x, tuple | list) else (x, x)
         whole(query, key, key, **kwargs)

@@ -106,8 +106,8 @@ class BasisRNN(nn.Module):
         self._check(x, *(("B, T", 2) if self.batch_first else ("T, *", 1)))
         if lengths is None:
             steps = x.transpose(0, 1) if self.batch_first else x
-            outputs, states = self._run(steps, None, self._begin(h), truncate, structure)
-            return outputs.transpose(0, 1) if self.batch_first else outputs, self._end(states)
+            outputs, state = self._run(steps, None, h, truncate, structure)
+            return outputs.transpose(0, 1) if self.batch_first else outputs, state
         T = x.shape[1 if self.batch_first else 0]
         packed = pack_padded_sequence(x, self._lengths(x, lengths), self.batch_first, enforce_sorted=False)
         ragged, end = self._packed(packed, h, truncate, structure)
@@ -124,9 +124,6 @@ class BasisRNN(nn.Module):
             reject("h", f"a list of {len(self.cells)} states, one for each cell", got, "or None for zeros")
         return list(h)
 
-    def _end(self, states: list[Any]) -> Any:
-        return states[0] if self.single else states
-
     def _packed(
         self, x: PackedSequence, h: Any, truncate: int | None, structure: dict[str, Any]
     ) -> tuple[PackedSequence, Any]:
@@ -136,26 +133,26 @@ class BasisRNN(nn.Module):
                 got, fix = f"shape {tuple(given.shape)}", "run sequences of one length at a time, without lengths"
                 reject(name, "one for all sequences, where these have lengths", got, fix)
         order, back = x.sorted_indices, x.unsorted_indices
-        data, states = self._run(x.data, x.batch_sizes.tolist(), self._begin(h), truncate, structure, order)
+        data, state = self._run(x.data, x.batch_sizes.tolist(), h, truncate, structure, order)
         if back is not None:
-            states = tree_map(lambda state: state.index_select(0, back), states)
-        return PackedSequence(data, x.batch_sizes, order, back), self._end(states)
+            state = tree_map(lambda t: t.index_select(0, back), state)
+        return PackedSequence(data, x.batch_sizes, order, back), state
 
     def _run(
         self,
         x: Tensor,
         sizes: list[int] | None,
-        states: list[Any],
+        h: Any,
         truncate: int | None,
         structure: dict[str, Any],
         order: Tensor | None = None,
-    ) -> tuple[Tensor, list[Any]]:
-        """Runs all layers over (T, *, M, P), or over packed (S, M, P), with `sizes` sequences at each step."""
+    ) -> tuple[Tensor, Any]:
+        """Runs all cells over (T, *, M, P), or over packed (S, M, P), with `sizes` sequences at each step."""
         ends = []
-        for cell, h in zip(self._layers, states, strict=True):
-            x, end = _layer(cell, x, sizes, h, truncate, structure, order)
+        for cell, before in zip(self._layers, self._begin(h), strict=True):
+            x, end = _run_cell(cell, x, sizes, before, truncate, structure, order)
             ends.append(end)
-        return x, ends
+        return x, ends[0] if self.single else ends
 
     def _check(self, x: Any, before: str, least: int) -> None:
         """Checks that x has at least `least` axes before those of one graph or image, and at least one step."""
@@ -193,7 +190,7 @@ class BasisRNN(nn.Module):
         return lengths.cpu()
 
 
-def _layer(
+def _run_cell(
     cell: BasisCell,
     x: Tensor,
     sizes: list[int] | None,

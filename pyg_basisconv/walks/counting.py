@@ -67,15 +67,11 @@ class Instances:
         """Walks from a node to a node, as lists of nodes, up to a number of them."""
         found: dict[tuple[int, ...], None] = {}
         for sequence in self.sort.sequences:
-            steps = self._steps(sequence)
-            reach = [torch.zeros(self.N, dtype=torch.bool)]  # whether the end can be reached, last step first
-            reach[0][end] = True
-            for source, target, _ in reversed(steps):
-                before = torch.zeros_like(reach[0])
-                before[source[reach[-1][target.long()]].long()] = True
-                reach.append(before)
-            walks = [[start]] if reach[-1][start] else []
-            for (source, target, _), left in zip(steps, reach[-2::-1], strict=True):
+            steps, last = self._steps(sequence), torch.zeros(self.N, dtype=torch.float64)
+            last[end] = 1
+            first, *lefts = _completions(steps, last)
+            walks = [[start]] if first[start] else []
+            for (source, target, _), left in zip(steps, lefts, strict=True):
                 walks = [
                     [*walk, node]
                     for walk in walks
@@ -145,21 +141,25 @@ class Instances:
         random, found = torch.Generator().manual_seed(1), dict[tuple[int, ...], None]()
         for sequence in torch.randperm(len(self.sort.sequences), generator=random).tolist():
             steps = self._steps(self.sort.sequences[sequence])
-            ways = [
-                torch.ones(self.N, dtype=torch.float64)
-            ]  # the number of ways to complete a walk from each node, last step first
-            for source, target, _ in reversed(steps):
-                ways.append(torch.zeros_like(ways[0]).index_add(0, source.long(), ways[-1][target.long()]))
-            if 0 < float(ways[-1].sum()) < torch.inf:
+            first, *lefts = _completions(steps, torch.ones(self.N, dtype=torch.float64))
+            if 0 < float(first.sum()) < torch.inf:
                 for _ in range(4 * number):
-                    walk = [_drawn(ways[-1], random)]
-                    for (source, target, _), left in zip(steps, ways[-2::-1], strict=True):
+                    walk = [_drawn(first, random)]
+                    for (source, target, _), left in zip(steps, lefts, strict=True):
                         on = target[source == walk[-1]]
                         walk.append(int(on[_drawn(left[on.long()], random)]))
                     found[tuple(walk)] = None
                     if len(found) == number:
                         return [list(walk) for walk in found]
         return [list(walk) for walk in found]
+
+
+def _completions(steps: list[Any], last: Tensor) -> list[Tensor]:
+    """In how many ways walks go on from each node to an end, (N,) before each step, and after all of them, `last`."""
+    found = [last]
+    for source, target, _ in reversed(steps):
+        found.append(torch.zeros_like(last).index_add(0, source.long(), found[-1][target.long()]))
+    return found[::-1]
 
 
 def _drawn(weights: Tensor, random: torch.Generator) -> int:
