@@ -57,9 +57,8 @@ class AddBasis(BaseTransform):
     ) -> None:
         check_bases(basis)
         if basis.reads_content:
-            reject(
-                "basis", "one that needs no content", basis, "its weights change with the features: use it in a layer"
-            )
+            fix = "its weights change with the features: use it in a layer"
+            reject("basis", "one that needs no content", basis, fix)
         if basis.pools:
             fix = "use it in a layer, with batch: a list of edges in data is between its nodes"
             reject("basis", "as many targets as sources, for edges in data", basis, fix)
@@ -74,9 +73,8 @@ class AddBasis(BaseTransform):
         edges = self._edges(data)
         if self.replace:
             data.num_nodes = data.num_nodes  # new edges may not reach the last node
-            for name in _OF_OLD_EDGES:
-                if name in data:
-                    del data[name]
+            for name in {*_OF_OLD_EDGES} & {*data.keys()}:
+                del data[name]
         for name, value in zip(names("" if self.replace else self.attr), edges, strict=True):
             data[name] = value
         return data
@@ -99,22 +97,20 @@ class AddBasis(BaseTransform):
         if weight is None and self.weight not in (None, "edge_weight"):
             reject("weight", "an attribute of the data", repr(self.weight), f"there are {sorted(data.keys())}")
         x, grid = data.get("x"), data.get("grid")
-        floating = isinstance(x, Tensor) and x.is_floating_point()
         return self.basis.bind(
             edges,
             weight,
             data.get("edge_type"),
             size=data.num_nodes,
-            dtype=x.dtype if weight is None and floating else None,  # type: ignore[union-attr]
+            dtype=x.dtype if weight is None and isinstance(x, Tensor) and x.is_floating_point() else None,
             batch=data.get("batch"),
             lambda_max=data.get("lambda_max"),
             grid=grid.tolist() if isinstance(grid, Tensor) else grid,
         )
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.basis}, attr={self.attr!r}, weight={self.weight!r}, replace={self.replace})"
-        )
+        options = f"attr={self.attr!r}, weight={self.weight!r}, replace={self.replace}"
+        return f"{type(self).__name__}({self.basis}, {options})"
 
 
 class InducedBasis(BaseTransform):
@@ -150,10 +146,6 @@ class InducedBasis(BaseTransform):
     def __init__(self, data: Data, attr: str = "basis") -> None:
         check_data(data)
         check_prefix(attr)
-        for name in names(attr):
-            if not isinstance(data.get(name), Tensor):
-                fix = "add the attributes first, AddBasis(basis)(data)"
-                reject(f"data.{name}", "a tensor, as AddBasis makes it", type(data.get(name)).__name__, fix)
         (source, target), kind, weight = _read(data, attr)
         target, order = torch.sort(target, stable=True)
         count = torch.bincount(target, minlength=data.num_nodes)
@@ -218,6 +210,10 @@ def names(attr: str) -> tuple[str, ...]:
 
 def _read(data: Data, attr: str) -> _Edges:
     """The typed weighted edges of data, checked: a wrong index would be a node of another sample."""
+    for name in names(attr):
+        if not isinstance(data.get(name), Tensor):
+            fix = "add the attributes first, AddBasis(basis)(data)"
+            reject(f"data.{name}", "a tensor, as AddBasis makes it", type(data.get(name)).__name__, fix)
     ends, kind, weight = (data[name] for name in names(attr))
     shapes = tuple(ends.shape), tuple(kind.shape), tuple(weight.shape)
     E = ends.shape[-1] if ends.dim() else 0
