@@ -106,7 +106,7 @@ class BasisRNN(nn.Module):
         self._check(x, *(("B, T", 2) if self.batch_first else ("T, *", 1)))
         if lengths is None:
             steps = x.transpose(0, 1) if self.batch_first else x
-            outputs, state = self._run(steps, None, h, truncate, structure)
+            outputs, state = self._run(steps, h, None, truncate, structure)
             return outputs.transpose(0, 1) if self.batch_first else outputs, state
         T = x.shape[1 if self.batch_first else 0]
         packed = pack_padded_sequence(x, self._lengths(x, lengths), self.batch_first, enforce_sorted=False)
@@ -133,24 +133,16 @@ class BasisRNN(nn.Module):
                 got, fix = f"shape {tuple(given.shape)}", "run sequences of one length at a time, without lengths"
                 reject(name, "one for all sequences, where these have lengths", got, fix)
         order, back = x.sorted_indices, x.unsorted_indices
-        data, state = self._run(x.data, x.batch_sizes.tolist(), h, truncate, structure, order)
+        data, state = self._run(x.data, h, x.batch_sizes.tolist(), truncate, structure, order)
         if back is not None:
             state = tree_map(lambda t: t.index_select(0, back), state)
         return PackedSequence(data, x.batch_sizes, order, back), state
 
-    def _run(
-        self,
-        x: Tensor,
-        sizes: list[int] | None,
-        h: Any,
-        truncate: int | None,
-        structure: dict[str, Any],
-        order: Tensor | None = None,
-    ) -> tuple[Tensor, Any]:
-        """Runs all cells over (T, *, M, P), or over packed (S, M, P), with `sizes` sequences at each step."""
+    def _run(self, x: Tensor, h: Any, *options: Any) -> tuple[Tensor, Any]:
+        """Runs all cells, see `_run_cell`."""
         ends = []
         for cell, before in zip(self._layers, self._begin(h), strict=True):
-            x, end = _run_cell(cell, x, sizes, before, truncate, structure, order)
+            x, end = _run_cell(cell, x, before, *options)
             ends.append(end)
         return x, ends[0] if self.single else ends
 
@@ -193,13 +185,15 @@ class BasisRNN(nn.Module):
 def _run_cell(
     cell: BasisCell,
     x: Tensor,
-    sizes: list[int] | None,
     h: Any,
+    sizes: list[int] | None,
     truncate: int | None,
     structure: dict[str, Any],
-    order: Tensor | None,
+    order: Tensor | None = None,
 ) -> tuple[Tensor, Any]:
-    """One cell over a sequence: the outputs, and the state after the last step of each."""
+    """One cell over (T, *, M, P), or over packed (S, M, P) with `sizes` sequences at each step, which were given in
+    another order: the outputs, and the state after the last step of each sequence.
+    """
     first = x[0] if sizes is None else x[: sizes[0]]
     state = cell.begin(first, h)
     if order is not None:

@@ -1,76 +1,21 @@
 """Graphs and sorts of walks from a configuration file."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..bases import Walks
-from ..cache import cached_property
 from ..errors import reject
 from .document import Document
 from .files import table_of
 from .grammar import Sort, parse
-from .nearest import suggestion
-from .sources import Source, read
+from .named import NamedGraph
+from .sources import read
 from .vocabulary import Ends, Vocabulary
 from .wording import shown
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class NamedGraph:
-    r"""A graph with relations, and its names.
-
-    Args:
-        edge_index: (2, E) heads and tails.
-        edge_type: (E,) relations.
-        num_nodes: N.
-        entities: names of the nodes, by id; their labels, if there are any.
-        identifiers: names of the nodes in the graph's files.
-        relations: their names, aliases and types.
-        types: of the nodes, each None where it is unknown; None for a graph without types.
-    """
-
-    edge_index: Tensor
-    edge_type: Tensor
-    num_nodes: int
-    entities: list[str]
-    identifiers: list[str]
-    relations: Vocabulary
-    types: tuple[str | None, ...] | None = field(default=None, kw_only=True)
-
-    def __repr__(self) -> str:
-        about = f"{self.num_nodes} entities, {self.edge_type.numel()} facts, {len(self.relations)} relations"
-        return f"{type(self).__name__}({about})"
-
-    @cached_property
-    def _ids(self) -> dict[str, int]:
-        return {name: i for i, name in enumerate(self.identifiers)}
-
-    @cached_property
-    def _labelled(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for i, name in enumerate(self.entities):
-            found.setdefault(name, []).append(i)
-        return found
-
-    def entity(self, name: str) -> int:
-        """The id of the entity with this identifier or name; a `ValueError` if there is none, or more than one."""
-        if not isinstance(name, str):
-            reject("entity", "the name of an entity", shown(name), "pass a string")
-        if name in self._ids:
-            return self._ids[name]
-        ids = self._labelled.get(name, [])
-        if len(ids) > 1:
-            some = ", ".join(self.identifiers[i] for i in ids[:4]) + (", ..." if len(ids) > 4 else "")
-            reject("entity", "the name of one entity", f"{name!r}, which {len(ids)} have", f"use one of {some}")
-        if not ids:
-            fix = suggestion(name, [*self._labelled, *self._ids], "take a name from the graph's files")
-            reject("entity", "the name of an entity", shown(name), fix)
-        return ids[0]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,17 +84,10 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
 
 def graph_of(document: Document) -> NamedGraph:
     """The graph of a configuration, which may have no sorts."""
-    source = read(document)
-    vocabulary = _vocabulary(document, source.relations)
-    return NamedGraph(
-        edge_index=source.edge_index,
-        edge_type=source.edge_type,
-        num_nodes=len(source.identifiers),
-        entities=_labels(document, source),
-        identifiers=source.identifiers,
-        relations=vocabulary,
-        types=source.types if source.relations.ends is not None else _types(document, source, vocabulary),
-    )
+    graph = read(document)
+    words = _vocabulary(document, graph.relations)
+    types = graph.types if graph.relations.ends is not None else _types(document, graph, words)
+    return replace(graph, entities=_labels(document, graph), relations=words, types=types)
 
 
 def _basis(document: Document, sorts: dict[str, Sort], vocabulary: Vocabulary) -> Walks:
@@ -202,29 +140,29 @@ def _ends(document: Document, words: Vocabulary) -> list[Ends | None]:
     return ends
 
 
-def _types(document: Document, source: Source, words: Vocabulary) -> tuple[str | None, ...] | None:
+def _types(document: Document, graph: NamedGraph, words: Vocabulary) -> tuple[str | None, ...] | None:
     """The types of the entities, by their relations; rejects an entity with two types."""
     if words.ends is None:
         return None
     found: dict[int, tuple[str, int]] = {}  # the type of an entity, and the relation that says so
-    for *ends, relation in torch.cat([source.edge_index, source.edge_type.unsqueeze(0)]).t().tolist():
+    for *ends, relation in torch.cat([graph.edge_index, graph.edge_type.unsqueeze(0)]).t().tolist():
         for entity, kind in zip(ends, words.ends[relation] or (), strict=False):
             known, by = found.setdefault(entity, (kind, relation))
             if known != kind:
                 roles = f"{known} by {words.shown(by)!r} and as {kind} by {words.shown(relation)!r}"
                 fix = "tell two entities apart by their names, or leave a relation out of [types]"
-                got = f"{source.identifiers[entity]!r} as {roles}"
+                got = f"{graph.identifiers[entity]!r} as {roles}"
                 document.refuse("types", "", "one type for each entity", got, fix)
-    return tuple(found[entity][0] if entity in found else None for entity in range(len(source.identifiers)))
+    return tuple(found[entity][0] if entity in found else None for entity in range(len(graph.identifiers)))
 
 
-def _labels(document: Document, source: Source) -> list[str]:
+def _labels(document: Document, graph: NamedGraph) -> list[str]:
     path = document.path_to("labels")
     if path is None:
-        return source.names
+        return graph.entities
     labels: dict[str, str] = {}
     for line, (identifier, label) in table_of(path, ("identifier", "name"), "labels"):
         if labels.setdefault(identifier, label) != label:
             got = f"{label!r} after {labels[identifier]!r} for {identifier!r}"
             reject(f"{path}, line {line}", "one name for each identifier", got, "leave one out")
-    return [labels.get(i, name) for i, name in zip(source.identifiers, source.names, strict=True)]
+    return [labels.get(i, name) for i, name in zip(graph.identifiers, graph.entities, strict=True)]

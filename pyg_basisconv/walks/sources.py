@@ -4,13 +4,11 @@ import operator
 import pickle
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
 import torch
 import torch_geometric.datasets
-from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
 from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage, NodeStorage
@@ -18,6 +16,7 @@ from torch_geometric.data.storage import BaseStorage, EdgeStorage, GlobalStorage
 from ..errors import reject
 from .document import Document
 from .files import table_of
+from .named import NamedGraph
 from .nearest import suggestion
 from .vocabulary import Vocabulary
 from .wording import shown
@@ -30,27 +29,7 @@ NODES = 10**8
 _PLAIN = [Data, HeteroData, DataEdgeAttr, DataTensorAttr, BaseStorage, GlobalStorage, NodeStorage, EdgeStorage]
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """A graph with its names.
-
-    edge_index: (2, E).
-    edge_type: (E,).
-    identifiers: of the nodes, by id.
-    names: of the nodes, by id.
-    relations: their names.
-    types: of the nodes; None if they are unknown.
-    """
-
-    edge_index: Tensor
-    edge_type: Tensor
-    identifiers: list[str]
-    names: list[str]
-    relations: Vocabulary
-    types: tuple[str | None, ...] | None = None
-
-
-def read(document: Document) -> Source:
+def read(document: Document) -> NamedGraph:
     """The graph that [graph] names."""
     kind = document.kind()
     if kind == "triples":
@@ -61,7 +40,7 @@ def read(document: Document) -> Source:
     return _of_dataset(document)
 
 
-def _of_triples(paths: Iterable[Path]) -> Source:
+def _of_triples(paths: Iterable[Path]) -> NamedGraph:
     """A graph of triples; ids are in the order of the names, and repeated facts count once."""
     nodes: dict[str, int] = {}
     relations: dict[str, int] = {}
@@ -72,7 +51,7 @@ def _of_triples(paths: Iterable[Path]) -> Source:
             found[h, r, nodes.setdefault(tail, len(nodes))] = None
     table = torch.tensor(list(found), dtype=torch.long).view(-1, 3)
     edge_index, edge_type = table[:, ::2].t().contiguous(), table[:, 1].contiguous()
-    return Source(edge_index, edge_type, list(nodes), list(nodes), Vocabulary(list(relations)))
+    return NamedGraph(edge_index, edge_type, len(nodes), list(nodes), list(nodes), Vocabulary(list(relations)))
 
 
 def _load(path: Path) -> HeteroData:
@@ -94,7 +73,7 @@ def _load(path: Path) -> HeteroData:
     return data
 
 
-def _of_hetero(data: HeteroData, where: str) -> Source:
+def _of_hetero(data: HeteroData, where: str) -> NamedGraph:
     """The graph in the numbering of `data.to_homogeneous()`; `names` of the node stores name the nodes."""
     try:
         relations = Vocabulary.of(data)
@@ -118,17 +97,18 @@ def _of_hetero(data: HeteroData, where: str) -> Source:
         if not (isinstance(given, list) and len(given) == number and all(isinstance(name, str) for name in given)):
             reject(where, f"names of {t!r}: a list of {number} strings", type(given).__name__, "correct or delete it")
         names += [name or identifier for name, identifier in zip(given, identifiers[first[t] :], strict=False)]
-    return Source(
+    return NamedGraph(
         edge_index=torch.cat([torch.empty(2, 0, dtype=torch.long), *edges], 1),
         edge_type=torch.repeat_interleave(torch.tensor([some.shape[1] for some in edges], dtype=torch.long)),
+        num_nodes=len(identifiers),
+        entities=names,
         identifiers=identifiers,
-        names=names,
         relations=relations,
         types=tuple(t for t, number in sizes.items() for _ in range(number)),
     )
 
 
-def _of_dataset(document: Document) -> Source:
+def _of_dataset(document: Document) -> NamedGraph:
     graph = document.table("graph")
     name, options = graph["dataset"], graph.get("options", {})
     if name not in DATASETS:
@@ -151,11 +131,11 @@ def _of_dataset(document: Document) -> Source:
     return _of_hetero(data, where) if isinstance(data, HeteroData) else _of_typed(data, where)
 
 
-def _of_typed(data: Data, where: str) -> Source:
+def _of_typed(data: Data, where: str) -> NamedGraph:
     """A homogeneous graph with edge types, whose names are numbers."""
     if data.edge_index is None or data.get("edge_type") is None:
         reject(where, "a graph with edge_type", type(data).__name__, "choose a dataset with relations")
     N = data.num_nodes if data.can_infer_num_nodes else int(data.edge_index.max()) + 1
     R = int(data.edge_type.max()) + 1 if data.edge_type.numel() else 0
     names = [str(i) for i in range(N)]
-    return Source(data.edge_index, data.edge_type, names, list(names), Vocabulary([str(i) for i in range(R)]))
+    return NamedGraph(data.edge_index, data.edge_type, N, names, names, Vocabulary([str(i) for i in range(R)]))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
-from .config import NamedGraph
 from .files import table_of
+from .named import NamedGraph
 from .suggest import suggest_sorts
 from .wording import printed, shown
 
