@@ -80,7 +80,7 @@ class TypedEdges(Explicit):
 
     def compact(self, side: End) -> Compact | None:
         e = self.edge_set
-        if self.K == 1 or portable():
+        if self.K == 1:
             return None
         tiled = super().compact(side)
         if tiled is not None:

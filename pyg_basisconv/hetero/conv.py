@@ -152,7 +152,10 @@ class HeteroBasisConv(nn.Module):
                     )
                     for t in present
                 ]
-                y = self._applied(self.convs[s], x_dict[s], parts, sum(reached.values()))
+                if not torch.compiler.is_compiling():
+                    set_mask([self.masks[t] for t in present], parts, self.convs[s])
+                size = sizes[s], sum(reached.values())
+                y = self.convs[s]((x_dict[s], None), *typed_edges(parts), size=size)
                 for t, y_t in zip(reached, y.split(list(reached.values()), -2), strict=True):
                     result[t] = result[t] + y_t if t in result else y_t
         for t, root in self.roots.items():
@@ -163,13 +166,6 @@ class HeteroBasisConv(nn.Module):
             if t in result:
                 result[t] = result[t] + bias.to(result[t].dtype)
         return {t: result[t] for t in self.node_types if t in result}
-
-    def _applied(self, conv: BasisConv, x: Tensor, parts: list[TypeEdges], N: int) -> Tensor:
-        """Applies a layer to the edges of several types."""
-        if not torch.compiler.is_compiling():
-            set_mask([self.masks[part.name] for part in parts], parts, conv)
-        y: Tensor = conv((x, None), *typed_edges(parts), size=(x.shape[-2], N))
-        return y
 
     def _check(self, x_dict: Any, edge_index_dict: Any, edge_weight_dict: Any) -> dict[str, int]:
         """Checks a call; the number of nodes of each type."""

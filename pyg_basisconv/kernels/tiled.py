@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from ..cache import cached_property, kept, underived
-from ..portable import portable
 from .op import acc_dtype, autocast
 from .pattern import index_dtype
 
@@ -148,11 +147,6 @@ def gather_matmul(x: Tensor, weight: Tensor, matchings: Matchings) -> Tensor:
             [12.]])
     """
     x, weight = autocast(x, weight)
-    if portable():
-        y = x.new_zeros(*x.shape[:-2], matchings.N, weight.shape[2])
-        for (source, target), matrix in zip(matchings.pairs, weight.unbind(0), strict=True):
-            y = y.index_add(-2, target, x.index_select(-2, source) @ matrix)
-        return y
     if x.dim() == 2:
         return _TiledProducts.apply(x.contiguous(), weight, matchings)  # type: ignore[no-any-return]
     flat = x.reshape(x.shape[:-2].numel(), *x.shape[-2:])

@@ -12,7 +12,7 @@ from ..cache import kept
 from ..portable import portable
 from .op import acc_dtype, autocast
 from .pattern import compress, index_dtype
-from .products import _sddmm, _spmm, plain_sddmm, plain_spmm
+from .products import _sddmm, _spmm, plain_sddmm
 
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 
@@ -196,27 +196,12 @@ def _outer(rows: Tensor, others: Tensor, piece: Chunk, batch: int, total: Tensor
                 matrix += u @ v
 
 
-def _ends(pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """(E,) the source of each edge, and its pair."""
-    return pairs.index, torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())
-
-
 def _all_multiplied(rows: Tensor, weight: Tensor, pairs: Pairs, batch: int) -> Tensor:
     """The rows of all pairs with the blocks of their members: (t, B g P), (K, g, P, Q) -> (t, B g Q)."""
     members, counts = pairs.runs
     apart = rows.unflatten(1, (batch, weight.shape[1], -1)).split(counts)
     parts = [torch.einsum("tbgp,gpq->tbgq", r, weight[k]).flatten(1) for k, r in zip(members, apart, strict=True)]
     return torch.cat(parts) if parts else rows.new_zeros(0, batch * weight.shape[1] * weight.shape[3])
-
-
-def _plain(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, batch: int, turned: bool) -> Tensor:
-    """By operations that have any derivatives; the rows of all pairs are held."""
-    (_, M, N), (source, pair) = pairs.sizes, _ends(pairs)
-    if turned:
-        product = _all_multiplied(x.index_select(0, pairs.at), weight, pairs, batch)
-        return plain_spmm(product, edge, pair, source, M)
-    product = _all_multiplied(plain_spmm(x, edge, source, pair, pairs.count), weight, pairs, batch)
-    return product.new_zeros(N, product.shape[1]).index_add(0, pairs.at, product)
 
 
 class _Product(torch.autograd.Function):
@@ -280,7 +265,8 @@ class _Outer(torch.autograd.Function):
 def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, batch: int) -> Tensor:
     """The derivative by the weights of the edges: those of x, and of z W_k at the pair: (E,)."""
     if torch.is_grad_enabled() or portable():
-        return plain_sddmm(x, _all_multiplied(z.index_select(0, pairs.at), weight, pairs, batch), *_ends(pairs))
+        pair = torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())  # of each edge
+        return plain_sddmm(x, _all_multiplied(z.index_select(0, pairs.at), weight, pairs, batch), pairs.index, pair)
     call = _Call(pairs, edge, batch)
     found = [
         call.slopes(x, _multiply(call.read(z, piece), weight, piece, batch), piece) for piece in call.pieces(weight)
@@ -317,9 +303,5 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     Q = weight.shape[1] * weight.shape[3]
     if not B:
         return x.new_zeros(*batch, M if turned else N, Q) + x.sum() * weight.sum()  # nothing, with zeros for gradients
-    y: Tensor
-    if portable():
-        y = _plain(flat, weight, edge, pairs, B, turned)
-    else:
-        y = _Product.apply(flat, weight, edge, pairs, B, turned)
+    y: Tensor = _Product.apply(flat, weight, edge, pairs, B, turned)
     return y.view(-1, *batch, Q).movedim(0, -2)

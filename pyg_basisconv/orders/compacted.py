@@ -135,7 +135,7 @@ def _may_pay(family: Any) -> bool:
 
 def tiled(family: Any, side: End) -> Compact | None:
     """The tiled evaluation, for members with at most one entry per row and column; see `BoundBasis.matchings`."""
-    pairs = None if portable() else family.matchings
+    pairs = family.matchings
     if pairs is None or not pairs.is_dense or side == "source":
         return None
 

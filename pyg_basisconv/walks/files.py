@@ -21,17 +21,12 @@ def text_of(path: Path, what: str) -> str:
         reject(f"{path}, line {line}", "text in UTF-8", f"the byte {data[error.start]:#04x}", "save the file in UTF-8")
 
 
-def lines_of(path: Path, what: str) -> Iterator[tuple[int, str]]:
-    """The non-empty lines of a file, with their numbers, from 1 on."""
-    for number, line in enumerate(text_of(path, what).split("\n"), 1):
-        stripped = line.rstrip("\r")
-        if stripped.strip():
-            yield number, stripped
-
-
 def table_of(path: Path, columns: tuple[str, ...], what: str) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line of a file of tab-separated values, stripped; none may be empty."""
-    for number, line in lines_of(path, what):
+    """The lines of a file of tab-separated values that are not blank: their numbers, from 1 on, and fields, stripped;
+    none may be empty.
+    """
+    lines = (line.rstrip("\r") for line in text_of(path, what).split("\n"))
+    for number, line in ((number, line) for number, line in enumerate(lines, 1) if line.strip()):
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) != len(columns) or "" in fields:
             got = shown(line) if len(fields) == len(columns) else f"{len(fields)} in {shown(line)}"

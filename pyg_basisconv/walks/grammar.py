@@ -222,14 +222,18 @@ class _Reader:
         self._at += 1
         id = self.vocabulary.find(token.text)
         if id is None:
-            fix = _meant(token.text) or self._blank(token.text) or self.vocabulary.suggestion(token.text)
-            self._fail("a relation of the graph", shown(token.text), token.column, fix)
+            self._fail("a relation of the graph", shown(token.text), token.column, self._meant(token.text))
         return _step(id, inverse, token.column, self.vocabulary)
 
-    def _blank(self, name: str) -> str | None:
-        """What to write instead of the first word of a name that has several."""
-        whole = next((known for known in self.vocabulary.names if str(known).startswith(f"{name} ")), None)
-        return None if whole is None else f"a name with a blank in it is written in <>: <{whole}>"
+    def _meant(self, name: str) -> str:
+        """What to write instead of a name that no relation has."""
+        for sign, fix in _MEANT.items():
+            if name.startswith(sign) or (sign in name and sign != "-"):
+                return fix
+        for known in self.vocabulary.names:
+            if known.startswith(f"{name} "):
+                return f"a name with a blank in it is written in <>: <{known}>"
+        return self.vocabulary.suggestion(name)
 
 
 # Signs of other languages in the place of ours, and what to write.
@@ -243,11 +247,6 @@ _MEANT = {
     "'": "a name with a blank in it is written in <>, others without quotes",
     "-": "the inverse is written ^relation",
 }
-
-
-def _meant(name: str) -> str | None:
-    """What to write instead of a name that no relation has, if it holds signs of another language."""
-    return next((fix for sign, fix in _MEANT.items() if sign in name and (sign != "-" or name.startswith(sign))), None)
 
 
 def parse(sort: "str | Sequence[Any] | Sort", vocabulary: Any) -> Sort:
