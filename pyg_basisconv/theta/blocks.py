@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from ..cache import IdentityCache
+from ..cache import once
 from ..errors import check_count, check_flags, reject
 from ..kernels import matmul
 from ..kernels.dense import from_diagonal_blocks
@@ -16,7 +16,6 @@ from ..sparse_input import sparse_matmul
 from .base import Blocks, Members, Theta, glorot, project
 from .full import Full
 
-_SPLIT = IdentityCache()
 _MIN_WIDTH = 64  # of blocks that are multiplied separately; narrower ones are merged
 
 
@@ -194,16 +193,12 @@ class Separable(Theta):
         return arguments(self, H=1, depthwise=False)
 
 
+@once
 def _split_columns(x: Tensor, groups: int) -> Tensor:
     """A sparse (M, P) matrix as (M g, P), with a row for each group of columns; cached."""
-
-    def build() -> Tensor:
-        coo = x.to_sparse_coo()
-        coo = coo.coalesce() if x.requires_grad else coo  # gradients pass through coalesced values only
-        (row, column), values = coo._indices(), coo.values() if x.requires_grad else coo._values().clone()
-        M, P = x.shape
-        places = torch.stack([row * groups + column // (P // groups), column])
-        return torch.sparse_coo_tensor(places, values, (M * groups, P), is_coalesced=coo.is_coalesced())
-
-    split: Tensor = _SPLIT.get((x,), groups, build)
-    return split
+    coo = x.to_sparse_coo()
+    coo = coo.coalesce() if x.requires_grad else coo  # gradients pass through coalesced values only
+    (row, column), values = coo._indices(), coo.values() if x.requires_grad else coo._values().clone()
+    M, P = x.shape
+    places = torch.stack([row * groups + column // (P // groups), column])
+    return torch.sparse_coo_tensor(places, values, (M * groups, P), is_coalesced=coo.is_coalesced())
