@@ -156,18 +156,14 @@ def example(kind: type, options: Options | None = None, P: int = 8, Q: int = 8, 
     >>> example(ChebConv, {"normalization": "rw"}, K=2)
     ChebConv(8, 8, K=2, normalization=rw)
     """
-    known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "num_relations": 3, "K": 3, "alpha": 0.1}
-    known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "first_aggr": True, "conv": GCNConv}
-    known |= {"embed_dim": 8, "num_heads": 2, "kernel_size": 3, "dim": 2, "edge_dim": 3, "hidden_channels": 5}
-    known |= {"num_node_types": 3, "num_edge_types": 4, "edge_type_emb_dim": 2, "edge_attr_emb_dim": 5}
-    known |= {"num_filters": 5, "cutoff": 5.0, "output_size": 3, "downscale_factor": 2}
-    known |= {"upscale_factor": 2, "input_size": P, "hidden_size": 5}
-    known |= {"in_features": P, "out_features": Q, "num_embeddings": 7, "embedding_dim": P}
-    known |= {
-        "filter_size": 2,
-        "num_layers": 2,
-        "nn": {"NNConv": of_edges, "CFConv": _filters}.get(kind.__name__, _network),
-    } | given
+    networks = {"NNConv": of_edges, "CFConv": _filters}
+    known: Options = {"in_channels": P, "out_channels": Q, "channels": P, "in_features": P, "out_features": Q}
+    known |= {"input_size": P, "hidden_size": 5, "hidden_channels": 5, "num_layers": 2, "embed_dim": 8, "num_heads": 2}
+    known |= {"num_relations": 3, "K": 3, "alpha": 0.1, "first_aggr": True, "conv": GCNConv, "kernel_size": 3, "dim": 2}
+    known |= {"metadata": (["a", "b"], [("a", "to", "b")]), "num_node_types": 3, "num_edge_types": 4, "edge_dim": 3}
+    known |= {"edge_type_emb_dim": 2, "edge_attr_emb_dim": 5, "num_filters": 5, "cutoff": 5.0, "filter_size": 2}
+    known |= {"output_size": 3, "downscale_factor": 2, "upscale_factor": 2, "num_embeddings": 7, "embedding_dim": P}
+    known |= {"nn": networks.get(kind.__name__, _network)} | given
     needed = [name for name, p in arguments_of(kind).items() if p.default is p.empty and name in known]
     chosen = {name: known[name] for name in needed if name not in (options or {})} | (options or {})
     return kind(**{name: value(P, Q) if name in _MADE else value for name, value in chosen.items()})

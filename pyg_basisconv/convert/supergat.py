@@ -7,13 +7,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import SuperGATConv
-from torch_geometric.utils import (
-    batched_negative_sampling,
-    dropout_edge,
-    is_undirected,
-    negative_sampling,
-    to_undirected,
-)
 
 from ..mechanisms import Additive, Dot
 from .attention import AttentionLayer, multihead_conv
@@ -44,6 +37,8 @@ class ConvertedSuperGAT(AttentionLayer):
     """Attention that in training learns to tell edges from pairs of nodes that are none."""
 
     draws = True  # these pairs, in training
+    positive_sampling = SuperGATConv.positive_sampling  # which read the options of the layer
+    negative_sampling = SuperGATConv.negative_sampling
 
     def __init__(self, layer: Any, conv: Any) -> None:
         super().__init__(layer, conv)
@@ -59,27 +54,15 @@ class ConvertedSuperGAT(AttentionLayer):
     ) -> tuple[Tensor, Any]:
         y = super().attend(x, edges, z, size, wanted, call)
         if self.training:
-            nodes = x.shape[0]
-            positive, _ = dropout_edge(edges.edge_index, p=1.0 - self.edge_sample_ratio, training=True)
-            negative = call.get("neg_edge_index")
+            positive, negative = self.positive_sampling(edges.edge_index), call.get("neg_edge_index")
             if negative is None:
-                negative = self._sample(edges.edge_index, nodes, call.get("batch"))
+                negative = self.negative_sampling(edges.edge_index, x.shape[0], call.get("batch"))
             h = torch.stack([*self.conv.theta.project(x)])  # (H, N, C)
             pairs = torch.cat([positive, negative], 1)
             self.att_x = (h[:, pairs[0]] * h[:, pairs[1]]).sum(-1).t() * self.scale
             self.att_y = self.att_x.new_zeros(pairs.shape[1])
             self.att_y[: positive.shape[1]] = 1.0
         return y
-
-    def _sample(self, edges: Tensor, nodes: int, batch: Tensor | None) -> Tensor:
-        count = int(self.neg_sample_ratio * self.edge_sample_ratio * edges.shape[1])
-        if not self.is_undirected and not is_undirected(edges, num_nodes=nodes):
-            edges = to_undirected(edges, num_nodes=nodes)
-        if batch is None:
-            sampled: Tensor = negative_sampling(edges, nodes, num_neg_samples=count)
-        else:
-            sampled = batched_negative_sampling(edges, batch, num_neg_samples=count)
-        return sampled
 
     def get_attention_loss(self) -> Tensor:
         """The loss of the last call in training."""
