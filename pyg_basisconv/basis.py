@@ -74,7 +74,7 @@ class Basis(nn.Module):
     reads_content = False  # True if the matrices are computed from the features
     pools = False  # True if the targets are the graphs of a batch
     counts_batch = False  # True if the values of `batch` determine the number of targets
-    variance_gain: float = 1  # the variance of the sum over all members, relative to one of them: see theta.Full
+    variance_gain: float = 1  # the variance of the sum over all members, relative to one of them: see `glorot`
     axes: int | None = None  # the number of axes of its grid, None for families that are not on a grid
     depth = 1  # the nesting depth, see `check_depth`
     moves = False  # True if each matrix shifts the entries of a grid by one offset
@@ -101,6 +101,11 @@ class Basis(nn.Module):
     def reads_nodes(self) -> bool:
         """Whether it, or a part of it, computes its matrices from features of nodes."""
         return any(part.reads_nodes for part in _parts(self))
+
+    @property
+    def variance_gains(self) -> Sequence[float]:
+        """`variance_gain` for each of the K members, which differ in a sum of bases."""
+        return (self.variance_gain,) * self.K
 
     def complete(self, source: int, target: int, inner: int) -> None:
         """Creates the parameters of parts that read content, for the widths of sources, targets and values."""

@@ -126,7 +126,7 @@ class BasisConv(MessagePassing):
         self.target_channels = widths[1] if basis.reads_nodes else -1
         self.basis = basis
         theta = default() if theta is None else theta
-        theta.variance_gain = basis.variance_gain
+        theta.variance_gains = basis.variance_gains
         self.theta = theta.build(basis.K, widths[0], out_channels)
         if basis.reads_content:
             basis.complete(*widths, self.theta.inner)

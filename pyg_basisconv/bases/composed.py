@@ -1,6 +1,6 @@
 """The base class of bases that are made of other bases."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +30,10 @@ class Composed(Basis):
         self.counts_batch = any(part.counts_batch for part in parts)
         self.variance_gain = parts[0].variance_gain
         self.axes = next((part.axes for part in parts if part.axes is not None), None)
+
+    @property
+    def variance_gains(self) -> Sequence[float]:
+        return self.parts[0].variance_gains if self.keeps_members else super().variance_gains  # type: ignore[return-value]
 
     @property
     def _parts(self) -> Iterable[Basis]:

@@ -241,7 +241,14 @@ class Concat(Composed):
         flat: list[Any] = [p for part in parts for p in (part.parts if isinstance(part, Concat) else [part])]
         super().__init__(sum(part.K for part in flat), *flat)
         grids = [part.variance_gain for part in flat if part.axes is not None]
-        self.variance_gain = sum(grids) if grids else 1  # for graphs, each part is initialised as if it were alone
+        self.variance_gain = sum(grids) if grids else max(part.variance_gain for part in flat)
+
+    @property
+    def variance_gains(self) -> Sequence[float]:
+        if self.axes is not None:
+            return super().variance_gains
+        # For graphs, each part is initialised as if it were alone.
+        return [gain for part in self._parts for gain in part.variance_gains]
 
     def build(self, graph: Graph) -> BoundBasis:
         content = graph.content

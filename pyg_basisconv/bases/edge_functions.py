@@ -28,7 +28,8 @@ class EdgeFunctions(Basis):
     r"""Functions of the features of edges: :math:`A_{kmn} = \sum_{e: m \to n} w_e \varphi_k(z_e)`.
 
     z is `edge_attr`, (E, D), with a gradient if it learns. A subclass defines `values(z)`, the functions; a layer holds
-    E K numbers of them, and nothing of size E x P.
+    E K numbers of them, and nothing of size E x P. Theta is drawn for functions of which few are large at any edge, as
+    bumps and splines are; where all of them are, set `self.variance_gain = K`.
 
     Args:
         K: how many functions.
@@ -179,6 +180,9 @@ class EdgeNetwork(EdgeFunctions):
     (NNConv, Gilmer et al., arXiv:1704.01212; ECC, arXiv:1704.02901.) With `theta.Depthwise` it is the continuous filter
     of SchNet (arXiv:1706.08566).
 
+    All members meet at every edge. So Theta is drawn with 1 / (units + 1) of the variance of a single matrix: the sum
+    then starts at the size of x, if the units are of size one.
+
     Args:
         network: h, from (E, D) to (E, units), without that last Linear.
         units: how many.
@@ -201,6 +205,7 @@ class EdgeNetwork(EdgeFunctions):
         if not isinstance(network, nn.Module):
             reject("network", "a torch.nn.Module", repr(network), "such as Sequential(Linear(D, 16), ReLU())")
         self.network, self.units, self.bias = network, units, bias
+        self.variance_gain = self.K
 
     def reset_parameters(self) -> None:
         """Draws the parameters of the network anew."""

@@ -57,7 +57,7 @@ class Theta(nn.Module):
     """
 
     weight: nn.Parameter | UninitializedParameter
-    variance_gain: float = 1  # see `Basis`
+    variance_gains: Sequence[float] = (1,)  # for all members, or one for each; see `Basis`
     makes_results = False  # True if `contract` and `gather` return new tensors, to which a bias can be added in place
     of_types = False  # True if its matrices may belong to edge types, see `HeteroBasisConv`
     constant_values: Tensor | None = None  # (J, Q) the values of constants, see `bases.Composition`
@@ -288,11 +288,18 @@ def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tenso
 STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
 
 
-def glorot(weight: Tensor, P: int, Q: int, variance_gain: float = 1) -> None:
-    """Initialises uniformly as Glorot and Bengio, for sums of `variance_gain` products."""
-    bound = math.sqrt(6 / (max(1, P + Q) * variance_gain))
+def glorot(weight: Tensor, P: int, Q: int, variance_gains: Sequence[float] = (1,)) -> None:
+    """Initialises uniformly as Glorot and Bengio, for sums of so many products: of all members, or of each."""
+    draw_uniform(weight, 6 / max(1, P + Q), variance_gains)
+
+
+def draw_uniform(weight: Tensor, square: float, gains: Sequence[float]) -> None:
+    """Draws uniform numbers up to the root of `square` divided by a gain: that of all rows, or of each."""
+    gains = gains[:1] if len(set(gains)) == 1 else gains
     with torch.no_grad():
-        weight.uniform_(-bound, bound)
+        for rows, gain in zip(weight.chunk(len(gains)), gains, strict=True):
+            bound = math.sqrt(square / gain)
+            rows.uniform_(-bound, bound)
 
 
 def project(x: Tensor, weight: Tensor) -> Tensor:

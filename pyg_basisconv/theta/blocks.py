@@ -1,6 +1,5 @@
 """Structured parameters: block-diagonal matrices, and mixtures of few matrices."""
 
-import math
 from collections.abc import Iterable
 
 import torch
@@ -13,7 +12,7 @@ from ..kernels import matmul
 from ..kernels.dense import from_diagonal_blocks
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Members, Theta, glorot, project
+from .base import Blocks, Members, Theta, draw_uniform, glorot, project
 from .full import Full
 
 _MIN_WIDTH = 64  # of blocks that are multiplied separately; narrower ones are merged
@@ -62,7 +61,7 @@ class Grouped(Theta):
         return weight.shape[1] * weight.shape[2]
 
     def reset_parameters(self) -> None:
-        glorot(self.weight, self.weight.shape[-2], self.weight.shape[-1], self.variance_gain)
+        glorot(self.weight, self.weight.shape[-2], self.weight.shape[-1], self.variance_gains)
 
     def project(self, x: Tensor) -> Members:
         K, (*rows, _) = self.K, x.shape
@@ -147,11 +146,11 @@ class Separable(Theta):
 
     def reset_parameters(self) -> None:
         # A sum over H of products of independent numbers has H times the product of their variances. Uniform numbers
-        # up to sqrt(3 / H) have the variance 1 / H, so that each Theta_k has the variance of the W_h.
-        glorot(self.weight, self.P, self.Q, self.variance_gain)
-        bound = math.sqrt(3 / self.H)
-        with torch.no_grad():
-            self.mix.uniform_(-bound, bound)
+        # up to sqrt(3 / H) have the variance 1 / H, so that each Theta_k has the variance of the W_h, which is that of
+        # the member with the least gain.
+        least = min(self.variance_gains)
+        glorot(self.weight, self.P, self.Q, (least,))
+        draw_uniform(self.mix.transpose(0, 1), 3 / self.H, [gain / least for gain in self.variance_gains])
 
     def project(self, x: Tensor) -> Members:
         # Multiply-adds per row and output channel: H products of width P, mixed into K members; or K products.

@@ -29,7 +29,7 @@ class Full(Theta):
         return K, P, Q
 
     def reset_parameters(self) -> None:
-        glorot(self.weight, self.P, self.Q, self.variance_gain)
+        glorot(self.weight, self.P, self.Q, self.variance_gains)
 
     def project(self, x: Tensor) -> Members:
         return project(x, self.weight)

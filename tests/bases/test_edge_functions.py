@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.nn import NNConv
 from torch_geometric.nn.models.schnet import CFConv
 
 from pyg_basisconv import BasisConv, bases, theta
@@ -169,6 +170,42 @@ def test_splines_are_shares_of_one(degree: int) -> None:
     assert bound.edges().weight.numel() == E * (degree + 1) ** 2
     whole = bases.Adjacency().bind(edges, size=M, dtype=DOUBLE)
     close(bound.to_dense().sum(0), whole.to_dense()[0])
+
+
+def hidden(units: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, units), nn.ReLU())
+
+
+@pytest.mark.parametrize("units", [4, 64, 256])
+def test_a_network_starts_at_the_scale_of_nnconv(units: int) -> None:
+    """PyG draws the last Linear for the number of units, whatever the widths, as if P + Q were 6."""
+    x, edges, z = (t if t.dtype == torch.long else t.float() for t in inputs())
+    torch.manual_seed(0)
+    root, sizes = {"root_weight": False, "bias": False}, []
+    for _ in range(40):
+        theirs = NNConv(P, 8, nn.Sequential(*hidden(units), nn.Linear(units, P * 8)), **root)
+        ours = BasisConv(P, 8, bases.EdgeNetwork(hidden(units), units), bias=False)
+        sizes.append(
+            torch.stack([y.detach().square().mean() for y in (theirs(x, edges, z), ours(x, edges, edge_attr=z))])
+        )
+    expected, found = torch.stack(sizes).mean(0).sqrt().tolist()
+    assert expected / 2 < found < expected * 2
+
+
+@pytest.mark.parametrize("parameter", [theta.Full, lambda: theta.Separable(3), lambda: theta.Grouped(2)])
+def test_members_that_meet_are_drawn_for_their_sum(parameter: Callable[[], theta.Theta]) -> None:
+    """Those of a network, and no others, in a sum and turned round, too; open widths are drawn in the first call."""
+    torch.manual_seed(0)
+    network = bases.EdgeNetwork(hidden(7), 7)
+    family = (bases.Identity() + network).T.T + network.T + bases.Gaussians(2, 2)
+    conv = BasisConv(-1, 64, family, parameter())
+    x, edges, z = torch.randn(M, 64), inputs()[1], inputs()[2].float()
+    conv(x, edges, edge_attr=z)
+    for _ in range(2):
+        variance = torch.stack([W[W != 0].var() for W in conv.theta.dense().detach()])
+        of_one = torch.tensor([1.0] + 2 * [8.0] * 8 + [1.0, 1.0]) * variance
+        assert 0.6 < float(of_one[1:-2].mean() / of_one[[0, -2, -1]].mean()) < 1.6
+        conv.reset_parameters()
 
 
 def test_what_it_prints_makes_it() -> None:
