@@ -125,9 +125,9 @@ class Basis(nn.Module):
         """Checks a bound family that a call gives instead of a graph; refuses one known to be of another basis."""
         return bound
 
-    def edge_ids(self, graph: Graph) -> Tensor | None:
-        """(E',) the edge of the graph at each entry, -1 for a loop that the basis adds; None if the entries are others
-        than the edges of the graph, with or without loops.
+    def edge_ids(self, graph: Graph) -> Tensor | slice | None:
+        """(E',) the edge of the graph at each entry, -1 for a loop that the basis adds; or `slice(None)` for all edges
+        in turn; None if the entries are others than the edges of the graph, with or without loops.
         """
         return None
 

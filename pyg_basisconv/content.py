@@ -11,23 +11,24 @@ from torch.nn import functional as F
 from .cache import cached_property
 from .entries import Entries
 from .errors import reject
-from .kernels import Affine, affine, spmm
+from .kernels import Affine, affine, contracted, spmm
 from .kernels.dense import can_join
 from .kernels.op import autocasting
 from .layouts import check_form
 from .portable import portable
 from .theta import Theta
-from .theta.base import Members, param, side_by_side, stacked
-from .theta.heads import all_heads, split_heads
+from .theta.base import Members, side_by_side, stacked
+from .theta.heads import Values, all_heads, split_heads
 
 
 class Mapped(NamedTuple):
     """Affine maps of the same features that were computed in one product.
 
-    of_target: whether the features are the targets', and not the sources'; maps: of them; results: of the maps.
+    side: 0, 1 or 2, of the sources, of the targets, or of the entries; maps: of these features, or none for the
+    features themselves; results: of the maps.
     """
 
-    of_target: bool
+    side: int
     maps: Sequence[Affine]
     results: Sequence[Tensor]
 
@@ -37,13 +38,13 @@ def apply_maps(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     for one in maps:
         if one.weight.device != x.device:  # with numbers on 'meta' torch's product is memory as it was
             reject("basis", f"parameters on {x.device}, where x is", one.weight.device, "move the whole layer there")
-    return affine(x, maps) if len(maps) > 1 else [all_heads(x, *maps[0])]
+    return affine(x, maps) if len(maps) > 1 else [all_heads(x, *maps[0][:3])]
 
 
-def _mapped(of_target: bool, x: Tensor, maps: Sequence[Affine]) -> list[Mapped]:
+def _mapped(side: int, x: Tensor, maps: Sequence[Affine]) -> list[Mapped]:
     """Affine maps of features, in one product if it is small."""
     groups = [maps] if len(maps) > 1 and can_join(x, maps) else [(one,) for one in maps]
-    return [Mapped(of_target, group, apply_maps(x, group)) for group in groups]
+    return [Mapped(side, group, apply_maps(x, group)) for group in groups]
 
 
 class Inputs:
@@ -77,8 +78,8 @@ class Inputs:
             if can_join(self.x, joined):
                 found = affine(self.x, joined)
                 vars(self)["rows"] = found[0]
-                return [Mapped(False, joined, found)]
-        return _mapped(False, self.x, maps)
+                return [Mapped(0, joined, found)]
+        return _mapped(0, self.x, maps)
 
 
 _ALL = slice(None)
@@ -120,7 +121,7 @@ class Content:
         self.members, self.edge_values = members, edge_values
         self.x, self.batch = inputs.x, tuple(inputs.x.shape[:-2])
         self._shared: dict[Any, Any] = {}  # cached results, shared with the copies that `replace` makes
-        self.mapped: list[Mapped] = []  # all that `affine` has computed
+        self.mapped: list[Mapped] = []  # all that was computed of features by maps
 
     def for_members(self, start: int, stop: int) -> "Content":
         """The content of the members start .. stop - 1."""
@@ -144,7 +145,7 @@ class Content:
             made = inputs.affine((*of_source, *of_target), values)
         else:
             made = inputs.affine(of_source, values) if of_source else []
-            made += _mapped(True, self.target_features, of_target)
+            made += _mapped(1, self.target_features, of_target)
         self.mapped += made
         found = [y for one in made for y in one.results]
         return found[len(found) - len(of_source) - len(of_target) :]  # without `inputs.rows`
@@ -159,10 +160,14 @@ class Content:
         these rows, or the members are not all of Theta's.
         """
         own = self.inputs.theta.affine if self.members is _ALL else None
-        if own is None or self.x.layout != torch.strided or own.weight.shape[1] > vectors.numel():
+        if (
+            own is None
+            or own.made is not None
+            or self.x.layout != torch.strided
+            or own.weight.shape[1] > vectors.numel()
+        ):
             return None
-        bias = None if own.bias is None else (own.bias * vectors).sum(1)
-        return Affine((own.weight @ vectors.unsqueeze(-1)).squeeze(-1), bias)
+        return contracted(own.weight, vectors, own.bias)
 
     @property
     def projected_rows(self) -> Tensor:
@@ -228,21 +233,25 @@ class Content:
             self._shared[key] = found.unflatten(1, (*lead, z.shape[-1])).movedim(0, -2) if lead else found
         return self._shared[key]  # type: ignore[no-any-return]
 
-    def edge_products(self, entries: Entries, weight: Tensor) -> Tensor:
-        """(E, K D) the edges' features at the entries times matrices (K, R, D), side by side; in the dtype of scores.
+    def edge_products(self, entries: Entries, map: Affine) -> Tensor:
+        """(E, K D) the map of the edges' features at the entries, without a bias, in the dtype of scores.
 
         They are cached, as scores and values may be made of the same matrices.
         """
-        key = "products", entries, id(weight)
+        own = map.weight if map.made is None else cast(Tensor, map.made[1][0])
+        key = "products", entries, id(own)
         if key not in self._shared:  # with the weight, so that no other has its address
             rows = self.edge_rows_at(entries)
             dtype = torch.promote_types(rows.dtype, torch.float32)
-            self._shared[key] = all_heads(rows.to(dtype), weight.to(dtype)), weight
+            found = all_heads(rows.to(dtype), map.weight.to(dtype))
+            self.mapped.append(Mapped(2, (map,), (found,)))
+            self._shared[key] = found, own
         return self._shared[key][0]  # type: ignore[no-any-return]
 
     def values_at(self, entries: Entries) -> Tensor | None:
         """(E, K D) the values of the edges at the entries; None if edges have none."""
-        return None if self.edge_values is None else self.edge_products(entries, param(self.edge_values, "weight"))
+        values = cast(Values | None, self.edge_values)
+        return None if values is None else self.edge_products(entries, values.map)
 
     def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         if not self.has_edge_rows:
@@ -251,12 +260,7 @@ class Content:
             edge = cast(Tensor, entries.edge_ids)
             places = torch.where(edge < 0, edge_attr.shape[0], edge)
             return F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, places)
-        own = entries.edge_pattern
-        if own is None:
-            return edge_attr
-        if own.E == entries.E and not edge_attr.requires_grad:  # a product has a derivative of fixed order
-            return edge_attr.index_select(0, cast(Tensor, entries.edge_ids))
-        return spmm(edge_attr, None, own)
+        return entries.rows_of_edges(edge_attr)
 
     def check(self, M: int, N: int, K: int) -> None:
         """Rejects parts whose shapes, dtypes or devices do not fit; nothing is broadcast."""

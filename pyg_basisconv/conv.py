@@ -304,6 +304,9 @@ class BasisConv(MessagePassing):
             on = None if observed or not self._is_plain(call) else content_step.on_graph
             return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
         result = partial(self._in_order, inputs, family, chosen, call)
+        if graph is not None and graph.learns:
+            weightless = graph.holding_weight(None)
+            return Evaluation(result, partial(_run_order_of_weights, chosen, weightless, reads))
         if graph is not None and self.basis.reads_content:
             return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
         return Evaluation(result, partial(_run_order, chosen, kept, reads))
@@ -531,6 +534,13 @@ def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: Ba
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen, call)
 
 
+@fixed_mode
+def _run_order_of_weights(chosen: Plan, graph: Graph, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
+    """Any order, on a family whose weights learn."""
+    family = layer._basis_for(call).on(graph.holding_weight(call.edge_weight))
+    return layer._in_order(Inputs(reads(call.x), layer.theta), family, chosen, call)
+
+
 def _run_content_step(
     step: ContentStep, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call
 ) -> Any:
@@ -538,7 +548,8 @@ def _run_content_step(
     modules, x, bias = layer._modules, reads(call.x), param(layer, "bias")
     basis, theta = modules["basis"], modules["theta"]
     if step.replay is not None:
-        y = step.replay(basis, theta, x, call.x[1] if isinstance(call.x, tuple | list) else x, bias)
+        target = call.x[1] if isinstance(call.x, tuple | list) else x
+        y = step.replay(basis, theta, x, target, bias, call.edge_attr, call.edge_values)
         if y is not None:
             return y
     content = content_of(layer, call, graph, Inputs(x, theta), observed)

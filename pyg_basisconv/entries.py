@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .cache import cached_property, kept, memo
-from .kernels import Pattern
+from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype, split_groups
 from .portable import portable
 
@@ -32,7 +32,7 @@ class Entries:
         self, pattern: Pattern, weight: Tensor | None = None, first: int = 0, alive: Tensor | None = None
     ) -> None:
         self.pattern, self._weight, self.first, self.alive = pattern, weight, first, alive
-        self.edge_ids: Tensor | None = None  # (E,) the graph's edge at each entry, -1 for loops that the mask adds
+        self._edges: Tensor | slice | None = None  # see `set_edge_ids`
         self._lookups: dict[Hashable, Pattern] = {}
         self._runs: tuple[int, list[Entries]] | None = None
 
@@ -96,6 +96,23 @@ class Entries:
         place = m.long() * self.N + n.long()
         return Pattern(place, torch.arange(self.E, device=place.device), self.M * self.N, self.E)
 
+    @property
+    def has_edge_ids(self) -> bool:
+        """Whether it is known which edge of the graph is at each entry."""
+        return self._edges is not None
+
+    def set_edge_ids(self, edge_ids: Tensor | slice, num_edges: int) -> None:
+        """Sets the graph's edge of each entry, see `Basis.edge_ids`."""
+        self._edges, self.num_edges = edge_ids, num_edges
+
+    @kept
+    def edge_ids(self) -> Tensor | None:
+        """(E,) the graph's edge at each entry, -1 for loops that the mask adds; None if that is not known."""
+        ids, order = self._edges, self.pattern.by_target.order
+        if isinstance(ids, slice):
+            return torch.arange(self.E, device=self.device) if order is None else order.long()
+        return ids if ids is None or order is None else ids.index_select(0, order)
+
     @kept
     def edge_pattern(self) -> Pattern | None:
         """The pattern from the graph's edges to their entries; None for the identity."""
@@ -106,10 +123,17 @@ class Entries:
         is_edge = (edge >= 0).nonzero().squeeze(1)
         return Pattern(edge[is_edge], position[is_edge], self.num_edges, self.E)
 
-    def set_edge_ids(self, edge_ids: Tensor, num_edges: int) -> None:
-        """Sets the graph's edge of each entry, (E,) in the pattern's own order, -1 for none."""
-        order = self.pattern.by_target.order
-        self.edge_ids, self.num_edges = edge_ids if order is None else edge_ids.index_select(0, order), num_edges
+    def rows_of_edges(self, rows: Tensor) -> Tensor:
+        """The rows of the graph's edges at the entries, (edges, R) -> (E, R) by target; zeros for loops of the mask."""
+        if isinstance(self._edges, slice) and not portable():
+            order = self.pattern.by_target.order
+            return rows if order is None else rows.index_select(0, order)
+        own = self.edge_pattern
+        if own is None:
+            return rows
+        if own.E == self.E and not rows.requires_grad:  # a product has a derivative of fixed order
+            return rows.index_select(0, cast(Tensor, self.edge_ids))
+        return spmm(rows, None, own)
 
     @property
     def bias(self) -> Tensor | None:
@@ -135,7 +159,7 @@ class LazyEntries(Entries):
     ) -> None:
         self._write, self.M, self.N, self.E, self.device = write, M, N, E, device
         self.complete, self.causal, self.first = complete, causal, 0
-        self._weight = self.edge_ids = self.alive = None
+        self._weight = self._edges = self.alive = None
         self._lookups, self._runs = {}, None
 
     @kept

@@ -167,6 +167,10 @@ class Graph:
         """The same graph and its derived results, with the content that a basis reads, or without."""
         return self._replace(content=content)
 
+    def holding_weight(self, weight: Tensor | None) -> "Graph":
+        """The same graph with weights that learn, as it had them before, or without any; without derived results."""
+        return self._replace(weight=weight, _memo={})
+
     @property
     def edge_attr(self) -> Tensor | None:
         """(E, R) the features of edges, of the content that a basis reads or given to `Basis.bind`; None without."""

@@ -131,7 +131,7 @@ class Programs:
 
 
 # Where in a call stand the tensors that a family is bound to, and what it is computed from; and then plain numbers.
-_STRUCTURE, _CONTENT, _VALUES = (1, 2, 3, 6, 7), (4, 8, 9), 11
+_STRUCTURE, _WEIGHTS, _CONTENT, _VALUES = (1, 2, 3, 6, 7), 2, (4, 8, 9), 11
 
 
 def _parts(call: Call) -> list[Tensor]:
@@ -139,6 +139,8 @@ def _parts(call: Call) -> list[Tensor]:
     found: list[Tensor] = []
     for i in _STRUCTURE:
         t = call[i]
+        if i == _WEIGHTS and learns(t):  # a program reads them in each call
+            continue
         if type(t) is Tensor and t.layout is torch.strided:
             found.append(t)
         elif isinstance(t, Tensor) or type(t) is SparseTensor:
@@ -158,7 +160,8 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     It consists of what says which program is right on any graph, the shapes of the features, the edges, and the further
     arguments, each with its place in the call.
 
-    None is returned under transforms, and while something traces; where weights learn; with hooks, explainers, or a
+    None is returned under transforms, and while something traces; where weights of edges learn, unless they are given
+    for themselves and the basis reads no content; with hooks, explainers, or a
     parameter or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
     """
     x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, of_edges, image = call
@@ -199,10 +202,13 @@ def glance(layer: Any, call: Call) -> Hashable | None:
     if weights is kind is attr is size is batch is lambda_max is mask is valid is grid is of_edges is None:  # as a rule
         return about, shapes, graph, ()
     others: list[Hashable] = []
+    found: Hashable | None
     for i, t in enumerate(call[2:-1], 2):
         if t is None:
             continue
-        if i in _STRUCTURE:
+        if i == _WEIGHTS and learns(t) and not basis.reads_content:
+            found = (t.shape, t.dtype, t.layout, t.device) if _plain(t) else None
+        elif i in _STRUCTURE:
             found = t if type(t) in (int, float) else _identity(t)
         elif i in _CONTENT:
             found = (t.shape, t.dtype, t.layout, t.device, t.requires_grad) if _plain(t) else None
@@ -249,6 +255,11 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
 def _autocast() -> Hashable:
     """The dtype that each device casts to, where it does."""
     return tuple([torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in ("cpu", "cuda")])
+
+
+def learns(t: Any) -> bool:
+    """Whether weights of edges learn, for which a family is made in each call."""
+    return isinstance(t, Tensor) and t.requires_grad
 
 
 def _plain(t: Any) -> bool:

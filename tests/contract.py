@@ -25,6 +25,7 @@ THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Heads": thetas.Heads,
     "Heads(mean)": lambda: thetas.Heads("mean"),
     "Heads(bias)": lambda: thetas.Heads(bias=True),
+    "Heads(shared)": lambda: thetas.Heads(bias=True, shared=True),
     "LowRank": lambda: thetas.LowRank(2),
     "LowRank(bias)": lambda: thetas.LowRank(1, bias=True),
     "Depthwise": thetas.Depthwise,
@@ -107,6 +108,7 @@ def widths(kind: str, K: int, P: int = 3, Q: int = 2) -> tuple[int, int]:
         "Pass(split)": (K * Q, Q),
         "Heads": (P, K * Q),
         "Heads(bias)": (P, K * Q),
+        "Heads(shared)": (P, K * Q),
     }.get(kind, (P, Q))
 
 

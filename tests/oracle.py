@@ -306,6 +306,7 @@ def theta(kind: str, K: int, P: int, Q: int, parameters: dict[str, Tensor]) -> T
         return torch.stack([torch.diag(torch.cat([taps[k]] * (P // taps.shape[1]))) for k in range(K)])
     if "value_bias" in parameters:
         weight = torch.cat([weight, parameters["value_bias"].double()[:, None]], 1)
+        weight = weight.expand(K, -1, -1) if kind == "Heads(shared)" else weight
         P = P + 1
     if kind == "Heads(mean)":
         return weight / K

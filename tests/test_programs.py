@@ -711,6 +711,56 @@ def test_bound_bases_in_turn(kind: str) -> None:
     close(conv(x, moved), conv(x, given[1]))
 
 
+@every_basis
+@every_order
+def test_weights_of_edges_that_learn(kind: str, order: str) -> None:
+    """They are read in each call, by a program of the first: in place, others, of other edges, and none."""
+    conv, x, graphs = make(kind, order), draw(N, P, seed=1).requires_grad_(), (edges(0), edges(1))
+    for step in range(5):
+        e, w = graphs[step // 4], positive(seed=step // 2).requires_grad_()
+        if step == 3:
+            w.data.mul_(0.5)
+        results = []
+        for run in (conv, conv.evaluate):
+            y = run(x, e, w)
+            learnt: Any = {"create_graph": True, "materialize_grads": True}
+            first = torch.autograd.grad(y.sin().sum(), [x, w, *conv.parameters()], **learnt)
+            second = torch.autograd.grad(sum(g.cos().sum() for g in first), [x, w], materialize_grads=True)
+            results.append([y, *first, *second])
+        for mine, theirs in zip(*results, strict=True):
+            close(mine.detach(), theirs.detach())
+        close(y.detach(), fresh(conv, x, e, w))
+        assert len(conv._programs) == 1 + (step == 4)
+    close(conv(x, e).detach(), fresh(conv, x, e))
+    with pytest.raises(ValueError, match="edge_weight"):
+        conv(x, e, w[:-1])
+
+
+def test_what_weights_that_learn_were_computed_from_is_let_go() -> None:
+    conv, x, e = make(), draw(N, P), edges()
+    for _ in range(3):
+        w = positive() * torch.ones((), dtype=DOUBLE, requires_grad=True)
+        conv(x, e, w).sum().backward()
+        reference = StorageWeakRef(w.untyped_storage())
+        del w
+        reading._GRAPHS._entries.clear()
+        gc.collect()
+        assert reference.expired()
+
+
+@pytest.mark.parametrize("self_loops", [False, True])
+def test_symmetric_weights_that_learn(self_loops: bool) -> None:
+    """And nodes without an edge, whose degree is zero."""
+    basis, ends = bases.Adjacency("sym", self_loops), torch.tensor([[0, 1, 1, 2, 2, 4], [1, 0, 2, 2, 1, 0]])
+
+    def weights(w: Tensor) -> Tensor:
+        return basis.bind(ends, w, size=6).edges().weight
+
+    w = positive(count=6).requires_grad_()
+    assert gradcheck(weights, w)
+    assert gradgradcheck(weights, w)
+
+
 def test_a_bound_basis_with_weights_that_learn_in_place() -> None:
     conv, x, e, w = BasisConv(P, Q, bases.Adjacency()).double(), draw(N, P), edges(), positive().requires_grad_()
     once = conv.basis.bind(e, w, size=N)

@@ -72,7 +72,7 @@ def followed(theta: Theta, matrix: Tensor) -> Theta:
         last = dict(theta.named_parameters()) if isinstance(theta, Heads) else {"weight": theta.weight}
     if last:
         return _changed(theta, Q=matrix.shape[-1], **{name: times(parameter) for name, parameter in last.items()})
-    if diagonal and isinstance(theta, Heads):
+    if diagonal and isinstance(theta, Heads) and not theta.shared:
         blocks = matrix.view(theta.K, -1)
         bias = {} if theta.value_bias is None else {"value_bias": theta.value_bias * blocks}
         return _changed(theta, weight=theta.weight * blocks.unsqueeze(1), **bias)

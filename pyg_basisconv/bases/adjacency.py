@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from ..errors import check_choice, reject
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
+from ..kernels.op import derivative
 from ..kernels.pattern import positions
 from ..portable import portable
 from ..printing import arguments
@@ -123,11 +124,11 @@ class Adjacency(GraphMatrix):
     def extra_repr(self) -> str:
         return arguments(self, norm=None, self_loops=False, existing="keep", diagonal=0.0)
 
-    def edge_ids(self, graph: Graph) -> Tensor | None:
+    def edge_ids(self, graph: Graph) -> Tensor | slice | None:
         if type(self) is not Adjacency or (self.existing == "add" and self.self_loops is not False):
             return None
         if self.self_loops is False:
-            return torch.arange(graph.E, device=graph.device)
+            return slice(None)
         return _split(graph).edge_ids(graph.structure, self.existing == "keep")
 
 
@@ -303,6 +304,9 @@ def normalise(
     else:
         if norm == "sym":
             check_square(s, "for norm='sym'", "use norm='mean'")
+            if weight is not None and (masked is None or masked is weight) and not portable():
+                found: Tensor = _Symmetric.apply(weight, s)
+                return found
         in_degree = sum_by_target(s.pattern, weight, dtype)
         out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
         # Counts are never negative, and need no check.
@@ -311,6 +315,38 @@ def normalise(
     scaled = weight if masked is None else masked
     total = factors[0] if scaled is None else factors[0] * scaled
     return total if len(factors) == 1 else total * factors[1]
+
+
+class _Symmetric(torch.autograd.Function):
+    r"""The weights :math:`d_m^{-1/2} w_{mn} d_n^{-1/2}`, with a derivative of its own.
+
+    With g the gradient of a result y, that of :math:`d_n` is :math:`-\frac{1}{2} d_n^{-1}` times the sum of g y over
+    the edges into n and out of n.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, s: Structure) -> Tensor:
+        degree = sum_by_target(s.pattern, weight, weight.dtype)
+        scale = inverse_sqrt(degree)
+        factor = scale.index_select(0, s.source) * scale.index_select(0, s.target)
+        ctx.save_for_backward(weight, factor, scale)
+        ctx.structure = s
+        return factor * weight
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
+        (weight, factor, scale), s = ctx.saved_tensors, ctx.structure
+        if torch.is_grad_enabled():
+            return derivative(_plain_symmetric, (weight, s), grad)[0], None
+        d_factor, total = grad * factor, grad * factor * weight
+        sums = sum_by_target(s.pattern, total, total.dtype) + sum_by_target(s.pattern.T, total, total.dtype)
+        d_degree = sums.mul_(scale.square()).mul_(-0.5)
+        return d_factor.add_(d_degree.index_select(0, s.target)), None
+
+
+def _plain_symmetric(weight: Tensor, s: Structure) -> Tensor:
+    scale = inverse_sqrt(sum_by_target(s.pattern, weight, weight.dtype))
+    return s.at_source(scale) * weight * s.at_target(scale)
 
 
 def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -325,7 +361,10 @@ def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -
 
 def power_or_zero(x: Tensor, exponent: float) -> Tensor:
     """The power of x, zero where x is zero."""
-    zero = x == 0  # replaced by 1 first, whose gradient is finite
+    zero = x == 0
+    if not x.requires_grad and not portable():
+        return (x**exponent).masked_fill_(zero, 0)
+    # Replaced by 1 first, whose gradient is finite.
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
 
 

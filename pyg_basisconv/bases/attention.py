@@ -130,13 +130,18 @@ class Attention(Basis):
         """Checks a content against the entries of a graph, which get the numbers of their edges if it needs them."""
         content.check(graph.sources, found.N, self.K)
         attributed = content.has_edge_rows
-        if found.edge_ids is None and (attributed or content.asks_edges):
+        if (attributed or content.asks_edges) and not self.number_edges(found, graph) and attributed:
+            fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
+            reject("mask", "one whose entries are the graph's edges, beside edge_attr", self.mask, fix)
+
+    def number_edges(self, found: Entries, graph: Graph) -> bool:
+        """Gives the entries on a graph the numbers of their edges; returns whether they have them."""
+        if not found.has_edge_ids:
             ids = self.mask.edge_ids(graph)
-            if ids is not None:
-                found.set_edge_ids(ids, graph.E)
-            elif attributed:
-                fix = "mask by bases.Adjacency(), or give features of all pairs (M, N, R)"
-                reject("mask", "one whose entries are the graph's edges, beside edge_attr", self.mask, fix)
+            if ids is None:
+                return False
+            found.set_edge_ids(ids, graph.E)
+        return True
 
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights; draws a new seed for dropout."""

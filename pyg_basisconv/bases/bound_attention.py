@@ -423,6 +423,8 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
     entries = basis.entries_on(graph)
     if not graph.N or basis.K * entries.E > BLOCK:
         return None
+    if replays.read_edges:
+        basis.number_edges(entries, graph)
     step = _step_by_rows(mask, entries, replays)
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Any:

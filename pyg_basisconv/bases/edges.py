@@ -1,8 +1,5 @@
 """The user's own edges and weights."""
 
-import torch
-from torch import Tensor
-
 from ..basis import Basis, BoundBasis
 from ..edge_set import EdgeSet, edge_set
 from ..errors import reject
@@ -45,8 +42,8 @@ class Edges(Basis):
             reject("edge_type", f"a type from 0 to {self.K - 1} for each edge", None, fix)
         return TypedEdges(typed_edge_set(graph, self.K), weight, graph.dtype)
 
-    def edge_ids(self, graph: Graph) -> Tensor | None:
-        return torch.arange(graph.E, device=graph.device) if type(self) is Edges and self.K == 1 else None
+    def edge_ids(self, graph: Graph) -> slice | None:
+        return slice(None) if type(self) is Edges and self.K == 1 else None
 
     def extra_repr(self) -> str:
         return f"K={self.K}"

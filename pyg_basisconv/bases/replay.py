@@ -5,8 +5,8 @@ call ends in the same way: the features are multiplied by the same parameters, a
 the product. A record holds which parameters and which columns these are.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from ..content import Content, Mapped, apply_maps
 from ..entries import Entries
 from ..kernels import Affine
+from ..kernels.multihead import HELD
 from ..kernels.onepass import supports
 from ..kernels.op import PLAIN
-from ..kernels.scored import Scoring, one_pass
+from ..kernels.scored import Scoring, adds_values, one_pass
 from ..mechanisms import Mechanism
 from ..theta import Theta
 
@@ -34,11 +35,26 @@ class _Read(NamedTuple):
 
 
 class _Map(NamedTuple):
-    """An `Affine` map, with the index of its weight and bias among the parameters that are read."""
+    """An `Affine` map: the function that makes it, and of which of the parameters that are read.
 
-    weight: int
-    bias: int | None
+    indices: of the parameters, or None; scale: of the map.
+    """
+
+    function: Callable[..., Affine]
+    indices: Sequence[int | None]
     scale: float
+
+    def of(self, given: Sequence[Tensor]) -> Affine:
+        """The map itself."""
+        found = self.function(*[None if i is None else given[i] for i in self.indices])
+        return found if self.scale == 1 else found._replace(scale=self.scale)
+
+
+class _Columns(NamedTuple):
+    """What is made of some features; see `content.Mapped`."""
+
+    side: int
+    maps: Sequence[_Map]
 
 
 class Replay:
@@ -46,10 +62,11 @@ class Replay:
 
     Args:
         basis: that was evaluated.
+        content: of the call.
         scoring: computes the scores from the rows.
-        reads: the parameters.
-        products: whether the features are the targets', and the maps of them, for each product that is taken.
-        values: the index of what is summed, among the results of all maps.
+        parameters: that are read.
+        columns: what is made of the features.
+        values: the indices of what is summed, and of values of the edges or None, among the columns.
         rows: for each argument of the scoring, its index there, or ~i for parameter i, or None.
         adds: whether the parameter does no more to the sums than to add the bias.
     """
@@ -57,22 +74,45 @@ class Replay:
     def __init__(
         self,
         basis: Any,
+        content: Content,
         scoring: Scoring,
-        reads: Sequence[_Read],
-        products: Sequence[tuple[bool, Sequence[_Map]]],
-        values: int,
+        parameters: "_Parameters",
+        columns: Sequence[_Columns],
+        values: tuple[int, int | None],
         rows: Sequence[int | None],
         adds: bool,
     ) -> None:
-        self.K, self.normalize = basis.K, basis.normalize
-        self.scoring, self.reads, self.products, self.values, self.rows = scoring, reads, products, values, rows
-        self.of_weights, self.adds = basis.weighted, adds
+        self.K, self.normalize, self.of_weights, self.scoring = basis.K, basis.normalize, basis.weighted, scoring
+        self.reads, self.ties = parameters.reads, parameters.ties
+        self.columns, self.values, self.rows, self.adds = columns, values, rows, adds
+        self.edge_values, self.edge_dim, self.edge_width = content.edge_values, 0, 0
+        if content.edge_attr is not None:
+            self.edge_dim = content.edge_attr.shape[1]
+            self.edge_width = max(
+                [y.shape[1] for one in content.mapped if one.side == 2 for y in one.results], default=0
+            )
         mechanism = basis.mechanism
         self.modules = [(m._modules, [*m._modules.values()]) for m in (basis, *mechanism.modules()) if m._modules]
         self.changes = [(m, m.changes) for m in mechanism.modules() if isinstance(m, Mechanism)]
 
+    def takes(self, entries: Entries, x: Tensor, edge_attr: Tensor | None, edge_values: Theta | None) -> bool:
+        """Whether the features of edges are those of a graph, and few enough to be evaluated as in the record."""
+        if edge_attr is None or not self.edge_dim:
+            return edge_attr is None and edge_values is None and not self.edge_dim
+        if not entries.has_edge_ids or edge_values is not self.edge_values or entries.E * self.edge_width > HELD:
+            return False
+        plain = type(edge_attr) in PLAIN and edge_attr.is_cpu and not edge_attr.is_neg()
+        return plain and edge_attr.dtype is x.dtype and edge_attr.shape == (entries.num_edges, self.edge_dim)
+
     def __call__(
-        self, entries: Entries, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None
+        self,
+        entries: Entries,
+        basis: Any,
+        theta: Theta,
+        x: Tensor,
+        target: Tensor,
+        bias: Tensor | None,
+        edge_attr: Tensor | None,
     ) -> Tensor | None:
         """The result; None if a change of the basis or the parameters may call for another evaluation."""
         if basis.normalize != self.normalize or basis.weighted != self.of_weights:
@@ -96,17 +136,21 @@ class Replay:
             elif t.shape != shape or t.dtype is not x.dtype or type(t) not in PLAIN or not t.is_cpu or t.is_neg():
                 return None
             given.append(t)
-        columns: list[Tensor] = []
-        for of_target, maps in self.products:
-            features = target if of_target else x
-            found = [Affine(given[w], b if b is None else given[b], s) for w, b, s in maps]
-            columns += apply_maps(features, found)
-        rows = [None if i is None else columns[i] if i >= 0 else given[~i] for i in self.rows]
+        for parameters, name, index in self.ties:
+            if parameters.get(name) is not given[index]:
+                return None
+        features = x, target, None if edge_attr is None else entries.rows_of_edges(edge_attr)
+        found: list[Any] = []
+        for side, maps in self.columns:
+            of = features[side]
+            found += apply_maps(of, [one.of(given) for one in maps]) if maps else [of]  # type: ignore[arg-type]
+        rows = [None if i is None else found[i] if i >= 0 else given[~i] for i in self.rows]
         form = self.scoring.form(rows, self.K)
         if form is None:
             return None
-        normalised, z = self.normalize == "source", columns[self.values]
-        y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, z, None, None, *rows)
+        normalised, (z, values) = self.normalize == "source", self.values
+        more = None if values is None else found[values]
+        y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, found[z], None, more, *rows)
         if self.adds and bias is not None and bias.dtype is y.dtype:
             return y.add_(bias)  # these sums are nobody else's
         return theta.join(y, bias)
@@ -120,14 +164,29 @@ class Replays:
         self._tries = 0
 
     def __call__(
-        self, entries: Entries, basis: Any, theta: Theta, x: Tensor, target: Tensor, bias: Tensor | None
+        self,
+        entries: Entries,
+        basis: Any,
+        theta: Theta,
+        x: Tensor,
+        target: Tensor,
+        bias: Tensor | None,
+        edge_attr: Tensor | None,
+        edge_values: Theta | None,
     ) -> Tensor | None:
         """The result of a call; None if the call is to be evaluated, and maybe recorded."""
         replay = self._replay
-        y = None if replay is None else replay(entries, basis, theta, x, target, bias)
+        if replay is None or not replay.takes(entries, x, edge_attr, edge_values):
+            return None
+        y = replay(entries, basis, theta, x, target, bias, edge_attr)
         if y is None:
             self._replay = None
         return y
+
+    @property
+    def read_edges(self) -> bool:
+        """Whether there is a record, of a call with features of edges."""
+        return self._replay is not None and self._replay.edge_dim > 0
 
     def record(self, basis: Any, content: Content, weighing: Any, entries: Entries) -> None:
         """Records a call that was just evaluated, if it can be replayed."""
@@ -137,29 +196,37 @@ class Replays:
 
 
 def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> Replay | None:
-    theta, x, found = content.inputs.theta, content.x, weighing.in_rows
-    plain = content.edge_attr is content.mask is content.valid is None and not content.batch
+    theta, x, found, z = content.inputs.theta, content.x, weighing.in_rows, content.edge_attr
+    plain = content.mask is content.valid is None and not content.batch and (z is None or z.dim() == 2)
     if not plain or found is None or (weighing.weighted and entries.has_weight) or not _known(basis, theta):
         return None
-    (scoring, tensors), z, K = found, content.inputs.rows, basis.K
-    if z.dtype is not x.dtype or x.layout != torch.strided:
+    (scoring, tensors), rows, values, K = found, content.inputs.rows, content.values_at(entries), basis.K
+    normalised, width = basis.normalize == "source", rows.shape[-1]
+    if rows.dtype is not x.dtype or x.layout != torch.strided:
         return None
-    if not supports(scoring.form(tensors, K), tensors, z, K, entries.pattern):
+    form = scoring.form(tensors, K)
+    if form is None or not supports(form, (values, *tensors), rows, K, entries.pattern):
         return None
-    parameters = _Parameters((theta, *basis.mechanism.modules()))
-    if parameters.are_tied:
+    if values is not None and not adds_values(form, normalised, K, entries.E, width):
         return None
-    mapped = content.mapped
-    if not any(y is z for one in mapped for y in one.results):
-        mapped = [*mapped, Mapped(False, (cast(Affine, theta.affine),), (z,))]
+    own = (theta, *basis.mechanism.modules())
+    parameters = _Parameters(own if content.edge_values is None else (*own, content.edge_values))
+    if parameters.overlap:
+        return None
+    mapped = [*content.mapped]
+    if not any(y is rows for one in mapped for y in one.results):
+        of_rows = () if theta.affine is None else (theta.affine,)
+        mapped.append(Mapped(0, of_rows, (rows,)))
+    if z is not None:
+        mapped.append(Mapped(2, (), (content.edge_rows_at(entries),)))
+    columns = [id(y) for one in mapped for y in one.results]
     products = []
     for one in mapped:
         maps = [m for m in map(parameters.map, one.maps) if m is not None]
         if len(maps) < len(one.maps):
             return None
-        products.append((one.of_target, maps))
-    columns = [id(y) for one in mapped for y in one.results]
-    rows: list[int | None] = []
+        products.append(_Columns(one.side, maps))
+    indices: list[int | None] = []
     for t in tensors:
         index = None
         if id(t) in columns:
@@ -169,16 +236,16 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
             if index is None:
                 return None
             index = ~index
-        rows.append(index)
-    if theta._parameters["value_bias"] is None:  # one may be set later
+        indices.append(index)
+    if theta._parameters.get("value_bias", rows) is None:  # one may be set later
         parameters.reads.append(_Read(theta._parameters, "value_bias", None))
-    adds = theta.join(z) is z
-    return Replay(basis, scoring, parameters.reads, products, columns.index(id(z)), rows, adds)
+    of_sums = columns.index(id(rows)), None if values is None else columns.index(id(values))
+    return Replay(basis, content, scoring, parameters, products, of_sums, indices, theta.join(rows) is rows)
 
 
 def _known(basis: Any, theta: Theta) -> bool:
     """Whether the scores are computed by modules of this package and by activations only, and not by code of a user."""
-    if not theta.by_rows or theta.affine is None or not _is_own(basis):
+    if not theta.by_rows or not _is_own(basis) or not _is_own(theta):
         return False
     for m in basis.mechanism.modules():
         plain = type(m).__module__ == _ACTIVATIONS or type(m) is nn.ModuleList
@@ -193,15 +260,23 @@ def _is_own(module: nn.Module) -> bool:
 
 
 class _Parameters:
-    """The parameters of some modules, numbered in the order in which a record asks for them."""
+    """The parameters of some modules, numbered in the order in which a record asks for them.
+
+    Attributes:
+        reads: those that were asked for.
+        ties: further names of these, with the index of each: either may be given another parameter.
+        overlap: whether one is a view of another.
+    """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._places: dict[int, list[tuple[nn.Module, str]]] = {}
         own = [(m, name, t) for m in modules for name, t in m._parameters.items() if t is not None]
-        self._places = {id(t): (m, name) for m, name, t in own}
-        # One parameter, or one and a view of it, under two names, either of which may change.
-        self.are_tied = len(self._places) < len(own) or any(id(t._base) in self._places for _, _, t in own)
+        for m, name, t in own:
+            self._places.setdefault(id(t), []).append((m, name))
+        self.overlap = any(id(t._base) in self._places for _, _, t in own)
         self._indices: dict[int, int] = {}
         self.reads: list[_Read] = []
+        self.ties: list[tuple[dict[str, Any], str, int]] = []
 
     def index(self, t: Tensor) -> int | None:
         """The index of a parameter, or of the parameter that t is a flat view of; None if t is neither."""
@@ -210,15 +285,17 @@ class _Parameters:
         if id(t) not in self._places:
             return None
         if id(t) not in self._indices:
-            module, name = self._places[id(t)]
-            self._indices[id(t)] = len(self.reads)
+            (module, name), *others = self._places[id(t)]
+            self._indices[id(t)] = index = len(self.reads)
             self.reads.append(_Read(module._parameters, name, t.shape))
+            self.ties += [(m._parameters, other, index) for m, other in others]
         return self._indices[id(t)]
 
     def map(self, one: Affine) -> _Map | None:
-        """A map by the indices of its parameters; None if they are not parameters."""
-        weight = self.index(one.weight) if id(one.weight) in self._places else None
-        bias = None if one.bias is None else self.index(one.bias)
-        if weight is None or (one.bias is not None and bias is None):
+        """A map by the parameters that it is made of; None if these are no parameters."""
+        weight, bias, scale, made = one
+        function, of = made or (Affine, (weight, bias))
+        index = [None if t is None else self.index(t) for t in of]
+        if id(of[0]) not in self._places or any(i is None and t is not None for i, t in zip(index, of, strict=True)):
             return None
-        return _Map(weight, bias, one.scale)
+        return _Map(function, index, scale)

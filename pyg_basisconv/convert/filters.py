@@ -3,13 +3,13 @@
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch_geometric.nn.models.schnet import CFConv
 
 from ..cache import once
 from ..content import Content
 from ..entries import Entries
+from ..kernels import Pattern
 from ..mechanisms import Mechanism, Score
 from ..mechanisms.edges import edge_rows
 from ..mechanisms.rows import TermRows
@@ -17,7 +17,6 @@ from ..theta import Heads
 from .attention import attention_conv
 from .build import check_sum, fill
 from .composite import Composite
-from .edges import targets_of
 from .registry import rule
 
 
@@ -52,14 +51,17 @@ class ConvertedCF(Composite):
         fill(self.conv.theta, weight=first.weight)
 
     def compute(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor) -> Any:
-        edges, order = by_target(edge_index, self.flow)
-        distance, z = edge_weight.index_select(0, order), edge_attr.index_select(0, order)
-        cut = 0.5 * (torch.cos(distance * math.pi / self.cutoff) + 1.0)
-        return self.lin2(self.conv(x, edges, edge_attr=self.nn(z) * cut.unsqueeze(-1)))
+        in_order = by_target(edge_index, len(x), self.flow)
+        if in_order is not None:
+            edge_index, order = in_order
+            edge_weight, edge_attr = edge_weight.index_select(0, order), edge_attr.index_select(0, order)
+        cut = (edge_weight * (math.pi / (2 * self.cutoff))).cos().square()  # half of 1 + the cosine of twice as much
+        return self.lin2(self.conv(x, edge_index, edge_attr=self.nn(edge_attr) * cut.unsqueeze(-1)))
 
 
 @once
-def by_target(edges: Tensor, flow: str) -> tuple[Tensor, Tensor]:
-    """The edges in the order of kernels, so that gates need not be permuted."""
-    order = targets_of(edges, flow).argsort(stable=True)
-    return edges[:, order].contiguous(), order
+def by_target(edges: Tensor, N: int, flow: str) -> tuple[Tensor, Tensor] | None:
+    """The edges in the order of kernels, so that gates need not be permuted, and the order; None if they are sorted."""
+    source, target = edges if flow == "source_to_target" else edges.flip(0)
+    order = Pattern(source, target, N, N).by_target.order
+    return None if order is None else (edges.index_select(1, order), order)

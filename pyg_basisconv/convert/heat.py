@@ -1,6 +1,7 @@
 """Attention between nodes of several types, along edges of several types with features."""
 
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,13 +10,36 @@ from torch_geometric.nn import HEATConv
 
 from ..bases import Relations
 from ..cache import once
+from ..kernels import Affine, repeated
 from ..mechanisms import Additive, Edge
-from ..theta import Pass
+from ..theta import Heads
+from ..theta.base import param
 from .attention import attention_conv
-from .build import basis_conv, check_initialized, fill, matrix, parameter
+from .build import META, basis_conv, check_initialized, fill, matrix, parameter
 from .edges import read_edges, with_features
 from .operator_module import OperatorModule
 from .registry import rule
+
+
+def _of_last(weight: Tensor, skipped: int, heads: int) -> Affine:
+    """A matrix of all heads, (1, R, D), as the map of features of which the first are skipped."""
+    found = repeated(F.pad(weight, (0, 0, skipped, 0)), None, heads)
+    return found._replace(made=(partial(_of_last, skipped=skipped, heads=heads), (weight,)))
+
+
+class OfLast(Heads):
+    """Values of the last features of edges alone, by one matrix for all members."""
+
+    def __init__(self, skipped: int, combine: Literal["concat", "mean"]) -> None:
+        super().__init__(combine, shared=True)
+        self.skipped = skipped
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        return super().shape(K, P - self.skipped, Q)
+
+    @property
+    def map(self) -> Affine:
+        return _of_last(param(self, "weight"), self.skipped, self.K)
 
 
 @rule(
@@ -25,27 +49,34 @@ from .registry import rule
     node_dim=0,
 )
 class ConvertedHEAT(OperatorModule):
-    r"""Attention on :math:`h_m = x_m W_{t(m)} + b_{t(m)}`, whose values are :math:`h_m U + z_{mn} V + c`.
+    r"""Attention on :math:`h_m = x_m W_{t(m)} + b_{t(m)}`, whose values are :math:`h_m U + z_{mn} V + c` for all heads.
 
-    The heads share the matrices of the values: they are multiplied once for each target, after the sum.
+    The scores read a vector of each type of edges, too: these stand before z in what the attention has as features.
     """
 
-    kept = ("edge_type_emb", "edge_attr_emb", "lin")
+    kept = ("edge_type_emb", "edge_attr_emb")
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         check_initialized(layer)
-        typed, D = layer.hetero_lin, layer.out_channels
-        self.width = D * (layer.heads if layer.concat else 1)
+        typed, D, H = layer.hetero_lin, layer.out_channels, layer.heads
+        self.width = Q = D * (H if layer.concat else 1)
         self.nodes = basis_conv(layer, typed.weight, Relations(typed.num_types))
         self.biases = parameter(typed.bias)
         of_target, of_source, of_edge = matrix(layer.att).split([D, D, matrix(layer.att).shape[1] - 2 * D], 1)
-        ends, edge = Additive(), Edge(of_edge.shape[1])
+        R, T = of_edge.shape[1], layer.edge_type_emb.embedding_dim
+        combine: Literal["concat", "mean"] = "concat" if layer.concat else "mean"
+        ends, edge = Additive(), Edge(R)
         score = (ends + edge).then(nn.LeakyReLU(layer.negative_slope))
-        theta = Pass(combine="concat")
-        self.conv = attention_conv(layer, layer.heads, score, theta, D, D * layer.heads, dropout=layer.dropout)
+        theta = Heads(combine, layer.lin.bias is not None, shared=True)
+        self.conv = attention_conv(layer, H, score, theta, D, Q, dropout=layer.dropout)
+        with META:
+            self.of_edges = OfLast(T, combine).build(H, R, Q)
+        of_nodes, of_features = matrix(layer.lin).split([D, R - T], 1)
         fill(ends, source=of_source, target=of_target)
         fill(edge, weight=of_edge)
+        fill(self.conv.theta, weight=of_nodes.t(), value_bias=layer.lin.bias)
+        fill(self.of_edges, weight=of_features.t())
 
     def compute(self, **call: Any) -> Tensor:
         call = with_features(call)
@@ -53,16 +84,12 @@ class ConvertedHEAT(OperatorModule):
         edges = read_edges(call["edge_index"], False, N, self.flow).edge_index
         h = self.nodes(x, loops_at(kinds), edge_type=kinds)
         h = h if self.biases is None else h + self.biases.index_select(0, kinds)
-        embedded = F.leaky_relu(self.edge_type_emb(call["edge_type"]), self.negative_slope)
-        z = F.leaky_relu(self.edge_attr_emb(call["edge_attr"]), self.negative_slope)
-        sums, A = self.conv(h, edges, edge_attr=torch.cat([embedded, z], 1), return_attention=True)
-        of_edges = A.incidence.expand(F.pad(z, (0, 1), value=1.0)).movedim(0, -2)  # (N, H, R + 1), the last for c
-        sums = torch.cat([sums.unflatten(-1, (self.heads, -1)), of_edges[..., :-1]], -1)
-        y: Tensor = sums @ self.lin.weight.t()
-        y = y if self.lin.bias is None else y + of_edges[..., -1:] * self.lin.bias
-        y = y if self.concat else y.mean(-2, keepdim=True)
-        y = y + h.unsqueeze(-2) if self.root_weight else y
-        return y.flatten(-2)
+        z = torch.cat([self.edge_type_emb(call["edge_type"]), self.edge_attr_emb(call["edge_attr"])], 1)
+        z = F.leaky_relu(z, self.negative_slope)
+        y: Tensor = self.conv(h, edges, edge_attr=z, edge_values=self.of_edges)
+        if not self.root_weight:
+            return y
+        return (y.unflatten(-1, (self.heads, -1)) + h.unsqueeze(-2)).flatten(-2) if self.concat else y + h
 
 
 @once

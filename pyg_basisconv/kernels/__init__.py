@@ -2,7 +2,7 @@
 
 from .attend import Piece, attend
 from .contract import a_first, summed, theta_first
-from .dense import Affine, affine, matmul, matmuls
+from .dense import Affine, affine, contracted, matmul, matmuls, repeated
 from .edge_products import EdgeProductScores, edge_products
 from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
@@ -27,12 +27,14 @@ __all__ = [
     "at_entries",
     "attend",
     "attention",
+    "contracted",
     "edge_products",
     "gather_matmul",
     "hidden",
     "inner",
     "matmul",
     "matmuls",
+    "repeated",
     "scored_attention",
     "sddmm",
     "softmax",

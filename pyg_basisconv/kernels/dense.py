@@ -1,7 +1,7 @@
 """Dense products of many rows with narrow matrices."""
 
-from collections.abc import Iterable, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -108,11 +108,13 @@ class Affine(NamedTuple):
     r"""The maps :math:`s (x W_k + b_k)` of K members, side by side.
 
     weight: W, (K, P, D), or (K, P) for D = 1; bias: b, with K D numbers, or None; scale: s.
+    made: the function that made the map, and the tensors that it made it of; None if the map consists of parameters.
     """
 
     weight: Tensor
     bias: Tensor | None = None
     scale: float = 1.0
+    made: "tuple[Callable[..., Affine], tuple[Tensor | None, ...]] | None" = None
 
     @property
     def matrix(self) -> Tensor:
@@ -121,12 +123,33 @@ class Affine(NamedTuple):
         return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
 
 
+def contracted(matrices: Tensor, vectors: Tensor, bias: Tensor | None = None) -> Affine:
+    """The map to inner products with vectors, one for each head, of what matrices (K, P, D) make of features.
+
+    >>> contracted(torch.ones(2, 4, 3), torch.ones(2, 3)).weight.shape
+    torch.Size([2, 4])
+    """
+    weight = (matrices * vectors.unsqueeze(1)).sum(-1)
+    bias_of_products = None if bias is None else (bias * vectors).sum(1)
+    return Affine(weight, bias_of_products, made=(contracted, (matrices, vectors, bias)))
+
+
+def repeated(matrix: Tensor, bias: Tensor | None, heads: int) -> Affine:
+    """A map that is the same for all heads, (1, P, D) and (1, D), as the map of all.
+
+    >>> repeated(torch.ones(1, 4, 3), None, 2).weight.shape
+    torch.Size([2, 4, 3])
+    """
+    of_all = None if bias is None else bias.expand(heads, -1)
+    return Affine(matrix.expand(heads, -1, -1), of_all, made=(partial(repeated, heads=heads), (matrix, bias)))
+
+
 def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether several maps of the same rows may be computed as one product, and are small enough to gain by it."""
     if x.layout != torch.strided or portable():  # sizes may be symbols there
         return False
     numbers, learns = 0, maps[0].weight.requires_grad
-    for weight, bias, _ in maps:
+    for weight, bias, *_ in maps:
         if weight.requires_grad != learns or not (bias is None or bias.requires_grad == learns):
             return False  # the result of a frozen map must not require a gradient because of the others
         numbers += weight.numel()
@@ -140,13 +163,13 @@ def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
     >>> one.flatten(), two.shape, two[0, 0]
     (tensor([3., 3.]), torch.Size([2, 8]), tensor(1.5000))
     """
-    P, biases = x.shape[-1], [bias for _, bias, _ in maps if bias is not None]
-    widths = [weight.numel() // P for weight, _, _ in maps]
-    matrix = _joined([weight if weight.dim() == 2 else weight.mT for weight, _, _ in maps], P)
+    P, biases = x.shape[-1], [bias for _, bias, *_ in maps if bias is not None]
+    widths = [weight.numel() // P for weight, *_ in maps]
+    matrix = _joined([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps], P)
     if biases and len(biases) < len(maps):
-        biases = [x.new_zeros(w) if b is None else b for (_, b, _), w in zip(maps, widths, strict=True)]
+        biases = [x.new_zeros(w) if b is None else b for (_, b, *_), w in zip(maps, widths, strict=True)]
     found = F.linear(x, matrix, _joined(biases) if biases else None).split_with_sizes(widths, -1)
-    return [y if scale == 1 else y * scale for y, (_, _, scale) in zip(found, maps, strict=True)]
+    return [y if scale == 1 else y * scale for y, (_, _, scale, _) in zip(found, maps, strict=True)]
 
 
 def _joined(parts: list[Tensor], *width: int) -> Tensor:

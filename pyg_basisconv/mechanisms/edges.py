@@ -7,7 +7,9 @@ from torch import Tensor
 from ..content import Content
 from ..entries import Entries
 from ..errors import reject
+from ..kernels import Affine, contracted
 from ..printing import arguments
+from ..theta.base import param
 from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, upcast
 from .rows import EdgeTerms, TermRows
 
@@ -55,8 +57,9 @@ class Edge(Mechanism):
             self.parameter("out", sizes.heads, self.inner)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        weight = self.weight if self.inner is None else (self.weight @ self.out.unsqueeze(-1)).squeeze(-1)  # (H, R)
-        found = EdgeTerms(edge_rows(content, entries, self.edge_dim), upcast(weight))
+        weight = param(self, "weight")
+        map = Affine(weight) if self.inner is None else contracted(weight, param(self, "out"))  # (H, R)
+        found = EdgeTerms(content, edge_rows(content, entries, self.edge_dim), map)
         return TermRows(entry=found, batch=content.batch)
 
     def extra_repr(self) -> str:

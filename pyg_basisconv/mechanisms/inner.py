@@ -194,10 +194,10 @@ class Dot(Mechanism):
     def _at_few_entries(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The scores where keys and queries of all entries may be stored."""
         edge_rows(content, entries, self.edge_dim)  # checks their width
-        H, of_key = len(self.key_edge), content.edge_products(entries, param(self, "key_edge"))
+        H, of_key = len(self.key_edge), content.edge_products(entries, Affine(param(self, "key_edge")))
         if self.mix == "key":
             return EdgeProductRows(key, query, of_key, H, entries.pattern)
-        of_query = content.edge_products(entries, param(self, "query_edge")) * scale
+        of_query = content.edge_products(entries, Affine(param(self, "query_edge"))) * scale
         return TermRows(entry=edge_products(upcast(key), upcast(query), of_key, of_query, H, entries.pattern))
 
     def _edges(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:

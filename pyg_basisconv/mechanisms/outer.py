@@ -277,7 +277,7 @@ class MLP(Mechanism):
             of_edges = None
             if self.edge_dim:
                 edge_rows(content, entries, self.edge_dim)  # checks their width
-                of_edges = content.edge_products(entries, param(self, "edge"))
+                of_edges = content.edge_products(entries, Affine(param(self, "edge")))
             in_rows = HiddenLayerRows(source, target, of_edges, out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
             if few or one_pass_fits(form, source.device, entries.E):

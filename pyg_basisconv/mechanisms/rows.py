@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from ..cache import cached_property
-from ..content import Content
+from ..content import Content, Mapped
 from ..kernels import Affine, TermScores
 from .base import Score, add_optional, entry_score, node_score, upcast
 
@@ -44,17 +44,17 @@ class RowScore(Score):
 
 
 class EdgeTerms:
-    """Terms of entries that are products of their features, (E, R) or (*, E, R), and a weight, (K, R).
+    """Terms of entries that are products of their features, (E, R) or (*, E, R), and the weight of a map, (K, R).
 
     Terms of the same features are added by their weights, before the product.
     """
 
-    def __init__(self, features: Tensor, weight: Tensor) -> None:
-        self.features, self.weight = features, weight
+    def __init__(self, content: Content, features: Tensor, map: Affine) -> None:
+        self.content, self.features, self.map = content, features, map
 
     def __add__(self, other: "Tensor | EdgeTerms") -> "Tensor | EdgeTerms":
         if isinstance(other, EdgeTerms) and other.features is self.features:
-            return EdgeTerms(self.features, self.weight + other.weight)
+            return EdgeTerms(self.content, self.features, _sum(self.map.weight, other.map.weight))
         return self.tensor + as_tensor(other)
 
     __radd__ = __add__
@@ -62,7 +62,13 @@ class EdgeTerms:
     @property
     def tensor(self) -> Tensor:
         """(E, K) the terms. The weight is made contiguous so that its gradient reads the features along their rows."""
-        return self.features @ self.weight.t().contiguous()
+        found = self.features @ upcast(self.map.weight).t().contiguous()
+        self.content.mapped.append(Mapped(2, (self.map,), (found,)))
+        return found
+
+
+def _sum(first: Tensor, second: Tensor) -> Affine:
+    return Affine(first + second, made=(_sum, (first, second)))
 
 
 def as_tensor(terms: Tensor | EdgeTerms) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import check_choice, check_count, check_flags, reject
-from ..kernels import Affine, matmul
+from ..kernels import Affine, matmul, repeated
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Family, Members, Theta, glorot, param
@@ -34,7 +34,8 @@ class Values(Theta):
     def build(self, K: int, P: int, Q: int) -> "Theta":
         new = "weight" not in self._parameters
         if new and self.bias:
-            self.value_bias = nn.Parameter(torch.zeros(K, self.shape(K, max(P, 0), Q)[-1]))
+            members, _, D = self.shape(K, max(P, 0), Q)
+            self.value_bias = nn.Parameter(torch.zeros(members, D))
         return super().build(K, P, Q)
 
     def reset_parameters(self) -> None:
@@ -52,8 +53,13 @@ class Values(Theta):
     @property
     def lifted(self) -> Tensor:
         """(K, P, D), or (K, P + 1, D) with the bias in its last row."""
-        bias = self.value_bias
-        return self.weight if bias is None else torch.cat([self.weight, bias.unsqueeze(1)], 1)
+        weight, bias, *_ = self.map
+        return weight if bias is None else torch.cat([weight, bias.unsqueeze(1)], 1)
+
+    @property
+    def map(self) -> Affine:
+        """The values of all members, side by side."""
+        return Affine(param(self, "weight"), param(self, "value_bias"))
 
     @property
     def by_rows(self) -> bool:
@@ -61,10 +67,10 @@ class Values(Theta):
 
     @property
     def affine(self) -> Affine | None:
-        return Affine(param(self, "weight"), param(self, "value_bias")) if self.by_rows else None
+        return self.map if self.by_rows else None
 
     def rows(self, x: Tensor) -> Tensor:
-        return all_heads(x, param(self, "weight"), param(self, "value_bias"))
+        return all_heads(x, *self.map[:3])
 
     def project(self, x: Tensor) -> Members:
         return split_heads(self.rows(x), self.K)
@@ -76,20 +82,26 @@ class Heads(Values):
     Args:
         combine: 'concat' or 'mean'.
         bias: whether the values have a bias, (K, D), beside the bias of the layer.
+        shared: whether all members have the same matrix, and bias.
 
-    >>> Heads().build(2, 3, 8).weight.shape
-    torch.Size([2, 3, 4])
+    >>> Heads().build(2, 3, 8).weight.shape, Heads(shared=True).build(2, 3, 8).weight.shape
+    (torch.Size([2, 3, 4]), torch.Size([1, 3, 4]))
     """
 
-    def __init__(self, combine: Literal["concat", "mean"] = "concat", bias: bool = False) -> None:
+    def __init__(self, combine: Literal["concat", "mean"] = "concat", bias: bool = False, shared: bool = False) -> None:
         super().__init__(bias)
         check_choice("combine", combine, "concat", "mean")
-        self.combine = combine
+        check_flags(shared=shared)
+        self.combine, self.shared = combine, shared
 
     def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
         if self.combine == "concat" and Q % K:
             reject("out_channels", f"a multiple of the {K} members that are concatenated", Q, "or use combine='mean'")
-        return K, P, Q // K if self.combine == "concat" else Q
+        return 1 if self.shared else K, P, Q // K if self.combine == "concat" else Q
+
+    @property
+    def map(self) -> Affine:
+        return repeated(param(self, "weight"), param(self, "value_bias"), self.K) if self.shared else super().map
 
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         heads = [matmul(u_k, weight) for u_k, weight in zip(u, self.lifted.unbind(0), strict=True)]
@@ -127,7 +139,7 @@ class Heads(Values):
         return self.Q // self.K if self.combine == "concat" else self.Q
 
     def extra_repr(self) -> str:
-        return arguments(self, f"combine={self.combine!r}", bias=False)
+        return arguments(self, f"combine={self.combine!r}", bias=False, shared=False)
 
 
 class LowRank(Values):
