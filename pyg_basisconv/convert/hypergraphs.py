@@ -146,13 +146,16 @@ class ConvertedHypergraphAttention(OperatorModule):
     ) -> Tensor:
         if hyperedge_attr is None:
             reject("hyperedge_attr", "features of the hyperedges, which are attended to", None, "pass (N, P)")
-        return self.run({"x": x, "incidence": hyperedge_index, "weight": hyperedge_weight, "features": hyperedge_attr})
+        edges = {"hyperedge_index": hyperedge_index, "hyperedge_weight": hyperedge_weight}
+        return self.run({"x": x, **edges, "hyperedge_attr": hyperedge_attr})
 
-    def compute(self, x: Tensor, incidence: Tensor, features: Tensor, weight: Tensor | None = None) -> Tensor:
-        size = (x.shape[-2], features.shape[-2])
-        u, A = self.conv((x, features), incidence, size=size, return_attention=True)
-        weight = incidence_weights(incidence, weight, x.dtype)
-        B, D = inverses(read_graph(incidence, weight, size=size, dtype=x.dtype, device=x.device))
+    def compute(
+        self, x: Tensor, hyperedge_index: Tensor, hyperedge_attr: Tensor, hyperedge_weight: Tensor | None = None
+    ) -> Tensor:
+        size = (x.shape[-2], hyperedge_attr.shape[-2])
+        u, A = self.conv((x, hyperedge_attr), hyperedge_index, size=size, return_attention=True)
+        weight = incidence_weights(hyperedge_index, hyperedge_weight, x.dtype)
+        B, D = inverses(read_graph(hyperedge_index, weight, size=size, dtype=x.dtype, device=x.device))
         u = u * B.to(u.dtype).unsqueeze(-1)
         y = A.T.each(u.unflatten(-1, (self.heads, -1)).movedim(-2, 0)) * D.to(u.dtype).unsqueeze(-1)  # (H, M, C)
         y = y.movedim(0, -2).flatten(-2) if self.concat else y.mean(0)
