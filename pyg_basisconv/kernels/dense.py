@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from ..portable import portable
 from .memory import room
-from .op import autocasting
+from .op import autocasting, raw_apply
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
 
@@ -21,10 +21,7 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, *x: Tensor) -> Tensor:
         ctx.save_for_backward(weight, *x)
-        y = torch.mm(x[0], weight[0], out=room(x[0], len(x[0]), weight.shape[2]))
-        for x_k, weight_k in zip(x[1:], weight[1:], strict=True):
-            y.addmm_(x_k, weight_k)
-        return y
+        return _sum_of_products(weight, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -34,6 +31,16 @@ class _Products(torch.autograd.Function):
         # x^T g as (g^T x)^T, which reads x along its rows.
         grad_weight = torch.stack([grad.t() @ x_k for x_k in x]).transpose(1, 2) if needed else None
         return grad_weight, *grad_x
+
+
+_record: Callable[..., Tensor] = raw_apply(_Products)
+
+
+def _sum_of_products(weight: Tensor, x: Sequence[Tensor]) -> Tensor:
+    y = torch.mm(x[0], weight[0], out=room(x[0], len(x[0]), weight.shape[2]))
+    for x_k, weight_k in zip(x[1:], weight[1:], strict=True):
+        y.addmm_(x_k, weight_k)
+    return y
 
 
 class Products(Iterable[Tensor]):
@@ -97,7 +104,8 @@ def _products(x: Sequence[Tensor], weight: Tensor) -> Tensor:
     flat = [x_k.reshape(-1, x_k.shape[-1]) for x_k in laid_out]
     if len(flat) > 1 and weight[:, :, 0].numel() <= weight.shape[2]:  # a concatenation smaller than the result
         flat, weight = [torch.cat(flat, 1)], weight.flatten(0, 1).unsqueeze(0)
-    y: Tensor = _Products.apply(weight, *flat)
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (weight, *flat))
+    y = _record(weight, *flat) if learns else _sum_of_products(weight, flat)
     if like.dim() == 2:
         return y
     y = y.view(*laid_out[0].shape[:-1], y.shape[-1])
