@@ -42,11 +42,12 @@ class BoundProduct(Derived):
         return chain.from_iterable(self.second.iterate(u) for u in self.first.iterate(x))
 
     def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        z = dense(check_members(z, self.K)).unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, Q)
+        z = dense(check_members(z, self.K))
+        z = z.view(self.first.K, self.second.K, *z.shape[1:])  # (K', K'', *, M, Q)
         return self.second.combine(self.first.combine(z))
 
     def each(self, z: Tensor) -> Tensor:
-        z = z.unflatten(0, (self.first.K, self.second.K))  # (K', K'', *, M, D)
+        z = z.view(self.first.K, self.second.K, *z.shape[1:])  # (K', K'', *, M, D)
         z = self.first.each(z).transpose(0, 1)  # (K'', K', *, N', D)
         return self.second.each(z).transpose(0, 1).flatten(0, 1)
 

@@ -39,6 +39,58 @@ class Rows(Protocol):
         """The sum of the matrices as a family of one, or None if it costs as much as the family."""
 
 
+class Copies:
+    """A family on several copies of its graph, whose nodes stand side by side: row m B + b is node m of copy b.
+
+    >>> from pyg_basisconv import bases
+    >>> A = bases.Adjacency().bind(torch.tensor([[0], [1]]), size=2)
+    >>> Copies(A, 3).expand_rows(torch.tensor([[1.0], [2.0], [3.0], [0.0], [0.0], [0.0]])).flatten()
+    tensor([0., 0., 0., 1., 2., 3.])
+    """
+
+    def __init__(self, A: Rows, count: int) -> None:
+        self.A, self.K, self.count = A, A.K, count
+
+    def expand_rows(self, x: Tensor) -> Tensor:
+        """(M B, P) -> (N B, K P)."""
+        y = self.A.expand_rows(self._side_by_side(x))  # (N, K B P)
+        N, P = y.shape[0], x.shape[1]
+        return y.view(N, self.K, self.count, P).transpose(1, 2).reshape(N * self.count, self.K * P)
+
+    def combine_rows(self, z: Tensor) -> Tensor:
+        """(M B, K Q) -> (N B, Q)."""
+        M, Q = z.shape[0] // self.count, z.shape[1] // self.K
+        by_member = z.view(M, self.count, self.K, Q).transpose(1, 2)  # (M, K, B, Q)
+        y = self.A.combine_rows(by_member.reshape(M, self.K * self.count * Q))  # (N, B Q)
+        return y.view(y.shape[0] * self.count, Q)
+
+    def expand(self, x: Tensor) -> Tensor:
+        """(M B, P) -> (K, N B, P)."""
+        y = self.A.expand(self._side_by_side(x))  # (K, N, B P)
+        return y.reshape(self.K, y.shape[1] * self.count, x.shape[1])
+
+    def combine(self, z: Tensor) -> Tensor:
+        """(K, M B, Q) -> (N B, Q)."""
+        K, rows, Q = z.shape
+        y = self.A.combine(z.reshape(K, rows // self.count, self.count * Q))  # (N, B Q)
+        return y.reshape(y.shape[0] * self.count, Q)
+
+    @property
+    def adjoint(self) -> "Copies":
+        """The family of the transposed matrices."""
+        return Copies(self.A.adjoint, self.count)
+
+    @property
+    def total(self) -> "Copies | None":
+        """The sum of the matrices as a family of one, or None if it costs as much as the family."""
+        one = self.A.total
+        return None if one is None else Copies(one, self.count)
+
+    def _side_by_side(self, x: Tensor) -> Tensor:
+        """(M B, P) -> (M, B P), a view."""
+        return x.view(x.shape[0] // self.count, self.count * x.shape[1])
+
+
 def _expanded(x: Tensor, A: Rows) -> Tensor:
     """All products side by side; by torch operations where a derivative is taken under vmap."""
     return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1]) if portable() else A.expand_rows(x)

@@ -10,7 +10,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from ..errors import reject
 from ..kernels import Affine, a_first, matmul, theta_first
-from ..kernels.contract import Rows
+from ..kernels.contract import Copies, Rows
 from ..sparse_input import sparse_matmul
 
 Members = Tensor | Sequence[Tensor]  # (K, *, M, D), or K times (*, M, D)
@@ -286,6 +286,22 @@ def _theta_first(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tenso
 
 # See `Theta.step`; of a parameter whose weight is (K, P, Q).
 STEPS: dict[str, Step] = {"a_first": _a_first, "theta_first": _theta_first}
+
+
+def for_batches(step: Step) -> Step:
+    r"""The same step for x with leading batch dimensions: (\*, M, P) -> (\*, N, Q), in one product of each kind.
+
+    It copies x and the result, which only pays while they are small.
+    """
+
+    def run(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
+        *batch, M, P = x.shape
+        copies = math.prod(batch)
+        rows = x.movedim(-2, 0).reshape(M * copies, P)  # node by node, and side by side the copies of each
+        y = step(theta, rows, bias, Copies(A, copies))  # (N B, Q)
+        return y.view(y.shape[0] // copies, *batch, y.shape[1]).movedim(0, -2).contiguous()
+
+    return run
 
 
 def glorot(weight: Tensor, P: int, Q: int, variance_gains: Sequence[float] = (1,)) -> None:
