@@ -3,11 +3,15 @@
 import os
 import sys
 from glob import glob
+from hashlib import sha256
+from pathlib import Path
 
 from setuptools import Extension, setup
 
 # Calls of OpenMP are left open for the library that torch has loaded, so that its threads are ours.
 THREADS = [] if sys.platform == "darwin" else ["-fopenmp"]
+# The kernels say which sources they are of, so that those of older ones are not used (pyg_basisconv/backend.py).
+SOURCES = sha256(b"".join(Path(name).read_bytes() for name in sorted(glob("csrc/*.[ch]*")))).hexdigest()
 
 kernels = Extension(
     "pyg_basisconv._kernels",
@@ -15,7 +19,7 @@ kernels = Extension(
     depends=sorted(glob("csrc/*.h")),
     language="c++",
     extra_compile_args=["-std=c++17", "-O3", "-fno-math-errno", "-fvisibility=hidden", *THREADS],
-    define_macros=[("Py_LIMITED_API", "0x030B0000")],
+    define_macros=[("Py_LIMITED_API", "0x030B0000"), ("BASISCONV_SOURCES", f'"{SOURCES}"')],
     py_limited_api=True,  # one binary for all versions of Python, and of torch, whose headers are not read
     optional=True,
 )

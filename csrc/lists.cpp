@@ -486,4 +486,12 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, -1, functions,
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__kernels() { return PyModule_Create(&module); }
+// `sources` is a fingerprint of the files that it is built from, see setup.py.
+PyMODINIT_FUNC PyInit__kernels() {
+  PyObject* made = PyModule_Create(&module);
+  if (made && PyModule_AddStringConstant(made, "sources", BASISCONV_SOURCES) != 0) {
+    Py_DECREF(made);
+    return nullptr;
+  }
+  return made;
+}

@@ -5,8 +5,10 @@ Every compiled kernel has an equivalent in torch or numpy operations, which repl
 
 import os
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +36,20 @@ def _load() -> tuple[Any, str]:
             fix = "install a C++ compiler and the package again, or unset it"
             reject(_NAME, "compiled kernels that can be loaded", error, fix)
         return None, f"not built: {error}"
+    if _sources() not in (None, kernels.sources):
+        fix = "build them again: python setup.py build_ext --inplace"
+        if _WANTED == "compiled":
+            reject(_NAME, "kernels that are built from csrc/ as it is", "older ones", fix)
+        return None, f"not used: csrc/ has changed since they were built; {fix}"
     return kernels, "in use"
+
+
+def _sources() -> str | None:
+    """The fingerprint of the sources beside the package, by which setup.py marks what it builds; None without them."""
+    root = Path(__file__).parents[1]
+    if not (root / "setup.py").is_file():  # installed
+        return None
+    return sha256(b"".join(path.read_bytes() for path in sorted((root / "csrc").glob("*.[ch]*")))).hexdigest()
 
 
 KERNELS, _STATUS = _load()

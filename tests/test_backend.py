@@ -51,6 +51,19 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert backend._load() == (None, "not built: No module named 'pyg_basisconv._kernels'")
 
 
+@pytest.mark.skipif(backend.KERNELS is None, reason=pyg_basisconv.backends()["compiled"])
+def test_kernels_of_other_sources_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert backend._sources() in (None, backend.KERNELS.sources)
+    monkeypatch.setattr(backend, "_WANTED", "")
+    monkeypatch.setattr(backend, "_sources", lambda: "of before")
+    kernels, status = backend._load()
+    assert kernels is None
+    assert status.startswith("not used: csrc/ has changed since they were built; build them again")
+    monkeypatch.setattr(backend, "_WANTED", "compiled")
+    with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected kernels that are built from csrc/ as it is"):
+        backend._load()
+
+
 def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="BASISCONV_KERNELS: expected 'compiled', 'triton' or 'torch', got 'fast'"):
         imported_with("fast", monkeypatch)
