@@ -15,7 +15,7 @@ random, and with a penalty on |h|^3 + |w|^3 + |e|^3 (T. Lacroix et al., arXiv:18
 where f is how frequent n is as an answer and A is `bases.Walks(sorts, norm="row")`: the share of the walks from h that
 end in n. Theta is fitted by least squares to training triples that are hidden from the walks.
 
-*Both*: Re <q, e> + b log(1 + max(y, 0) / c), with b and c that are best for the validation triples.
+*Both*: Re <q, e> + b log(1 + max(y, 0) / c), with b and c for each relation, chosen by validation triples.
 """
 
 import argparse
@@ -47,10 +47,11 @@ SUGGEST: dict[str, Any] = {
     "support": 0.3,
     "least": 1e-3,
 }  # see `suggest_sorts`
-TRUST, FLOORS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5), (1e-4, 1e-3, 1e-2)  # b and c are chosen among these
+TRUST, FLOORS = (0.0, 0.25, 0.5, 1.0, 2.0), (0.03, 0.1)  # b and c are chosen among these
+SHRINK = 20  # validation triples of a relation that count as much as those of all relations together
 MODELS = ("embedding", "walks", "both")
 DEFAULTS = {
-    "FB15k-237": {"rank": 128, "epochs": 10, "batch": 1024, "penalty": 0.05},
+    "FB15k-237": {"rank": 128, "epochs": 6, "batch": 1024, "penalty": 0.05},
     "films": {"rank": 16, "epochs": 30, "batch": 32, "penalty": 0.02},
 }
 Results = dict[str, list[dict[str, float]]]
@@ -237,8 +238,8 @@ def rules_of(graph: Triples, file: Path | None) -> Iterator[Rule]:
                 file.write_text(json.dumps(kept))
 
 
-def choose(graph: Triples, options: argparse.Namespace, rules: list[Rule], nets: list[ComplEx]) -> list[Mix]:
-    """For each embedding the mix that is best for validation triples."""
+def choose(graph: Triples, options: argparse.Namespace, rules: list[Rule], nets: list[ComplEx]) -> list[list[Mix]]:
+    """For each embedding and relation the mix that is best for validation triples, those of the relation first."""
 
     def scores(source: Tensor, sided: int) -> Iterator[Tensor]:
         walks = rules[sided](source)
@@ -246,13 +247,16 @@ def choose(graph: Triples, options: argparse.Namespace, rules: list[Rule], nets:
             embedding = net(source, torch.full_like(source, sided))
             yield from (mix(embedding, walks) for mix in MIXES)
 
-    found = [mrr(rank) for rank in measure(graph, graph.validation[:, : options.validate], scores)]
-    each = [found[i : i + len(MIXES)] for i in range(0, len(found), len(MIXES))]
-    return [MIXES[max(range(len(MIXES)), key=values.__getitem__)] for values in each]
+    triples = graph.validation[:, : options.validate]
+    counts = [len(asked(triples, sided, graph.relations)[0]) for sided in range(2 * graph.relations)]
+    found = torch.stack(measure(graph, triples, scores)).double().reciprocal().split(len(MIXES))
+    return [
+        [MIXES[int((part.sum(1) + SHRINK * each.mean(1)).argmax())] for part in each.split(counts, 1)] for each in found
+    ]
 
 
-def compare(graph: Triples, options: argparse.Namespace) -> tuple[list[Rule], list[Mix], Results]:
-    """The rules, the mix of each seed, and the test results of each model and seed."""
+def compare(graph: Triples, options: argparse.Namespace) -> tuple[list[Rule], Results]:
+    """The rules, and the test results of each model and seed."""
     keep, nets = options.keep, []
     columns = TextColumn("{task.description:40}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with Progress(*columns, TimeElapsedColumn()) as bar:
@@ -270,14 +274,14 @@ def compare(graph: Triples, options: argparse.Namespace) -> tuple[list[Rule], li
             yield walks
             for net, mix in zip(nets, mixes, strict=True):
                 embedding = net(source, torch.full_like(source, sided))
-                yield from (embedding, mix(embedding, walks))
+                yield from (embedding, mix[sided](embedding, walks))
 
         found = measure(graph, graph.test, scores)
     results: Results = {name: [] for name in MODELS}
     for name, rank in zip(["walks", *["embedding", "both"] * len(nets)], found, strict=True):
         hits = {f"hits@{k}": float((rank <= k).double().mean()) for k in HITS}
         results[name].append({"mrr": mrr(rank)} | hits)
-    return rules, mixes, results
+    return rules, results
 
 
 def reasons(graph: Triples, rules: list[Rule], triple: Tensor, name: Callable[[int], str], most: int = 3) -> list[str]:
@@ -317,7 +321,11 @@ def names_of(dataset: str, root: Path) -> tuple[list[str], list[str]]:
         graph = load_walks(knowledge.HERE / "films" / "walks.toml")
     else:
         graph = knowledge.load(dataset, root).knowledge
-    return graph.entities, [graph.relations.shown(i) for i in range(len(graph.relations))]
+    file = root / dataset / "names.tsv"
+    labels = dict(line.split("\t") for line in file.read_text("utf-8").splitlines()) if file.is_file() else {}
+    return [labels.get(name, name) for name in graph.entities], [
+        graph.relations.shown(i) for i in range(len(graph.relations))
+    ]
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -334,7 +342,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--penalty", type=at_least(0, float), help="on the cubes")
     add("--dropout", type=float, default=0.0, help="of questions")
     add("--bfloat16", action="store_true", help="the scores of the training: faster where the processor can do it")
-    add("--validate", type=at_least(1, int), default=5000, help="triples to choose the mix by, at most")
+    add("--validate", type=at_least(1, int), default=6000, help="triples to choose the mix by, at most")
     add("--explain", type=at_least(0, int), default=5, help="predictions whose reasons are shown")
     add("--keep", type=Path, help="folder of what has been computed; the same command goes on from there")
     add_device(parser)
@@ -356,11 +364,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             options.keep.mkdir(parents=True, exist_ok=True)
         graph = load(options.dataset, root)[1].to(options.device)
         entities, relations = names_of(options.dataset, root)
-        rules, mixes, results = compare(graph, options)
+        rules, results = compare(graph, options)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     Console().print(table(results))
-    print(f"the mix of each seed: {', '.join(f'b = {mix.trust:g}, c = {mix.floor:g}' for mix in mixes)}")
     shown = 0
     for triple in graph.test.t():
         found = reasons(graph, rules, triple, entities.__getitem__) if shown < options.explain else []
