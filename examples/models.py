@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch_geometric.nn import APPNP, ChebConv, GATConv, GCNConv, Linear
+from torch_geometric.nn import APPNP, ChebConv, GATConv, GCNConv, Linear, SSGConv
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Additive
@@ -91,6 +91,13 @@ def pageranks(*restarts: float, steps: int) -> tuple[Layer, Layer]:
     return conv(mix), partial(PageRanks, restarts=restarts, steps=steps)
 
 
+def steps_alike(steps: int) -> tuple[Layer, Layer]:
+    """The mean of the walks of 0, 1, ... and so many steps as one basis, and PyG's layer of the same function."""
+    share = 1 / (steps + 1)
+    mix = bases.Mix([share] * (steps + 1), bases.Powers(steps + 1, GCN))
+    return conv(mix), partial(SSGConv, alpha=share, K=steps)
+
+
 def attention(heads: int, combine: Literal["concat", "mean"], dropout: float) -> tuple[Layer, Layer]:
     """A layer of GAT, and PyG's: each node attends to its neighbours and to itself."""
 
@@ -156,11 +163,11 @@ class Model(NamedTuple):
 
 _GAT = Model("GAT", 64, 0.8, *gat(1), F.elu, lr=0.01, epochs=500, patience=50)
 _FAR, _FAR_PEER = pageranks(0.2, 0.05, steps=20)
-_NEAR, _NEAR_PEER = pageranks(0.2, steps=10)
+_NEAR, _NEAR_PEER = steps_alike(8)
 _CHEB2, _CHEB3 = (((conv(bases.Chebyshev(K)),) * 2, (partial(ChebConv, K=K),) * 2) for K in (2, 3))
 
-_RANDOM: dict[str, Any] = {"lr": 0.005, "weight_decay": 1e-3, "lost": 0.3, "temperature": 0.2}
-_RANDOM |= {"epochs": 1500, "patience": 100, "samples": 4, "consistency": 1.0, "warmup": 300}
+_RANDOM: dict[str, Any] = {"lr": 0.01, "lost": 0.5, "temperature": 0.5, "consistency": 2.0, "warmup": 200}
+_RANDOM |= {"epochs": 1500, "patience": 100, "samples": 2, "sparse": False}
 # Among which a search for the settings of a model draws.
 SPACE: dict[str, tuple[float, ...]] = {
     "hidden": (16, 32, 64, 128),
