@@ -175,7 +175,11 @@ SPACE: dict[str, tuple[float, ...]] = {
     "lr": (0.005, 0.01, 0.02),
     "weight_decay": (1e-4, 5e-4, 1e-3, 5e-3),
 }
-LOSING_SPACE: dict[str, tuple[float, ...]] = {"lost": (0.3, 0.5, 0.7), "temperature": (0.2, 0.3, 0.5)}
+LOSING_SPACE: dict[str, tuple[float, ...]] = {
+    "lost": (0.3, 0.5, 0.7),
+    "temperature": (0.2, 0.3, 0.5),
+    "consistency": (1.0, 2.0, 4.0),
+}
 
 MODELS = {
     "gcn": Model("GCN", 32, 0.7, (conv(GCN),) * 2, (GCNConv,) * 2),
