@@ -213,8 +213,11 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float 
         z = F.linear(x, weight, bias)
         return z if scale == 1 else z * scale
     weight = weight.t() if scale == 1 else weight.t() * scale  # the weight is smaller than the result
-    z = matmul(x, weight) if x.layout == torch.strided else sparse_matmul(x, weight)
-    return z if bias is None else z + (bias if scale == 1 else bias * scale)
+    bias = bias if bias is None or scale == 1 else bias * scale
+    if x.layout == torch.strided:
+        return matmul(x, weight, bias)
+    z = sparse_matmul(x, weight)
+    return z if bias is None else z + bias
 
 
 def all_heads(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from pyg_basisconv import BasisConv, bases
-from pyg_basisconv.kernels import Affine, Matchings, Pattern, affine, gather_matmul, sddmm, spmm, tiled
+from pyg_basisconv.kernels import Affine, Matchings, Pattern, affine, gather_matmul, matmul, sddmm, spmm, tiled
 from tests.contract import DOUBLE, close, draw
 
 SHAPES = {
@@ -292,3 +292,19 @@ def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None
             assert_close(found, expected)
     assert gradcheck(lambda *_: tuple(affine(x, maps)), leaves)
     assert gradgradcheck(lambda *_: tuple(affine(x, maps)), leaves)
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_matmul_with_a_bias(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Of the dtype of the product, or of another, to which it is raised as torch does."""
+    x, weight, bias = (
+        draw(*shape).requires_grad_(),
+        draw(3, 4).requires_grad_(),
+        draw(4).detach().to(dtype).requires_grad_(),
+    )
+    close(matmul(x, weight, bias), x @ weight + bias)
+    assert gradcheck(lambda x, w: matmul(x, w, bias), (x, weight))
+    down = torch.randn(*shape[:-1], 4, dtype=torch.float64)
+    (found,) = torch.autograd.grad(matmul(x, weight, bias), bias, down)
+    torch.testing.assert_close(found, down.flatten(0, -2).sum(0).to(dtype))
