@@ -279,7 +279,7 @@ def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None
 
     def each() -> list[Tensor]:
         found = []
-        for w, b, s in maps:
+        for w, b, s, _ in maps:
             members = [w] if w.dim() == 2 else [member.t() for member in w]
             y = torch.cat([x @ member.t() for member in members], -1)
             found.append(s * (y if b is None else y + b))
