@@ -300,7 +300,10 @@ def check_bases(*parts: object) -> None:
     """Rejects arguments that are not bases, and an empty list of them."""
     for part in parts or (None,):
         if not isinstance(part, Basis):
-            reject("basis", "a Basis", repr(part), "choose one from pyg_basisconv.bases")
+            name = getattr(part, "__name__", "")
+            fix = f"call it: {name}()" if name and callable(part) else "choose one from pyg_basisconv.bases"
+            fix = "add the bases up: a + b" if isinstance(part, list | tuple) else fix
+            reject("basis", "a Basis", repr(part), fix)
         if "_parameters" not in vars(part):  # which torch answers with an AttributeError of some other name
             name = type(part).__name__
             reject("basis", "a Basis", f"a {name} that is half made", f"call super().__init__(K) in {name}.__init__")

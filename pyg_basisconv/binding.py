@@ -115,6 +115,10 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         return _with_constants(layer, Binding(Inputs(features, theta), family, None, reads))
     if edge_index is None and basis.needs_edges:
         reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
+    if edge_index is not None and basis.pools and not basis.needs_edges:
+        reject(
+            "edge_index", f"None, for {basis}", type(edge_index).__name__, "it reads no edges: pass x and batch alone"
+        )
     dtype, weight = features.dtype, edges.values if call.edge_weight is None else call.edge_weight
     if weight is not None and autocasting(features.device):
         dtype = weight.dtype
@@ -135,7 +139,10 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     for name in ("edge_attr",) if basis.reads_content else ("edge_attr", "mask", "valid"):
         value = getattr(call, name)
         if value is not None and not basis.reads_edges and call.edge_values is None:
-            reject(name, f"None, for {basis}", type(value).__name__, "no part of this basis reads it")
+            fix = "no part of this basis reads it"
+            if name == "edge_attr" and basis.reads_content:
+                fix += ": give its mechanism edge_dim=, if it has one, or add mechanisms.Edge(R)"
+            reject(name, f"None, for {basis}", type(value).__name__, fix)
     inputs = Inputs(features, theta)
     content = content_of(layer, call, graph, inputs, observed) if basis.reads_content else None
     family = basis.on(layer.masked(graph if content is None else graph.holding(content)))

@@ -211,7 +211,7 @@ class Content:
     def edge_features(self) -> Tensor:
         """The edges' features; rejects a content without them."""
         if self.edge_attr is None:
-            reject("edge_attr", "features of the edges, which the mechanism scores", None, "pass edge_attr=(E, R)")
+            reject("edge_attr", "features of the edges, which the mechanism scores", None, "pass edge_attr= by name")
         return self.edge_attr
 
     @property
@@ -279,7 +279,8 @@ class Content:
             boolean = name in ("mask", "valid") and t.dtype == torch.bool
             if not boolean and (name == "valid" or not t.is_floating_point()):
                 wanted = "dtype torch.bool" + " or a floating point dtype" * (name == "mask")
-                reject(name, wanted if name in ("mask", "valid") else "a floating point dtype", t.dtype, "convert it")
+                fix = f"convert it with .{'bool' if name in ('mask', 'valid') else 'float'}()"
+                reject(name, wanted if name in ("mask", "valid") else "a floating point dtype", t.dtype, fix)
             if not boolean and t.dtype != x.dtype and not autocasting(x.device):
                 reject(name, f"dtype {x.dtype}, as x", t.dtype, f"convert it with .to({x.dtype})")
         if self.target is not None and self.target.shape[:-2] != batch:

@@ -401,8 +401,11 @@ class BasisConv(MessagePassing):
         self.theta.prepare()
         call = Call(*args, **kwargs)
         bound = self._bind(call)
-        taken = self._choose(bound)  # for sizes like these
-        exact = replace(planned(self._problem(bound), self.order), order=taken.order, why=taken.why)
+        taken, exact = self._choose(bound), planned(self._problem(bound), self.order)
+        if exact.order != taken.order:
+            exact = replace(
+                exact, order=taken.order, why=f"taken for all sizes about these, for which it is {taken.why}"
+            )
         return replace(exact, hint=sparser(exact, call.x))
 
     # PyG's inspector reads this signature, and knows Optional but not the bar.

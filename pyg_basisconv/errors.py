@@ -12,9 +12,9 @@ _PYG_ARGUMENTS = {"aggr", "aggr_kwargs", "flow", "node_dim", "decomposed_layers"
 _REPLACED_BY = {
     "add_self_loops": "the basis has loops: bases.Adjacency('sym', self_loops=True)",
     "concat": "the parameter puts heads side by side, or takes their mean: theta.Heads('mean')",
-    "dropout": "the attention drops: bases.Attention(heads, mechanism, dropout=p)",
+    "dropout": "the attention drops: bases.GAT(heads, dropout=p), or bases.Attention(..., dropout=p)",
     "edge_dim": "the attention's mechanism reads edges, see help(bases.Attention)",
-    "heads": "the basis has a matrix for each head: bases.Attention(heads, mechanism), with theta.Heads()",
+    "heads": "the basis has a matrix for each head: bases.GAT(heads), or bases.Attention, with theta.Heads()",
     "improved": "the basis has loops: bases.Adjacency('sym', self_loops=2.0)",
     "K": "the basis says how many there are: bases.Chebyshev(K)",
     "normalize": "the basis is normalised: bases.Adjacency('sym')",

@@ -89,7 +89,10 @@ def check_features(x: Any, name: str, theta: Theta) -> None:
         theta.complete(x.size(-1))
         P = theta.P
     if P >= 0 and x.shape[-1] != P:
-        reject(name, f"{P} channels (in_channels) on the last axis", x.size(-1), "correct x or in_channels")
+        fix = "correct x or in_channels" + "; images (*, P, *grid) are for GridConv" * (
+            x.dim() > 2 and x.shape[-3] == P
+        )
+        reject(name, f"{P} channels (in_channels) on the last axis", x.size(-1), fix)
     if weight is not None:
         check_like(x, weight, name)
 

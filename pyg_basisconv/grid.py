@@ -131,7 +131,8 @@ class GridConv(BasisConv):
         channels = image.shape[-axes - 1]
         if self.in_channels not in (-1, channels):
             expected = f"{self.in_channels} channels on axis {-axes - 1}"
-            reject("image", expected, f"{channels}, of {tuple(image.shape)}", "correct it, or in_channels")
+            fix = f"correct it, or in_channels; the grid of {self.basis} has {axes} axes"
+            reject("image", expected, f"{channels}, of {tuple(image.shape)}", fix)
         grid = tuple(image.shape[-axes:])
         given = isinstance(call.edge_index, BoundBasis)
         return call._replace(x=_rows(image, axes), grid=None if given else grid), grid

@@ -95,7 +95,10 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
         )
     if not isinstance(edge_index, Tensor):
         expected = "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis"
-        reject("edge_index", expected, type(edge_index).__name__, "convert lists and arrays with torch.as_tensor")
+        fix = "convert lists and arrays with torch.as_tensor"
+        if hasattr(edge_index, "tocoo"):
+            fix = "convert it with torch_geometric.utils.from_scipy_sparse_matrix"
+        reject("edge_index", expected, type(edge_index).__name__, fix)
     return _sparse(edge_index)
 
 

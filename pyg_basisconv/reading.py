@@ -221,7 +221,7 @@ def _check_device(name: str, t: Any, device: torch.device | None) -> None:
 
 def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:
     if not weight.is_floating_point():
-        fix = f"convert weights with .to({dtype}); types of edges go in edge_type=, the graphs of a batch in batch="
+        fix = f"types of edges go in edge_type=, the graphs of a batch in batch=; convert weights with .to({dtype})"
         reject("edge_weight", "a floating point dtype", weight.dtype, fix)
     if weight.dim() not in (1, 2) or weight.shape[0] != E:
         expected, fix = f"one row per edge, shape ({E},) or ({E}, K)", "give as many weights as edge_index has columns"

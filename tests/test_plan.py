@@ -274,3 +274,12 @@ def test_no_hint_where_a_sparse_x_cannot_be() -> None:
     assert not BasisConv(2000, 8, bases.GCN()).plan((x, x.clone()), edges).hint
     assert not BasisConv(2000, 8, bases.GCN(), cached=True).plan(x, edges).hint  # it keeps a sparse copy by itself
     assert not BasisConv(2000, 2000, bases.GCN(), theta.Pass()).plan(x, edges).hint
+
+
+@pytest.mark.parametrize("M", [101, 150, 260, 390, 700])
+def test_the_sentence_agrees_with_the_times(M: int) -> None:
+    """Of the very sizes of the call, though calls of about its size share a plan."""
+    x, edge_index = torch.randn(M, 48), torch.randint(M, (2, 5 * M))
+    plan = BasisConv(48, 7, bases.Chebyshev(3)).plan(x, edge_index)
+    others = [e.seconds for e in plan.estimates if not e.refused and e.order != plan.order]
+    assert f"about {min(others) / plan.chosen.seconds:.1f} times faster than" in plan.why

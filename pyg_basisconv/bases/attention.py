@@ -64,6 +64,8 @@ class Attention(Basis):
         dropout: float = 0.0,
         weighted: bool = False,
     ) -> None:
+        if isinstance(heads, Mechanism):
+            reject("heads", "a number, before the mechanism", heads, "write the number first, such as (8, Dot(4))")
         check_count("heads", heads)
         super().__init__(heads)
         if not isinstance(mechanism, Mechanism):

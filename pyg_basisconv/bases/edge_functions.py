@@ -86,10 +86,12 @@ class EdgeFunctions(Basis):
         z, content, E = graph.edge_attr, graph.content, graph.E
         width = "D" if self.dim is None else str(self.dim)
         if not isinstance(z, Tensor):
-            reject("edge_attr", f"({E}, {width}) features of edges, for {self}", z, "pass edge_attr")
+            fix = "pass edge_attr= by its name: the third argument is edge_weight"
+            reject("edge_attr", f"({E}, {width}) features of edges, for {self}", z, fix)
         if z.layout != torch.strided or z.dim() != 2 or z.shape[0] != E or self.dim not in (None, z.shape[1]):
             got = tuple(z.shape) if z.layout == torch.strided else z.layout
-            reject("edge_attr", f"shape ({E}, {width}), for {self}", got, "give one row for each edge")
+            fix = "give one row for each edge, of the width that the basis was made for"
+            reject("edge_attr", f"shape ({E}, {width}), for {self}", got, fix)
         if z.device != graph.device:
             reject("edge_attr", f"a tensor on {graph.device}, where the graph is", z.device, "move it there")
         if z.dtype != graph.dtype and not (autocasting(z.device) and z.is_floating_point()):
@@ -201,9 +203,9 @@ class EdgeNetwork(EdgeFunctions):
     def __init__(self, network: nn.Module, units: int, bias: bool = True, norm: Norm = None) -> None:
         check_count("units", units)
         check_flags(bias=bias)
-        super().__init__(units + bias, norm=norm)
         if not isinstance(network, nn.Module):
             reject("network", "a torch.nn.Module", repr(network), "such as Sequential(Linear(D, 16), ReLU())")
+        super().__init__(units + bias, _width(network), norm)
         self.network, self.units, self.bias = network, units, bias
         self.variance_gain = self.K
 
@@ -221,6 +223,14 @@ class EdgeNetwork(EdgeFunctions):
 
     def extra_repr(self) -> str:
         return arguments(self, _spelled(self.network), self.units, bias=True, norm=None)
+
+
+def _width(network: nn.Module) -> int | None:
+    """The width that a network reads, where it begins with a Linear that knows it."""
+    while type(network) is nn.Sequential and len(network):
+        network = network[0]
+    known = type(network) is nn.Linear and network.in_features > 0
+    return network.in_features if known else None  # type: ignore[return-value]
 
 
 def _spelled(module: nn.Module) -> str:

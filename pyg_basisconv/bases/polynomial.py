@@ -128,6 +128,8 @@ class OfSquareMatrix(Basis):
     """
 
     def __init__(self, K: int, operator: Basis) -> None:
+        if isinstance(K, Basis):
+            reject("K", "a number, before the operator", K, "write the number first, such as (3, bases.Adjacency())")
         super().__init__(K)
         if not isinstance(operator, Basis):
             reject("operator", "a basis with K = 1", repr(operator), "such as bases.Adjacency('sym')")

@@ -229,7 +229,12 @@ def _widths(in_channels: Any, node_types: list[str]) -> Mapping[str, int]:
     widths = in_channels if isinstance(in_channels, Mapping) else dict.fromkeys(node_types, in_channels)
     if set(widths) != set(node_types):
         other = sorted(set(widths) ^ set(node_types))
-        reject("in_channels", f"a width for each of {node_types}", dict(widths), f"see to {other}; -1 is open")
+        reject(
+            "in_channels",
+            f"a width for each of {node_types}",
+            dict(widths),
+            f"correct {other}; a width of -1 is found in the first call",
+        )
     for width in widths.values():
         if width != -1:
             check_count("in_channels", width)

@@ -12,7 +12,7 @@ def text_of(path: Path, what: str) -> str:
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", error)
+        reason = "no file of this name" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", error)
         reject(str(path), f"a file with {what}", reason, "give the path of a file that can be read")
     try:
         return data.decode("utf-8-sig")

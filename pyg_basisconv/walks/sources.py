@@ -63,7 +63,7 @@ def _load(path: Path) -> HeteroData:
             warnings.simplefilter("ignore")  # about the format of a file that is then rejected
             data = torch.load(path, weights_only=True, map_location="cpu")
     except OSError as error:
-        reason = "there is no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        reason = "no file of this name" if isinstance(error, FileNotFoundError) else str(error.strerror)
         reject(str(path), "a file with a HeteroData", reason, "give the path of a file that can be read")
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError):
         fix = "save the graph by torch.save(data, file), with tensors and plain values only"

@@ -144,7 +144,11 @@ class Vocabulary:
     def suggestion(self, name: str) -> str:
         """A hint at the names nearest to an unknown one."""
         some = ", ".join(map(repr, self.names[:5])) + (", ..." if len(self) > 5 else "")
-        none = "name relations by their ids" if self.open else "the graph has no relations"
+        none = (
+            "pass their names as relations=, or name relations by their ids"
+            if self.open
+            else "the graph has no relations"
+        )
         return suggestion(name, self._ids, f"there are {some}" if some else none)
 
     def shown(self, id: int) -> str:

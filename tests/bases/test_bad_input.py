@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, theta
 from pyg_basisconv.graph import Graph
 from pyg_basisconv.reading import read_graph
 from tests.contract import refused
@@ -313,8 +314,49 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "influence": ("influence", lambda: bases.Points([[0.0]], 1.0, "quadratic")),
     "network a function": ("network", lambda: bases.EdgeNetwork(torch.tanh, 3)),
     "network of other width": ("network", lambda: on_edges(Z, bases.EdgeNetwork(torch.nn.Linear(2, 3), 4))),
+    "network that reads another width": ("edge_attr", lambda: on_edges(torch.ones(4, 3), network())),
+    "edge_index of bags": ("edge_index", lambda: conv(bases.Bags())(X, EDGES, batch=torch.zeros(5).long())),
     "units 0": ("units", lambda: bases.EdgeNetwork(torch.nn.Tanh(), 0)),
 }
+
+
+def network() -> bases.Basis:
+    return bases.EdgeNetwork(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()), 3)
+
+
+# What a message says to do, of arguments in which newcomers err.
+FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "basis not called": (r"call it: GCN\(\)", lambda: BasisConv(3, 2, bases.GCN)),
+    "basis a list": (r"a \+ b", lambda: BasisConv(3, 2, [bases.Identity(), bases.Adjacency()])),
+    "heads": (r"bases.GAT\(heads\)", lambda: conv(heads=3)),
+    "dropout": (r"bases.GAT\(heads, dropout=p\)", lambda: conv(dropout=0.5)),
+    "types as weights": (r"; types of edges go in edge_type=", lambda: conv()(X, EDGES, torch.zeros(4).long())),
+    "scipy": ("from_scipy_sparse_matrix", lambda: conv()(X, scipy.sparse.eye(5))),
+    "operator first": ("the number first", lambda: bases.Powers(bases.Adjacency(), 3)),
+    "mechanism first": ("the number first", lambda: bases.Attention(mechanisms.Dot(4), 4)),
+    "features in the place of weights": ("by its name", lambda: conv(bases.Gaussians(3, 2))(X, EDGES, Z)),
+    "features that no score reads": (
+        "edge_dim=",
+        lambda: conv(bases.Attention(2, mechanisms.Dot(4), bases.Adjacency()), theta=theta.Heads())(
+            X, EDGES, edge_attr=Z
+        ),
+    ),
+    "width of a network": (r"shape \(4, 2\).*got \(4, 3\)", lambda: on_edges(torch.ones(4, 3), network())),
+    "mask of integers": (
+        r"\.bool\(\)",
+        lambda: conv(bases.Attention(2, mechanisms.Dot(4)), theta=theta.Heads())(X, mask=torch.ones(5, 5).long()),
+    ),
+    "an image": ("GridConv", lambda: conv(bases.Window(None, (3, 3)))(torch.ones(2, 3, 8, 8))),
+    "a window of one axis": ("has 1 axes", lambda: GridConv(3, 2, bases.Window(None, 3))(torch.ones(2, 3, 8, 8))),
+    "walks without names": ("relations=", lambda: bases.Walks(["played.in"])),
+    "edges to bags": ("reads no edges", lambda: conv(bases.Bags())(X, EDGES, batch=torch.zeros(5).long())),
+}
+
+
+@pytest.mark.parametrize(("fix", "call"), FIXES.values(), ids=FIXES)
+def test_the_fix_is_said(fix: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(ValueError, match=fix):
+        call()
 
 
 def on_edges(z: Any, basis: bases.Basis | None = None, **more: Any) -> Any:

@@ -189,7 +189,7 @@ def test_a_relation_between_none(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none.toml"], "none.toml: expected a file with TOML, got there is no such file"),
+        (["none.toml"], "none.toml: expected a file with TOML, got no file of this name"),
         ([FILMS, "--sort", "played..genre"], "sorts: expected a relation, got '.' at column 8 of 'played..genre'"),
         ([FILMS, "--sort", "plaid"], "did you mean 'played'?"),
         ([FILMS, "--sort", "played.genre"], "a step from Character, got 'genre' from Work"),

@@ -296,13 +296,13 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     "missing triples": (
         toml("[graph]\ntriples = 'fact.tsv'\n"),
         {},
-        ["fact.tsv: expected a file with triples, got there is no"],
+        ["fact.tsv: expected a file with triples, got no file"],
     ),
     "triples of a folder": (toml("[graph]\ntriples = '.'\n"), {}, ["expected a file with triples, got Is a directory"]),
     "missing hetero": (
         toml("[graph]\nhetero = 'x.pt'\n"),
         {},
-        ["x.pt: expected a file with a HeteroData, got there is no such"],
+        ["x.pt: expected a file with a HeteroData, got no file of"],
     ),
     "hetero of text": (
         toml("[graph]\nhetero = 'facts.tsv'\n"),
@@ -501,7 +501,7 @@ def test_types_of_a_graph_that_has_them(tmp_path: Path) -> None:
 
 
 def test_missing_configuration(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"none\.toml: expected a file with TOML, got there is no such file"):
+    with pytest.raises(ValueError, match=r"none\.toml: expected a file with TOML, got no file of this name"):
         load_walks(tmp_path / "none.toml")
     with pytest.raises(ValueError, match="expected a file with TOML, got Is a directory"):
         load_walks(tmp_path)

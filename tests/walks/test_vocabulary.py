@@ -100,7 +100,10 @@ def test_hetero_name_that_is_the_long_name_of_another() -> None:
         "unknown": (lambda: Vocabulary(["played", "genre"]).id("gener"), ["'gener'", "did you mean 'genre'?"]),
         "unknown, none near": (lambda: Vocabulary(["played"]).id("xyz"), ["'xyz'", "there are 'played'"]),
         "unknown of none": (lambda: Vocabulary([]).id("xyz"), ["'xyz'; the graph has no relations"]),
-        "unknown of any": (lambda: Vocabulary.of(None).id("xyz"), ["'xyz'; name relations by their ids"]),
+        "unknown of any": (
+            lambda: Vocabulary.of(None).id("xyz"),
+            ["'xyz'; pass their names as relations=, or name relations"],
+        ),
         "two long names alike": (
             lambda: Vocabulary.of(hetero(("a", "b__c", "d"), ("a__b", "c", "d"), ("x", "c", "y"), ("x", "b__c", "y"))),
             ["'a__b__c__d' twice"],
