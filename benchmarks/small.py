@@ -47,6 +47,16 @@ def on_graph() -> Arguments:
     return features(), edges()
 
 
+def on_batch() -> Arguments:
+    """Features of four graphs with the same edges."""
+    return torch.randn(4, NODES, WIDTH), edges()
+
+
+def on_dense() -> Arguments:
+    """Four graphs, with a matrix each."""
+    return torch.randn(4, NODES, WIDTH), (torch.rand(4, NODES, NODES) < EDGES / NODES**2).float()
+
+
 def on_relations() -> Arguments:
     return features(), edges(), torch.randint(RELATIONS, (EDGES,))
 
@@ -104,6 +114,18 @@ def assert_same_weights(peer: Any, ours: Any, x: Tensor) -> None:
     """Compares the weights that attention returns."""
     (_, expected), (_, found) = peer.both(x), ours.both(x)
     assert_close(found, expected, "the weights of attention")
+
+
+class Weighed(nn.Module):
+    """A GATConv that is asked for its weights, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg.GATConv(WIDTH, WIDTH // HEADS, HEADS)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        y: Tensor = self.conv(x, edge_index, return_attention_weights=True)[0]
+        return y
 
 
 class Call(NamedTuple):
@@ -201,6 +223,13 @@ CALLS = [
     Call(
         "TransformerConv 8 heads, edge features", lambda: transformer_on_edges(WIDTH, WIDTH, DIM), with_features, 1, 1
     ),
+    Call("GATConv 8 heads, weights returned", Weighed, on_graph, 1, 1),
+    Call("AGNNConv", lambda: pyg.AGNNConv(), on_graph, 1, 1),
+    Call("FAConv", lambda: pyg.FAConv(WIDTH), with_initial, 1, 1),
+    Call("FeaStConv 8 heads", lambda: pyg.FeaStConv(WIDTH, WIDTH, HEADS), on_graph, 1, 1),
+    Call("DenseGCNConv, four graphs", lambda: pyg.DenseGCNConv(WIDTH, WIDTH), on_dense, 1, 1),
+    Call("GCNConv, a batch of 4", lambda: pyg.GCNConv(WIDTH, WIDTH), on_batch, 1, 1),
+    Call("GraphConv, a batch of 4", lambda: pyg.GraphConv(WIDTH, WIDTH), on_batch, 1, 1),
     Call("ResGatedGraphConv", lambda: pyg.ResGatedGraphConv(WIDTH, WIDTH), on_graph, 0.7, 0.7),
     Call("MultiheadAttention", lambda: Attended(True), on_sequence, 0.7, 0.7, check=assert_same_weights),
     Call("MultiheadAttention without weights", lambda: Attended(False), on_sequence, 0.7, 0.7),
