@@ -115,10 +115,6 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         return _with_constants(layer, Binding(Inputs(features, theta), family, None, reads))
     if edge_index is None and basis.needs_edges:
         reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
-    if edge_index is not None and basis.pools and not basis.needs_edges:
-        reject(
-            "edge_index", f"None, for {basis}", type(edge_index).__name__, "it reads no edges: pass x and batch alone"
-        )
     dtype, weight = features.dtype, edges.values if call.edge_weight is None else call.edge_weight
     if weight is not None and autocasting(features.device):
         dtype = weight.dtype

@@ -19,6 +19,8 @@ def GCN() -> Adjacency:
 def GAT(heads: int = 1, negative_slope: float = 0.2, dropout: float = 0.0) -> Attention:
     """Attention on a graph with loops (Velickovic et al., arXiv:1710.10903); with `theta.Heads`.
 
+    Without `theta.Heads()` a layer sums its heads, each with a matrix of the whole width, which is not GAT.
+
     Args:
         heads: K.
         negative_slope: of the activation of scores.

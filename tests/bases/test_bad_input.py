@@ -315,7 +315,6 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "network a function": ("network", lambda: bases.EdgeNetwork(torch.tanh, 3)),
     "network of other width": ("network", lambda: on_edges(Z, bases.EdgeNetwork(torch.nn.Linear(2, 3), 4))),
     "network that reads another width": ("edge_attr", lambda: on_edges(torch.ones(4, 3), network())),
-    "edge_index of bags": ("edge_index", lambda: conv(bases.Bags())(X, EDGES, batch=torch.zeros(5).long())),
     "units 0": ("units", lambda: bases.EdgeNetwork(torch.nn.Tanh(), 0)),
 }
 
@@ -349,7 +348,6 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "an image": ("GridConv", lambda: conv(bases.Window(None, (3, 3)))(torch.ones(2, 3, 8, 8))),
     "a window of one axis": ("has 1 axes", lambda: GridConv(3, 2, bases.Window(None, 3))(torch.ones(2, 3, 8, 8))),
     "walks without names": ("relations=", lambda: bases.Walks(["played.in"])),
-    "edges to bags": ("reads no edges", lambda: conv(bases.Bags())(X, EDGES, batch=torch.zeros(5).long())),
 }
 
 
