@@ -15,7 +15,7 @@ from nbformat import NotebookNode, v4
 from traitlets.config import Config
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python(?: continued)?\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^]]+)\]\((?!https?:)[^)]+\)")  # to pages of the site, which a notebook leaves
 KERNEL = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
 IPC = Config(KernelManager={"transport": "ipc"})  # no port is opened

@@ -42,7 +42,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             return match[0] if target.startswith("docs/") else f"{match[1]}#"
         return match[1] + "../" * page.file.src_uri.count("/") + name
 
-    return DISPLAY.sub(lambda match: mathml(match[1], "block"), LINK.sub(link, markdown))
+    return DISPLAY.sub(lambda match: mathml(match[1], "block"), LINK.sub(link, markdown)).replace(
+        "```python continued", "```python"
+    )
 
 
 def on_page_content(content: str, **kwargs: Any) -> str:

@@ -1,4 +1,5 @@
-"""Every Python block of the README and of the pages in docs/ runs, by itself; and no link is broken."""
+"""Every Python block of the README and of the pages in docs/ runs, by itself or after those it continues; and no link
+is broken."""
 
 import re
 from pathlib import Path
@@ -12,11 +13,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The blocks of a page, each with a name: the page, and the heading above it."""
+    """The blocks of a page, each with a name: the page, and the heading above it. One that goes on is joined to the last."""
     text, found = page.read_text("utf-8"), []
-    for match in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+    for match in re.finditer(r"^```python( continued)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        if match[1]:
+            found[-1] = (found[-1][0], found[-1][1] + match[2])
+            continue
         above = re.findall(r"^##? ([A-Z].*)$", text[: match.start()], re.MULTILINE)[-1]
-        found.append((f"{page.stem}-{above.lower().replace(' ', '-')}", match[1]))
+        found.append((f"{page.stem}-{above.lower().replace(' ', '-')}", match[2]))
     return found
 
 
