@@ -13,7 +13,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """The blocks of a page, each with a name: the page, and the heading above it. One that goes on is joined to the last."""
+    """The blocks of a page, each with a name: the page, and the heading above it. One that continues joins the last."""
     text, found = page.read_text("utf-8"), []
     for match in re.finditer(r"^```python( continued)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         if match[1]:
