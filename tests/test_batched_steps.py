@@ -76,6 +76,13 @@ def test_several_gradients_at_once(family: bases.Basis, order: str, lead: tuple[
     close(at_once, torch.stack([torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in several]))
 
 
+@pytest.mark.parametrize(("family", "order"), CASES)
+def test_expanded_features(family: bases.Basis, order: str) -> None:
+    layer = BasisConv(P, Q, family, order=order).to(DOUBLE)
+    for x in (draw(N, P).expand(3, N, P), draw(1, P).expand(3, N, P), draw(N, 3, P).transpose(0, 1)):
+        close(called(layer, x), graph_by_graph(layer, x.clone()))
+
+
 def test_a_result_is_the_callers_own() -> None:
     layer = BasisConv(P, P, bases.Adjacency(), theta.Pass(), bias=False)
     x = torch.randn(2, N, P)

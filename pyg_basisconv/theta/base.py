@@ -297,7 +297,8 @@ def for_batches(step: Step) -> Step:
     def run(theta: Theta, x: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
         *batch, M, P = x.shape
         copies = math.prod(batch)
-        rows = x.movedim(-2, 0).reshape(M * copies, P)  # node by node, and side by side the copies of each
+        # Node by node, and side by side the copies of each; contiguous, where x is expanded from less.
+        rows = x.movedim(-2, 0).reshape(M * copies, P).contiguous()
         y = step(theta, rows, bias, Copies(A, copies))  # (N B, Q)
         return y.view(y.shape[0] // copies, *batch, y.shape[1]).movedim(0, -2).contiguous()
 
