@@ -10,7 +10,7 @@ from torch_geometric.nn import ClusterGCNConv, GraphConv, LEConv, SAGEConv, Simp
 from torch_geometric.nn.dense.linear import Linear
 
 from ..bases import Adjacency, Degree, Identity, Mix
-from ..basis import Basis, BoundBasis, EdgeList
+from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
@@ -62,27 +62,47 @@ def sage(layer: Any) -> nn.Module:
 
 @rule(ClusterGCNConv, "Cluster-GCN", [{"diag_lambda": 0.7} | one for one in turned_round(ClusterGCNConv)])
 def cluster(layer: Any) -> BasisConv:
-    """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow.
-
-    PyG counts in torch's default dtype, and this in that of x.
-    """
+    """The enhanced mean over a node and its neighbours, and the root; PyG counts by column, whatever the flow."""
     check_sum(layer)
-    norm: Any = "mean" if layer.flow == "source_to_target" else "rw"
-    A = Counted(norm, layer.add_self_loops, "replace", layer.diag_lambda)
+    A = EnhancedMean(layer.diag_lambda, layer.add_self_loops, outgoing=layer.flow == "target_to_source")
     call = Signature.of(layer, values="reject", merge=True)
     return basis_conv(layer, [layer.lin_out, layer.lin_root], A + Identity(), layer.lin_out.bias, call=call)
 
 
-class Counted(Adjacency):
-    """An `Adjacency` of the edges alone, whatever their weights.
+class EnhancedMean(Basis):
+    r""":math:`A + \lambda \, diag(A)` for the unweighted mean A, `Adjacency('mean', loops, 'replace', diagonal)`.
 
-    >>> Counted("mean").bind(torch.tensor([[0, 1], [1, 1]]), torch.tensor([3.0, 1.0])).to_coo().to_dense()
-    tensor([[[0.0000, 0.5000],
-             [0.0000, 0.5000]]])
+    As in PyG, it is computed in torch's default dtype, whatever the dtype of x.
+
+    Args:
+        diagonal: lambda.
+        self_loops: whether each node has just one loop.
+        outgoing: divide by the number of edges out of m, not into n.
+
+    >>> EnhancedMean(1.0).bind(torch.tensor([[0], [1]])).to_coo().to_dense()
+    tensor([[[2.0000, 0.5000],
+             [0.0000, 1.0000]]])
     """
 
-    def build(self, graph: Graph) -> BoundBasis:
-        return super().build(Graph(graph.structure, None, graph.dtype).masked(graph.mask))
+    def __init__(self, diagonal: float, self_loops: bool = True, outgoing: bool = False) -> None:
+        super().__init__(1)
+        self.diagonal, self.self_loops, self.outgoing = float(diagonal), self_loops, outgoing
+
+    def edges(self, graph: Graph) -> EdgeList:
+        source, target = graph.structure.source.long(), graph.structure.target.long()
+        if self.self_loops:
+            nodes, plain = torch.arange(graph.N, device=graph.device), source != target
+            source, target = torch.cat([source[plain], nodes]), torch.cat([target[plain], nodes])
+        counted = source if self.outgoing else target
+        count = torch.bincount(counted, minlength=graph.N).to(torch.get_default_dtype())
+        weight = (1 / count)[counted]
+        weight = torch.where(source == target, weight + self.diagonal * weight, weight)
+        return EdgeList(torch.zeros_like(source), source, target, weight)
+
+    def extra_repr(self) -> str:
+        # The repr is the cache key of what is bound, so it has to tell dtypes apart.
+        shown = f"diagonal={self.diagonal}" + ("" if self.self_loops else ", self_loops=False")
+        return shown + (", outgoing=True" if self.outgoing else "") + f", dtype={torch.get_default_dtype()}"
 
 
 @rule(

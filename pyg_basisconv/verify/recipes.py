@@ -120,8 +120,6 @@ def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_dra
     edge_index = change(edge_index, (N, N))
     given, types = more_inputs(reference, edge_index.shape[1])
     leaves, call = [features(N, P), *given.values()], called(edge_index, given, **types)
-    if kind == "ClusterGCNConv":
-        call = in_default_dtype(call)
     yield Case(ours, reference, leaves, call)
     if attends(ours):
         if takes(reference, "return_attention_weights"):
@@ -363,16 +361,6 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
-
-
-def in_default_dtype(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call in whose time that of the first leaf is torch's default dtype."""
-
-    def within(f: Any, x: Tensor, *leaves: Tensor) -> Any:
-        with default_dtype(x.dtype):
-            return call(f, x, *leaves)
-
-    return within
 
 
 def dimensions(kind: str, options: Options | None = None) -> int:

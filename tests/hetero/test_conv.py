@@ -408,7 +408,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "two names for one part": (lambda: HeteroBasisConv(3, 4, (["a.b", "a#b"], [("a.b", "to", "a#b")])), "'#' for '.'"),
     "nodes without a name": (lambda: HeteroBasisConv(3, 4, (["", "b"], [("", "to", "b")])), "metadata: expected names"),
     "a relation in numbers": (lambda: HeteroBasisConv(3, 4, (["a"], [("a", 1, "a")])), "metadata: expected triples"),
-    "a width too few": (lambda: HeteroBasisConv({"author": 3}, 4, METADATA), r"in_channels: .*see to \['paper'"),
+    "a width too few": (lambda: HeteroBasisConv({"author": 3}, 4, METADATA), r"in_channels: .*correct \['paper'"),
     "a width of nothing": (lambda: layer(0), "in_channels: expected"),
     "a width of nothing in a dict": (lambda: layer(WIDTHS | {"topic": 0}), "in_channels: expected"),
     "a width in words": (lambda: layer("3"), "in_channels: expected"),
