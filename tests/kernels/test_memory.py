@@ -1,5 +1,6 @@
 """Memory for what kernels write."""
 
+import mmap
 import sys
 from pathlib import Path
 
@@ -39,7 +40,9 @@ def test_large_ones_are_in_huge_pages_if_there_are_any() -> None:
     def middle(t: Tensor) -> int:
         return t.data_ptr() + t.nbytes // 2
 
-    large, plain = room(torch.ones(1), 6_000_000), torch.empty(6_000_000)
+    # Memory that nobody had before: what torch.empty gives may have been room that was given back.
+    new = mmap.mmap(-1, 24_000_000, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    large, plain = room(torch.ones(1), 6_000_000), torch.frombuffer(new, dtype=torch.float32)
     if not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists():
         pytest.skip("this Linux has no huge pages on demand")
     assert "hg" in flags_at(middle(large))
