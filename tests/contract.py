@@ -20,6 +20,19 @@ from tests.oracle import Graph
 DOUBLE = torch.float64
 ORDERS = ("auto", "a_first", "theta_first", "phi")
 PATHS = (*ORDERS, "message", "message/a_first")
+
+
+class KernelOfAnyLength(thetas.Kernel):
+    """A kernel along one axis, with as many taps as the basis has matrices."""
+
+    def __init__(self, transposed: bool = False) -> None:
+        super().__init__((1,), 2, transposed)
+
+    def build(self, K: int, P: int, Q: int) -> thetas.Theta:
+        self.size = (K,)
+        return super().build(K, P, Q)
+
+
 THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Full": thetas.Full,
     "Heads": thetas.Heads,
@@ -35,6 +48,8 @@ THETAS: dict[str, Callable[[], thetas.Theta]] = {
     "Pass(concat)": lambda: thetas.Pass(combine="concat"),
     "Pass(split)": lambda: thetas.Pass(combine="split"),
     "Grouped": lambda: thetas.Grouped(2),
+    "Kernel": KernelOfAnyLength,
+    "Kernel(transposed)": lambda: KernelOfAnyLength(transposed=True),
     "Separable": lambda: thetas.Separable(2),
     "Separable(depthwise)": lambda: thetas.Separable(depthwise=True),
 }
@@ -104,6 +119,8 @@ def widths(kind: str, K: int, P: int = 3, Q: int = 2) -> tuple[int, int]:
         return P, P
     return {
         "Grouped": (P + P % 2, 2 * Q),
+        "Kernel": (P + P % 2, 2 * Q),
+        "Kernel(transposed)": (P + P % 2, 2 * Q),
         "Pass(concat)": (P, K * P),
         "Pass(split)": (K * Q, Q),
         "Heads": (P, K * Q),

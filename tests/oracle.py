@@ -4,6 +4,7 @@ Nothing here comes from the library. `apply` takes the association that the libr
 the operator A o Theta is built, entry by entry of its definition, and then applied to x.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -293,6 +294,13 @@ def theta(kind: str, K: int, P: int, Q: int, parameters: dict[str, Tensor]) -> T
     weight = parameters["weight"].double()
     if kind == "Grouped":
         return torch.stack([torch.block_diag(*blocks) for blocks in weight])
+    if kind.startswith("Kernel"):  # of two groups
+        blocks = torch.zeros(K, P, Q, dtype=torch.float64)
+        for k, p, q in itertools.product(range(K), range(P), range(Q)):
+            if p // (P // 2) == q // (Q // 2):
+                taps = weight[p, q % (Q // 2)] if kind == "Kernel(transposed)" else weight[q, p % (P // 2)]
+                blocks[k, p, q] = taps.flatten()[k]
+        return blocks
     if kind.startswith("Separable"):
         mix = parameters["mix"].double()
         pairs = [[(c[k], w) for c, w in zip(mix, weight, strict=True)] for k in range(K)]

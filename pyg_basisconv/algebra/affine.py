@@ -10,7 +10,7 @@ from torch_geometric.nn import BatchNorm, Linear
 from ..bases import Identity
 from ..conv import BasisConv
 from ..grid import GridConv
-from ..theta import Depthwise, Full
+from ..theta import Depthwise, Full, Grouped, Kernel, Theta
 
 NORMS: dict[type[nn.Module], int] = {
     nn.BatchNorm1d: 3,
@@ -85,4 +85,24 @@ def depthwise(diagonals: Tensor) -> Depthwise:
     new.K, new.P = diagonals.shape
     new.Q = new.P
     new.weight = nn.Parameter(diagonals.detach())
+    return new
+
+
+def by_matrix(theta: Theta) -> Theta:
+    """A parameter as it is; a `Kernel` as one that stores matrix by matrix, so that products with them are easy.
+
+    >>> by_matrix(Kernel((3, 3), groups=2).build(9, 4, 6))
+    Grouped(groups=2)
+    """
+    if not isinstance(theta, Kernel):
+        return theta
+    blocks = theta.matrices  # (K, g, P / g, Q / g)
+    _, g, p, q = blocks.shape
+    if g == 1:
+        return full(blocks.squeeze(1))
+    if p == q == 1:
+        return depthwise(blocks.flatten(1))
+    new = Grouped(g)
+    new.K, new.P, new.Q = theta.K, theta.P, theta.Q
+    new.weight = nn.Parameter(blocks.detach().clone())
     return new

@@ -18,7 +18,7 @@ from ..errors import reject
 from ..grid import GridConv
 from ..testing import cloned
 from ..theta import Depthwise, Theta
-from .affine import LINEARS, NORMS, Affine, of_linear, of_norm, unwrapped
+from .affine import LINEARS, NORMS, Affine, by_matrix, of_linear, of_norm, unwrapped
 from .compose import LAYERS, Comparison
 from .rewrites import after, before, plain, pointwise, together
 from .tracing import (
@@ -323,7 +323,7 @@ def _known(module: Any) -> BasisConv | None:
 
 def _affine(layer: BasisConv) -> Affine | None:
     """A layer as an affine map of each entry, if it is one."""
-    theta = layer.theta
+    theta = by_matrix(layer.theta)
     if not pointwise(layer.basis) or theta.lifts or theta.P < 0:
         return None
     matrix = theta.diagonals()[0] if isinstance(theta, Depthwise) else theta.dense()[0]

@@ -15,8 +15,8 @@ from ..convert.layers import Converted
 from ..convert.registry import Left
 from ..convert.rgcn import ConvertedRGCN
 from ..grid import GridConv
-from ..theta import Depthwise, Full, Grouped, Heads, LowRank, Pass, Separable, Theta
-from .affine import Affine, depthwise, full
+from ..theta import Depthwise, Full, Grouped, Heads, Kernel, LowRank, Pass, Separable, Theta
+from .affine import Affine, by_matrix, depthwise, full
 from .compose import compose
 from .tracing import names_of
 
@@ -60,7 +60,7 @@ def followed(theta: Theta, matrix: Tensor) -> Theta:
     >>> followed(Depthwise().build(9, 4, 4), torch.ones(4)), followed(Depthwise().build(9, 4, 4), torch.ones(4, 2))
     (Depthwise(), Full())
     """
-    diagonal = matrix.dim() == 1
+    theta, diagonal = by_matrix(theta), matrix.dim() == 1
 
     def times(weight: Tensor) -> Tensor:
         return weight * matrix if diagonal else weight @ matrix
@@ -94,7 +94,7 @@ def preceded(theta: Theta, matrix: Tensor) -> Theta:
     >>> preceded(Separable().build(9, 4, 8), torch.ones(5, 4)).dense().shape
     torch.Size([9, 5, 8])
     """
-    diagonal = matrix.dim() == 1
+    theta, diagonal = by_matrix(theta), matrix.dim() == 1
 
     def times(weight: Tensor) -> Tensor:
         return weight * matrix.unsqueeze(-1) if diagonal else matrix @ weight
@@ -220,7 +220,7 @@ def _convolution(basis: Window, theta: Any) -> tuple[nn.Module, Tensor] | None:
     axes = len(basis.kernel_size)
     if axes > 3 or basis.ceil_mode or basis.norm is not None or basis.sites is not None or basis.shape is not None:
         return None
-    if type(theta) not in (Full, Grouped, Depthwise):
+    if type(theta) not in (Full, Grouped, Depthwise, Kernel):
         return None
     blocks = theta.blocks(theta.P).weight  # (K, g, P / g, Q / g)
     options: dict[str, Any] = {"stride": basis.stride, "padding": basis.padding, "dilation": basis.dilation}

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -347,8 +347,7 @@ class BoundGrid(ImageFamily):
             numbers += self.N * (g * q + blocks.then.shape[1])
         direct = self.norm is None and blocks.then is None and window.place is None and not window.transposed
         if direct:
-            shape = (-1, p, *window.frame.kernel)
-            kernel = View(theta._parameters, "weight", lambda: theta.kernel(width).reshape(shape))
+            kernel = View(theta._parameters, "weight", partial(_kernel, theta, width, (-1, p, *window.frame.kernel)))
             return self.native_on_images(convolution(window.frame, g, kernel), operations, numbers)
         return self.native_on_images(
             lambda image, bias: self._convolved(image, bias, cast(Blocks, theta.blocks(width)), window),
@@ -394,6 +393,12 @@ class BoundGrid(ImageFamily):
     def _by_banded_convolution(self, inputs: Inputs, window: Taps) -> Tensor:
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)
         return banded_convolution(inputs.x, _at_taps(taps, window), window.frame.before[0])
+
+
+def _kernel(theta: Theta, width: int, shape: Ints) -> Tensor:
+    """The weights of torch's convolution."""
+    kernel = theta.kernel(width)
+    return kernel if kernel.shape[2:] == shape[2:] else kernel.reshape(shape)  # a view takes its part of a small call
 
 
 def convolve_window(image: Tensor, weight: Tensor, bias: Tensor | None, window: Taps) -> Tensor:

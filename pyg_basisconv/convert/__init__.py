@@ -61,7 +61,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     >>> convert(GCNConv(8, 4))
     BasisConv(8, 4, Adjacency(norm='sym', self_loops=True), Full())
     >>> convert(torch.nn.Conv2d(3, 8, 3, padding=1))
-    GridConv(3, 8, Window(None, (3, 3), padding=1), Full())
+    GridConv(3, 8, Window(None, (3, 3), padding=1), Kernel(size=(3, 3)))
     >>> model = torch.nn.ModuleList([GCNConv(8, 4), CGConv(4)])
     >>> left = {}
     >>> same = convert(model, left)

@@ -15,7 +15,7 @@ from ..errors import reject
 from ..grid import GridConv, last_format
 from ..kernels.grids import Ints
 from ..program import Call
-from ..theta import Depthwise, Full, Grouped, Pass, Theta
+from ..theta import Kernel, Pass
 from .build import META, check_parameters, parameter
 from .composite import Composite
 from .layers import repr_as
@@ -80,7 +80,7 @@ class ConvertedTransposed(ConvertedGrid):
 def convolution(layer: Any) -> nn.Module:
     """A window with a matrix for each tap."""
     kernel = weight_of(layer)
-    n, g = kernel.dim() - 2, layer.groups
+    n = kernel.dim() - 2
     padding: Any = layer.padding if isinstance(layer.padding, str) else axes(layer.padding, n)
     if layer.padding_mode != "zeros" and not isinstance(padding, str):
         around = [p for p in reversed(padding) for _ in range(2)]
@@ -89,18 +89,16 @@ def convolution(layer: Any) -> nn.Module:
     size = tuple(kernel.shape[2:])
     stride, dilation = axes(layer.stride, n), axes(layer.dilation, n)
     window = Window(None, size, stride, padding, dilation, layer.padding_mode)
-    Q, P = kernel.shape[0], kernel.shape[1] * g
-    return with_blocks(ConvertedGrid, P, Q, window, taps_of(kernel, g).permute(3, 0, 2, 1), layer)
+    return with_kernel(ConvertedGrid, window, Kernel(size, layer.groups), layer)
 
 
 def transposed(layer: Any) -> nn.Module:
     """A transposed window."""
     kernel = weight_of(layer)
-    n, g = kernel.dim() - 2, layer.groups
+    size = tuple(kernel.shape[2:])
     options = (layer.stride, layer.padding, layer.dilation, layer.output_padding)
-    window = transposed_window(tuple(kernel.shape[2:]), *(axes(value, n) for value in options))
-    P, Q = kernel.shape[0], kernel.shape[1] * g
-    return with_blocks(ConvertedTransposed, P, Q, window, taps_of(kernel, g).permute(3, 0, 1, 2), layer)
+    window = transposed_window(size, *(axes(value, len(size)) for value in options))
+    return with_kernel(ConvertedTransposed, window, Kernel(size, layer.groups, transposed=True), layer)
 
 
 def dimension(layer: Any) -> int:
@@ -200,22 +198,14 @@ def weight_of(layer: Any) -> nn.Parameter:
     return layer.weight
 
 
-def taps_of(kernel: Tensor, groups: int) -> Tensor:
-    """A kernel as (g, first axis / g, second axis, K), in its memory format."""
-    return kernel.flatten(2).unflatten(0, (groups, -1))
-
-
-def with_blocks(kind: type[ConvertedGrid], P: int, Q: int, window: Window, blocks: Tensor, layer: Any) -> nn.Module:
-    """A layer with the blocks of channels (K, g, P / g, Q / g), and the bias of a layer of torch."""
-    g = blocks.shape[1]
-    theta: Theta = Full() if g == 1 else Depthwise() if g == P == Q else Grouped(g)
-    weight = blocks.squeeze(1) if g == 1 else blocks[:, :, 0, 0] if g == P == Q else blocks
+def with_kernel(kind: type[ConvertedGrid], window: Window, theta: Kernel, layer: Any) -> nn.Module:
+    """A layer with the kernel and the bias of a convolution of torch."""
+    first, second = layer.weight.shape[0], layer.weight.shape[1] * theta.groups
+    P, Q = (first, second) if theta.transposed else (second, first)
     with META:
         new = kind(P, Q, window, theta, bias=False)
-    assert new.theta.weight.shape == weight.shape, (new.theta.weight.shape, weight.shape)
-    new.theta.weight = parameter(weight)
+    new.theta.weight, new.bias = parameter(layer.weight), parameter(layer.bias)
     new.memory_format = last_format(layer.weight)
-    new.bias = parameter(layer.bias)
     return new
 
 

@@ -1,7 +1,7 @@
 """The kinds of parameter: K matrices Theta_k, P x Q."""
 
 from .base import Blocks, Theta, project
-from .blocks import Grouped, Separable
+from .blocks import Grouped, Kernel, Separable
 from .chain import Chain
 from .channels import Depthwise, Split
 from .full import Full, Pass
@@ -14,6 +14,7 @@ __all__ = [
     "Full",
     "Grouped",
     "Heads",
+    "Kernel",
     "LowRank",
     "Pass",
     "Separable",

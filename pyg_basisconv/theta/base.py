@@ -204,7 +204,9 @@ class Theta(nn.Module):
         return None
 
     def kernel(self, width: int) -> Tensor:
-        """(Q, P / g, K) the blocks as weights of torch's convolutions; for `blocks` without a `then`."""
+        """(Q, P / g, K), or (Q, P / g, *kernel), the blocks as weights of torch's convolutions; for `blocks` without a
+        `then`.
+        """
         blocks = cast(Blocks, self.blocks(width)).weight
         return blocks.permute(1, 3, 2, 0).flatten(0, 1)
 

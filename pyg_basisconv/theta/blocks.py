@@ -1,6 +1,7 @@
-"""Structured parameters: block-diagonal matrices, and mixtures of few matrices."""
+"""Structured parameters: block-diagonal matrices, kernels of convolutions, and mixtures of few matrices."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from ..kernels import matmul
 from ..kernels.dense import from_diagonal_blocks
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Members, Theta, draw_uniform, glorot, project
+from .base import Blocks, Members, Theta, draw_uniform, glorot, param, project
 from .full import Full
 
 _MIN_WIDTH = 64  # of blocks that are multiplied separately; narrower ones are merged
@@ -61,11 +62,17 @@ class Grouped(Theta):
         return weight.shape[1] * weight.shape[2]
 
     def reset_parameters(self) -> None:
-        glorot(self.weight, self.weight.shape[-2], self.weight.shape[-1], self.variance_gains)
+        blocks = self.matrices
+        glorot(blocks, blocks.shape[-2], blocks.shape[-1], self.variance_gains)
+
+    @property
+    def matrices(self) -> Tensor:
+        """(K, g, P/g, Q/g) the blocks."""
+        return self.weight
 
     def project(self, x: Tensor) -> Members:
         K, (*rows, _) = self.K, x.shape
-        weight = self.weight.permute(1, 2, 0, 3).flatten(2)  # (g, P/g, K Q/g)
+        weight = self.matrices.permute(1, 2, 0, 3).flatten(2)  # (g, P/g, K Q/g)
         if x.layout == torch.strided:
             z = (x.flatten(0, -2).unflatten(-1, (self.groups, -1)).transpose(0, 1) @ weight).transpose(0, 1)
         else:
@@ -75,26 +82,84 @@ class Grouped(Theta):
     def contract(self, u: Iterable[Tensor]) -> Tensor:
         # The members of a group side by side: one product of width K P/g is faster than K of width P/g.
         side_by_side = torch.cat([u_k.unflatten(-1, (self.groups, -1)) for u_k in u], -1)  # (*, g, K P/g)
-        weight = self.weight.transpose(0, 1).flatten(1, 2)  # (g, K P/g, Q/g)
+        weight = self.matrices.transpose(0, 1).flatten(1, 2)  # (g, K P/g, Q/g)
         y = side_by_side.flatten(0, -3).transpose(0, 1) @ weight
         return y.transpose(0, 1).reshape(*side_by_side.shape[:-2], self.Q)
 
     def dense(self, width: int = -1) -> Tensor:
-        return from_diagonal_blocks(self.weight)
+        return from_diagonal_blocks(self.matrices)
 
     def blocks(self, width: int) -> Blocks | None:
-        return Blocks(self.weight)
+        return Blocks(self.matrices)
 
     def diagonal(self, width: int) -> Tensor:
         # Neighbouring blocks are merged, with zeros, up to `_MIN_WIDTH`.
-        K, g, P, Q = self.weight.shape
+        K, g, P, Q = (blocks := self.matrices).shape
         together = max(n for n in range(1, g + 1) if g % n == 0 and (n == 1 or n * max(P, Q) <= _MIN_WIDTH))
-        return from_diagonal_blocks(self.weight.reshape(K * (g // together), together, P, Q)).view(
+        return from_diagonal_blocks(blocks.reshape(K * (g // together), together, P, Q)).view(
             K, g // together, together * P, together * Q
         )
 
     def extra_repr(self) -> str:
         return f"groups={self.groups}"
+
+
+class Kernel(Grouped):
+    r"""The matrices of a window's taps, stored as `torch.nn.Conv2d` and its like store them: for their checkpoints, and
+    so that a convolution of torch takes the weight as it is.
+
+    Args:
+        size: of the window, the kernel size of `bases.Window` for each axis; K is their product, the last axis fastest.
+        groups: g, which divides P and Q; input channels of group j reach output channels of group j only.
+        transposed: stored as `torch.nn.ConvTranspose2d` and its like store them.
+
+    Attributes:
+        weight: (Q, P/g, \*size); (P, Q/g, \*size) if transposed.
+
+    >>> from pyg_basisconv import GridConv, bases
+    >>> conv = torch.nn.Conv2d(4, 6, 3, padding=1, groups=2)
+    >>> layer = GridConv(4, 6, bases.Window(None, (3, 3), padding=1), Kernel((3, 3), groups=2))
+    >>> layer.theta.weight, layer.bias = conv.weight, conv.bias
+    >>> x = torch.randn(5, 4, 8, 8)
+    >>> torch.equal(layer(x), conv(x))
+    True
+    """
+
+    of_types = False
+
+    def __init__(self, size: Sequence[int], groups: int = 1, transposed: bool = False) -> None:
+        super().__init__(groups)
+        check_flags(transposed=transposed)
+        if not isinstance(size, tuple | list) or not size:
+            reject("size", "a positive integer for each axis", size, "such as (3, 3)")
+        for length in size:
+            check_count("size", length)
+        self.size, self.transposed = tuple(size), transposed
+
+    def build(self, K: int, P: int, Q: int) -> Theta:
+        if math.prod(self.size) != K:
+            reject("size", f"{K} taps, one for each matrix of the basis", self.size, "give it the window's kernel size")
+        return super().build(K, P, Q)
+
+    def shape(self, K: int, P: int, Q: int) -> tuple[int, ...]:
+        super().shape(K, P, Q)  # checks the groups
+        first, second = (P, Q) if self.transposed else (Q, P)
+        return first, second // self.groups, *self.size
+
+    def width(self, weight: Tensor) -> int:
+        return weight.shape[0] if self.transposed else weight.shape[1] * self.groups
+
+    @property
+    def matrices(self) -> Tensor:
+        taps = self.weight.flatten(2).unflatten(0, (self.groups, -1))  # (g, Q/g, P/g, K)
+        return taps.permute(3, 0, 1, 2) if self.transposed else taps.permute(3, 0, 2, 1)
+
+    def kernel(self, width: int) -> Tensor:
+        return super().kernel(width) if self.transposed else param(self, "weight")
+
+    def extra_repr(self) -> str:
+        groups = "" if self.groups == 1 else f", groups={self.groups}"
+        return f"size={self.size}{groups}{', transposed=True' if self.transposed else ''}"
 
 
 class Separable(Theta):

@@ -228,6 +228,17 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
         },
     ),
     "Grouped": (theta.Grouped, {"groups": (count(), [1, 2])}),
+    "Kernel": (
+        theta.Kernel,
+        {
+            "size": (
+                lambda v: all(count()(size) is not False for size in v) if isinstance(v, tuple | list) and v else False,
+                [(3,), (2, 2)],
+            ),
+            "groups": (count(), [1, 2]),
+            "transposed": (flag, [True, False]),
+        },
+    ),
     "Separable": (theta.Separable, {"H": (count(), [1, 2]), "depthwise": (flag, [True, False])}),
     "Additive": (
         mechanisms.Additive,

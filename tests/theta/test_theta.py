@@ -13,11 +13,20 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, GridConv, bases, theta
 from tests import cases, contract, oracle
 from tests.contract import DOUBLE, PATHS, THETAS, call, close, draw, expected, layers, make, take, tensors, widths
 
-NEW = ("Grouped", "Separable", "Separable(depthwise)", "Pass(scale)", "Pass(concat)", "Pass(split)")
+NEW = (
+    "Grouped",
+    "Kernel",
+    "Kernel(transposed)",
+    "Separable",
+    "Separable(depthwise)",
+    "Pass(scale)",
+    "Pass(concat)",
+    "Pass(split)",
+)
 MATRICES = (lambda: bases.Powers(3), cases.graph, lambda g: oracle.powers(oracle.adjacency(g, "sym"), 3))
 POWERS, X = bases.Powers(3), torch.ones(5, 4)
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
@@ -33,6 +42,12 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "groups and Q, where P is open": ("groups", lambda: BasisConv(-1, 5, POWERS, theta.Grouped(2))),
     "groups and P, found in the call": ("groups", lambda: BasisConv(-1, 6, POWERS, theta.Grouped(3))(X, EDGES)),
     "out_channels of groups": ("out_channels", lambda: BasisConv(4, -1, POWERS, theta.Grouped(2), bias=False)),
+    "size of another window": ("size", lambda: GridConv(4, 4, bases.Window(None, (3, 3)), theta.Kernel((3, 2)))),
+    "size a number": ("size", lambda: theta.Kernel(3)),
+    "size of no axis": ("size", lambda: theta.Kernel(())),
+    "size 0": ("size", lambda: theta.Kernel((3, 0))),
+    "groups of a kernel": ("groups", lambda: GridConv(4, 5, bases.Window(None, (3, 3)), theta.Kernel((3, 3), 2))),
+    "transposed a word": ("transposed", lambda: theta.Kernel((3, 3), transposed="yes")),
     "H 0": ("H", lambda: theta.Separable(0)),
     "H True": ("H", lambda: theta.Separable(True)),
     "H a float": ("H", lambda: theta.Separable(1.0)),
@@ -89,6 +104,8 @@ COUNTS = {
     # name: (kind, K, P, Q, numbers)
     "groups": (lambda: theta.Grouped(4), 9, 8, 12, 9 * 8 * 12 // 4),
     "one group": (lambda: theta.Grouped(1), 9, 8, 12, 9 * 8 * 12),
+    "a kernel": (lambda: theta.Kernel((3, 3), 4), 9, 8, 12, 9 * 8 * 12 // 4),
+    "a transposed kernel": (lambda: theta.Kernel((3, 3), 4, transposed=True), 9, 8, 12, 9 * 8 * 12 // 4),
     "mixtures": (lambda: theta.Separable(3), 9, 8, 12, 3 * (9 + 8 * 12)),
     "depthwise separable": (lambda: theta.Separable(depthwise=True), 9, 8, 12, 9 * 8 + 8 * 12),
     "two of them": (lambda: theta.Separable(2, depthwise=True), 9, 8, 12, 2 * 8 * (9 + 12)),

@@ -286,6 +286,12 @@ def blocks(weight: Tensor, P: int, Q: int) -> Tensor:
     return torch.stack([torch.block_diag(*own) for own in weight])
 
 
+def kernel(weight: Tensor, groups: int) -> Tensor:
+    """(K, P, Q) of a weight of torch, (Q, P / groups, *size)."""
+    taps = weight.flatten(2).unbind(-1)
+    return torch.stack([torch.block_diag(*(own.t() for own in tap.chunk(groups))) for tap in taps])
+
+
 @sampled
 def test_flat_rows(c: Config) -> None:
     """On rows instead of images, with the grid beside them, or said by the basis."""
@@ -559,6 +565,14 @@ THETAS: dict[str, tuple[int, int, Callable[[], Theta], Callable[[GridConv], Tens
     "Grouped(1)": (3, 2, lambda: theta.Grouped(1), lambda c: blocks(c.theta.weight, 3, 2)),
     "Grouped(2)": (4, 6, lambda: theta.Grouped(2), lambda c: blocks(c.theta.weight, 4, 6)),
     "Grouped(3)": (3, 6, lambda: theta.Grouped(3), lambda c: blocks(c.theta.weight, 3, 6)),
+    "Kernel(1)": (3, 2, lambda: theta.Kernel((2, 2)), lambda c: kernel(c.theta.weight, 1)),
+    "Kernel(3)": (3, 6, lambda: theta.Kernel((2, 2), 3), lambda c: kernel(c.theta.weight, 3)),
+    "Kernel(2, transposed)": (
+        4,
+        6,
+        lambda: theta.Kernel((2, 2), 2, transposed=True),
+        lambda c: kernel(c.theta.weight, 2).transpose(1, 2),
+    ),
     "Separable": (3, 2, theta.Separable, separable),
     "Separable(2)": (3, 4, lambda: theta.Separable(2), separable),
     "Separable(depthwise)": (3, 2, lambda: theta.Separable(depthwise=True), separable),
