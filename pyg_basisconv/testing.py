@@ -12,7 +12,7 @@ from torch_geometric.data.data import BaseData
 from .bases import group as groups
 from .errors import check_flags, reject, shape_or_type
 
-__all__ = ["Action", "Identity", "Permutation", "Symmetry", "Translation", "assert_equivariant"]
+__all__ = ["Action", "Permutation", "Symmetry", "Translation", "Trivial", "assert_equivariant"]
 
 _TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 _COUNTS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -64,7 +64,7 @@ def assert_equivariant(
         x: the input of f; best random, since equal numbers could hide a wrong move.
         *args: further arguments of f.
         output_action: how the output should move, if not as the input does: for images over a group, or with a stride;
-            `Identity()` for invariance, :math:`f(g x) = f(x)`.
+            `Trivial()` for invariance, :math:`f(g x) = f(x)`.
         rtol: entries may differ by atol + rtol times the entry; both are 1e-10 in float64, 1e-4 in float32, 1e-2 in
             float16 and 5e-2 in bfloat16, and 0 for integers and booleans.
         atol: see rtol.
@@ -90,7 +90,7 @@ def assert_equivariant(
     Its mean over the grid is invariant:
 
     >>> pooled = nn.Sequential(GridConv(3, 4, circular), nn.AdaptiveAvgPool2d(1)).double()
-    >>> assert_equivariant(pooled, Translation((2, 1)), x, output_action=Identity())
+    >>> assert_equivariant(pooled, Translation((2, 1)), x, output_action=Trivial())
 
     A lifting convolution maps images to images over the group:
 
@@ -129,18 +129,18 @@ def assert_equivariant(
     )
 
 
-class Identity(Action):
+class Trivial(Action):
     """Moves nothing; on the output, it stands for invariance.
 
     >>> x = torch.randn(5, 3)
-    >>> assert_equivariant(lambda x: x.sum(0), Permutation([3, 0, 4, 1, 2]), x, output_action=Identity(), rtol=1e-4)
+    >>> assert_equivariant(lambda x: x.sum(0), Permutation([3, 0, 4, 1, 2]), x, output_action=Trivial(), rtol=1e-4)
     """
 
     def input(self, x: Any) -> Any:
         return x
 
     def __repr__(self) -> str:
-        return "Identity()"
+        return "Trivial()"
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,15 @@ def test_no_circle_of_files() -> None:
     assert circles(imports()) == set()
 
 
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for name, path in NAMES.items():
+        for node in nodes(path):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "above": {"a"}, "below": set()}) == {"a", "b", "c"}
 

@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv
 from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.bases.group import FiniteGroup, p4, p4m
 from pyg_basisconv.mechanisms import Dot
-from pyg_basisconv.testing import Action, Identity, Permutation, Symmetry, Translation, assert_equivariant
+from pyg_basisconv.testing import Action, Permutation, Symmetry, Translation, Trivial, assert_equivariant
 
 DOUBLE = torch.float64
 SQUARE = bases.Window(None, (3, 3), padding=1)
@@ -147,7 +147,7 @@ def test_group_convolutions_may_be_turned(name, g):
     def pooled(x):
         return conv(lift(x).relu()).amax((-3, -2, -1))
 
-    assert_equivariant(pooled, image_moved, x, output_action=Identity())
+    assert_equivariant(pooled, image_moved, x, output_action=Trivial())
     assert_equivariant(lambda x: conv(lift(x)).amax(-3), image_moved, x)
 
 
@@ -196,7 +196,7 @@ def test_sources_and_targets_may_be_numbered_apart():
 def test_pooling_does_not_notice_the_order_of_nodes():
     pool = drawn(BasisConv(3, 4, bases.Bags("mean")))
     batch = torch.tensor([0, 0, 1, 1, 1])
-    assert_equivariant(pool, Permutation([3, 1, 4, 0, 2]), image(5, 3), batch=batch, output_action=Identity())
+    assert_equivariant(pool, Permutation([3, 1, 4, 0, 2]), image(5, 3), batch=batch, output_action=Trivial())
 
 
 # --- what is not
@@ -219,7 +219,7 @@ def test_a_plain_network_is_not_turned(turn):
 def test_p4_is_not_reflected():
     lift = drawn(GridConv(3, 2, bases.Group("p4", SQUARE, lift=True)))
     x = image(2, 3, 5, 5)
-    fails(lambda x: lift(x).amax((-3, -2, -1)), Symmetry("p4m", 4), x, output_action=Identity())
+    fails(lambda x: lift(x).amax((-3, -2, -1)), Symmetry("p4m", 4), x, output_action=Trivial())
 
 
 def test_the_axis_of_the_group_has_to_move_in_the_right_way():
@@ -315,18 +315,18 @@ def test_infinities_and_what_is_not_a_number(dtype):
     """An infinity is equal to itself and to nothing else; what is not a number is wrong."""
     x = (torch.rand(2, 6) + 1).to(dtype)
     signs = torch.where(torch.arange(6) > 2, 1, -1)
-    assert_equivariant(lambda x: x * torch.inf, Identity(), x.real)
+    assert_equivariant(lambda x: x * torch.inf, Trivial(), x.real)
     fails(lambda x: torch.inf * signs * x.real**2, Translation(1), x)
     there = torch.arange(6) == 0
     fails(lambda x: x.masked_fill(there, torch.inf), Translation(1), torch.ones_like(x), rtol=10, atol=10)
-    fails(lambda x: x / 0 * 0, Identity(), x, rtol=10, atol=10)
+    fails(lambda x: x / 0 * 0, Trivial(), x, rtol=10, atol=10)
 
 
 def test_what_a_layer_writes_to_is_a_copy():
     x, edge_index = image(6, 3), torch.randint(6, (2, 9))
     before = x.clone(), edge_index.clone()
     assert_equivariant(nn.LeakyReLU(inplace=True), Translation(1), x)
-    assert_equivariant(nn.LeakyReLU(inplace=True), Identity(), x)
+    assert_equivariant(nn.LeakyReLU(inplace=True), Trivial(), x)
 
     def writes(pair, edges, batch):
         y = pair[0].mul_(2) + batch[:, None] + edges.sum()
@@ -337,9 +337,9 @@ def test_what_a_layer_writes_to_is_a_copy():
     assert_equivariant(
         lambda x, **named: writes((x,), **named), Permutation(range(6)), x, edges=edge_index, batch=batch
     )
-    assert_equivariant(writes, Identity(), [x], edge_index, batch, output_action=Identity())
+    assert_equivariant(writes, Trivial(), [x], edge_index, batch, output_action=Trivial())
     data = Data(x=x, edge_index=edge_index)
-    assert_equivariant(lambda data: data.x.mul_(2), Identity(), data)
+    assert_equivariant(lambda data: data.x.mul_(2), Trivial(), data)
     assert torch.equal(x, before[0])
     assert torch.equal(edge_index, before[1])
     assert torch.equal(batch, torch.arange(6))
@@ -347,7 +347,7 @@ def test_what_a_layer_writes_to_is_a_copy():
 
 def test_an_output_that_is_written_to_again_is_not_compared_with_itself():
     buffer = torch.zeros(6, dtype=DOUBLE)
-    fails(lambda x: buffer.copy_(x * torch.arange(6)), Translation(1), image(6), output_action=Identity())
+    fails(lambda x: buffer.copy_(x * torch.arange(6)), Translation(1), image(6), output_action=Trivial())
 
 
 def test_nothing_proves_nothing():
@@ -369,7 +369,7 @@ def test_integers_and_booleans_have_to_be_equal():
 
 def test_another_shape_is_wrong():
     assert "torch.Size([3, 2]) != torch.Size([2, 3])" in fails(
-        lambda x: x, Symmetry("p4", 1), image(2, 3), output_action=Identity()
+        lambda x: x, Symmetry("p4", 1), image(2, 3), output_action=Trivial()
     )
 
 
@@ -393,7 +393,7 @@ def test_what_is_allowed_goes_with_the_dtype(dtype, allowed):
 def test_no_graph_of_gradients_is_kept():
     conv, seen = drawn(GridConv(3, 4, SQUARE)), []
     conv.register_forward_hook(lambda module, args, y: seen.append(y.requires_grad))
-    assert_equivariant(conv, Identity(), image(1, 3, 4, 4))
+    assert_equivariant(conv, Trivial(), image(1, 3, 4, 4))
     assert seen == [False, False]
 
 
@@ -412,9 +412,9 @@ def test_no_graph_of_gradients_is_kept():
         (lambda: Permutation(3), "order: expected"),
         (lambda: Permutation(None), "order: expected"),
         (lambda: assert_equivariant(nn.ReLU(), torch.rot90, image(3)), "action: expected an Action"),
-        (lambda: assert_equivariant(nn.ReLU(), Identity(), image(3), output_action=1), "output_action: expected"),
-        (lambda: assert_equivariant(3, Identity(), image(3)), "layer: expected a module or a function"),
-        (lambda: assert_equivariant(lambda x: (x, x), Identity(), image(3)), "layer: expected a tensor"),
+        (lambda: assert_equivariant(nn.ReLU(), Trivial(), image(3), output_action=1), "output_action: expected"),
+        (lambda: assert_equivariant(3, Trivial(), image(3)), "layer: expected a module or a function"),
+        (lambda: assert_equivariant(lambda x: (x, x), Trivial(), image(3)), "layer: expected a tensor"),
         (lambda: Translation((1, 2)).input(image(3)), "x: expected a dense tensor with at least 2 axes"),
         (lambda: Translation(1).input("x"), "x: expected a dense tensor"),
         (lambda: Symmetry("p4", 1, lifted=True).input(image(3, 4, 4)), "x: expected an axis of the 4 elements"),
@@ -438,6 +438,6 @@ def test_actions_are_printed_as_they_are_made():
         Symmetry("p4", 1),
         Symmetry("p4m", 5, lifted=True),
         Permutation([1, 0], targets=[0]),
-        Identity(),
+        Trivial(),
     ):
         assert repr(eval(repr(action))) == repr(action)

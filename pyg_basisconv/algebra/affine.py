@@ -1,4 +1,4 @@
-"""Affine maps of each entry by itself: linear layers, batch norms."""
+"""AffineMap maps of each entry by itself: linear layers, batch norms."""
 
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +20,7 @@ NORMS: dict[type[nn.Module], int] = {
 LINEARS = (nn.Linear, Linear)
 
 
-class Affine(NamedTuple):
+class AffineMap(NamedTuple):
     """The map x T + b of each entry.
 
     matrix: T, (P, Q), or (P,) for a diagonal.
@@ -44,19 +44,19 @@ def unwrapped(module: Any) -> Any:
     return module.module if type(module) is BatchNorm else module
 
 
-def of_linear(linear: Any) -> Affine:
+def of_linear(linear: Any) -> AffineMap:
     """The map of a linear layer, in double precision."""
-    return Affine(linear.weight.double().t(), None if linear.bias is None else linear.bias.double())
+    return AffineMap(linear.weight.double().t(), None if linear.bias is None else linear.bias.double())
 
 
-def of_norm(norm: Any) -> Affine | None:
+def of_norm(norm: Any) -> AffineMap | None:
     """The map of a batch norm in eval mode, in double precision; None where it uses statistics of the batch."""
     if norm.running_mean is None:
         return None
     numbers = (norm.running_mean, norm.running_var, norm.weight, norm.bias)
     mean, variance, weight, bias = (cast(Tensor, None if t is None else t.double()) for t in numbers)
     scale, shift = fuse_conv_bn_weights(torch.ones_like(mean)[:, None], None, mean, variance, norm.eps, weight, bias)
-    return Affine(scale.flatten(), shift)
+    return AffineMap(scale.flatten(), shift)
 
 
 class FullWithConstants(Full):

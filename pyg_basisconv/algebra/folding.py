@@ -18,12 +18,12 @@ from ..errors import reject
 from ..grid import GridConv
 from ..testing import cloned
 from ..theta import Depthwise, Theta
-from .affine import LINEARS, NORMS, Affine, by_matrix, of_linear, of_norm, unwrapped
+from .affine import LINEARS, NORMS, AffineMap, by_matrix, of_linear, of_norm, unwrapped
 from .compose import LAYERS, Comparison
 from .rewrites import after, before, plain, pointwise, together
 from .tracing import (
     Absorbed,
-    Call,
+    LayerCall,
     Trace,
     calls,
     copied,
@@ -147,10 +147,10 @@ class _Step:
     """
 
     names: list[str]
-    call: Call
+    call: LayerCall
     x: Any
     layer: BasisConv | None
-    affine: Affine | None = None
+    affine: AffineMap | None = None
     absorbed: dict[str, Absorbed] = field(default_factory=dict)
     gain: float = 1.0
 
@@ -160,7 +160,7 @@ class _Step:
 
     def on(self, images: bool) -> BasisConv:
         """As a layer on images, or on nodes."""
-        return self.layer or cast(Affine, self.affine).layer(images)
+        return self.layer or cast(AffineMap, self.affine).layer(images)
 
     @cached_property
     def made(self) -> nn.Module | None:
@@ -292,7 +292,7 @@ def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
     return comparison.gain
 
 
-def _step(call: Call) -> _Step | None:
+def _step(call: LayerCall) -> _Step | None:
     """A layer as a step, if it is affine and does not depend on the features."""
     norm = unwrapped(call.module)
     if any(map(hooked, call.module.modules())):
@@ -321,16 +321,18 @@ def _known(module: Any) -> BasisConv | None:
     return cast(BasisConv, module)
 
 
-def _affine(layer: BasisConv) -> Affine | None:
+def _affine(layer: BasisConv) -> AffineMap | None:
     """A layer as an affine map of each entry, if it is one."""
     theta = by_matrix(layer.theta)
     if not pointwise(layer.basis) or theta.lifts or theta.P < 0:
         return None
     matrix = theta.diagonals()[0] if isinstance(theta, Depthwise) else theta.dense()[0]
-    return Affine(matrix.double(), None if layer.bias is None else layer.bias.double())
+    return AffineMap(matrix.double(), None if layer.bias is None else layer.bias.double())
 
 
-def _check_pays(first: BasisConv, second: BasisConv, layer: BasisConv, a: Affine | None, b: Affine | None) -> None:
+def _check_pays(
+    first: BasisConv, second: BasisConv, layer: BasisConv, a: AffineMap | None, b: AffineMap | None
+) -> None:
     """Checks that folding adds no multiply-adds per entry, neither by Theta nor by the width at which A is applied."""
     if b is not None and b.matrix.dim() == 1:
         return

@@ -16,7 +16,7 @@ from ..convert.registry import Left
 from ..convert.rgcn import ConvertedRGCN
 from ..grid import GridConv
 from ..theta import Depthwise, Full, Grouped, Heads, Kernel, LowRank, Pass, Separable, Theta
-from .affine import Affine, by_matrix, depthwise, full
+from .affine import AffineMap, by_matrix, depthwise, full
 from .compose import compose
 from .tracing import names_of
 
@@ -133,7 +133,7 @@ def _diagonals(theta: Theta, like: Tensor) -> Tensor | None:
     return None
 
 
-def after(layer: BasisConv, affine: Affine) -> BasisConv:
+def after(layer: BasisConv, affine: AffineMap) -> BasisConv:
     """A layer followed by an affine map of each entry."""
     matrix, shift = affine
     bias = None if layer.bias is None else layer.bias.double()
@@ -143,11 +143,11 @@ def after(layer: BasisConv, affine: Affine) -> BasisConv:
         bias = shift.clone() if bias is None else bias + shift
     new = _replaced(layer, followed(deepcopy(layer.theta).double(), matrix), bias)
     if isinstance(new, ConvertedRGCN) and new.root is not None:
-        new.root = after(new.root, Affine(matrix, None))
+        new.root = after(new.root, AffineMap(matrix, None))
     return new
 
 
-def before(affine: Affine, layer: BasisConv) -> BasisConv:
+def before(affine: AffineMap, layer: BasisConv) -> BasisConv:
     """A layer preceded by an affine map of each entry."""
     if affine.shift is not None:
         return together(affine.layer(isinstance(layer, GridConv)), layer, layer)

@@ -245,7 +245,7 @@ def _aggregations_as_modules() -> Iterator[None]:
 
 
 @dataclass
-class Call:
+class LayerCall:
     """A call of a layer.
 
     name: of the layer.
@@ -265,7 +265,7 @@ class Call:
     source: fx.Node | None
 
 
-def calls(traced: Trace) -> list[Call]:
+def calls(traced: Trace) -> list[LayerCall]:
     """The calls of the layers that are called once."""
     times = _uses(traced)
     nodes = [node for node in traced.graph.nodes if node.op == "call_module"]
@@ -285,7 +285,7 @@ def _uses(traced: Trace) -> Counter[int]:
     return times
 
 
-def _call(node: fx.Node, traced: Trace) -> Call | None:
+def _call(node: fx.Node, traced: Trace) -> LayerCall | None:
     name = str(node.target)
     module = traced.parts[name]
     names = names_of(module)
@@ -294,7 +294,7 @@ def _call(node: fx.Node, traced: Trace) -> Call | None:
         return None
     x = given.pop(names[0])
     others = {argument: v for argument, v in given.items() if v is not None}
-    return Call(name, module, node, x, others, _source(node, x, others, traced))
+    return LayerCall(name, module, node, x, others, _source(node, x, others, traced))
 
 
 def _source(reader: fx.Node, x: Any, others: dict[str, Any], traced: Trace) -> fx.Node | None:

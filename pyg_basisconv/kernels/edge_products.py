@@ -9,7 +9,7 @@ from torch import Tensor
 from ..portable import portable
 from .activations import ActivationCode
 from .multihead import group_sums, needs_gradient, rows_at, scale_rows, sum_channels
-from .onepass import PRODUCTS, Form
+from .onepass import PRODUCTS, ScoreForm
 from .op import derivative
 from .pattern import Pattern
 from .scored import ScoreGrad, Tensors
@@ -116,5 +116,5 @@ class EdgeProductScores(NamedTuple):
         key, query, of_key = cast(tuple[Tensor, ...], tensors)
         return _plain_edge_products(key, query, of_key, None, c, pattern).t()
 
-    def form(self, tensors: Tensors, c: int) -> Form | None:
-        return Form(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 3))
+    def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
+        return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 3))

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from .multihead import group_sums, rows_at
-from .onepass import PRODUCTS, Attend, Form, Saved
+from .onepass import PRODUCTS, Attend, Saved, ScoreForm
 from .pattern import Pattern
 
 
 def at_entries_of(
-    form: Form, pattern: Pattern, z: Tensor, terms: Sequence[Tensor | None], values: Tensor | None
+    form: ScoreForm, pattern: Pattern, z: Tensor, terms: Sequence[Tensor | None], values: Tensor | None
 ) -> tuple[Tensor, list[Tensor | None]]:
     """The rows z and the terms of sources, with what entries add to them, as `Attend` reads them on
     `Pattern.of_entries`.

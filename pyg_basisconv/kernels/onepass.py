@@ -35,7 +35,7 @@ _WIDEST = 2048  # columns of a head that a program in Triton holds
 _GATES = 4  # channels from which on the kernels of gates fill their vectors
 
 
-class Form(NamedTuple):
+class ScoreForm(NamedTuple):
     """How the kernels compute scores.
 
     kind: one of the above.
@@ -67,14 +67,14 @@ def kernel(name: str, dtype: torch.dtype) -> Kernel | None:
     return found
 
 
-def one_pass_fits(form: Form | None, device: torch.device, entries: int) -> bool:
+def one_pass_fits(form: ScoreForm | None, device: torch.device, entries: int) -> bool:
     """Whether the kernels take such scores; torch's operations would store a number per entry and head."""
     if form is None or uses_triton(device):
         return form is not None
     return KERNELS is not None and device.type == "cpu" and entries <= INT32_MAX
 
 
-def supports(form: Form | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
+def supports(form: ScoreForm | None, tensors: Sequence[Tensor | None], z: Tensor, c: int, pattern: Pattern) -> bool:
     """Whether the kernels take these tensors and this pattern."""
     in_triton = uses_triton(z.device)
     if form is None or not (in_triton or (z.dtype in _DTYPES and z.is_cpu and kernel("attend_forward", z.dtype))):
@@ -106,7 +106,7 @@ def _rows(t: Tensor | None) -> tuple[int, int]:
     return (0, 0) if t is None else (t.data_ptr(), t.stride(0))
 
 
-def is_gate(form: Form, normalised: bool, c: int, width: int) -> bool:
+def is_gate(form: ScoreForm, normalised: bool, c: int, width: int) -> bool:
     """Whether each channel is a head of its own, without normalisation."""
     return form.kind == TERMS and not normalised and width == c >= _GATES
 
@@ -127,7 +127,7 @@ class Attend:
 
     def __init__(
         self,
-        form: Form,
+        form: ScoreForm,
         normalised: bool,
         c: int,
         pattern: Pattern,

@@ -32,7 +32,7 @@ from .multihead import (
     weighted_sums,
 )
 from .of_entries import AttendEntries, at_entries_of
-from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, Form, is_gate, precision, supports
+from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, ScoreForm, is_gate, precision, supports
 from .op import acc_dtype, derivative, raw_apply
 from .pattern import Pattern
 
@@ -58,7 +58,7 @@ class Scoring(Protocol):
         """(c, E) the scores, by differentiable torch operations."""
         ...
 
-    def form(self, tensors: Tensors, c: int) -> Form | None:
+    def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
         """How the compiled kernels compute the scores; None if they cannot."""
         ...
 
@@ -118,12 +118,12 @@ class TermScores(NamedTuple):
         v = _activate(self.activation, sum(found[1:], found[0]))
         return v.t() if out is None else (v.view(v.shape[0], *out.shape) * out).sum(-1).t()
 
-    def form(self, tensors: Tensors, c: int) -> Form | None:
+    def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
         out, activation = tensors[3], activation_code(self.activation)
         if activation is None:
             return None
         kind, inner = (TERMS, 1) if out is None else (HIDDEN, out.shape[1])
-        return Form(kind, inner, activation, slice(0, 4))
+        return ScoreForm(kind, inner, activation, slice(0, 4))
 
 
 class ProjectedScores(NamedTuple):
@@ -155,11 +155,11 @@ class ProjectedScores(NamedTuple):
         terms = [(z.view(len(z), c, z.shape[1] // c) * vectors).sum(-1) for vectors in tensors if vectors is not None]
         return TermScores(self.activation).plain(z, (*terms, None, None), c, pattern)
 
-    def form(self, tensors: Tensors, c: int) -> Form | None:
+    def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
         activation = activation_code(self.activation)
         if activation is None or tensors[0] is None or tensors[1] is None:  # the kernel would read from no address
             return None
-        return Form(PROJECTED, 1, activation, slice(3, 5))
+        return ScoreForm(PROJECTED, 1, activation, slice(3, 5))
 
 
 class ProductScores(NamedTuple):
@@ -179,8 +179,8 @@ class ProductScores(NamedTuple):
         key, query = cast(tuple[Tensor, Tensor], tensors)
         return plain_inner(to_heads(key, c), to_heads(query, c), pattern)
 
-    def form(self, tensors: Tensors, c: int) -> Form | None:
-        return Form(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
+    def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
+        return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 2))
 
 
 def rows_of_sources(table: Tensor, pattern: Pattern) -> Tensor:
@@ -333,7 +333,7 @@ class _OnePass(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        form: Form,
+        form: ScoreForm,
         scoring: Scoring,
         normalised: bool,
         pattern: Pattern,
@@ -363,7 +363,7 @@ class _OnePass(torch.autograd.Function):
 
 
 def _one_pass(
-    form: Form,
+    form: ScoreForm,
     normalised: bool,
     pattern: Pattern,
     c: int,
@@ -391,7 +391,7 @@ _record_one_pass: Callable[..., Tensor] = raw_apply(_OnePass)
 
 
 def one_pass(
-    form: Form, scoring: Scoring, normalised: bool, pattern: Pattern, c: int, z: Tensor, *given: Tensor | None
+    form: ScoreForm, scoring: Scoring, normalised: bool, pattern: Pattern, c: int, z: Tensor, *given: Tensor | None
 ) -> Tensor:
     """`scored_attention` by the compiled kernels, of what they support; given: factor, values and all tensors."""
     if torch.is_grad_enabled() and needs_gradient(z, *given):
@@ -400,7 +400,7 @@ def one_pass(
     return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[0]
 
 
-def adds_values(form: Form, normalised: bool, c: int, entries: int, width: int) -> bool:
+def adds_values(form: ScoreForm, normalised: bool, c: int, entries: int, width: int) -> bool:
     """Whether compiled kernels add values of the entries: those of gates do, the others where there are few."""
     few = form.kind != PROJECTED and entries * width <= HELD
     return few or is_gate(form, normalised, c, width)

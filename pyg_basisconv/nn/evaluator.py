@@ -52,7 +52,7 @@ class Given:
         return t
 
 
-class Joined:
+class JoinedTensors:
     """Several tensors as one, by `torch.stack` or `torch.cat`."""
 
     def __init__(self, join: Callable[..., Tensor], parts: "Sequence[Part]", dim: int, place: Place) -> None:
@@ -65,7 +65,7 @@ class Joined:
 class Part:
     """A view of a parameter of the layer, or of several joined ones."""
 
-    def __init__(self, whole: Given | Joined, place: Place) -> None:
+    def __init__(self, whole: Given | JoinedTensors, place: Place) -> None:
         self.whole, self.shape, self.stride = whole, place.shape, place.stride
         self.offset = place.offset - whole.place.offset
         self.all = place == whole.place
@@ -113,7 +113,7 @@ class Evaluator:
         twin, reading = _twin(layer, kind), _Reading()
         with reading:
             self.module = apply_rule(twin, kind)
-        wholes: dict[int, Given | Joined] = {
+        wholes: dict[int, Given | JoinedTensors] = {
             _storage(t): Given(tuple(path.split(".")) if path else (), name, Place.of(t))
             for path, one in twin.named_modules()
             for name, t in _tensors(one)
@@ -130,7 +130,7 @@ class Evaluator:
             return Part(wholes[_storage(t)], Place.of(t))
 
         for result, join, tensors, dim in reading.joined:
-            wholes[_storage(result)] = Joined(join, [part(t) for t in tensors], dim, Place.of(result))
+            wholes[_storage(result)] = JoinedTensors(join, [part(t) for t in tensors], dim, Place.of(result))
         held = [
             (owner._parameters, name, p)
             for owner in self.module.modules()

@@ -10,7 +10,7 @@ from ..multihead import block_columns
 from ..onepass import HIDDEN, PRODUCTS, PROJECTED, Attend, Saved
 from ..op import acc_dtype
 from . import jit
-from .launch import Rows, blocks, power_of_two
+from .launch import RowLists, blocks, power_of_two
 
 
 class TritonAttend(Attend):
@@ -41,13 +41,13 @@ class TritonAttend(Attend):
             at_source = at_target = needs_rows[0] or any(learns)
         source, target = self._ends(projected)
 
-        def new(needed: bool, of: Tensor | None, rows: Rows | None, width: int) -> Tensor | None:
+        def new(needed: bool, of: Tensor | None, rows: RowLists | None, width: int) -> Tensor | None:
             if not needed:
                 return None
             dtype = sums if of is None else of.dtype
             return rows.new(width, dtype) if rows is not None else z.new_empty(E, width, dtype=dtype)
 
-        def combined(rows: Rows, table: Tensor | None, of: Tensor | None) -> Tensor | None:
+        def combined(rows: RowLists, table: Tensor | None, of: Tensor | None) -> Tensor | None:
             return None if table is None else rows.combined(table, c, table.dtype if of is None else of.dtype)
 
         by_target = self._rows(False)
@@ -121,12 +121,12 @@ class TritonAttend(Attend):
         entry_stride, factor_stride, values_stride = (0 if t is None else t.stride(0) for t in (entry, factor, values))
         return entry, entry_stride, vectors, factor, factor_stride, values, values_stride
 
-    def _rows(self, by_source: bool) -> Rows:
+    def _rows(self, by_source: bool) -> RowLists:
         pattern = self.pattern
         ptr, index = pattern.both_ways[2:4] if by_source else pattern.one_way
-        return Rows(ptr, index, pattern.N if by_source else pattern.M, self._sums)
+        return RowLists(ptr, index, pattern.N if by_source else pattern.M, self._sums)
 
-    def _launch(self, rows: Rows, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
+    def _launch(self, rows: RowLists, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
         form, c, W, D = self.form, self.c, self.z.shape[1] // self.c, self.form.inner
         options |= blocks(c, W, D)
         rows.run(

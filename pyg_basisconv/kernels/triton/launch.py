@@ -75,7 +75,7 @@ def power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length()
 
 
-class Rows:
+class RowLists:
     """The programs for the rows of a compressed matrix.
 
     ptr, index: the matrix.
