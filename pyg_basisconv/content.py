@@ -62,7 +62,7 @@ class Inputs:
     @cached_property
     def projected(self) -> Members:
         """The K members x Theta_k, as `Theta.project` returns them."""
-        return split_heads(self.rows, self.theta.K) if self.theta.by_rows else self.theta.project(self.x)
+        return split_heads(self.rows, self.theta.K) if "rows" in vars(self) else self.theta.project(self.x)
 
     @cached_property
     def rows(self) -> Tensor:

@@ -16,7 +16,7 @@ from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Pattern, Piece, ProductScores, attend, attention, softmax
+from ..kernels import Pattern, Piece, ProductScores, attend, attention
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.multihead import HELD
@@ -29,7 +29,15 @@ from ..typed_edges import SharedEdges
 from .by_member import DisjointUnion, MemberByMember
 from .native_attention import NativeAttention
 from .replay import Replays
-from .weighing import ELEMENTWISE, Weighing, attend_all_pairs, attend_in_rows, dropout_factors
+from .weighing import (
+    ELEMENTWISE,
+    Weighing,
+    attend_all_pairs,
+    attend_in_rows,
+    attend_observed,
+    dropout_factors,
+    weights_across,
+)
 
 # Entries of all copies up to which all are evaluated together; beyond, in blocks that the backward pass recomputes.
 BLOCK = 1 << 20
@@ -81,6 +89,7 @@ class BoundAttention(MemberByMember):
 
     takes_edge_values = True
     _pair_weights: Tensor | None = None  # see `NativeAttention.weights`
+    _weights: Tensor | None = None  # (K, E) those that the layer has applied, if it has stored them
 
     @property
     def copies(self) -> int:
@@ -127,6 +136,8 @@ class BoundAttention(MemberByMember):
     @property
     def undropped(self) -> "BoundAttention":
         """The same family without dropout."""
+        if not self.dropout[0]:
+            return self
         weighing = self.weighing._replace(dropout=(0.0, 0))
         about = weighing, self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr, self.mask_share
         return BoundAttention(self.K, *about)
@@ -144,13 +155,10 @@ class BoundAttention(MemberByMember):
         split = len(self.score.tensors)
         value = self.score.evaluate(tensors[:split], entries)
         if self.normalize == "target":
-            value = softmax(value, entries.pattern.at_source)
+            value = weights_across(value, "target", entries)
         elif self.normalize == "heads":
-            # A pair that is hidden from all heads gets zeros, and no gradient.
-            score = value.unflatten(0, (self.K, value.shape[0] // self.K))
-            hidden = score == -torch.inf
-            score = torch.where(hidden.all(0), 0, score)
-            value = torch.where(hidden, 0, torch.softmax(score, 0)).flatten(0, 1)
+            value = weights_across(value.unflatten(0, (self.K, value.shape[0] // self.K)), "heads", entries)
+            value = value.flatten(0, 1)
         elif self.normalize != "source":
             value = ELEMENTWISE[self.normalize](value)
         factor = tensors[split] if len(tensors) > split else None
@@ -171,6 +179,10 @@ class BoundAttention(MemberByMember):
 
     def weights(self) -> Tensor:
         """(K, *, E) the weights at the entries, by target."""
+        known, grad = self._weights, torch.is_grad_enabled()
+        learns = grad and self.requires_grad
+        if known is not None and not known.is_inference() and (known.requires_grad or not learns):
+            return known if grad else known.detach()
         parts = [self.weights_of(piece).flatten() for piece, _ in self.pieces]
         return torch.cat(parts).view(self.K, *self.batch, self.entries.E)
 
@@ -265,6 +277,16 @@ class BoundAttention(MemberByMember):
         pattern = Pattern(edge, row, size, e.N)
         return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
 
+    def weights_by_edge(self, edges: int) -> Tensor:
+        """(E, K) the weights of the graph's edges in their order, in memory of their own; see `incidence`."""
+        e = self.entries
+        if not (self.batch or self.has_edge_attr or e.complete or portable()) and edges == e.E:
+            weight, place = self.weights().t(), e.pattern.as_given
+            return weight.clone() if place is None else weight.index_select(0, place)
+        kind, edge, _, weight = self.incidence.edges()
+        place = edge.long() * self.K + kind.long()
+        return weight.new_zeros(edges * self.K).index_put((place,), weight).view(edges, self.K)
+
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
         sums = self.incidence  # of features, or of values where these are narrower: those of all edges are not stored
         if values.inner > values.P:
@@ -289,12 +311,11 @@ class BoundAttention(MemberByMember):
         if portable() or self.batch or self.mask_share is not None:
             return False
         found, E = self.weighing.in_rows, self.entries.E
-        if found is None:
-            return False
-        if self.K * E <= BLOCK:
+        if self.K * E <= BLOCK:  # scores of another form are written out
             return True
-        # Dropout draws a number for each entry.
-        return not self.dropout[0] and one_pass_fits(found[0].form(found[1], self.K), self.device, E)
+        if found is None or self.dropout[0]:  # dropout draws a number for each entry
+            return False
+        return one_pass_fits(found[0].form(found[1], self.K), self.device, E)
 
     def content_step(self, theta: Theta, order: str) -> ContentStep | None:
         mask = cast(tuple[Any, Any], self.origin)[0].mask
@@ -304,7 +325,12 @@ class BoundAttention(MemberByMember):
             order = "theta_first"
         if order == "native":
             return self._native_step(theta, mask)
-        if order != "theta_first" or self.observed or not (theta.by_rows and self.is_by_rows):
+        if order != "theta_first" or not (theta.by_rows and self.is_by_rows):
+            return None
+        if self.observed and (self.dropout[0] or self.K * self.entries.E > BLOCK):
+            return None
+        content = cast(tuple[Any, Graph], self.origin)[1].content
+        if content is None or content.mask is not None or content.valid is not None:
             return None
         return _step_by_rows(mask, self.entries, Replays())
 
@@ -331,6 +357,8 @@ class BoundAttention(MemberByMember):
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         if order == "native" and self.valued is None:
             y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
+        elif self.observed:
+            y, self._weights = attend_observed(self.weighing, self.entries, inputs, bias, self.values)
         else:
             y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.values)
         return cast(Tensor, y)
@@ -405,10 +433,24 @@ class BoundAttention(MemberByMember):
 def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
     """The step of any content on the entries of a mask; the replays are shared by all graphs."""
 
-    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, BoundAttention] | None:
         if basis.mask is not mask:
             return None
         weighing = basis.weighing(content, entries)
+        if content.observed:
+            if weighing.dropout[0]:
+                return None
+            found = BoundAttention(
+                basis.K,
+                weighing._replace(score=weighing.score.snapshot()),
+                entries,
+                (),
+                content.x.dtype,
+                True,
+                content.has_edge_rows,
+                valued=None if content.edge_values is None else content,
+            )
+            return found.in_one_step("theta_first", content.inputs, bias), found
         y = attend_in_rows(weighing, entries, content.inputs, bias, content.values_at(entries))
         replays.record(basis, content, weighing, entries)
         return y

@@ -115,7 +115,7 @@ class Replay:
         edge_attr: Tensor | None,
     ) -> Tensor | None:
         """The result; None if a change of the basis or the parameters may call for another evaluation."""
-        if basis.normalize != self.normalize or basis.weighted != self.of_weights:
+        if basis.normalize != self.normalize or basis.weighted != self.of_weights or not theta.by_rows:
             return None
         if basis.weighted and entries.has_weight:
             return None

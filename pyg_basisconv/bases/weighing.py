@@ -8,12 +8,13 @@ from torch import Tensor
 
 from ..content import Inputs
 from ..entries import Entries
-from ..kernels import ProductScores, scored_attention
+from ..kernels import ProductScores, TermScores, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
 from ..kernels.scored import Scoring
 from ..mechanisms import Score
 from ..mechanisms.base import upcast
+from ..mechanisms.rows import TermRows
 from ..portable import portable
 
 Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
@@ -48,6 +49,23 @@ class Weighing(NamedTuple):
         score = self.score if self.normalize == "source" else self.score.map(ELEMENTWISE[self.normalize])
         return None if score.scoring is None else (score.scoring, score.rows)
 
+    def written_out(self, entries: Entries) -> "Weighing":
+        """The same in node-major form: where the scores have another, with a number for each entry and head."""
+        if self.in_rows is not None:
+            return self
+        value, normalize = self.score.evaluate(self.score.tensors, entries), self.normalize  # (K, E)
+        if normalize not in _BY_ROWS:
+            value, normalize = weights_across(value, normalize, entries), None
+        return self._replace(score=TermRows(entry=value.t()), normalize=normalize)
+
+
+def weights_across(score: Tensor, normalize: Normalize, entries: Entries) -> Tensor:
+    """(K, *, E) the weights of scores that are normalised across targets: over the targets of each source, or heads."""
+    if normalize == "target":
+        return softmax(score, entries.pattern.at_source)
+    hidden = score == -torch.inf  # a pair that is hidden from all heads gets zeros, and no gradient
+    return torch.where(hidden, 0, torch.softmax(torch.where(hidden.all(0), 0, score), 0))
+
 
 def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
     """The factors of dropout: 0, or 1 / (1 - p)."""
@@ -61,15 +79,11 @@ def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
 
 def attend_in_rows(
     weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
-) -> Tensor | None:
-    """Theta first, node-major throughout; None if the scores are not node-major."""
-    theta, (p, seed), found = inputs.theta, weighing.dropout, weighing.in_rows
-    if found is None:
-        return None
-    K, factor = theta.K, entries.weight if weighing.weighted else None
-    scoring, tensors = found[0], [None if t is None else upcast(t) for t in found[1]]
+) -> Tensor:
+    """Theta first, node-major throughout."""
+    theta, (p, seed), weighing = inputs.theta, weighing.dropout, weighing.written_out(entries)
+    K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
     z = inputs.rows  # after the scores, whose projections may have computed it in the same product
-    factor = None if factor is None else factor.unsqueeze(1).expand(-1, K)
     if p:
         kept = dropout_factors(
             z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed
@@ -77,6 +91,33 @@ def attend_in_rows(
         factor = kept if factor is None else factor * kept
     y = scored_attention(scoring, tensors, z, K, weighing.normalize == "source", entries.pattern, factor, values)
     return theta.join(y, bias)
+
+
+def attend_observed(
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The same without dropout, and the weights that were applied, (K, E); they are stored."""
+    theta, pattern, weighing = inputs.theta, entries.pattern, weighing.written_out(entries)
+    K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
+    z = inputs.rows
+    weight = scoring.plain(z, tensors, K, pattern)
+    if weighing.normalize == "source":
+        weight = softmax(weight, pattern.at_target)
+    weight = weight if factor is None else weight * factor.t()
+    given = None, None, weight.t(), None
+    return theta.join(scored_attention(TermScores(), given, z, K, False, pattern, None, values), bias), weight
+
+
+def _upcast(weighing: Weighing) -> tuple[Scoring, list[Tensor | None]]:
+    """The node-major scoring, and its tensors in the precision of scores."""
+    scoring, tensors = cast(tuple[Scoring, tuple[Tensor | None, ...]], weighing.in_rows)
+    return scoring, [None if t is None else upcast(t) for t in tensors]
+
+
+def _factor(weighing: Weighing, entries: Entries, K: int) -> Tensor | None:
+    """(E, K) the weights of the mask, if they count."""
+    factor = entries.weight if weighing.weighted else None
+    return None if factor is None else factor.unsqueeze(1).expand(-1, K)
 
 
 def attend_all_pairs(

@@ -21,7 +21,7 @@ from ..mechanisms import Mechanism
 from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
-from .edges import CallEdges, as_returned, count_targets, read_edges, targets_of, weights_by_edge
+from .edges import CallEdges, as_returned, count_targets, read_edges, targets_of
 from .layers import pair
 from .operator_module import OperatorModule
 
@@ -139,7 +139,7 @@ class AttentionLayer(OperatorModule):
 
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
         """The graph and the weights of its edges, (E, K), as PyG returns them."""
-        alpha = weights_by_edge(A, edges.edge_index.shape[1])
+        alpha = A.weights_by_edge(edges.edge_index.shape[1])
         if self.average:  # PyG takes the mean of the messages, and so scales the weights
             n = targets_of(edges.edge_index, self.conv.flow)
             alpha = alpha * torch.bincount(n)[n].unsqueeze(-1)

@@ -29,13 +29,6 @@ class CallEdges(NamedTuple):
     looped: Any = None
 
 
-def weights_by_edge(A: Any, edges: int) -> Tensor:
-    """(E, K) the weight of each edge in each matrix, in the order of the edges."""
-    kind, edge, _, weight = A.incidence.edges()
-    place = edge.long() * A.K + kind.long()
-    return weight.new_zeros(edges * A.K).index_put((place,), weight).view(edges, A.K)
-
-
 def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_target") -> CallEdges:
     """The edges of a call, with loops or without; computed once for a graph."""
     if flow != "source_to_target":

@@ -18,9 +18,9 @@ from ..entries import Entries
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
 from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
-from .attention import weigh
+from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
-from .edges import as_returned, read_edges, weights_by_edge
+from .edges import as_returned, read_edges
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
 
@@ -140,16 +140,16 @@ class ConvertedRGAT(OperatorModule):
         h = x @ self.matrices()  # (R, N, H C)
         sources = h.flatten(0, 1)
         targets = sources if self.within else h.transpose(0, 1).flatten(1)
-        A = weigh(self.conv, sources, targets, edges, edge_attr=z)
+        A: Any = weigh(self.conv, sources, targets, edges, edge_attr=z)
         sent = sources.unflatten(1, (self.heads, -1)).repeat_interleave(self.dim, 1).flatten(1)
-        y = self.conv(sent, A)
+        y = apply_weights(self.conv, sent, A)
         y = y.unflatten(0, (R, N)).sum(0) if self.within else y
         y = self._modified(y, sent, edges)
         y = y if self.concat else y.unflatten(-1, (self.heads, -1)).mean(1)
         y = y if self.bias is None else y + self.bias
         if not isinstance(call.get("return_attention_weights"), bool):
             return y
-        return y, as_returned(read, edge_index, weights_by_edge(A, kind.numel()))
+        return y, as_returned(read, edge_index, A.weights_by_edge(kind.numel()))
 
     def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x, edges = given["x"], given["edge_index"]

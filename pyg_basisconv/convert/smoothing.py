@@ -12,8 +12,9 @@ from torch_geometric.utils import add_remaining_self_loops, add_self_loops, is_t
 from ..bases import Adjacency
 from ..content import Content
 from ..entries import Entries
+from ..kernels import Affine
 from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
-from ..mechanisms.base import copies, node_score, upcast
+from ..mechanisms.rows import MappedRows
 from ..theta import Full, Pass
 from .attention import AttentionLayer, attention_conv
 from .build import check_initialized, check_sum, fill, heads_of, matrix
@@ -123,9 +124,4 @@ class Steered(Mechanism):
         self.parameter("bias", sizes.heads)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        H = self.source.shape[0]
-        source, target = (
-            upcast(side @ self.source.t()).movedim(-1, 0) for side in (content.x, content.target_features)
-        )
-        source = source + upcast(self.bias).view(H, *[1] * (source.dim() - 1))
-        return node_score(copies(source, content, H), copies(-target, content, H))
+        return MappedRows(content, Affine(self.source, self.bias), Affine(self.source, scale=-1.0))

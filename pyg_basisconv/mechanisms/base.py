@@ -131,6 +131,10 @@ class Score:
         """Whether a gradient passes through the scores."""
         return any(t is not None and t.requires_grad for t in self.rows or self.tensors)
 
+    def times_heads(self, factor: Tensor) -> "Score | None":
+        """The scores times a number for each head, (K,); None where that is done entry by entry."""
+        return None
+
     def times(self, factor: float) -> "Score":
         """The scores times a number."""
         inner = self.dots

@@ -42,6 +42,19 @@ class ProductRows(RowScore):
     def heads_first_score(self) -> Score:
         return inner_score(*(split_heads(cast(Tensor, t), self.heads) for t in self.rows))
 
+    def times(self, factor: float) -> Score:
+        key, query = (cast(Tensor, t) for t in self.rows)
+        return ProductRows(key, query * factor, self.heads)
+
+    def times_heads(self, factor: Tensor) -> Score:
+        key, query = (cast(Tensor, t) for t in self.rows)
+        of_columns = factor.repeat_interleave(query.shape[-1] // self.heads) if self.heads > 1 else factor
+        return ProductRows(key, query * of_columns, self.heads)
+
+    def __mul__(self, other: Score) -> Score:
+        constant = isinstance(other, TermRows) and other.is_only_constant
+        return other * self if constant else super().__mul__(other)
+
 
 class EdgeProductRows(RowScore):
     """Inner products of keys, (M, K d), and queries, (N, K d); to the key each of a few entries adds (E, K d)."""
@@ -95,11 +108,17 @@ class Cosine(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         assert self.sizes is not None
-        sides = []
-        for side in (content.x, content.target_features):
-            side = side if side.layout == torch.strided else side.to_dense()
-            sides.append(copies(F.normalize(side, dim=-1)[None], content, self.sizes.heads))
-        return inner_score(*sides)
+        H, same = self.sizes.heads, content.target_features is content.x
+        source = _directions(content.x)
+        target = source if same else _directions(content.target_features)
+        if H == 1 and not portable() and source.shape[:-2] == target.shape[:-2] == content.batch:
+            return ProductRows(source, target, H)
+        return inner_score(*(copies(side[None], content, H) for side in (source, target)))
+
+
+def _directions(x: Tensor) -> Tensor:
+    """The features, each row divided by its norm."""
+    return F.normalize(x if x.layout == torch.strided else x.to_dense(), dim=-1)
 
 
 class Dot(Mechanism):

@@ -140,6 +140,11 @@ class TermRows(RowScore):
         constant, targets = add_optional(self.constant, other.constant), self.targets or other.targets
         return TermRows(source, target, add_optional(self.entry, other.entry), None, constant, targets, self.batch)
 
+    def __mul__(self, other: Score) -> Score:
+        constant = self.constant if self.is_only_constant else None
+        scaled = None if constant is None else other.times_heads(constant)
+        return super().__mul__(other) if scaled is None else scaled
+
     def map(self, function: Callable[[Tensor], Tensor]) -> Score:
         activation = function if self.activation is None else _chained(self.activation, function)
         return TermRows(*self.of_ends, self.entry, activation, self.constant, self.targets, self.batch)

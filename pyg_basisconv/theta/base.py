@@ -174,6 +174,8 @@ class Theta(nn.Module):
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
         """The output from the family's products side by side, (*, N, K D) -> (*, N, Q), plus the bias, (Q,)."""
+        if self.sums and self.K > 1:
+            y = y.unflatten(-1, (self.K, self.inner)).sum(-2)
         return add_bias(y, bias)
 
     def step(self, order: str) -> "Step | None":

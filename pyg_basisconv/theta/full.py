@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ..errors import check_choice, reject
-from ..kernels import matmuls, summed
+from ..kernels import Affine, matmuls, summed
 from ..kernels.contract import Rows
 from ..printing import arguments
 from .base import STEPS, Blocks, Members, Step, Theta, add_bias, glorot, param, project
+from .heads import all_heads
 
 
 class Full(Theta):
@@ -30,6 +31,17 @@ class Full(Theta):
 
     def reset_parameters(self) -> None:
         glorot(self.weight, self.P, self.Q, self.variance_gains)
+
+    @property
+    def by_rows(self) -> bool:
+        return type(self) is Full  # a subclass may use its weight in another way
+
+    @property
+    def affine(self) -> Affine | None:
+        return Affine(param(self, "weight")) if self.by_rows else None
+
+    def rows(self, x: Tensor) -> Tensor:
+        return all_heads(x, param(self, "weight"))
 
     def project(self, x: Tensor) -> Members:
         return project(x, self.weight)
@@ -109,6 +121,13 @@ class Pass(Theta):
         if type(self) is not Pass or self.combine != "sum":  # subclasses do more
             return None
         return scale if isinstance(scale, float) else scale[0] if len(set(scale)) == 1 else None
+
+    @property
+    def by_rows(self) -> bool:
+        return type(self) is Pass and self.K == 1 and self.scales == (1.0,)  # others would copy x
+
+    def rows(self, x: Tensor) -> Tensor:
+        return x if x.layout == torch.strided else x.to_dense()
 
     def step(self, order: str) -> Step | None:
         return _summed if order in STEPS and self.common_scale is not None else None

@@ -12,7 +12,7 @@ from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul, repeated
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
-from .base import Blocks, Family, Members, Theta, glorot, param
+from .base import Blocks, Family, Members, Theta, add_bias, glorot, param
 
 # Inputs of up to so many numbers go to F.linear, which is the fastest forward; `matmul` is for larger ones.
 _SMALL = 1 << 16
@@ -112,7 +112,7 @@ class Heads(Values):
         return y / self.K if self.sums else y
 
     def join(self, y: Tensor, bias: Tensor | None = None) -> Tensor:
-        return super().join(y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y, bias)
+        return add_bias(y.unflatten(-1, (self.K, self.Q)).mean(-2) if self.sums else y, bias)
 
     def dense(self, width: int = -1) -> Tensor:
         weight = self.lifted
