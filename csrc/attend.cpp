@@ -69,6 +69,7 @@ struct Call {
     void* above;     // (N, c W) those of entries whose scores are above zero before their activation, see `pass_on_above`
     void* stats;     // (N, 4 c) terms of targets, what is taken off scores, 1 / sums, weights in `above`; see `know`. Of
                      // gates (N, c) sums of derivatives
+    void* weights;   // (E, c) those of entries, by target, without factors; not of gates
     const void* grad;
     void* known;  // (N, 4 c) room
     void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;

@@ -577,7 +577,24 @@ struct Pass {
                 stats += c;
             }
         }
+        if (call.weights)
+            for (int64_t p = start; p < end; p += block) write_weights(n, p, std::min(block, end - p));
         return true;
+    }
+
+    // The weights of a block, when what its target's are taken off and multiplied by is known.
+    void write_weights(int64_t n, int64_t p, int64_t count) {
+        gather(p, count);
+        make_scores(n, p, count);
+        R* out = static_cast<R*>(call.weights) + p * c;
+        if (!normalised) {
+            std::memcpy(out, score, count * c * sizeof(R));
+            return;
+        }
+        for (int64_t i = 0; i < count; i++) copy(top + i * c, tops), copy(inverse + i * c, totals);
+        for (int64_t j = 0; j < count * c; j += L)
+            store(weight + j, shrinking<R>(load(score + j) - load(top + j)) * load(inverse + j));
+        std::memcpy(out, weight, count * c * sizeof(R));
     }
 
     // What backward passes know of a block: weights, inner products of rows and gradients, gradients of scores, in `dot`

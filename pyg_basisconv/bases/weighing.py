@@ -8,10 +8,10 @@ from torch import Tensor
 
 from ..content import Inputs
 from ..entries import Entries
-from ..kernels import ProductScores, TermScores, scored_attention, softmax
+from ..kernels import ProductScores, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
-from ..kernels.scored import Scoring
+from ..kernels.scored import Scoring, observed_attention
 from ..mechanisms import Score
 from ..mechanisms.base import upcast
 from ..mechanisms.rows import TermRows
@@ -97,15 +97,11 @@ def attend_observed(
     weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same without dropout, and the weights that were applied, (K, E); they are stored."""
-    theta, pattern, weighing = inputs.theta, entries.pattern, weighing.written_out(entries)
+    theta, weighing = inputs.theta, weighing.written_out(entries)
     K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
-    z = inputs.rows
-    weight = scoring.plain(z, tensors, K, pattern)
-    if weighing.normalize == "source":
-        weight = softmax(weight, pattern.at_target)
-    weight = weight if factor is None else weight * factor.t()
-    given = None, None, weight.t(), None
-    return theta.join(scored_attention(TermScores(), given, z, K, False, pattern, None, values), bias), weight
+    z, normalised = inputs.rows, weighing.normalize == "source"
+    y, weights = observed_attention(scoring, tensors, z, K, normalised, entries.pattern, factor, values)
+    return theta.join(y, bias), weights.t()
 
 
 def _upcast(weighing: Weighing) -> tuple[Scoring, list[Tensor | None]]:

@@ -32,9 +32,9 @@ class AttendEntries:
     def __init__(self, made: Attend, pattern: Pattern) -> None:
         self.made, self.pattern = made, pattern
 
-    def forward(self, keep: bool) -> tuple[Tensor, Saved]:
+    def forward(self, keep: bool, weights: Tensor | None = None) -> tuple[Tensor, Saved]:
         """See `Attend.forward`."""
-        return self.made.forward(keep)
+        return self.made.forward(keep, weights)
 
     def backward(
         self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]

@@ -27,7 +27,7 @@ Saved = Sequence[Tensor | None]  # three tensors for the backward pass
 # How scores are computed, as `Kind` in the kernels.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd33q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_CALL = struct.Struct("=9qd34q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
@@ -205,8 +205,11 @@ class Attend:
             return False
         return self.form.kind == PROJECTED or (self.form.kind == TERMS and target is not None)
 
-    def forward(self, keep: bool) -> tuple[Tensor, Saved]:
-        """The sums (N, c W), and what the backward pass reads if `keep`, of which nothing is the same memory."""
+    def forward(self, keep: bool, weights: Tensor | None = None) -> tuple[Tensor, Saved]:
+        """The sums (N, c W), and what the backward pass reads if `keep`, of which nothing is the same memory.
+
+        To `weights`, (E, c), those of the entries are written, without their factors; this is not for gates.
+        """
         z, c, N = self.z, self.c, self.pattern.N
         y, held, above, stats = room(z, N, z.shape[1]), None, None, None
         if keep and self.is_gate and self.terms[1] is not None:
@@ -215,7 +218,7 @@ class Attend:
             stats = room(z, N, 4 * c)
             held = room(y, *y.shape) if self.normalised else None
             above = room(y, *y.shape) if self._bends else None
-        self._run("forward", (0, 0, 0), (y, held, above, stats), [None] * 10)
+        self._run("forward", (0, 0, 0), (y, held, above, stats, weights), [None] * 10)
         return y, (held, above, stats)
 
     def backward(
@@ -248,5 +251,7 @@ class Attend:
             transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
         if d_factor is not None or entry:
             above = None
-        self._run("backward", transposed, (None, held, above, stats), [grad, scratch, d_z, *found, d_factor, d_values])
+        self._run(
+            "backward", transposed, (None, held, above, stats, None), [grad, scratch, d_z, *found, d_factor, d_values]
+        )
         return [d_z, d_factor, d_values], found

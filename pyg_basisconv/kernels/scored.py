@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..backend import uses_triton
 from ..portable import portable
 from .activations import ActivationCode, activation_code
+from .memory import room
 from .multihead import (
     HELD,
     at_entries,
@@ -25,6 +26,7 @@ from .multihead import (
     plain_inner,
     raw_attention,
     scale_rows,
+    softmax,
     sum_channels,
     to_heads,
     to_rows,
@@ -327,8 +329,19 @@ def _plain(
     return to_rows(y)
 
 
+def _plain_weights(
+    scoring: Scoring, normalised: bool, pattern: Pattern, c: int, z: Tensor, *tensors: Tensor | None
+) -> Tensor:
+    """(E, c) the weights without factors, by differentiable torch operations."""
+    score = scoring.plain(z, tensors, c, pattern)
+    return (softmax(score, pattern.at_target) if normalised else score).t()
+
+
 class _OnePass(torch.autograd.Function):
-    """The same by the compiled kernels, which recompute the weights in the backward pass."""
+    """The same by the compiled kernels, which recompute the weights in the backward pass.
+
+    With `observed`, there is a second result, the weights without factors, (E, c). As a rule it has no gradient.
+    """
 
     @staticmethod
     def forward(
@@ -338,28 +351,41 @@ class _OnePass(torch.autograd.Function):
         normalised: bool,
         pattern: Pattern,
         c: int,
+        observed: bool,
         z: Tensor,
         factor: Tensor | None,
         values: Tensor | None,
         *tensors: Tensor | None,
-    ) -> Tensor:
-        y, saved = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=True)
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        weights = room(z, pattern.E, c) if observed else None
+        y, saved = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(True, weights)
         ctx.save_for_backward(z, factor, values, *saved, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
-        return y
+        if weights is None:
+            return y
+        ctx.set_materialize_grads(False)
+        return y, weights
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, of_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
         z, factor, values, *rest = ctx.saved_tensors
         saved, tensors = rest[:3], rest[3:]
-        form, scoring, normalised, pattern, c = ctx.given
-        if torch.is_grad_enabled() or portable():
-            return None, *derivative(_plain, (scoring, normalised, pattern, c, z, factor, values, *tensors), grad)
-        needs = ctx.needs_input_grad[5:]
-        call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
-        needed = [bool(need) for need in form.in_slots(needs[3:])]
-        of_rows, found = call.backward(saved, grad.resolve_neg().contiguous(), needs[:3], needed)
-        return None, None, None, None, None, *of_rows, *found[form.slots]
+        form, *about = ctx.given
+        _, normalised, pattern, c = about
+        found: list[Tensor | None] = [None] * (3 + len(tensors))
+        if grad is not None and (torch.is_grad_enabled() or portable()):
+            found = [*derivative(_plain, (*about, z, factor, values, *tensors), grad)[4:]]
+        elif grad is not None:
+            needs = ctx.needs_input_grad[6:]
+            call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
+            needed = [bool(need) for need in form.in_slots(needs[3:])]
+            of_rows, of_terms = call.backward(saved, grad.resolve_neg().contiguous(), needs[:3], needed)
+            found = [*of_rows, *of_terms[form.slots]]
+        if of_weights is not None:
+            d_z, *of_tensors = derivative(_plain_weights, (*about, z, *tensors), of_weights)[4:]
+            more = d_z, None, None, *of_tensors
+            found = [b if a is None else a if b is None else a + b for a, b in zip(found, more, strict=True)]
+        return None, None, None, None, None, None, *found
 
 
 def _one_pass(
@@ -387,7 +413,7 @@ def _one_pass(
 
 
 _record: Callable[..., Tensor] = raw_apply(_Attention)
-_record_one_pass: Callable[..., Tensor] = raw_apply(_OnePass)
+_record_one_pass: Callable[..., Any] = raw_apply(_OnePass)
 
 
 def one_pass(
@@ -395,9 +421,43 @@ def one_pass(
 ) -> Tensor:
     """`scored_attention` by the compiled kernels, of what they support; given: factor, values and all tensors."""
     if torch.is_grad_enabled() and needs_gradient(z, *given):
-        return _record_one_pass(form, scoring, normalised, pattern, c, z, *given)
+        return _record_one_pass(form, scoring, normalised, pattern, c, False, z, *given)
     factor, values, *tensors = given
-    return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(keep=False)[0]
+    return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(False)[0]
+
+
+def observed_attention(
+    scoring: Scoring,
+    tensors: Tensors,
+    z: Tensor,
+    c: int,
+    normalised: bool,
+    pattern: Pattern,
+    factor: Tensor | None = None,
+    values: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`scored_attention`, and the weights that it applies, (E, c) by target, with their factors; they are stored.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> terms = torch.tensor([[0.], [2.], [1.]]), torch.tensor([[1.], [1.]]), None, None
+    >>> observed_attention(TermScores(torch.relu), terms, torch.tensor([[2.], [4.], [8.]]), 1, False, pattern)[1]
+    tensor([[2.],
+            [1.],
+            [3.]])
+    """
+    form, given = scoring.form(tensors, c), (factor, values, *tensors)
+    takes = form is not None and not portable() and supports(form, given, z, c, pattern) and not uses_triton(z.device)
+    if form is None or not takes or is_gate(form, normalised, c, z.shape[1]):
+        weights = _plain_weights(scoring, normalised, pattern, c, z, *tensors)
+        weights = weights if factor is None else weights * factor
+        written = None, None, weights, None
+        return scored_attention(TermScores(), written, z, c, False, pattern, None, values), weights
+    if torch.is_grad_enabled() and needs_gradient(z, *given):
+        y, weights = _record_one_pass(form, scoring, normalised, pattern, c, True, z, *given)
+    else:
+        weights = room(z, pattern.E, c)
+        y = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(False, weights)[0]
+    return y, weights if factor is None else weights * factor
 
 
 def adds_values(form: ScoreForm, normalised: bool, c: int, entries: int, width: int) -> bool:

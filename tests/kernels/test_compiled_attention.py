@@ -106,6 +106,54 @@ def test_kernels_and_twin_agree(seed: int, **arguments: Any) -> None:
     check(Case(**arguments))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    activation=st.sampled_from(ACTIVATIONS),
+    c=st.sampled_from([1, 2, 3, 8, 9]),
+    W=st.sampled_from([1, 2, 3, 8, 20]),
+    normalised=st.booleans(),
+    factors=st.booleans(),
+    sizes=st.tuples(st.integers(1, 30), st.integers(1, 5), st.integers(0, 400)),
+    learns=st.sampled_from([(True, False), (False, True), (True, True)]),
+    seed=st.integers(0, 1000),
+)
+def test_weights_that_are_observed(seed: int, learns: tuple[bool, bool], **arguments: Any) -> None:
+    """They are what the sums were made with; derivatives of the sums, of the weights and of both, once and twice."""
+    torch.manual_seed(seed)
+    case = Case(**arguments)
+    z, factor, *terms = case.all
+    about = case.scoring, terms, z, case.c, case.normalised, case.pattern, factor
+    assert z is not None
+    some = torch.randn(case.pattern.N, z.shape[1], dtype=z.dtype), torch.randn(case.pattern.E, case.c, dtype=z.dtype)
+
+    def loss(found: tuple[Tensor, Tensor]) -> Tensor:
+        parts = zip(learns, some, found, strict=True)
+        return sum(((down * t.sin()).sum() for learnt, down, t in parts if learnt), z[:0].sum())
+
+    def all_of() -> list[Tensor]:
+        found = scored.observed_attention(*about)
+        first = torch.autograd.grad(loss(found), case.inputs, create_graph=True, materialize_grads=True)
+        again = sum(((t * t.detach().cos()).sum() for t in first), z[:0].sum())
+        second = torch.autograd.grad(again, case.inputs, materialize_grads=True)
+        return [t.detach() for t in (*found, *first, *second)]
+
+    mine = all_of()
+    torch.testing.assert_close(mine[0], case.run().detach())
+    with torch.no_grad():
+        torch.testing.assert_close(scored.observed_attention(*about)[1], mine[1])
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(scored, "supports", lambda *_: False)
+        for found, expected in zip(mine, all_of(), strict=True):
+            scale = expected.abs().max().clamp(min=1) if expected.numel() else 1
+            torch.testing.assert_close(found / scale, expected / scale)
+    if arguments["normalised"] and not arguments["factors"]:
+        sums = torch.zeros(case.pattern.N, case.c, dtype=z.dtype)
+        for n, w in zip(case.pattern.row.tolist(), mine[1], strict=True):
+            sums[n] += w
+        torch.testing.assert_close(sums[sums > 0], torch.ones_like(sums[sums > 0]))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [1, 8, 12])
 def test_single_precision(kind: str, width: int) -> None:
@@ -317,7 +365,7 @@ def test_large_graphs_hold_nothing_of_the_size_of_all_entries(monkeypatch: pytes
     monkeypatch.setattr("pyg_basisconv.bases.bound_attention.BLOCK", 10)
     monkeypatch.setattr("pyg_basisconv.mechanisms.outer.HELD", 10)
     calls, real = [], onepass.Attend.forward
-    monkeypatch.setattr(onepass.Attend, "forward", lambda self, keep: (calls.append(keep), real(self, keep))[1])
+    monkeypatch.setattr(onepass.Attend, "forward", lambda self, *a, **k: (calls.append(a), real(self, *a, **k))[1])
     edges, x = torch.randint(20, (2, 60)), torch.randn(20, 8, dtype=torch.float64)
     for score in (
         mechanisms.Additive(projected=True).then(nn.LeakyReLU(0.2)),

@@ -61,7 +61,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the calls of kernels were of gates."""
     found: list[bool] = []
     real = onepass.Attend.forward
-    monkeypatch.setattr(onepass.Attend, "forward", lambda self, keep: (found.append(self.is_gate), real(self, keep))[1])
+    monkeypatch.setattr(onepass.Attend, "forward", lambda self, *a: (found.append(self.is_gate), real(self, *a))[1])
     return found
 
 

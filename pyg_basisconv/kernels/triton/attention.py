@@ -16,7 +16,8 @@ from .launch import RowLists, blocks, power_of_two
 class TritonAttend(Attend):
     """`Attend` on a GPU. Sums are float32 at least, whatever the dtypes; a gradient has the dtype of its tensor."""
 
-    def forward(self, keep: bool) -> tuple[Tensor, Saved]:
+    def forward(self, keep: bool, weights: Tensor | None = None) -> tuple[Tensor, Saved]:
+        assert weights is None, "torch computes the weights that are observed"
         self.check()
         z, c, projected = self.z, self.c, None
         if self.form.kind == PROJECTED:
