@@ -35,6 +35,7 @@ __all__ = [
     "Work",
     "bound_basis",
     "check_bases",
+    "check_types",
 ]
 
 
@@ -72,6 +73,7 @@ class Basis(nn.Module):
     needs_edges = True  # False if a call may have no edge_index
     reads_target = False  # True if, in a bipartite call, some members read the target's own features
     reads_content = False  # True if the matrices are computed from the features
+    reads_types = True  # False if types of edges mean nothing to it
     pools = False  # True if the targets are the graphs of a batch
     counts_batch = False  # True if the values of `batch` determine the number of targets
     variance_gain: float = 1  # the variance of the sum over all members, relative to one of them: see `glorot`
@@ -101,6 +103,11 @@ class Basis(nn.Module):
     def reads_nodes(self) -> bool:
         """Whether it, or a part of it, computes its matrices from features of nodes."""
         return any(part.reads_nodes for part in _parts(self))
+
+    @property
+    def takes_edges(self) -> bool:
+        """Whether a call may give edges. Attention with pairs from elsewhere would look past them without a word."""
+        return self.needs_edges or self.pools or not self.reads_nodes
 
     @property
     def variance_gains(self) -> Sequence[float]:
@@ -243,6 +250,7 @@ class Basis(nn.Module):
         size = self.sized(*sizes(size), batch, shape)
         if edge_index is None and self.axes is not None and None in size:
             reject("grid", f"the shape of the grid, for {self}", grid, "pass grid=, or make the basis with a shape")
+        check_types(self, edge_type)
         graph = read_graph(
             edge_index,
             edge_weight,
@@ -294,6 +302,13 @@ class Basis(nn.Module):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
+
+
+def check_types(basis: Basis, edge_type: object) -> None:
+    """Rejects types of edges that no part of a basis reads."""
+    if edge_type is not None and not basis.reads_types:
+        fix = "leave them out, or take a basis with a matrix for each type, such as bases.Relations(R)"
+        reject("edge_type", f"None, for {basis}, which reads no types", type(edge_type).__name__, fix)
 
 
 def check_bases(*parts: object) -> None:

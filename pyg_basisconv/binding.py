@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from .basis import Basis, BoundBasis
+from .basis import Basis, BoundBasis, check_types
 from .cache import Witness
 from .content import Content, Inputs
 from .errors import reject
@@ -115,6 +115,10 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         return _with_constants(layer, Binding(Inputs(features, theta), family, None, reads))
     if edge_index is None and basis.needs_edges:
         reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
+    if edge_index is not None and not basis.takes_edges:
+        fix = "attend along edges by mask=bases.Adjacency(), or leave edge_index out"
+        reject("edge_index", f"None, for {basis}, which takes its pairs from elsewhere", type(edge_index).__name__, fix)
+    check_types(basis, call.edge_type)
     dtype, weight = features.dtype, edges.values if call.edge_weight is None else call.edge_weight
     if weight is not None and autocasting(features.device):
         dtype = weight.dtype

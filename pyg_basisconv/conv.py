@@ -21,7 +21,7 @@ from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
 from .costs import Problem
-from .errors import check_arguments, check_flags, reject
+from .errors import check_arguments, check_flags, refuse_arguments, reject
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
@@ -173,6 +173,7 @@ class BasisConv(MessagePassing):
         grid: int | Sequence[int] | None = None,
         edge_values: Theta | None = None,
         return_attention: bool = False,
+        **kwargs: Any,
     ) -> Any:
         r"""Applies the layer; returns y, (\*, N, Q), or (y, A) with `return_attention`.
 
@@ -197,7 +198,10 @@ class BasisConv(MessagePassing):
                 their sources: :math:`\sum_m A_{k,mn} (x_m \Theta_k + z_{mn} V_k)`, with z for `edge_attr`. It is a
                 `theta.Heads` as the layer's own, built for the width R of z: `theta.Heads().build(K, R, Q)`.
             return_attention: also return the basis, bound: what a basis that is computed from content came to.
+            **kwargs: refused, with what takes the place of an argument of PyG's layers or of torch's attention.
         """
+        if kwargs:
+            refuse_arguments(kwargs, "BasisConv.forward")
         graph = edge_index, edge_weight, edge_type, edge_attr, size, batch, lambda_max, mask, valid, grid
         return self._run(Call(x, *graph, edge_values), return_attention)
 

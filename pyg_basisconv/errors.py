@@ -8,18 +8,23 @@ DEPTH = 100  # nesting allowed in an expression or composite
 _CALLS = 1000  # nested calls that Python allows
 
 _PYG_ARGUMENTS = {"aggr", "aggr_kwargs", "flow", "node_dim", "decomposed_layers"}  # arguments of PyG's `MessagePassing`
-# Arguments of PyG's layers, and what takes their place in a `BasisConv`.
+# Arguments of PyG's layers, and of torch's attention, and what takes their place here.
 _REPLACED_BY = {
     "add_self_loops": "the basis has loops: bases.Adjacency('sym', self_loops=True)",
+    "attn_mask": "a call has mask=, its transpose: mask[m, n] is True where n may look at m",
     "concat": "the parameter puts heads side by side, or takes their mean: theta.Heads('mean')",
     "dropout": "the attention drops: bases.GAT(heads, dropout=p), or bases.Attention(..., dropout=p)",
     "edge_dim": "the attention's mechanism reads edges, see help(bases.Attention)",
     "heads": "the basis has a matrix for each head: bases.GAT(heads), or bases.Attention, with theta.Heads()",
     "improved": "the basis has loops: bases.Adjacency('sym', self_loops=2.0)",
+    "is_causal": "the basis says so: bases.Attention(heads, mechanism, mask=bases.Causal())",
+    "key_padding_mask": "a call has valid=, its contrary: True for what is no padding",
     "K": "the basis says how many there are: bases.Chebyshev(K)",
+    "need_weights": "return_attention=True returns (y, A), and A.to_dense() has the weights",
     "normalize": "the basis is normalised: bases.Adjacency('sym')",
     "num_bases": "the parameter shares matrices: theta.Separable(H)",
     "num_relations": "the basis has a matrix for each: bases.Relations(num_relations)",
+    "return_attention_weights": "return_attention=True returns (y, A), and A.edges() has the weights",
     "root_weight": "it is one more matrix: bases.Identity() + bases.Adjacency('mean')",
 }
 
@@ -93,10 +98,20 @@ def check_arguments(kwargs: dict[str, Any]) -> None:
     ...
     ValueError: root_weight: expected no such argument of BasisConv, got True; it is one more matrix: ...
     """
-    for name, value in kwargs.items():
-        if name not in _PYG_ARGUMENTS:
-            fix = _REPLACED_BY.get(name, "leave it out, see help(BasisConv)")
-            reject(name, "no such argument of BasisConv", repr(value), fix)
+    refuse_arguments({name: value for name, value in kwargs.items() if name not in _PYG_ARGUMENTS}, "BasisConv")
+
+
+def refuse_arguments(given: dict[str, Any], of: str) -> None:
+    """Rejects all these arguments, which a function does not have.
+
+    >>> refuse_arguments({"concat": False}, "bases.GAT")
+    Traceback (most recent call last):
+    ...
+    ValueError: concat: expected no such argument of bases.GAT, got False; the parameter puts heads side by side, ...
+    """
+    for name, value in given.items():
+        got = tuple(value.shape) if isinstance(value, Tensor) else repr(value)
+        reject(name, f"no such argument of {of}", got, _REPLACED_BY.get(name, f"leave it out, see help({of})"))
 
 
 _MAX = 1 << 31  # count for which memory suffices

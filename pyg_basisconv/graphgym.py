@@ -34,8 +34,8 @@ def basisconv_cfg(config: Any) -> None:
 class BasisConvLayer(nn.Module):
     """`BasisConv` with the basis and the parameter of the configuration; each layer has its own.
 
-    It reads `edge_weight`, `edge_type`, `batch` and `lambda_max` where the batch has them, and `edge_attr` if the basis
-    reads features of edges.
+    It reads what the batch has of `edge_weight`, `batch` and `lambda_max`; and of `edge_type` and `edge_attr`, if the
+    basis does.
 
     Args:
         layer_config: the widths, and whether there is a bias.
@@ -56,10 +56,11 @@ class BasisConvLayer(nn.Module):
 
     def forward(self, batch: Any) -> Any:
         """Replaces the features of the batch's nodes."""
-        given = {name: batch.get(name) for name in ("edge_weight", "edge_type", "batch", "lambda_max")}
-        if self.model.basis.reads_edges:
-            given["edge_attr"] = batch.get("edge_attr")
-        batch.x = self.model(batch.x, batch.edge_index, **given)
+        basis = self.model.basis
+        given = {name: batch.get(name) for name in ("edge_weight", "batch", "lambda_max")}
+        given["edge_type"] = batch.get("edge_type") if basis.reads_types else None
+        given["edge_attr"] = batch.get("edge_attr") if basis.reads_edges else None
+        batch.x = self.model(batch.x, batch.edge_index if basis.takes_edges else None, **given)
         return batch
 
 

@@ -12,7 +12,7 @@ from .basis import BoundBasis, ImageFunction
 from .binding import Binding
 from .cache import Witness
 from .conv import BasisConv
-from .errors import reject
+from .errors import refuse_arguments, reject
 from .kernels.grids import Ints
 from .layouts import check_form
 from .orders import ORDERS
@@ -52,6 +52,9 @@ class GridConv(BasisConv):
 
     def forward(self, image: Tensor, *, return_attention: bool = False, **kwargs: Any) -> Any:  # type: ignore[override]
         """Applies the layer; further arguments are those of `BasisConv`, such as `mask` for attention."""
+        refuse_arguments(
+            {name: value for name, value in kwargs.items() if name not in Call._fields}, "GridConv.forward"
+        )
         return self._run(Call(image, image=True, **kwargs), return_attention)
 
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:

@@ -100,8 +100,9 @@ class BasisGNN(BasicGNN):
                 _, _, edge_attr = self._trim(*sampled, *whole, edge_attr)
                 _, _, edge_type = self._trim(*sampled, *whole, edge_type)
                 batch = None if batch is None else batch[: x.shape[-2]]
-            graphs = None if isinstance(edge_index, BoundBasis) else batch
-            x = conv(x, edge_index, edge_weight=edge_weight, edge_type=edge_type, edge_attr=edge_attr, batch=graphs)
+            bound = isinstance(edge_index, BoundBasis)
+            edges, graphs = edge_index if bound or conv.basis.takes_edges else None, None if bound else batch
+            x = conv(x, edges, edge_weight=edge_weight, edge_type=edge_type, edge_attr=edge_attr, batch=graphs)
             if i == self.num_layers - 1 and self.jk_mode is None:
                 return x
             if self.act is not None and self.act_first:

@@ -62,6 +62,7 @@ CASES = {
     ),
     "weights": ("Adjacency('mean')", "Full()", {"edge_weight": torch.rand}),
     "types": ("Relations(3, 'mean')", "Full()", {"edge_type": lambda E: torch.randint(3, (E,))}),
+    "types for others": ("Adjacency('mean')", "Full()", {"edge_type": lambda E: torch.randint(3, (E,))}),
     "features of edges": (
         "Attention(2, Dot(4, edge_dim=2), Adjacency())",
         "Heads()",

@@ -107,8 +107,9 @@ def explain_head(
         basis: the family, on the same sources and targets, such as `bases.Shifts(None, range(4))` for the steps of a
             sequence; bound already, or to be bound to the same graph.
         edge_index: the graph.
-        **kwargs: of the call; edge_weight, edge_type, batch, lambda_max and grid are passed to the basis, too. (Bind it
-            before if it reads something that the layer does not take.)
+        **kwargs: of the call; edge_weight, edge_type, batch, lambda_max and grid are passed to the basis, too. The
+            layer may do without the edges and their types. (Bind the basis before if it reads something else that the
+            layer does not take.)
 
     Raises:
         ValueError: for a layer without attention, and a basis that is computed from content or has other sizes.
@@ -153,6 +154,8 @@ def _bind(basis: Basis | BoundBasis, heads: BoundAttention, edge_index: Any, kwa
         bound = bound_basis(basis)
     else:
         given = {name: kwargs[name] for name in _BINDS if kwargs.get(name) is not None}
+        if isinstance(basis, Basis) and not basis.reads_types:
+            given.pop("edge_type", None)  # of the layer alone
         edges = [] if edge_index is None else [edge_index]
         bound = bound_basis(basis, *edges, size=(heads.M, heads.N), **given)
     if (bound.M, bound.N, bound.batch) != (heads.M, heads.N, ()):
@@ -181,10 +184,19 @@ def _attention(layer: nn.Module, x: Any, edge_index: Any, kwargs: dict[str, Any]
         fix = "take a BasisConv over bases.Attention, or what convert makes one of"
         reject("layer", "one with attention", f"a {type(layer).__name__} with {len(convs)}", fix)
     seen: list[BoundBasis] = []
-    forward = convs[0].forward
+    forward, own = convs[0].forward, convs[0].basis
 
-    def observed(*args: Any, return_attention: bool = False, **given: Any) -> Any:
-        y, bound = forward(*args, return_attention=True, **given)
+    def observed(
+        x: Any,
+        edge_index: Any = None,
+        edge_weight: Any = None,
+        edge_type: Any = None,
+        *,
+        return_attention: bool = False,
+        **given: Any,
+    ) -> Any:
+        edges, types = edge_index if own.takes_edges else None, edge_type if own.reads_types else None  # or for `basis`
+        y, bound = forward(x, edges, edge_weight, types, return_attention=True, **given)
         seen.append(bound)
         return (y, bound) if return_attention else y
 

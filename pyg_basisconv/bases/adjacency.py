@@ -36,6 +36,8 @@ _MEANT = {
 class GraphMatrix(Basis):
     """One matrix on the graph's edges, with or without loops. A subclass computes its weights in `matrix`."""
 
+    reads_types = False
+
     def matrix(self, graph: Graph) -> tuple[Structure, Tensor | None]:
         """The entries and their weights, None for ones."""
         raise NotImplementedError
@@ -143,6 +145,7 @@ class Degree(Basis):
     """
 
     reads_target = True
+    reads_types = False
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -82,7 +82,7 @@ class Attention(Basis):
         self.mechanism = mechanism
         self.mask = Complete() if mask is None else mask
         self.needs_edges, self.pools, self.axes = self.mask.needs_edges, self.mask.pools, self.mask.axes
-        self.counts_batch = self.mask.counts_batch
+        self.counts_batch, self.reads_types = self.mask.counts_batch, self.mask.reads_types
         self.depth = check_depth("mask", self.mask)
         self.normalize, self.dropout, self.weighted = normalize, float(dropout), weighted
 

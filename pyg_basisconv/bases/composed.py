@@ -26,6 +26,7 @@ class Composed(Basis):
         self.needs_edges = any(part.needs_edges for part in parts)
         self.reads_target = any(part.reads_target for part in parts)
         self.reads_content = any(part.reads_content for part in parts)
+        self.reads_types = any(part.reads_types for part in parts)
         self.pools = any(part.pools for part in parts)
         self.counts_batch = any(part.counts_batch for part in parts)
         self.variance_gain = parts[0].variance_gain

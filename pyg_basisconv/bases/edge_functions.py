@@ -48,6 +48,7 @@ class EdgeFunctions(Basis):
     """
 
     reads_content = reads_edges = True
+    reads_types = False
 
     def __init__(self, K: int, dim: int | None = None, norm: Norm = None) -> None:
         super().__init__(K)

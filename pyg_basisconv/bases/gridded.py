@@ -20,7 +20,7 @@ class Gridded(Basis):
         axes: the number of axes of the grid.
     """
 
-    needs_edges = False
+    needs_edges = reads_types = False
     axes: int
     any_targets = False  # True if a sequence may have more or fewer targets than sources
 

@@ -110,7 +110,7 @@ class Identity(Basis):
              [0., 1.]]])
     """
 
-    needs_edges = False
+    needs_edges = reads_types = False
     reads_target = True
 
     def __init__(self) -> None:

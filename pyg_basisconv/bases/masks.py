@@ -108,7 +108,7 @@ class Complete(Basis):
     """
 
     is_complete = True
-    needs_edges = False
+    needs_edges = reads_types = False
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -151,7 +151,7 @@ class Causal(Basis):
              [0., 0., 1.]]])
     """
 
-    needs_edges = False
+    needs_edges = reads_types = False
 
     def __init__(self, align: Literal["start", "end"] | None = None) -> None:
         super().__init__(1)
@@ -182,7 +182,7 @@ class Bags(Basis):
              [0., 1.]]])
     """
 
-    needs_edges = False
+    needs_edges = reads_types = False
     pools = counts_batch = True
 
     def __init__(self, norm: Literal["mean"] | None = None) -> None:

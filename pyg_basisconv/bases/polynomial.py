@@ -137,7 +137,7 @@ class OfSquareMatrix(Basis):
             reject("operator", "a basis with K = 1", operator, "take powers of one matrix at a time")
         if operator.reads_content:
             reject("operator", "a basis that needs no content", operator, "multiply attentions with @")
-        self.operator, self.needs_edges = operator, operator.needs_edges
+        self.operator, self.needs_edges, self.reads_types = operator, operator.needs_edges, operator.reads_types
         self.depth = check_depth("operator", operator)
 
     def bind_operator(self, graph: Graph) -> BoundBasis:
@@ -184,6 +184,8 @@ class Diffusion(Basis):
     (4, tensor([0.0000, 0.5000, 0.5000]))
     """
 
+    reads_types = False
+
     def __init__(self, K: int, direction: Literal["both", "out", "in"] = "both") -> None:
         super().__init__(K)
         check_choice("direction", direction, "both", "out", "in")
@@ -217,6 +219,8 @@ class Chebyshev(Basis):
     tensor([[ 0., -1.],
             [-1.,  0.]])
     """
+
+    reads_types = False
 
     def __init__(
         self, K: int, norm: Literal["sym", "rw"] | None = "sym", lambda_max: float | Literal["exact"] | None = None

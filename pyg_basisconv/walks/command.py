@@ -31,6 +31,8 @@ def add_walks(commands: Any) -> None:
     about = "with --suggest: the most steps of a sort, 3 by default"
     command.add_argument("--length", type=int, default=3, metavar="STEPS", help=about)
     command.add_argument("--most", type=int, default=10, metavar="SORTS", help="with --suggest: the most sorts")
+    about = "with --suggest: the least share of the entities in question from which a sort has walks, 0.01 by default"
+    command.add_argument("--support", type=float, default=0.01, metavar="SHARE", help=about)
     about = "with --suggest: sorts that go somewhere and the same way back"
     command.add_argument("--symmetric", action="store_true", help=about)
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -50,7 +52,7 @@ def _answer(options: argparse.Namespace) -> str:
     if options.suggest is not None:
         if options.sort or options.start is not None or options.end is not None:
             reject("--suggest", "no --sort, --from or --to beside it", "one", "ask one thing at a time")
-        settings = {name: getattr(options, name) for name in ("length", "most", "symmetric")}
+        settings = {name: getattr(options, name) for name in ("length", "most", "support", "symmetric")}
         graph = graph_of(Document(Path(options.file)))
         proposal = suggested(graph, options.suggest, options.without, **settings)
         return _json(proposal) if options.json else text_of_suggested(proposal)

@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,6 +15,8 @@ from .named import NamedGraph
 from .sources import read
 from .vocabulary import Ends, Vocabulary
 from .wording import shown
+
+_NORMS = ("none", "mean", "row", "sym")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,8 +92,11 @@ def graph_of(document: Document) -> NamedGraph:
 
 
 def _basis(document: Document, sorts: dict[str, Sort], vocabulary: Vocabulary) -> Walks:
-    given = document.table("walks")
-    options: dict[str, Any] = {name: None if value == "none" else value for name, value in given.items()}
+    options = dict(document.table("walks"))
+    norm = options.get("norm", "none")
+    if norm not in _NORMS:
+        document.refuse("walks", "norm", "'none', 'mean', 'row' or 'sym'", shown(norm), "choose one")
+    options["norm"] = None if norm == "none" else norm
     try:
         return Walks(sorts, vocabulary, **options)
     except ValueError as error:

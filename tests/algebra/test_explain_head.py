@@ -48,6 +48,7 @@ CASES = {
         bases.Powers(3, bases.Adjacency("rw")),
         {"edge_index": EDGES},
     ),
+    "all pairs, and a graph": (sequence, (7, 6), bases.Powers(3, bases.Adjacency("rw")), {"edge_index": EDGES}),
     "edges in any order": (
         lambda: of_graph(bases.Adjacency()),
         (7, 6),
@@ -82,8 +83,9 @@ def test_coefficients_and_shares_are_those_of_dense_least_squares(name):
     make, shape, basis, given = CASES[name]
     layer, x = make(), torch.randn(*shape, dtype=torch.float64)
     report = explain_head(layer, x, basis, **given)
+    own = {k: v for k, v in given.items() if k != "edge_type" and (k != "edge_index" or layer.basis.needs_edges)}
     with torch.no_grad():
-        _, bound = layer(x, **given, return_attention=True)
+        _, bound = layer(x, **own, return_attention=True)
     A = bound.to_dense()
     if name == "beside shifts":
         A = torch.cat([part.to_dense() for part in bound.parts if part.batch])

@@ -348,7 +348,76 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "an image": ("GridConv", lambda: conv(bases.Window(None, (3, 3)))(torch.ones(2, 3, 8, 8))),
     "a window of one axis": ("has 1 axes", lambda: GridConv(3, 2, bases.Window(None, 3))(torch.ones(2, 3, 8, 8))),
     "walks without names": ("relations=", lambda: bases.Walks(["played.in"])),
+    "weights of attention, as in PyG": (
+        "; return_attention=True returns",
+        lambda: conv(bases.GAT(2))(X, EDGES, return_attention_weights=True),
+    ),
+    "mask, as in torch": (
+        r"got \(5, 5\); a call has mask=, its transpose",
+        lambda: conv(bases.Attention(2, mechanisms.Dot(4)))(X, attn_mask=torch.ones(5, 5).bool()),
+    ),
+    "mask of an image, as in torch": (
+        "such argument of GridConv.forward, .* a call has mask=, its transpose",
+        lambda: GridConv(3, 2, bases.Attention(2, mechanisms.Dot(4)))(torch.ones(3, 2, 2), attn_mask=torch.ones(4, 4)),
+    ),
+    "an argument that no call has": (r"see help\(BasisConv.forward\)", lambda: conv()(X, EDGES, colour="blue")),
+    "mean of heads": (r"bases.GAT, got False; .*theta.Heads\('mean'\)", lambda: bases.GAT(8, concat=False)),
+    "mean of heads, v2": (r"bases.GATv2, got False; .*theta.Heads\('mean'\)", lambda: bases.GATv2(8, concat=False)),
+    "edges beside all pairs": (
+        "got Tensor; attend along edges by mask=bases.Adjacency",
+        lambda: conv(bases.Attention(2, mechanisms.Dot(4)))(X, EDGES),
+    ),
+    "edges beside earlier steps": (
+        "takes its pairs from elsewhere",
+        lambda: conv(bases.Attention(2, mechanisms.Dot(4), bases.Causal()) + bases.Identity())(X, EDGES),
+    ),
 }
+
+TYPES = torch.zeros(4).long()
+UNTYPED = [
+    *(bases.GCN(), bases.Laplacian(), bases.Degree(), bases.Identity(), bases.Diffusion(2), bases.Chebyshev(2)),
+    *(
+        bases.Powers(2),
+        bases.Adjacency() + bases.Identity(),
+        bases.Adjacency().T,
+        bases.Mix([[1.0, 2.0]], bases.Powers(2)),
+    ),
+    *(bases.Adjacency() @ bases.Adjacency("mean"), bases.GAT(2), bases.Complete(), bases.Shifts(None, [1])),
+]
+
+
+@pytest.mark.parametrize("basis", UNTYPED, ids=str)
+def test_types_that_no_part_reads(basis: bases.Basis) -> None:
+    edges = EDGES if basis.needs_edges else None
+    with pytest.raises(ValueError, match=r"^edge_type: expected None.*a matrix for each type"):
+        conv(basis)(X, edges, edge_type=TYPES)
+    if not basis.reads_content:
+        with pytest.raises(ValueError, match=r"^edge_type: expected None"):
+            basis.bind(edges, edge_type=TYPES, size=5)
+
+
+class OfType(bases.Basis):
+    """The edges of type 0, by a basis of one's own."""
+
+    def edges(self, graph: Graph) -> bases.EdgeList:
+        m, n = graph.source[graph.type == 0], graph.target[graph.type == 0]
+        return bases.EdgeList(torch.zeros_like(m), m, n, torch.ones(len(m)))
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        *(bases.Edges(2), bases.Identity() + bases.Relations(2), bases.Walks([[0, 1]], 2).T),
+        *(bases.Adjacency() @ bases.Edges(2), bases.Powers(2, OfType(1)), OfType(1)),
+        bases.Attention(2, mechanisms.Dot(4), OfType(1)),
+    ],
+    ids=str,
+)
+def test_types_that_a_part_reads(basis: bases.Basis) -> None:
+    layer = conv(basis)
+    x = torch.arange(15.0).view(5, 3)
+    first, second = (layer(x, EDGES, edge_type=torch.tensor(types)) for types in ([0, 1, 0, 1], [1, 0, 1, 1]))
+    assert not torch.allclose(first, second)
 
 
 @pytest.mark.parametrize(("fix", "call"), FIXES.values(), ids=FIXES)

@@ -71,6 +71,19 @@ def test_walks_from_one_entity_to_another(capsys: pytest.CaptureFixture[str]) ->
     assert lines[-2:] == ["played", "  no walk"]
 
 
+def test_the_share_of_the_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of twenty entities with the relation, one has a walk that could say something about it."""
+    facts = "".join(f"a{i}\tr\tb{i % 2}\n" for i in range(20)) + "a0\ts\tb0\n"
+    file = write(tmp_path, facts, "")
+    command = ["walks", file, "--suggest", "r", "--length", "1"]
+    assert main([*command, "--support", "0.2"]) == 2
+    assert capsys.readouterr().err.endswith("make length larger, or support smaller\n")
+    assert main(command) == 0
+    assert '= "s"' in capsys.readouterr().out
+    assert main([*command, "--support", "1.5"]) == 2
+    assert capsys.readouterr().err.startswith(PREFIX + "support: expected a probability below 1, got 1.5")
+
+
 def test_an_end_needs_a_beginning(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["walks", FILMS, "--to", "Science fiction"]) == 2
     assert capsys.readouterr().err.startswith(PREFIX + "--to: expected --from beside it")

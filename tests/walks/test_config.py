@@ -429,12 +429,12 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     "norm": (
         toml(rest="[walks]\nnorm = 'rows'"),
         {},
-        ["[walks] norm: expected None, 'mean', 'row' or 'sym', got 'rows'"],
+        ["[walks] norm: expected 'none', 'mean', 'row' or 'sym', got 'rows'"],
     ),
     "norm of a list": (
         toml(rest="[walks]\nnorm = ['row']"),
         {},
-        ["[walks] norm: expected None, 'mean'", "got ['row']"],
+        ["[walks] norm: expected 'none', 'mean'", "got ['row']"],
     ),
     "per": (toml(rest="[walks]\nper = 'edge'"), {}, ["[walks] per: expected 'walk' or 'step', got 'edge'"]),
     "binary": (toml(rest="[walks]\nbinary = 'yes'"), {}, ["[walks] binary: expected True or False, got 'yes'"]),
