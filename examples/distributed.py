@@ -15,6 +15,7 @@ node alone tell its class in two cases of five.
 import argparse
 import math
 import os
+import statistics
 import sys
 import time
 import warnings
@@ -264,7 +265,8 @@ def read(options: argparse.Namespace) -> Data:
     return planetoid(options.dataset, options.root.expanduser())
 
 
-def train(options: argparse.Namespace, device: str) -> None:
+def train(options: argparse.Namespace, device: str) -> float:
+    """Trains one model, which process 0 reports; the test accuracy, in percent, after the best epoch."""
     state = by_first(lambda: load(options))
     data = by_first(lambda: read(options))
     training, first, begin = Training(data, options, device), dist.get_rank() == 0, time.perf_counter()
@@ -285,14 +287,24 @@ def train(options: argparse.Namespace, device: str) -> None:
             bar.update(task, description=f"epoch {epoch + 1}, loss {loss:.3f}, validation {100 * validation:.2f} %")
             if first and options.checkpoint:
                 save(training.state() | {"settings": settings(options)}, options.checkpoint)
-    if not first:
-        return
     seconds, world = time.perf_counter() - begin, dist.get_world_size()
     best = max(range(epochs), key=lambda epoch: training.history[epoch][1])
     _, validation, test = training.history[best]
+    if not first:
+        return 100 * test
     print(f"\n{options.dataset}, {data.num_nodes:,} nodes, {data.num_edges:,} edges; batches of {options.batch_size}")
     print(f"{world} process{'es' * (world > 1)}, {epochs - done} epochs in {seconds:.1f} s")
     print(f"test accuracy {100 * test:.2f} %, validation {100 * validation:.2f} %, after epoch {best + 1}, its best")
+    return 100 * test
+
+
+def several(options: argparse.Namespace, device: str) -> None:
+    """One training for each seed, and their mean."""
+    seeds = range(options.seed, options.seed + options.seeds)
+    found = [train(argparse.Namespace(**{**vars(options), "seed": seed}), device) for seed in seeds]
+    if len(found) > 1 and dist.get_rank() == 0:
+        mean, spread = statistics.mean(found), statistics.stdev(found)
+        print(f"\ntest accuracy {mean:.2f} ± {spread:.2f} %, mean ± standard deviation of {len(found)} seeds")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -306,6 +318,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--neighbors", nargs="+", type=at_least(-1, int), default=[10, 10], help="per layer; -1 is all of them")
     add("--hidden", type=at_least(1, int), default=64, help="channels")
     add("--seed", type=at_least(0, int), default=0, help="of the first parameters, and of what is drawn")
+    add("--seeds", type=at_least(1, int), default=1, help="number of trainings, of this seed and those after it")
     add("--checkpoint", type=Path, help="file for the state after each epoch")
     add("--resume", action="store_true", help="continue from the checkpoint, if it is there")
     add("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu", help="to train on")
@@ -318,12 +331,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.resume and not options.checkpoint:
         parser.error("--resume: from which --checkpoint?")
+    if options.seeds > 1 and options.checkpoint:
+        parser.error("--seeds: a --checkpoint is of one training")
     torch.set_num_threads(options.threads)
     device = "cpu" if options.device == "cpu" else f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     check_device(parser, device)
     with processes(device):
         try:
-            train(options, device)
+            several(options, device)
         except (OSError, ValueError) as error:
             if dist.get_rank() == 0:
                 parser.error(str(error))

@@ -46,7 +46,7 @@ from torch_geometric.nn import global_max_pool
 from torch_geometric.utils import to_undirected
 
 from examples.data import digits
-from examples.options import at_least, parser as options_of
+from examples.options import add_device, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases, theta
 
 SIZE, CLASSES, FIT = 8, 10, 700
@@ -63,6 +63,9 @@ class Graphs(NamedTuple):
     x: Tensor
     edge_index: Tensor
     batch: Tensor
+
+    def to(self, device: str) -> "Graphs":
+        return Graphs(*(t.to(device) for t in self))
 
 
 class Scattering(nn.Module):
@@ -183,31 +186,32 @@ def regression(found: Sequence[Tensor], seed: int) -> Run:
     """Fits a ridge regression to the features of the digits as they are, which come first."""
     y, (fit, test) = pixels()[1], split(seed)
     model = make_pipeline(StandardScaler(), RidgeClassifierCV(PENALTIES))
-    model.fit(found[0][fit].numpy(), y[fit].numpy())
-    return Run(found[0].shape[1], [100 * model.score(one[test].numpy(), y[test].numpy()) for one in found])
+    arrays = [one.cpu().numpy() for one in found]
+    model.fit(arrays[0][fit], y[fit].numpy())
+    return Run(arrays[0].shape[1], [100 * model.score(one[test], y[test].numpy()) for one in arrays])
 
 
-def network(several: Sequence[Graphs], seed: int, epochs: int) -> Run:
+def network(several: Sequence[Graphs], seed: int, epochs: int, device: str = "cpu") -> Run:
     """Trains the network on the digits as they are, by Adam with a rate that falls to zero."""
     (images, y), (fit, test) = pixels(), split(seed)
     torch.manual_seed(seed)
-    net, generator = Network(), torch.Generator().manual_seed(seed)
+    net, generator = Network().to(device), torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(net.parameters(), LR)
     rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for _ in range(epochs):
         for some in fit[torch.randperm(FIT, generator=generator)].split(BATCH):
             optimizer.zero_grad()
-            F.cross_entropy(net(as_graphs(images[some])), y[some]).backward()
+            F.cross_entropy(net(as_graphs(images[some]).to(device)), y[some].to(device)).backward()
             optimizer.step()
         rate.step()
     net.eval()
     with torch.no_grad():
-        found = [net(one._replace(x=one.x.float())).argmax(1) for one in several]
+        found = [net(one._replace(x=one.x.float())).argmax(1).cpu() for one in several]
     right = [100 * (digit == y)[test].double().mean().item() for digit in found]
     return Run(sum(parameter.numel() for parameter in net.parameters()), right)
 
 
-def compare(seeds: int, epochs: int) -> tuple[dict[str, list[Run]], dict[str, float]]:
+def compare(seeds: int, epochs: int, device: str = "cpu") -> tuple[dict[str, list[Run]], dict[str, float]]:
     """The runs of all models, and their seconds, for the features of all digits or a training."""
     images = pixels()[0].double()  # in double precision, since some features of powers are nearly sums of others
     runs: dict[str, list[Run]] = {name: [] for name in (*FEATURES, NETWORK)}
@@ -216,12 +220,12 @@ def compare(seeds: int, epochs: int) -> tuple[dict[str, list[Run]], dict[str, fl
     with Progress(*columns, TimeElapsedColumn()) as bar:
         job = bar.add_task("features", total=seeds * len(runs))
         for seed in range(seeds):
-            several = as_tested(images, seed)
+            several = [graphs.to(device) for graphs in as_tested(images, seed)]
             for name in runs:
                 bar.update(job, description=f"seed {seed}: {name}")
                 start = time.perf_counter()
                 if name == NETWORK:
-                    runs[name].append(network(several, seed, epochs))
+                    runs[name].append(network(several, seed, epochs, device))
                     seconds[name] += (time.perf_counter() - start) / seeds
                 else:
                     found = [FEATURES[name](one) for one in several]
@@ -250,18 +254,21 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=5, help="number of splits")
     add("--epochs", type=at_least(1, int), default=40, help="of the training of the network")
+    add_device(parser)
     add("--quick", action="store_true", help="one seed and one epoch, as a smoke test")
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    options = arguments().parse_args(argv)
+    parser = arguments()
+    options = parser.parse_args(argv)
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     if options.quick:
         options.seeds = options.epochs = 1
     start = time.perf_counter()
-    runs, seconds = compare(options.seeds, options.epochs)
+    runs, seconds = compare(options.seeds, options.epochs, options.device)
     print(f"\nHandwritten digits as graphs, {FIT} to learn from: accuracy in percent on the others,")
     print(f"mean ± standard deviation of {options.seeds} splits; and the features, or parameters, of a model")
     Console().print(table(runs, seconds))

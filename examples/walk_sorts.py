@@ -40,7 +40,7 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
 from examples.knowledge import DATASETS, Task, load
-from examples.options import add_root, at_least, parser as options_of
+from examples.options import add_device, add_root, at_least, check_device, parser as options_of
 from pyg_basisconv import BasisConv, bases, suggest_sorts, theta
 
 STEPS, RATE, LOOK = 30, 0.3, 3  # of the weights of sorts: Adam, and a look at the validation set each third step
@@ -75,10 +75,10 @@ class Case:
 
 
 class Shared:
-    """What all splits of a task share."""
+    """What all splits of a task share, and the device on which parameters are trained."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, device: str = "cpu") -> None:
+        self.task, self.device = task, device
 
     @cached_property
     def walks(self) -> Tensor:
@@ -161,20 +161,23 @@ class RGCN(nn.Module):
 
 def rgcn(case: Case) -> Tensor:
     """Adam on the binary cross-entropy, until the validation result stops improving."""
-    k = case.task.knowledge
+    k, device = case.task.knowledge, case.shared.device
+    edge_index, edge_type, items, known = (
+        t.to(device) for t in (k.edge_index, k.edge_type, case.task.items, case.known)
+    )
     torch.manual_seed(case.seed)
-    net = RGCN(k.num_nodes, len(k.relations.names), len(case.task.classes))
+    net = RGCN(k.num_nodes, len(k.relations.names), len(case.task.classes)).to(device)
     optimizer = torch.optim.Adam(net.parameters(), 0.01, weight_decay=5e-4)
     best, highest, since = frequencies(case), -1.0, 0
     for _ in range(EPOCHS):
         net.train()
         optimizer.zero_grad()
-        scores = net(k.edge_index, k.edge_type)[case.task.items[case.train]]
-        F.binary_cross_entropy_with_logits(scores, case.known).backward()
+        scores = net(edge_index, edge_type)[items[case.train]]
+        F.binary_cross_entropy_with_logits(scores, known).backward()
         optimizer.step()
         net.eval()
         with torch.no_grad():
-            scores = net(k.edge_index, k.edge_type)[case.task.items]
+            scores = net(edge_index, edge_type)[items].cpu()
         value, since = case.validate(scores), since + 1
         if value > highest:
             best, highest, since = scores, value, 0
@@ -218,7 +221,7 @@ def solve(A: Tensor, weights: Ridge, rest: Tensor) -> tuple[Tensor, Tensor]:
     and the error of leaving out i is x_i / G_ii.
     """
     total = torch.tensordot(weights.c, A, 1).t()
-    inverse = torch.linalg.inv(total + weights.ridge * torch.eye(len(rest)))
+    inverse = torch.linalg.inv(total + weights.ridge * torch.eye(len(rest), device=rest.device))
     x = inverse @ rest
     return x, x / inverse.diagonal()[:, None]
 
@@ -227,7 +230,7 @@ def learn(A: Tensor, y: Tensor) -> Iterator[tuple[Ridge, Tensor]]:
     """Yields the weights and x after each LOOK steps, from the walks between training items and their classes."""
     rest = y - y.mean(0)
     size = A.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1e-6)  # all sorts start with equal weight
-    logs = [(-(len(A) * size).log()).requires_grad_(), torch.zeros((), requires_grad=True)]
+    logs = [(-(len(A) * size).log()).requires_grad_(), torch.zeros((), device=A.device, requires_grad=True)]
     optimizer = torch.optim.Adam(logs, RATE)
     deviation = y.std(0).clamp(min=1e-6)
     for step in range(1, STEPS + 1):
@@ -244,7 +247,9 @@ def fit(case: Case) -> WalkModel:
     """The model at the step with the best validation result."""
     A, train, validation = case.shared.walks, case.train, case.validation
     model, seen, highest = WalkModel(case.task), A[:, train][:, :, validation], -1.0
-    for weights, x in learn(A[:, train][:, :, train], case.known):
+    device = case.shared.device
+    for found in learn(A[:, train][:, :, train].to(device), case.known.to(device)):
+        weights, x = Ridge(*(t.cpu() for t in found[0])), found[1].cpu()
         scores = torch.zeros_like(case.task.y)
         scores[validation] = torch.tensordot(weights.c, seen, 1).t() @ x
         if (value := case.validate(scores)) > highest:
@@ -275,7 +280,7 @@ def suggested(case: Case) -> Tensor:
         return frequencies(case)
     basis = bases.Walks([one.sort for one in found], k.relations, "sym")
     task = case.task._replace(knowledge=replace(k, basis=basis))
-    return walks(Case(task, case.seed, Shared(task)))
+    return walks(Case(task, case.seed, Shared(task, case.shared.device)))
 
 
 MODELS: dict[str, Model] = {
@@ -295,9 +300,9 @@ class Run(NamedTuple):
     seconds: float
 
 
-def compare(task: Task, seeds: int, minutes: float) -> dict[str, list[Run]]:
+def compare(task: Task, seeds: int, minutes: float, device: str = "cpu") -> dict[str, list[Run]]:
     """Runs all models on the first split, and on others while there is time."""
-    begin, shared = time.perf_counter(), Shared(task)
+    begin, shared = time.perf_counter(), Shared(task, device)
     runs: dict[str, list[Run]] = {name: [] for name in MODELS}
     columns = TextColumn("{task.description:34}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with Progress(*columns, TimeElapsedColumn()) as bar:
@@ -346,6 +351,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     add("--seeds", type=at_least(1, int), default=10, help="number of splits")
     add("--minutes", type=at_least(0, float), default=15.0, help="to be done in: fewer seeds, but one at least")
+    add_device(parser)
     add("--threads", type=at_least(1, int), default=1, help="of torch")
     return parser
 
@@ -353,13 +359,14 @@ def arguments() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
+    check_device(parser, options.device)
     torch.set_num_threads(options.threads)
     try:
         task = load(options.dataset, options.root.expanduser(), options.config)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     start = time.perf_counter()
-    runs = compare(task, options.seeds, options.minutes)
+    runs = compare(task, options.seeds, options.minutes, options.device)
     graph = f"{task.knowledge.num_nodes:,} nodes, {len(task.knowledge.edge_type):,} edges"
     counts = f"{len(task.items):,} items, {len(task.classes)} classes, {task.knowledge.basis.K} sorts of walks"
     print(f"\n{task.name}: {graph}, {counts}\nMean average precision over the classes, mean ± standard deviation")

@@ -159,6 +159,7 @@ def test_what_cannot_be_continued_is_refused(tmp_path, capsys):
     assert "not a checkpoint of this script" in refusal("--resume")
     argv = SMALL
     assert "from which --checkpoint?" in refusal("--resume")
+    assert "a --checkpoint is of one training" in refusal("--seeds", "2", "--checkpoint", str(path))
 
 
 def test_a_finished_run_is_not_trained_further(tmp_path, capsys):
@@ -168,6 +169,22 @@ def test_a_finished_run_is_not_trained_further(tmp_path, capsys):
         main(argv)
         results.append((capsys.readouterr().out.splitlines()[-1], load(tmp_path / "checkpoint")["history"]))
     assert results[0] == results[1]
+
+
+def test_several_seeds_are_the_trainings_of_each(capsys):
+    argv = [*SMALL, "--epochs", "2"]
+    each = []
+    for seed in (3, 4):
+        main([*argv, "--seed", str(seed)])
+        each += re.findall(r"^test accuracy ([\d.]+) %", capsys.readouterr().out, re.MULTILINE)
+    main([*argv, "--seed", "3", "--seeds", "2"])
+    *found, (mean, spread) = re.findall(
+        r"^test accuracy ([\d.]+)(?: ± ([\d.]+))? %", capsys.readouterr().out, re.MULTILINE
+    )
+    assert [accuracy for accuracy, _ in found] == each
+    a, b = map(float, each)
+    assert float(mean) == pytest.approx((a + b) / 2, abs=0.01)
+    assert float(spread) == pytest.approx(abs(a - b) / 2**0.5, abs=0.01)
 
 
 def test_without_a_sampler_it_says_what_to_install(monkeypatch, capsys):

@@ -127,6 +127,12 @@ def test_every_symmetry_of_the_square_comes_about():
     assert (found.flatten(1).sort(1).values == image.flatten()).all()
 
 
+def test_a_device_that_is_not_there(capsys):
+    with pytest.raises(SystemExit):
+        scattering.main(["--quick", "--device", "abacus"])
+    assert "--device abacus" in capsys.readouterr().err
+
+
 def test_the_command_line_trains_and_reports(capsys, few):
     scattering.main(["--quick"])
     shown = capsys.readouterr().out

@@ -260,6 +260,7 @@ def test_the_clock_leaves_out_seeds_but_the_first(films):
         ("--seeds 0", "at least 1"),
         ("--minutes -1", "at least 0"),
         ("--dataset flims", "invalid choice"),
+        ("--device abacus", "--device abacus"),
         ("--dataset films --config nowhere.toml", "nowhere.toml"),
     ],
 )
