@@ -189,18 +189,18 @@ def test_a_forced_order_is_obeyed(order: str, kind: str, monkeypatch: pytest.Mon
         "compacted": lambda: bases.Window((3, 3), (1, 2), padding="same", sites=sites),
         "mixed": lambda: bases.Relations(1, inverse=True),
     }.get(order, lambda: bases.Powers(2))()
-    conv = make(basis, kind, order)
+    conv, given = make(basis, kind, order), tensors(g) if basis.needs_edges else {}
     possible = {"compacted": conv.theta.sums and conv.weight is not None, "mixed": conv.theta.mixtures is not None}
     if not possible.get(order, True):
         with pytest.raises(ValueError, match=r"are summed|no parameter|are mixtures"):
-            conv(draw(6, conv.in_channels), **tensors(g))
+            conv(draw(6, conv.in_channels), **given)
         return
     x = draw(6, conv.in_channels)
-    y = conv(x, **tensors(g))
-    assert taken == [order] == [conv.plan(x, **tensors(g)).order]
+    y = conv(x, **given)
+    assert taken == [order] == [conv.plan(x, **given).order]
     auto = take(conv, "auto")
-    close(auto(x, **tensors(g)), y)
-    assert taken[-1] == conv.plan(x, **tensors(g)).order
+    close(auto(x, **given), y)
+    assert taken[-1] == conv.plan(x, **given).order
 
 
 class Written(Order):
@@ -243,7 +243,7 @@ def test_an_order_of_ones_own(monkeypatch: pytest.MonkeyPatch, request: pytest.F
     assert (free.order, free.why.split("; ")[1]) == ("written", "36 entries are few")
     heads = BasisConv(3, 2, bases.Attention(1, Dot(3)), order="written").double()
     with pytest.raises(ValueError, match=r"^order: 'written' was asked for, but there are other matrices"):
-        heads(draw(2, 6, 3), **tensors(g))
+        heads(draw(2, 6, 3))
 
 
 def test_the_layer_plans_by_its_widths() -> None:

@@ -2,6 +2,7 @@
 is broken."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -42,17 +43,32 @@ def test_blocks_assert_what_they_show() -> None:
     assert all("assert" in code for _, code in BLOCKS)
 
 
-def test_the_walks_that_the_readme_shows(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+# Commands of this package with what they print, of which pages may leave out lines.
+SHOWN = [
+    pytest.param(match[1], match[2], id=f"{page.stem}-{match[1]}")
+    for page in PAGES
+    for match in re.finditer(
+        r"^    \$ python -m pyg_basisconv (.*)\n((?:    .*\n|\n(?=    ))+)", page.read_text("utf-8"), re.MULTILINE
+    )
+]
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN)
+def test_a_command_prints_what_is_shown(
+    command: str, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
-    text = PAGES[0].read_text("utf-8")
-    block = re.search(r"^    \$ python -m pyg_basisconv (walks .*\n(?:    .*\n)+)", text, re.MULTILINE)
-    command, *shown = block[1].splitlines()
-    assert main(command.split()) == 0
+    assert main(shlex.split(command)) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(shown) == 5
-    assert [line for line in shown if line.removeprefix("    ") not in printed] == []
-    walks = (ROOT / "datasets" / "films" / "walks.toml").read_text("utf-8")
+    lines = [line.removeprefix("    ") for line in shown.splitlines()]
+    assert len(lines) > 3
+    assert [line for line in lines if line not in ("...", *printed)] == []
+
+
+def test_the_sort_of_the_readme_is_in_the_file() -> None:
+    text, walks = PAGES[0].read_text("utf-8"), (ROOT / "datasets" / "films" / "walks.toml").read_text("utf-8")
     assert re.search(r"^    (genres_of_roles = .*)$", text, re.MULTILINE)[1] in walks
+    assert any(command.startswith("walks datasets/films/walks.toml") for command, _ in (p.values for p in SHOWN))
 
 
 def test_the_readme_is_short() -> None:

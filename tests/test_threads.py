@@ -24,7 +24,10 @@ from pyg_basisconv.portable import fixed_mode, portable
 from tests import contract
 
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
-BASES = {"graph": lambda: bases.Adjacency(), "attention": lambda: bases.Attention(2, mechanisms.Dot(4))}
+BASES = {
+    "graph": lambda: bases.Adjacency(),
+    "attention": lambda: bases.Attention(2, mechanisms.Dot(4)),  # between all pairs
+}
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +66,7 @@ def test_threads_share_a_layer(kind: str, how: str) -> None:
         found = []
         for _ in range(20):
             x = contract.draw(6, 3, seed=seed).requires_grad_()
-            y = layer(x, EDGES.clone())
+            y = layer(x, EDGES.clone() if kind == "graph" else None)
             found.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *own.values()])])
             assert all(p is own[name] for name, p in conv.named_parameters())
         return found
@@ -149,8 +152,8 @@ def test_what_another_thread_traces_is_its_own(other: str) -> None:
     names = {"adjacency": bases.Adjacency(), "typed": bases.Edges(4), "powers": bases.Powers(3)}
     convs = {name: BasisConv(3, 4, basis).double() for name, basis in names.items()}
     given = (contract.draw(6, 3), EDGES)
-    kind = torch.arange(EDGES.shape[1]).remainder(4)
-    right = {name: conv(*given, edge_type=kind) for name, conv in convs.items()}
+    kinds = dict.fromkeys(names) | {"typed": torch.arange(EDGES.shape[1]).remainder(4)}
+    right = {name: conv(*given, edge_type=kinds[name]) for name, conv in convs.items()}
     stop = Event()
 
     def trace() -> None:
@@ -168,7 +171,7 @@ def test_what_another_thread_traces_is_its_own(other: str) -> None:
         while time.monotonic() < until:
             for name, conv in convs.items():
                 # By `forward`: while torch exports, its own `nn.Module.__call__` is a tracer's, in every thread.
-                assert_close(conv.forward(given[0], EDGES.clone(), edge_type=kind), right[name])
+                assert_close(conv.forward(given[0], EDGES.clone(), edge_type=kinds[name]), right[name])
     finally:
         stop.set()
         thread.join()

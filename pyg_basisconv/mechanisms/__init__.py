@@ -1,8 +1,8 @@
 """What attention scores pairs by: mechanisms, which add, multiply, and pass through activations."""
 
-from .base import Mechanism, Score, Sizes
+from .base import Mechanism, Score, Sizes, entry_score, node_score
 from .edges import Edge
-from .inner import Bilinear, Cosine, Dot
+from .inner import Bilinear, Cosine, Dot, inner_score
 from .outer import MLP, Additive, Biaffine, Perceptron
 from .positions import Relative, Tap, Uniform
 
@@ -21,4 +21,7 @@ __all__ = [
     "Sizes",
     "Tap",
     "Uniform",
+    "entry_score",
+    "inner_score",
+    "node_score",
 ]

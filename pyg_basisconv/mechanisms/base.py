@@ -164,7 +164,8 @@ def add_optional(a: Any, b: Any) -> Any:
 class Mechanism(nn.Module):
     """Scores pairs (m, n) by their content. Mechanisms can be added, multiplied, scaled, and passed to activations.
 
-    A subclass defines `make(sizes)`, which registers its parameters, and `score(content, entries)`.
+    A subclass defines `make(sizes)`, which registers its parameters by `self.parameter(name, *shape)`, and
+    `score(content, entries)`.
 
     >>> from pyg_basisconv.mechanisms import Additive, Dot
     >>> 0.5 * Dot(8) + Additive().then(nn.Tanh())
@@ -213,7 +214,13 @@ class Mechanism(nn.Module):
                 part.reset_parameters()
 
     def score(self, content: Content, entries: Entries) -> Score:
-        """The scores of a content at the entries of a mask."""
+        r"""The scores of a content at the entries of a mask, by `node_score`, `inner_score` and `entry_score`.
+
+        Args:
+            content: what the scores are computed from: `x`, (\*, M, P), of the sources; `target_features`, (\*, N, P');
+                `projected`, (K, \*, M, D), the sources' :math:`x \Theta_k`; `batch`, the leading dimensions \*.
+            entries: the pairs that are scored; `content.edge_rows_at(entries)`, (E, R), has their features of edges.
+        """
         raise NotImplementedError
 
     def parameter(self, name: str, *shape: int) -> None:
@@ -367,7 +374,16 @@ def per_copy(parameter: Tensor, content: Content) -> Tensor:
 
 
 def node_score(source: Tensor | None, target: Tensor | None) -> Score:
-    """The score s_m + t_n of terms (K, *, M) and (K, *, N), one of which may be None."""
+    """The score :math:`s_{km} + t_{kn}` of a term of each end, for `Mechanism.score`.
+
+    Args:
+        source: s, (K, *, M), or None.
+        target: t, (K, *, N), or None; not both.
+
+    >>> score = node_score(torch.zeros(2, 5), None)  # 2 heads, 5 sources, nothing of the targets
+    >>> score.sides
+    ('source',)
+    """
     tensors: tuple[Tensor, ...]
     sides: tuple[Side, ...]
     if source is None or target is None:
@@ -417,5 +433,20 @@ def table_score(table: Tensor, pattern: Callable[[Entries], Pattern], places: Ca
 
 
 def entry_score(values: Tensor) -> Score:
-    """Given scores, (K, *, E) by target."""
+    """The score of each entry as it is given, for `Mechanism.score`.
+
+    Args:
+        values: (K, *, E), in the order in which `content.edge_rows_at(entries)` has features of edges: by target.
+
+    >>> from pyg_basisconv import BasisConv, bases
+    >>> class First(Mechanism):
+    ...     "The first of the features of an edge."
+    ...     edge_dim = 2  # how many it reads
+    ...     def score(self, content, entries):
+    ...         z = content.edge_rows_at(entries)  # (E, 2)
+    ...         return entry_score(z[:, 0].expand(self.sizes.heads, *content.batch, -1))
+    >>> conv = BasisConv(8, 6, bases.Attention(1, First(), bases.Adjacency()))
+    >>> conv(torch.randn(3, 8), torch.tensor([[0, 1], [2, 2]]), edge_attr=torch.randn(2, 2)).shape
+    torch.Size([3, 6])
+    """
     return Score((values,), ("entry",), lambda t, entries: t[0], fresh=False)

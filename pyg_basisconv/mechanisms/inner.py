@@ -22,7 +22,17 @@ from .rows import RowScore, TermRows
 
 
 def inner_score(key: Tensor, query: Tensor) -> Score:
-    """The score <key_m, query_n> of keys (K, *, M, d) and queries (K, *, N, d)."""
+    """The inner product of a key of the source and a query of the target, for `Mechanism.score`.
+
+    Args:
+        key: (K, *, M, d).
+        query: (K, *, N, d).
+
+    >>> import torch
+    >>> score = inner_score(torch.randn(2, 5, 4), torch.randn(2, 3, 4))  # 2 heads, 5 sources, 3 targets
+    >>> score.sides
+    ('source', 'target')
+    """
 
     def evaluate(t: Tensors, entries: Entries) -> Tensor:
         return inner(upcast(t[0]), upcast(t[1]), entries.pattern)
