@@ -330,6 +330,11 @@ class BoundBasis:
 
         return self._held.setdefault("expansions", IdentityCache()).get((x,), None, build)  # type: ignore[no-any-return]
 
+    def known_rows(self, x: Tensor) -> Tensor:
+        """The same side by side, (N, K P)."""
+        kept = self._held.setdefault("rows", IdentityCache())
+        return kept.get((x,), None, lambda: torch.cat(list(self.iterate(x)), -1))  # type: ignore[no-any-return]
+
     @property
     def requires_grad(self) -> bool:
         """Whether a gradient passes through the matrices."""

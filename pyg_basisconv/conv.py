@@ -31,7 +31,7 @@ from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, gla
 from .reading import read_graph
 from .sparse import Sparse
 from .theta import Theta, default
-from .theta.base import Step, for_batches, param
+from .theta.base import KNOWN, Step, for_batches, param
 
 _BATCH = 1 << 16  # numbers of a batch up to which copying it costs less than evaluating the order in several steps
 
@@ -281,15 +281,18 @@ class BasisConv(MessagePassing):
 
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, where the parameter and the family have it."""
-        theta, x = bound.inputs.theta, bound.inputs.x
-        step = theta.step(chosen.order)
-        if step is None or x.layout != torch.strided or not bound.family.takes_rows:
+        theta, x, cached = bound.inputs.theta, bound.inputs.x, chosen.problem.cached
+        known = cached and chosen.order == "a_first"
+        step = theta.step(KNOWN if known else chosen.order)
+        if step is None or x.layout != torch.strided or not (known or bound.family.takes_rows):
+            return None
+        if cached and not (known and x.dim() == 2):
             return None
         if x.dim() != 2:
             if not 0 < x.numel() <= _BATCH:
                 return None
             step = for_batches(step)
-        special = chosen.problem.messages or chosen.problem.cached or portable() or autocasting(x.device)
+        special = chosen.problem.messages or portable() or autocasting(x.device)
         # A family that was constant in this call, but read its content, may be another in the next.
         return None if special or (bound.graph is not None and self.basis.reads_content) else step
 

@@ -1,7 +1,7 @@
 """The primitive operations. Kernels read sparsity patterns and tensors; they do not depend on bases or parameters."""
 
 from .attend import Piece, attend
-from .contract import a_first, summed, theta_first
+from .contract import a_first, summed, theta_first, times_theta
 from .dense import Affine, affine, contracted, matmul, matmuls, repeated
 from .edge_products import EdgeProductScores, edge_products
 from .hidden_layer import hidden
@@ -42,5 +42,6 @@ __all__ = [
     "spmm_rows",
     "summed",
     "theta_first",
+    "times_theta",
     "typed_matmul",
 ]

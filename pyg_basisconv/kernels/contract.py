@@ -192,11 +192,15 @@ def a_first(x: Tensor, weight: Tensor, bias: Tensor | None, A: Rows) -> Tensor:
     Returns:
         (N, Q).
     """
-    u = _products(x, A)
+    return times_theta(_products(x, A), weight, bias)
+
+
+def times_theta(u: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    r""":math:`\sum_k u_k \Theta_k + b` of products u that stand side by side, (N, K P). See `a_first`."""
     flat = weight.flatten(0, 1)  # (K P, Q)
     if bias is None:
         return u @ flat
-    return torch.addmm(bias if bias.dtype == x.dtype else bias.to(x.dtype), u, flat)
+    return torch.addmm(bias if bias.dtype == u.dtype else bias.to(u.dtype), u, flat)
 
 
 def _products(x: Tensor, A: Rows) -> Tensor:

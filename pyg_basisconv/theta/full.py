@@ -11,7 +11,7 @@ from ..errors import check_choice, reject
 from ..kernels import Affine, matmuls, summed
 from ..kernels.contract import Rows
 from ..printing import arguments
-from .base import STEPS, Blocks, Members, Step, Theta, add_bias, glorot, param, project
+from .base import KNOWN, STEPS, Blocks, Members, Step, Theta, add_bias, glorot, param, project
 from .heads import all_heads
 
 
@@ -130,7 +130,7 @@ class Pass(Theta):
         return x if x.layout == torch.strided else x.to_dense()
 
     def step(self, order: str) -> Step | None:
-        return _summed if order in STEPS and self.common_scale is not None else None
+        return _summed if order in STEPS and order != KNOWN and self.common_scale is not None else None
 
     def project(self, x: Tensor) -> Members:
         x = x if x.layout == torch.strided else x.to_dense()
