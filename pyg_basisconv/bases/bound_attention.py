@@ -33,6 +33,7 @@ from .weighing import (
     ELEMENTWISE,
     Weighing,
     attend_all_pairs,
+    attend_given,
     attend_in_rows,
     attend_observed,
     dropout_factors,
@@ -325,6 +326,8 @@ class BoundAttention(MemberByMember):
             order = "theta_first"
         if order == "native":
             return self._native_step(theta, mask)
+        if self.given is not None and theta.by_rows and not theta.lifts:
+            return _step_of_mask(mask, order)
         if order != "theta_first" or not (theta.by_rows and self.is_by_rows):
             return None
         if self.observed and (self.dropout[0] or self.K * self.entries.E > BLOCK):
@@ -333,6 +336,17 @@ class BoundAttention(MemberByMember):
         if content is None or content.mask is not None or content.valid is not None:
             return None
         return _step_by_rows(mask, self.entries, Replays())
+
+    @property
+    def given(self) -> Tensor | None:
+        """The mask of the call, if its numbers are the matrices, the same for all heads; None otherwise."""
+        basis, graph = cast(tuple[Any, Graph], self.origin)
+        content = graph.content
+        if content is None or content.mask is None or not content.mask.is_floating_point():
+            return None
+        plain = content.valid is None and self.valued is None and self.entries.complete and _is_mask(basis)
+        same = content.mask.dim() <= 2 + len(self.batch)
+        return content.mask if plain and same and not (self.observed or self.has_factors) else None
 
     def _native_step(self, theta: Theta, mask: Any) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
@@ -359,6 +373,8 @@ class BoundAttention(MemberByMember):
             y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
         elif self.observed:
             y, self._weights = attend_observed(self.weighing, self.entries, inputs, bias, self.values)
+        elif self.given is not None:
+            y = attend_given(self.given, inputs, bias, order)
         else:
             y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.values)
         return cast(Tensor, y)
@@ -456,6 +472,23 @@ def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
         return y
 
     return ContentStep(run, partial(replays, entries), partial(_step_on, mask, replays))
+
+
+def _is_mask(basis: Any) -> bool:
+    """Whether the weights are what the call adds to the scores."""
+    dropped = basis.training and basis.dropout
+    return basis.mechanism.is_zero and basis.normalize is None and not (basis.weighted or dropped)
+
+
+def _step_of_mask(mask: Any, order: str) -> ContentStep:
+    """The step of matrices that the call gives as its mask."""
+
+    def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | None:
+        if basis.mask is not mask or not _is_mask(basis):
+            return None
+        return attend_given(cast(Tensor, content.mask), content.inputs, bias, order)
+
+    return ContentStep(run)
 
 
 def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentStep | None:

@@ -5,6 +5,7 @@ from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..content import Inputs
 from ..entries import Entries
@@ -102,6 +103,14 @@ def attend_observed(
     z, normalised = inputs.rows, weighing.normalize == "source"
     y, weights = observed_attention(scoring, tensors, z, K, normalised, entries.pattern, factor, values)
     return theta.join(y, bias), weights.t()
+
+
+def attend_given(matrices: Tensor, inputs: Inputs, bias: Tensor | None, order: str) -> Tensor:
+    """All pairs with given weights, (M, N) or (*, M, N), the same for all heads: two dense products."""
+    theta, A = inputs.theta, F.threshold(matrices, -torch.inf, 0.0).mT  # a hidden pair has no weight
+    if order == "a_first" and theta.K == 1:
+        return theta.join(theta.rows(A @ inputs.x), bias)
+    return theta.join(A @ inputs.rows, bias)
 
 
 def _upcast(weighing: Weighing) -> tuple[Scoring, list[Tensor | None]]:

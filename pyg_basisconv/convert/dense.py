@@ -17,7 +17,9 @@ from .build import META, basis_conv, check_dropout, fill, heads_of, parameter
 from .composite import Composite, taken_over
 from .registry import Left, rule
 
-Matrix = Callable[[Tensor], Tensor]  # of adjacency matrices (B, N, N), whose entry (n, m) is that of the edge m to n
+# From adjacency matrices (B, N, N), whose entry (n, m) is that of the edge m to n, to a mask of this shape, and to what
+# the features and the sums, which are smaller, are multiplied by, (B, N, 1), or None.
+Matrix = Callable[[Tensor], tuple[Tensor, Tensor | None, Tensor | None]]
 
 
 class DenseLayer(Composite):
@@ -26,10 +28,11 @@ class DenseLayer(Composite):
     Args:
         layer: that it replaces.
         conv: with an attention that reads the matrix as its mask.
-        matrix: makes the mask of the adjacency matrices.
+        matrix: makes the mask of the adjacency matrices, and their norm.
         root: of the node's own features, added to the result.
         after: a function of the sum.
         loop: the entry of each node's loop, where the call asks for loops; None for a layer that adds none.
+        bias: of the sum, if `matrix` has a norm.
     """
 
     def __init__(
@@ -40,18 +43,24 @@ class DenseLayer(Composite):
         root: nn.Module | None = None,
         after: Callable[[Tensor], Tensor] | None = None,
         loop: float | None = None,
+        bias: Tensor | None = None,
     ) -> None:
         super().__init__(layer)
         self.conv, self.matrix, self.root, self.after, self.loop = conv, matrix, root, after, loop
+        self.bias = parameter(bias)
 
     def forward(self, x: Tensor, adj: Tensor, mask: Tensor | None = None, add_loop: bool = True) -> Tensor:
         x, adj = (t.unsqueeze(0) if t.dim() == 2 else t for t in (x, adj))
         if add_loop and self.loop is not None:
             adj = adj.clone()
             adj.diagonal(dim1=1, dim2=2).fill_(self.loop)
-        batch = torch.broadcast_shapes(x.shape[:1], adj.shape[:1])
-        x, A = x.expand(*batch, -1, -1), self.matrix(adj).mT.expand(*batch, -1, -1)
-        y: Tensor = self.conv(x, mask=A)
+        A, before, norm = self.matrix(adj)
+        if len(x) != len(A):
+            batch = torch.broadcast_shapes(x.shape[:1], A.shape[:1])
+            x, A = x.expand(*batch, -1, -1), A.expand(*batch, -1, -1)
+        y: Tensor = self.conv(x if before is None else x * before, mask=A.mT)
+        y = y if norm is None else y * norm
+        y = y if self.bias is None else y + self.bias
         own = self.own(x, add_loop)
         y = y if own is None else y + own
         y = y if self.after is None else self.after(y)
@@ -62,21 +71,21 @@ class DenseLayer(Composite):
         return None if self.root is None else self.root(x)
 
 
-def _given(adj: Tensor) -> Tensor:
-    return adj
+def _given(adj: Tensor) -> tuple[Tensor, None, None]:
+    return adj, None, None
 
 
-def _mean(adj: Tensor) -> Tensor:
-    return adj / adj.sum(-1, keepdim=True).clamp(min=1)
+def _mean(adj: Tensor) -> tuple[Tensor, None, Tensor]:
+    return adj, None, 1 / adj.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _symmetric(adj: Tensor) -> Tensor:
-    root = adj.sum(-1).clamp(min=1).pow(-0.5)
-    return root.unsqueeze(-1) * adj * root.unsqueeze(-2)
+def _symmetric(adj: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    root = adj.sum(-1, keepdim=True).clamp(min=1).pow(-0.5)
+    return adj, root, root
 
 
-def _is_edge(adj: Tensor) -> Tensor:
-    return adj != 0
+def _is_edge(adj: Tensor) -> tuple[Tensor, None, None]:
+    return adj != 0, None, None
 
 
 def _as_given() -> Attention:
@@ -92,8 +101,8 @@ def _matrices(linear: nn.Linear) -> Tensor:
 @rule(DenseGCNConv, "GCN, dense")
 def gcn(layer: Any) -> nn.Module:
     """The symmetric norm of the matrix with its loops."""
-    conv = basis_conv(layer, [layer.lin], _as_given(), layer.bias)
-    return DenseLayer(layer, conv, _symmetric, loop=2.0 if layer.improved else 1.0)
+    conv = basis_conv(layer, [layer.lin], _as_given())
+    return DenseLayer(layer, conv, _symmetric, loop=2.0 if layer.improved else 1.0, bias=layer.bias)
 
 
 @rule(DenseGraphConv, "GraphConv, dense", [{"aggr": "mean"}])
@@ -101,9 +110,10 @@ def graph(layer: Any) -> nn.Module:
     """The sum or mean over the neighbours, and the root."""
     if layer.aggr == "max":
         raise Left("aggr='max' is not linear")
-    conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given(), layer.lin_rel.bias)
+    conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given())
     root = basis_conv(layer, _matrices(layer.lin_root), Identity())
-    return DenseLayer(layer, conv, _mean if layer.aggr == "mean" else _given, root)
+    matrix = _mean if layer.aggr == "mean" else _given
+    return DenseLayer(layer, conv, matrix, root, bias=layer.lin_rel.bias)
 
 
 @rule(DenseSAGEConv, "SAGE, dense")

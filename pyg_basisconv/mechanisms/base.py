@@ -175,6 +175,7 @@ class Mechanism(nn.Module):
     sizes: Sizes | None = None
     edge_dim = 0  # the width of the features of edges that it reads, 0 for none
     depth = 1  # the nesting depth, see `check_depth`
+    is_zero = False  # whether all scores are zero
     changes = 0  # the number of times that an attribute was set
     weight: nn.Parameter
     source: nn.Parameter

@@ -27,6 +27,8 @@ class Uniform(Mechanism):
     True
     """
 
+    is_zero = True
+
     def make(self, sizes: Sizes) -> None:
         """There is nothing to learn."""
 
