@@ -51,7 +51,7 @@ TRUST, FLOORS = (0.0, 0.25, 0.5, 1.0, 2.0), (0.03, 0.1)  # b and c are chosen am
 SHRINK = 20  # validation triples of a relation that count as much as those of all relations together
 MODELS = ("embedding", "walks", "both")
 DEFAULTS = {
-    "FB15k-237": {"rank": 128, "epochs": 6, "batch": 1024, "penalty": 0.05},
+    "FB15k-237": {"rank": 128, "epochs": 10, "batch": 1024, "penalty": 0.05},
     "films": {"rank": 16, "epochs": 30, "batch": 32, "penalty": 0.02},
 }
 Results = dict[str, list[dict[str, float]]]
@@ -301,7 +301,7 @@ def reasons(graph: Triples, rules: list[Rule], triple: Tensor, name: Callable[[i
 
 
 def table(results: Results) -> Table:
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+    rows = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)  # several seeds in 80 columns
     for column in ("model", "seeds", "MRR", *(f"hits@{k}" for k in HITS)):
         rows.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for name, found in results.items():
