@@ -49,6 +49,29 @@ def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
     return on_one_path
 
 
+def with_plain(plain: Callable[..., R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Pairs a function with its plain form, of the same arguments, which takes its place in the portable path.
+
+    >>> @with_plain(lambda: "by plain operations")
+    ... def evaluated() -> str:
+    ...     return "by a kernel"
+    >>> evaluated()
+    'by a kernel'
+    >>> with forward_ad.dual_level():
+    ...     evaluated()
+    'by plain operations'
+    """
+
+    def pair(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
+            return plain(*args, **kwargs) if portable() else function(*args, **kwargs)
+
+        return chosen
+
+    return pair
+
+
 def faked() -> bool:
     """Whether new tensors are fake ones without values, which must not be cached."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..errors import reject
 from ..portable import portable
 from .onepass import kernel
-from .op import PLAIN, acc_dtype, derivative, raw_apply
+from .op import PLAIN, acc_dtype, derivative, differentiated_again, raw_apply
 
 _CALL = Struct("=24q")  # `PairCall` in the kernels
 _FEW = 1 << 18  # multiply-adds up to which the compiled kernels beat torch's, which stores no weights
@@ -79,7 +79,7 @@ class _PairAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, grad_weight: Tensor | None) -> tuple[Tensor | None, ...]:
         query, key, value, stats = ctx.saved_tensors
         heads, causal = ctx.given
-        if torch.is_grad_enabled() or portable():
+        if differentiated_again():
             used = [t is not None for t in (grad, grad_weight)]
 
             def plain(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:

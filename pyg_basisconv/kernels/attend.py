@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..portable import portable
 from .multihead import (
     inner_products,
     plain_attention,
@@ -18,7 +17,7 @@ from .multihead import (
     to_rows,
     transposed_sums,
 )
-from .op import acc_dtype, derivative
+from .op import acc_dtype, recorded
 from .pattern import Pattern
 from .segments import exponentials
 
@@ -58,111 +57,101 @@ class Weights(NamedTuple):
 Weigh = Callable[[Piece, Sequence[Tensor]], Weights]
 
 
-class _Attend(torch.autograd.Function):
+def _attend(
+    keep: bool,
+    weigh: Weigh,
+    normalised: bool,
+    pieces: list[Piece],
+    whole: Pattern,
+    sides: Sequence[Side],
+    z: Tensor,
+    *tensors: Tensor,
+) -> tuple[Tensor, tuple[Tensor | None, Tensor | None]]:
     """See `attend`. Nothing of the length of a piece is saved for the backward pass."""
+    C, _, W = z.shape
+    y = z.new_empty(whole.N, C, W)  # copies side by side at each target, the layout of heads
+    totals = torch.empty(whole.N, C, dtype=acc_dtype(z.dtype), device=z.device) if normalised else None
+    for copies, group in _by_copies(pieces):
+        table = to_rows(z[copies]).to(acc_dtype(z.dtype)).contiguous()
+        own_tensors = [_node_major(t[copies]) for t in tensors]
+        for piece in group:
+            parts = [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)]
+            values, factor = weigh(piece, parts)
+            owns_memory = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in parts)
+            part, _, total = raw_attention(
+                to_rows(values),
+                None if factor is None else to_rows(factor),
+                table,
+                normalised,
+                piece.pattern,
+                owns_memory,
+            )
+            y[piece.targets, copies] = part.view(part.shape[0], values.shape[0], W)
+            if totals is not None and total is not None:
+                totals[piece.targets, copies] = total
+    return y.transpose(0, 1), (y if normalised else None, totals)
 
-    @staticmethod
-    def forward(
-        ctx: Any,
-        weigh: Weigh,
-        normalised: bool,
-        pieces: list[Piece],
-        whole: Pattern,
-        sides: Sequence[Side],
-        z: Tensor,
-        *tensors: Tensor,
-    ) -> Tensor:
-        C, _, W = z.shape
-        y = z.new_empty(whole.N, C, W)  # copies side by side at each target, the layout of heads
-        totals = torch.empty(whole.N, C, dtype=acc_dtype(z.dtype), device=z.device) if normalised else None
-        for copies, group in _by_copies(pieces):
-            table = to_rows(z[copies]).to(acc_dtype(z.dtype)).contiguous()
-            own_tensors = [_node_major(t[copies]) for t in tensors]
-            for piece in group:
-                parts = [piece.cut(t, side) for t, side in zip(own_tensors, sides, strict=True)]
-                values, factor = weigh(piece, parts)
-                owns_memory = all(values.untyped_storage()._cdata != t.untyped_storage()._cdata for t in parts)
-                part, _, total = raw_attention(
-                    to_rows(values),
-                    None if factor is None else to_rows(factor),
-                    table,
-                    normalised,
-                    piece.pattern,
-                    owns_memory,
-                )
-                y[piece.targets, copies] = part.view(part.shape[0], values.shape[0], W)
-                if totals is not None and total is not None:
-                    totals[piece.targets, copies] = total
-        ctx.weigh, ctx.pieces, ctx.whole, ctx.sides = weigh, pieces, whole, sides
-        ctx.save_for_backward(y if normalised else None, totals, z, *tensors)
-        return y.transpose(0, 1)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        y, totals, z, *tensors = ctx.saved_tensors
-        if torch.is_grad_enabled() or portable():
-
-            def plain(z: Tensor, *tensors: Tensor) -> Tensor:
-                return _plain(ctx.weigh, totals is not None, ctx.pieces, z, tensors, ctx.sides)
-
-            return None, None, None, None, None, *derivative(plain, (z, *tensors), grad)
-        W, sides = z.shape[2], ctx.sides
-        needs_z, needs = ctx.needs_input_grad[5], ctx.needs_input_grad[6:]
-        grad_z = z.new_empty(z.shape[1], z.shape[0], W).transpose(0, 1) if needs_z else None
-        grads = [
-            (torch.zeros_like(t) if side in ("source", "copy") else torch.empty_like(t)) if needed else None
-            for t, side, needed in zip(tensors, sides, needs, strict=True)
-        ]
-        for copies, group in _by_copies(ctx.pieces):
-            z_part, mean_grad = z[copies].to(acc_dtype(z.dtype)), None
-            c, z_rows = z_part.shape[0], to_rows(z_part).contiguous()
-            scaled_grad = grad[copies].to(z_part.dtype)  # (c, N, W)
-            if totals is not None:
-                # <z, g> - <y, g> as one inner product, of (z, 1) and (g, -<y, g>).
-                scaled_grad = scaled_grad / totals.t()[copies].unsqueeze(-1)
-                mean_grad = (scaled_grad * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
-                z_and_one = to_rows(F.pad(z_part, (0, 1), value=1.0))
-            own_tensors = [_node_major(t[copies]) for t in tensors]
-            weights = []
-            for piece in group:
-                pattern = piece.pattern
-                parts = [piece.cut(t, side).detach() for t, side in zip(own_tensors, sides, strict=True)]
-                leaves = [t.requires_grad_(needed) for t, needed in zip(parts, needs, strict=True)]
-                with torch.enable_grad():
-                    values, factor = ctx.weigh(piece, leaves)
-                scores, factors = to_rows(values.detach()), None if factor is None else to_rows(factor.detach())
-                weight = scores if mean_grad is None else exponentials(scores.contiguous(), pattern.at_target)
-                if needs_z:
-                    weights.append(weight if factors is None else weight * factors)
-                outputs = [t for t in (values, factor) if t is not None and t.requires_grad]
-                if not outputs:
-                    continue
-                grad_part = scaled_grad[:, piece.targets]
-                mean_part = None if mean_grad is None else mean_grad[:, piece.targets]
-                if mean_part is not None and factors is None:
-                    products = inner_products(z_and_one, to_rows(torch.cat([grad_part, -mean_part], -1)), c, pattern)
-                else:
-                    products = inner_products(z_rows, to_rows(grad_part), c, pattern)
-                grad_outputs = []
-                if values.requires_grad:
-                    grad_values = products if factors is None else products * factors
-                    if mean_part is not None and factors is not None:
-                        grad_values = grad_values.sub_(to_rows(mean_part).index_select(0, pattern.row))
-                    grad_values = grad_values if mean_part is None else grad_values.mul_(weight)
-                    grad_outputs.append(grad_values.t().to(values.dtype))
-                if factor is not None and factor.requires_grad:
-                    grad_outputs.append((products * weight).t().to(factor.dtype))
-                inputs = [leaf for leaf in leaves if leaf.requires_grad]
-                options = {"allow_unused": True, "materialize_grads": True}
-                grad_inputs = iter(torch.autograd.grad(outputs, inputs, grad_outputs, **options))
-                for total, side in zip(grads, sides, strict=True):
-                    if total is not None:
-                        part = piece.cut(total[copies], side)
-                        part.copy_(next(grad_inputs)) if side in ("target", "entry") else part.add_(next(grad_inputs))
-            if grad_z is not None:
-                weight = weights[0] if len(weights) == 1 else torch.cat(weights)
-                grad_z[copies] = to_heads(transposed_sums(to_rows(scaled_grad), weight, ctx.whole), c)
-        return None, None, None, None, None, grad_z, *grads
+def _attend_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: Sequence[Any], given: Sequence[Tensor], further: Sequence[Any]
+) -> tuple[Tensor | None, ...]:
+    (weigh, _, pieces, whole, sides), (z, *tensors), (y, totals), W = fixed, given, further, given[0].shape[2]
+    needs_z, *needs = needs
+    grad_z = z.new_empty(z.shape[1], z.shape[0], W).transpose(0, 1) if needs_z else None
+    grads = [
+        (torch.zeros_like(t) if side in ("source", "copy") else torch.empty_like(t)) if needed else None
+        for t, side, needed in zip(tensors, sides, needs, strict=True)
+    ]
+    for copies, group in _by_copies(pieces):
+        z_part, mean_grad = z[copies].to(acc_dtype(z.dtype)), None
+        c, z_rows = z_part.shape[0], to_rows(z_part).contiguous()
+        scaled_grad = grad[copies].to(z_part.dtype)  # (c, N, W)
+        if totals is not None:
+            # <z, g> - <y, g> as one inner product, of (z, 1) and (g, -<y, g>).
+            scaled_grad = scaled_grad / totals.t()[copies].unsqueeze(-1)
+            mean_grad = (scaled_grad * y.transpose(0, 1)[copies]).sum(-1, keepdim=True)  # (c, N, 1)
+            z_and_one = to_rows(F.pad(z_part, (0, 1), value=1.0))
+        own_tensors = [_node_major(t[copies]) for t in tensors]
+        weights = []
+        for piece in group:
+            pattern = piece.pattern
+            parts = [piece.cut(t, side).detach() for t, side in zip(own_tensors, sides, strict=True)]
+            leaves = [t.requires_grad_(needed) for t, needed in zip(parts, needs, strict=True)]
+            with torch.enable_grad():
+                values, factor = weigh(piece, leaves)
+            scores, factors = to_rows(values.detach()), None if factor is None else to_rows(factor.detach())
+            weight = scores if mean_grad is None else exponentials(scores.contiguous(), pattern.at_target)
+            if needs_z:
+                weights.append(weight if factors is None else weight * factors)
+            outputs = [t for t in (values, factor) if t is not None and t.requires_grad]
+            if not outputs:
+                continue
+            grad_part = scaled_grad[:, piece.targets]
+            mean_part = None if mean_grad is None else mean_grad[:, piece.targets]
+            if mean_part is not None and factors is None:
+                products = inner_products(z_and_one, to_rows(torch.cat([grad_part, -mean_part], -1)), c, pattern)
+            else:
+                products = inner_products(z_rows, to_rows(grad_part), c, pattern)
+            grad_outputs = []
+            if values.requires_grad:
+                grad_values = products if factors is None else products * factors
+                if mean_part is not None and factors is not None:
+                    grad_values = grad_values.sub_(to_rows(mean_part).index_select(0, pattern.row))
+                grad_values = grad_values if mean_part is None else grad_values.mul_(weight)
+                grad_outputs.append(grad_values.t().to(values.dtype))
+            if factor is not None and factor.requires_grad:
+                grad_outputs.append((products * weight).t().to(factor.dtype))
+            inputs = [leaf for leaf in leaves if leaf.requires_grad]
+            options = {"allow_unused": True, "materialize_grads": True}
+            grad_inputs = iter(torch.autograd.grad(outputs, inputs, grad_outputs, **options))
+            for total, side in zip(grads, sides, strict=True):
+                if total is not None:
+                    part = piece.cut(total[copies], side)
+                    part.copy_(next(grad_inputs)) if side in ("target", "entry") else part.add_(next(grad_inputs))
+        if grad_z is not None:
+            weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+            grad_z[copies] = to_heads(transposed_sums(to_rows(scaled_grad), weight, whole), c)
+    return grad_z, *grads
 
 
 def _node_major(t: Tensor) -> Tensor:
@@ -177,7 +166,13 @@ def _by_copies(pieces: list[Piece]) -> Iterator[tuple[slice, list[Piece]]]:
 
 
 def _plain(
-    weigh: Weigh, normalised: bool, pieces: list[Piece], z: Tensor, tensors: Sequence[Tensor], sides: Sequence[Side]
+    weigh: Weigh,
+    normalised: bool,
+    pieces: list[Piece],
+    whole: Pattern,
+    sides: Sequence[Side],
+    z: Tensor,
+    *tensors: Tensor,
 ) -> Tensor:
     """The same by differentiable torch operations, which store all weights."""
     parts = []
@@ -188,6 +183,9 @@ def _plain(
             targets.append(plain_attention(values, factor, z[copies], normalised, piece.pattern))
         parts.append(targets[0] if len(targets) == 1 else torch.cat(targets, 1))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+_record = recorded(5, _attend, _attend_backward, _plain)
 
 
 def attend(
@@ -216,4 +214,4 @@ def attend(
     Returns:
         (C, N, W).
     """
-    return _Attend.apply(weigh, normalised, pieces, whole, sides, z, *tensors)  # type: ignore[no-any-return]
+    return _record(weigh, normalised, pieces, whole, sides, z, *tensors)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..portable import portable
+from ..portable import with_plain
 from .op import derivative, raw_apply
 
 
@@ -91,9 +91,12 @@ class Copies:
         return x.view(x.shape[0] // self.count, self.count * x.shape[1])
 
 
-def _expanded(x: Tensor, A: Rows) -> Tensor:
-    """All products side by side; by torch operations where a derivative is taken under vmap."""
-    return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1]) if portable() else A.expand_rows(x)
+def _plain_expand(x: Tensor, A: Rows) -> Tensor:
+    return A.expand(x).movedim(0, 1).reshape(-1, A.K * x.shape[1])
+
+
+def _plain_combine(z: Tensor, A: Rows) -> Tensor:
+    return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
 
 
 class _Applied(torch.autograd.Function):
@@ -114,16 +117,15 @@ class _Applied(torch.autograd.Function):
 _record_applied: Callable[..., Tensor] = raw_apply(_Applied)
 
 
+@with_plain(_plain_expand)  # a derivative may be taken under vmap
 def _expand(x: Tensor, A: Rows) -> Tensor:
     """All products side by side, recorded for autograd where gradients are enabled."""
-    plain = not torch.is_grad_enabled() or portable()
-    return _expanded(x, A) if plain else _record_applied(x, A, True)
+    return _record_applied(x, A, True) if torch.is_grad_enabled() else A.expand_rows(x)
 
 
+@with_plain(_plain_combine)
 def _combine(z: Tensor, A: Rows) -> Tensor:
     """The sum of all products, recorded for autograd where gradients are enabled."""
-    if portable():
-        return A.combine(z.view(z.shape[0], A.K, -1).movedim(1, 0))
     return _record_applied(z, A, False) if torch.is_grad_enabled() else A.combine_rows(z)
 
 
@@ -169,7 +171,7 @@ class _ThetaFirst(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         grad_x = grad_weight = None
         if needs_x or needs_weight:
-            z = _expanded(grad.contiguous(), ctx.A.adjoint)  # (M, K Q)
+            z = _expand(grad.contiguous(), ctx.A.adjoint)  # (M, K Q)
             grad_x = z @ side_by_side(weight).t() if needs_x else None
             grad_weight = _grad_stacked(z, x, len(weight)) if needs_weight else None
         return grad_x, grad_weight, grad.sum(0) if needs_bias else None, None

@@ -1,35 +1,17 @@
 """Inner products of keys and queries to which each entry adds something of its own, for a few entries."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor
 
-from ..portable import portable
+from ..portable import with_plain
 from .activations import ActivationCode
-from .multihead import group_sums, needs_gradient, rows_at, scale_rows, sum_channels
+from .multihead import group_sums, rows_at, scale_rows, sum_channels
 from .onepass import PRODUCTS, ScoreForm
-from .op import derivative
+from .op import recorded
 from .pattern import Pattern
 from .scored import ScoreGrad, Tensors
-
-
-class _EdgeProducts(torch.autograd.Function):
-    """See `edge_products`. The sums at the entries are made again for the derivative, and not kept."""
-
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        ctx.save_for_backward(*given[:4])
-        ctx.about = given[4:]
-        return _edge_products(*given)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (c, pattern), sides = ctx.about, ctx.saved_tensors
-        if torch.is_grad_enabled() or portable():
-            return derivative(_plain_edge_products, (*sides, c, pattern), grad)
-        return *_derivative(sides, grad, pattern, ctx.needs_input_grad), None, None
 
 
 def _derivative(
@@ -56,10 +38,11 @@ def _at_entries(
 
 
 def _edge_products(
-    key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
-) -> Tensor:
+    keep: bool, c: int, pattern: Pattern, key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None
+) -> tuple[Tensor, tuple[()]]:
+    """The sums at the entries are made again for the derivative, and not kept."""
     left, right = _at_entries(key, query, of_key, of_query, pattern)
-    return sum_channels(left.mul_(right), c)
+    return sum_channels(left.mul_(right), c), ()
 
 
 def _plain_edge_products(
@@ -69,6 +52,15 @@ def _plain_edge_products(
     return (left * right).unflatten(1, (c, -1)).sum(-1)
 
 
+_record = recorded(
+    2,
+    _edge_products,
+    lambda grad, needs, fixed, sides, _: _derivative(sides, grad, fixed[1], needs),
+    lambda c, pattern, k, q, a, b: _plain_edge_products(k, q, a, b, c, pattern),
+)
+
+
+@with_plain(_plain_edge_products)
 def edge_products(
     key: Tensor, query: Tensor, of_key: Tensor | None, of_query: Tensor | None, c: int, pattern: Pattern
 ) -> Tensor:
@@ -85,18 +77,14 @@ def edge_products(
     Returns:
         (E, c) by target.
 
+    >>> import torch
     >>> pattern = Pattern(torch.tensor([0, 1]), torch.tensor([0, 0]), 2, 1)
     >>> key, query, of_key = torch.tensor([[1.], [2.]]), torch.tensor([[10.]]), torch.tensor([[0.], [3.]])
     >>> edge_products(key, query, of_key, None, 1, pattern)
     tensor([[10.],
             [50.]])
     """
-    given = key, query, of_key, of_query
-    if portable():
-        return _plain_edge_products(*given, c, pattern)
-    if torch.is_grad_enabled() and needs_gradient(*given):
-        return cast(Tensor, _EdgeProducts.apply(*given, c, pattern))
-    return _edge_products(*given, c, pattern)
+    return _record(c, pattern, key, query, of_key, of_query)
 
 
 class EdgeProductScores(NamedTuple):
@@ -107,7 +95,7 @@ class EdgeProductScores(NamedTuple):
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         key, query, of_key = cast(tuple[Tensor, ...], tensors)
-        return _edge_products(key, query, of_key, None, c, pattern), ()
+        return _edge_products(False, c, pattern, key, query, of_key, None)
 
     def backward(self, given: ScoreGrad) -> Tensors:
         return _derivative((*given.tensors, None), given.grad, given.pattern, (*given.needs, False))[:3]

@@ -1,14 +1,14 @@
 """Scores of a hidden layer at the entries of a pattern, in chunks: nothing of size E x width is ever stored."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ..portable import portable
+from ..portable import with_plain
 from .multihead import gather_sums, segment_sums
-from .op import derivative
+from .op import recorded
 from .pattern import Pattern, split_groups
 
 _CHUNK = 1 << 20  # numbers per chunk
@@ -47,88 +47,86 @@ def _by_source(pattern: Pattern) -> _Grouped:
     return _Grouped(t_ptr, pattern.T.row, t_index, t_back)
 
 
-class _Hidden(torch.autograd.Function):
-    """See `hidden`; rows are (M, H D), (N, H D) and (E, R)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        source: Tensor | None,
-        target: Tensor | None,
-        edge: Tensor | None,
-        weight: Tensor | None,
-        out: Tensor | None,
-        activation: Activation,
-        pattern: Pattern,
-        heads: int,
-    ) -> Tensor:
-        ctx.save_for_backward(source, target, edge, weight, out)
-        ctx.activation, ctx.pattern, ctx.heads = activation, pattern, heads
-        side = _by_target(pattern)
-        like = next(t for t in (source, target, edge) if t is not None)
-        last, parts = None if out is None else block_diagonal(out).t(), []
-        for _, e in side.chunks(_hidden_width(heads, edge, out)):
-            v = activation(_preactivation(side, e, target, source, edge, weight))
-            if last is None:
-                found = (v.view(v.shape[0], heads, -1) * cast(Tensor, edge)[e].unsqueeze(1)).sum(-1)  # (c, H)
-            else:
-                found = (last @ v.t()).t()
-            parts.append(found.to(like.dtype))  # autocast narrows products
-        return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # grad (H, E)
-        source, target, edge, weight, out = ctx.saved_tensors
-        H, pattern, activation = ctx.heads, ctx.pattern, ctx.activation
-        if torch.is_grad_enabled() or portable():
-            return derivative(_plain, (source, target, edge, weight, out, activation, pattern, H), grad)
-        needs, width = ctx.needs_input_grad, _hidden_width(H, edge, out)
-        last = None if out is None else block_diagonal(out)
-        d_source, d_target, d_edge, d_weight, d_last = (
-            torch.zeros_like(t) if t is not None and needed else None
-            for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
-        )
-        side, in_one_chunk = _by_target(pattern), pattern.E * width <= _CHUNK
-        for n, e in side.chunks(width):
-            if not any(d is not None for d in (d_target, d_edge, d_weight, d_last)) and not in_one_chunk:
-                break
-            u, d = _preactivation(side, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
-            v, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, e))
-            if d_last is not None:
-                d_last += v.t() @ d
-            if d_target is not None:
-                d_target[n] = segment_sums(du, side.ptr[n.start : n.stop + 1] - e.start)
-            if d_edge is not None:
-                if weight is not None:
-                    d_edge[e] += du @ weight.t()
-                if last is None:
-                    d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
-            if d_weight is not None:
-                d_weight += edge[e].t() @ du
-            if d_source is not None and in_one_chunk:
-                _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-                d_source = gather_sums(du, t_back, t_ptr)
-        if d_source is not None and not in_one_chunk:  # a second pass over the entries, grouped by source
-            side = _by_source(pattern)
-            order = cast(Tensor, side.order)
-            for m, e in side.chunks(width):
-                u, d = _preactivation(side, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
-                _, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, order[e]))
-                d_source[m] = segment_sums(du, side.ptr[m.start : m.stop + 1] - e.start)
-        if d_last is not None:
-            d_last = d_last.view(*out.shape, H).diagonal(dim1=0, dim2=2).t()
-        return d_source, d_target, d_edge, d_weight, d_last, None, None, None
-
-
-def _plain(
+def _hidden(
+    keep: bool,
+    activation: Activation,
+    pattern: Pattern,
+    heads: int,
     source: Tensor | None,
     target: Tensor | None,
     edge: Tensor | None,
     weight: Tensor | None,
     out: Tensor | None,
+) -> tuple[Tensor, tuple[()]]:
+    """See `hidden`; rows are (M, H D), (N, H D) and (E, R)."""
+    side = _by_target(pattern)
+    like = next(t for t in (source, target, edge) if t is not None)
+    last, parts = None if out is None else block_diagonal(out).t(), []
+    for _, e in side.chunks(_hidden_width(heads, edge, out)):
+        v = activation(_preactivation(side, e, target, source, edge, weight))
+        if last is None:
+            found = (v.view(v.shape[0], heads, -1) * cast(Tensor, edge)[e].unsqueeze(1)).sum(-1)  # (c, H)
+        else:
+            found = (last @ v.t()).t()
+        parts.append(found.to(like.dtype))  # autocast narrows products
+    return (parts[0] if len(parts) == 1 else torch.cat(parts) if parts else like.new_empty(0, heads)).t(), ()
+
+
+def _hidden_backward(
+    grad: Tensor,  # (H, E)
+    needs: Sequence[bool],
+    fixed: tuple[Activation, Pattern, int],
+    tensors: Sequence[Any],
+    further: Sequence[Tensor],
+) -> tuple[Tensor | None, ...]:
+    (activation, pattern, H), (source, target, edge, weight, out) = fixed, tensors
+    width = _hidden_width(H, edge, out)
+    last = None if out is None else block_diagonal(out)
+    d_source, d_target, d_edge, d_weight, d_last = (
+        torch.zeros_like(t) if t is not None and needed else None
+        for t, needed in zip((source, target, edge, weight, last), needs, strict=False)
+    )
+    side, in_one_chunk = _by_target(pattern), pattern.E * width <= _CHUNK
+    for n, e in side.chunks(width):
+        if not any(d is not None for d in (d_target, d_edge, d_weight, d_last)) and not in_one_chunk:
+            break
+        u, d = _preactivation(side, e, target, source, edge, weight), grad[:, e].t()  # (c, H D), (c, H)
+        v, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, e))
+        if d_last is not None:
+            d_last += v.t() @ d
+        if d_target is not None:
+            d_target[n] = segment_sums(du, side.ptr[n.start : n.stop + 1] - e.start)
+        if d_edge is not None:
+            if weight is not None:
+                d_edge[e] += du @ weight.t()
+            if last is None:
+                d_edge[e] += (v.view(*d.shape, -1) * d.unsqueeze(-1)).sum(1)
+        if d_weight is not None:
+            d_weight += edge[e].t() @ du
+        if d_source is not None and in_one_chunk:
+            _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
+            d_source = gather_sums(du, t_back, t_ptr)
+    if d_source is not None and not in_one_chunk:  # a second pass over the entries, grouped by source
+        side = _by_source(pattern)
+        order = cast(Tensor, side.order)
+        for m, e in side.chunks(width):
+            u, d = _preactivation(side, e, source, target, edge, weight), grad.index_select(1, order[e]).t()
+            _, du = _activate_with_grad(activation, u, _hidden_grad(d, last, edge, order[e]))
+            d_source[m] = segment_sums(du, side.ptr[m.start : m.stop + 1] - e.start)
+    if d_last is not None:
+        d_last = d_last.view(*out.shape, H).diagonal(dim1=0, dim2=2).t()
+    return d_source, d_target, d_edge, d_weight, d_last
+
+
+def _plain(
     activation: Activation,
     pattern: Pattern,
     heads: int,
+    source: Tensor | None,
+    target: Tensor | None,
+    edge: Tensor | None,
+    weight: Tensor | None,
+    out: Tensor | None,
 ) -> Tensor:
     """The same by differentiable torch operations, which store the hidden values of all entries."""
     terms = [
@@ -186,6 +184,9 @@ def _activate_with_grad(activation: Activation, u: Tensor, dv: Tensor) -> tuple[
     return v.detach(), du
 
 
+_record = with_plain(_plain)(recorded(3, _hidden, _hidden_backward, _plain))
+
+
 def hidden(
     source: Tensor | None,
     target: Tensor | None,
@@ -220,7 +221,4 @@ def hidden(
     tensor([[20.,  0.]])
     """
     heads = heads if out is None else out.shape[0]
-    if portable():
-        return _plain(source, target, edge, weight, out, activation, pattern, heads)
-    score: Tensor = _Hidden.apply(source, target, edge, weight, out, activation, pattern, heads)
-    return score
+    return _record(activation, pattern, heads, source, target, edge, weight, out)

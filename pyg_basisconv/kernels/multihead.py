@@ -4,15 +4,15 @@ Tensors of c heads are (c, G), with a number for each source, target or entry, o
 is the fastest: one gathered row then holds the values of all heads, without a copy. Entries are sorted by target.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache import memo, shorten
-from ..portable import faked, portable
-from .op import acc_dtype, autocasting, derivative
+from ..portable import faked, with_plain
+from .op import acc_dtype, autocasting, differentiated_again, needs_gradient, recorded
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect, exponentials
@@ -140,11 +140,6 @@ def rows_at(table: Tensor, index: Tensor, more: Tensor | None) -> Tensor:
     return found if more is None else found + more
 
 
-def needs_gradient(*tensors: Tensor | None) -> bool:
-    """Whether one of the tensors requires a gradient."""
-    return any(t is not None and t.requires_grad for t in tensors)
-
-
 class _AtEntries(torch.autograd.Function):
     """See `at_entries`."""
 
@@ -156,7 +151,7 @@ class _AtEntries(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         pattern, (at_source, at_target, _) = ctx.pattern, ctx.needs_input_grad
-        if torch.is_grad_enabled() or portable():
+        if differentiated_again():
             m, n = pattern.ends
             return (
                 _plain_collect(grad, m, pattern.M) if at_source else None,
@@ -182,6 +177,12 @@ def _at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) 
     return found
 
 
+def _plain_at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
+    found = [t.index_select(1, end) for t, end in zip((source, target), pattern.ends, strict=True) if t is not None]
+    return sum(found[1:], found[0])
+
+
+@with_plain(_plain_at_entries)
 def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
     """(c, M), (c, N) -> (c, E) at each entry, the value of its source plus that of its target; one may be None.
 
@@ -190,44 +191,43 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
     tensor([[13., 21., 22.],
             [ 6.,  4.,  5.]])
     """
-    if portable():
-        found = [t.index_select(1, end) for t, end in zip((source, target), pattern.ends, strict=True) if t is not None]
-        return sum(found[1:], found[0])
     if torch.is_grad_enabled() and needs_gradient(source, target):
         return _AtEntries.apply(source, target, pattern)  # type: ignore[no-any-return]
     return _at_entries(source, target, pattern)
 
 
-class _Inner(torch.autograd.Function):
-    """See `inner`."""
-
-    @staticmethod
-    def forward(ctx: Any, source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
-        ctx.save_for_backward(source, target)
-        ctx.pattern = pattern
-        return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        source, target = ctx.saved_tensors
-        pattern, c = ctx.pattern, source.shape[0]
-        if torch.is_grad_enabled() or portable():
-            return derivative(plain_inner, (source, target, pattern), grad)
-        needs_source, needs_target, _ = ctx.needs_input_grad
-        weight = to_rows(grad)
-        d_source = to_heads(transposed_sums(to_rows(target), weight, pattern), c) if needs_source else None
-        d_target = to_heads(weighted_sums(to_rows(source), weight, *pattern.one_way), c) if needs_target else None
-        return d_source, d_target, None
+def _inner(keep: bool, pattern: Pattern, source: Tensor, target: Tensor) -> tuple[Tensor, tuple[()]]:
+    return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t(), ()
 
 
-def plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
-    """`inner` by differentiable torch operations."""
-    if not portable() and len(source):
-        return torch.stack([sddmm(*sides, pattern) for sides in zip(source, target, strict=True)])
+def _inner_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Pattern], tensors: Sequence[Tensor], _: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    (pattern,), (source, target), c, weight = fixed, tensors, len(tensors[0]), to_rows(grad)
+    d_source = to_heads(transposed_sums(to_rows(target), weight, pattern), c) if needs[0] else None
+    d_target = to_heads(weighted_sums(to_rows(source), weight, *pattern.one_way), c) if needs[1] else None
+    return d_source, d_target
+
+
+def _inner_at_once(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     m, n = pattern.ends
     return (source.index_select(1, m) * target.index_select(1, n)).sum(-1)
 
 
+@with_plain(_inner_at_once)
+def plain_inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
+    """`inner` by differentiable torch operations; head by head, without storing the rows of all entries."""
+    if not len(source):
+        return _inner_at_once(source, target, pattern)
+    return torch.stack([sddmm(*sides, pattern) for sides in zip(source, target, strict=True)])
+
+
+_record_inner = recorded(
+    1, _inner, _inner_backward, lambda pattern, source, target: plain_inner(source, target, pattern)
+)
+
+
+@with_plain(_inner_at_once)
 def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     """(c, M, W), (c, N, W) -> (c, E) at each entry, the inner product of the rows of its source and target.
 
@@ -236,56 +236,22 @@ def inner(source: Tensor, target: Tensor, pattern: Pattern) -> Tensor:
     tensor([[30., 20., 40.],
             [30., 20., 40.]])
     """
-    if source.shape[0] < 2 or portable():
-        return plain_inner(source, target, pattern)
-    if torch.is_grad_enabled() and needs_gradient(source, target):
-        return _Inner.apply(source, target, pattern)  # type: ignore[no-any-return]
-    return inner_products(to_rows(source), to_rows(target), source.shape[0], pattern).t()
+    return plain_inner(source, target, pattern) if len(source) < 2 else _record_inner(pattern, source, target)
 
 
-class _Softmax(torch.autograd.Function):
-    """See `softmax`."""
-
-    @staticmethod
-    def forward(ctx: Any, score: Tensor, end: End) -> Tensor:
-        weight = exponentials(to_rows(score).contiguous(), end)
-        weight = weight.div_(_divisor(group_sums(weight, end)).index_select(0, end.arrays[0])).t()
-        ctx.save_for_backward(score, weight)
-        ctx.end = end
-        return weight
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        score, weight = ctx.saved_tensors
-        if torch.is_grad_enabled() or portable():
-            return derivative(_plain_softmax, (score, ctx.end), grad)
-        weight = to_rows(weight)
-        weighted = weight * to_rows(grad)
-        mean = group_sums(weighted, ctx.end).index_select(0, ctx.end.arrays[0])
-        return weighted.sub_(mean.mul_(weight)).t(), None
+def _softmax(keep: bool, end: End, score: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+    weight = exponentials(to_rows(score).contiguous(), end)
+    weight = weight.div_(_divisor(group_sums(weight, end)).index_select(0, end.arrays[0])).t()
+    return weight, (weight,)
 
 
-def softmax(score: Tensor, end: End) -> Tensor:
-    r"""(c, E) -> (c, E) the softmax over the entries of each group, :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`.
-
-    Zero where :math:`s_e` is minus infinity; all zeros in a group where every score is.
-
-    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
-    >>> softmax(torch.tensor([[5., 1e4, 1e4]]), pattern.at_target)
-    tensor([[1.0000, 0.5000, 0.5000]])
-    """
-    if portable():
-        return _plain_softmax(score, end)
-    return _Softmax.apply(score, end)  # type: ignore[no-any-return]
-
-
-def _divisor(total: Tensor) -> Tensor:
-    """The sums of groups, with ones for zeros, to divide by; in place."""
-    return total.add_(total == 0)
-
-
-def _plain_collect(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    return values.new_zeros(values.shape[0], groups).index_add(1, group, values)
+def _softmax_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[End], tensors: Sequence[Tensor], further: Sequence[Tensor]
+) -> tuple[Tensor]:
+    (end,), weight = fixed, to_rows(further[0])
+    weighted = weight * to_rows(grad)
+    mean = group_sums(weighted, end).index_select(0, end.arrays[0])
+    return (weighted.sub_(mean.mul_(weight)).t(),)
 
 
 def _plain_softmax(score: Tensor, end: End) -> Tensor:
@@ -296,6 +262,31 @@ def _plain_softmax(score: Tensor, end: End) -> Tensor:
     weight = (score - torch.where(top.isinf(), 0, top).index_select(1, group)).exp()
     total = _plain_collect(weight, group, end.groups)
     return weight / torch.where(total == 0, 1, total).index_select(1, group)
+
+
+_record_softmax = recorded(1, _softmax, _softmax_backward, lambda end, score: _plain_softmax(score, end))
+
+
+@with_plain(_plain_softmax)
+def softmax(score: Tensor, end: End) -> Tensor:
+    r"""(c, E) -> (c, E) the softmax over the entries of each group, :math:`w_e = exp(s_e) / \sum_{e'} exp(s_{e'})`.
+
+    Zero where :math:`s_e` is minus infinity; all zeros in a group where every score is.
+
+    >>> pattern = Pattern(torch.tensor([0, 2, 1]), torch.tensor([1, 0, 1]), 3, 2)
+    >>> softmax(torch.tensor([[5., 1e4, 1e4]]), pattern.at_target)
+    tensor([[1.0000, 0.5000, 0.5000]])
+    """
+    return _record_softmax(end, score)
+
+
+def _divisor(total: Tensor) -> Tensor:
+    """The sums of groups, with ones for zeros, to divide by; in place."""
+    return total.add_(total == 0)
+
+
+def _plain_collect(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    return values.new_zeros(values.shape[0], groups).index_add(1, group, values)
 
 
 def transposed_sums(table: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
@@ -328,12 +319,21 @@ def raw_attention(
     return y, weight, total
 
 
-def plain_attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
-    """`attention` by differentiable torch operations."""
-    weight = _plain_softmax(values, pattern.at_target) if normalised else values
-    weight = weight if factor is None else weight * factor
-    if not portable() and len(z):  # head by head, without storing the rows of all entries
-        return torch.stack([spmm(z_k, w_k.to(z.dtype), pattern) for z_k, w_k in zip(z, weight, strict=True)])
+def _sums_at_once(weight: Tensor, z: Tensor, pattern: Pattern) -> Tensor:
     m, n = pattern.ends
     found = z.index_select(1, m).to(acc_dtype(z.dtype)) * weight.unsqueeze(-1)
     return found.new_zeros(z.shape[0], pattern.N, z.shape[2]).index_add(1, n, found).to(z.dtype)
+
+
+@with_plain(_sums_at_once)
+def _sums(weight: Tensor, z: Tensor, pattern: Pattern) -> Tensor:
+    """Weighted sums, (c, N, W); head by head, without storing the rows of all entries."""
+    if not len(z):
+        return _sums_at_once(weight, z, pattern)
+    return torch.stack([spmm(z_k, w_k.to(z.dtype), pattern) for z_k, w_k in zip(z, weight, strict=True)])
+
+
+def plain_attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
+    """`attention` by differentiable torch operations."""
+    weight = _plain_softmax(values, pattern.at_target) if normalised else values
+    return _sums(weight if factor is None else weight * factor, z, pattern)

@@ -38,6 +38,60 @@ def derivative(
     return tuple(next(found) if need else None for need in needed)
 
 
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Whether one of the tensors requires a gradient."""
+    return any(t is not None and t.requires_grad for t in tensors)
+
+
+def differentiated_again() -> bool:
+    """Whether a derivative, as it is computed, is itself recorded for autograd, or transformed; see `portable`."""
+    return torch.is_grad_enabled() or portable()
+
+
+def recorded(
+    fixed: int,
+    compute: Callable[..., tuple[Tensor, Sequence[Tensor | None]]],
+    backward: Callable[..., Sequence[Tensor | None]],
+    plain: Callable[..., Tensor],
+) -> Callable[..., Tensor]:
+    """A function with a derivative of its own, recorded for autograd where one of its tensors learns.
+
+    It is differentiable any number of times: a derivative that is differentiated again is that of the plain form.
+
+    Args:
+        fixed: the number of arguments before the first tensor; all that follow are tensors or None.
+        compute: takes whether there will be a derivative, and the arguments; returns the result, and further tensors
+            that the derivative reads.
+        backward: takes the gradient of the result, which tensors need one, the fixed arguments, the tensors, and the
+            further ones; returns the gradients of the tensors.
+        plain: of the arguments, the result by differentiable torch operations.
+    """
+
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        result, further = compute(True, *args)
+        ctx.save_for_backward(*args[fixed:], *further)
+        ctx.fixed, ctx.count = args[:fixed], len(args) - fixed
+        return result
+
+    def derive(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        saved, count = ctx.saved_tensors, ctx.count
+        if differentiated_again():
+            return derivative(plain, (*ctx.fixed, *saved[:count]), grad)
+        needs = ctx.needs_input_grad[fixed:]
+        return *[None] * fixed, *backward(grad, needs, ctx.fixed, saved[:count], saved[count:])
+
+    rule = {"forward": staticmethod(forward), "backward": staticmethod(derive)}
+    record = raw_apply(type(compute.__name__, (torch.autograd.Function,), rule))
+
+    def call(*args: Any) -> Tensor:
+        if torch.is_grad_enabled() and needs_gradient(*args[fixed:]):
+            result: Tensor = record(*args)
+            return result
+        return compute(False, *args)[0]
+
+    return call
+
+
 def primitive(
     schema: str,
     compute: Callable[..., Tensor],

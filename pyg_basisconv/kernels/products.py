@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..backend import KERNELS, TRITON, uses_triton
 from ..errors import reject
-from ..portable import portable
+from ..portable import portable, with_plain
 from .op import PLAIN, acc_dtype, primitive
 from .pattern import Pattern, extremes
 
@@ -218,6 +218,7 @@ sddmm_raw = primitive(
 )
 
 
+@with_plain(lambda x, y, pattern: plain_sddmm(x, y, *pattern.ends))
 def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     r"""Sampled product :math:`s_e = \langle x_{source(e)}, y_{target(e)} \rangle`, in the order of `pattern.by_target`.
 
@@ -233,6 +234,4 @@ def sddmm(x: Tensor, y: Tensor, pattern: Pattern) -> Tensor:
     >>> sddmm(torch.tensor([[1.], [2.]]), torch.tensor([[3.]]), pattern)
     tensor([6., 3.])
     """
-    if portable():
-        return plain_sddmm(x, y, *pattern.ends)
     return sddmm_raw(x, y, pattern.both_ways_and_across)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..backend import uses_triton
-from ..portable import portable
+from ..portable import with_plain
 from .activations import ActivationCode, activation_code
 from .memory import room
 from .multihead import (
@@ -21,7 +21,6 @@ from .multihead import (
     gather_sums,
     group_sums,
     inner_products,
-    needs_gradient,
     plain_attention,
     plain_inner,
     raw_attention,
@@ -35,7 +34,7 @@ from .multihead import (
 )
 from .of_entries import AttendEntries, at_entries_of
 from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, ScoreForm, is_gate, precision, supports
-from .op import acc_dtype, derivative, raw_apply
+from .op import acc_dtype, derivative, differentiated_again, needs_gradient, raw_apply, recorded
 from .pattern import Pattern
 
 Activation = Callable[[Tensor], Tensor]
@@ -244,70 +243,64 @@ def activation_grad(activation: Activation | None, u: Tensor, grad: Tensor) -> T
     return torch.autograd.grad(v, u, grad)[0]
 
 
-class _Attention(torch.autograd.Function):
-    """See `scored_attention`.
+Fixed = tuple[Scoring, bool, Pattern, int]  # the first arguments of the functions below
 
-    A softmax divides the sums of each target, and not the weights of its entries. With w the weights before division,
-    f their factors and g the gradient of y divided by the sum of its target, the gradient of a score is
+
+def _attention(
+    keep: bool,
+    scoring: Scoring,
+    normalised: bool,
+    pattern: Pattern,
+    c: int,
+    z: Tensor,
+    factor: Tensor | None,
+    values: None,
+    *tensors: Tensor | None,
+) -> tuple[Tensor, Tensors]:
+    """See `scored_attention`; by torch's operations, and without values of entries."""
+    table = _table(z)
+    score, kept = scoring.score(table, tensors, c, pattern)
+    y, weight, total = raw_attention(score, factor, table, normalised, pattern)
+    return y.to(z.dtype), (weight, table, total, *kept)
+
+
+def _attention_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: Fixed, given: Sequence[Any], further: Sequence[Any]
+) -> Tensors:
+    """A softmax divides the sums of each target, and not the weights of its entries. With w the weights before
+    division, f their factors and g the gradient of y divided by the sum of its target, the gradient of a score is
     w (f <z, g> - <y, g>), and that of a factor is w <z, g>.
     """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        scoring: Scoring,
-        normalised: bool,
-        pattern: Pattern,
-        c: int,
-        z: Tensor,
-        factor: Tensor | None,
-        *tensors: Tensor | None,
-    ) -> Tensor:
-        table = _table(z)
-        score, kept = scoring.score(table, tensors, c, pattern)
-        y, weight, total = raw_attention(score, factor, table, normalised, pattern)
-        ctx.save_for_backward(z, factor, weight, table, total, *tensors, *kept)
-        ctx.given = scoring, normalised, pattern, c
-        return y.to(z.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        z, factor, weight, table, total, *rest = ctx.saved_tensors
-        scoring, _, pattern, c = ctx.given
-        needs = ctx.needs_input_grad[6:]
-        tensors, kept = rest[: len(needs)], rest[len(needs) :]
-        if torch.is_grad_enabled() or portable():
-            every = derivative(_plain, (*ctx.given, z, factor, None, *tensors), grad)
-            return *every[:6], *every[7:]
-        *_, needs_z, needs_factor = ctx.needs_input_grad[:6]
-        few = weight.shape[0] * table.shape[1] <= HELD
-        scaled_grad = grad.to(table.dtype)
-        if total is not None:
-            scaled_grad = (scaled_grad.reshape(scaled_grad.shape[0], c, z.shape[1] // c) / total.unsqueeze(-1)).view(
-                scaled_grad.shape
-            )
-        weighted = weight if factor is None else weight * factor
-        right = scaled_grad.index_select(0, pattern.row) if few else None
-        if right is not None:
-            found = sum_channels(table.index_select(0, pattern.ends[0]).mul_(right), c)
-        else:
-            found = inner_products(table, scaled_grad, c, pattern)
-        d_factor = (found * weight).to(factor.dtype) if needs_factor else None
-        if total is not None:
-            found = found.mul_(weighted)
-            mean = group_sums(found, pattern.at_target).div_(total).index_select(0, pattern.row)
-            found.sub_(mean.mul_(weight))
-        elif factor is not None:
-            found = found.mul_(factor)
-        if not needs_z:
-            d_z = None
-        elif right is not None:
-            _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
-            d_z = gather_sums(scale_rows(right, weighted), t_back, t_ptr)
-        else:
-            d_z = transposed_sums(scaled_grad, weighted, pattern)
-        d_tensors = scoring.backward(ScoreGrad(table, tensors, kept, found, pattern, needs, d_z))
-        return None, None, None, None, None if d_z is None else d_z.to(z.dtype), d_factor, *d_tensors
+    (scoring, _, pattern, c), (z, factor, _, *tensors), (weight, table, total, *kept) = fixed, given, further
+    needs_z, needs_factor, _, *needs = needs
+    few = weight.shape[0] * table.shape[1] <= HELD
+    scaled_grad = grad.to(table.dtype)
+    if total is not None:
+        scaled_grad = (scaled_grad.reshape(scaled_grad.shape[0], c, z.shape[1] // c) / total.unsqueeze(-1)).view(
+            scaled_grad.shape
+        )
+    weighted = weight if factor is None else weight * factor
+    right = scaled_grad.index_select(0, pattern.row) if few else None
+    if right is not None:
+        found = sum_channels(table.index_select(0, pattern.ends[0]).mul_(right), c)
+    else:
+        found = inner_products(table, scaled_grad, c, pattern)
+    d_factor = (found * weight).to(factor.dtype) if needs_factor else None
+    if total is not None:
+        found = found.mul_(weighted)
+        mean = group_sums(found, pattern.at_target).div_(total).index_select(0, pattern.row)
+        found.sub_(mean.mul_(weight))
+    elif factor is not None:
+        found = found.mul_(factor)
+    if not needs_z:
+        d_z = None
+    elif right is not None:
+        _, _, t_ptr, _, _, t_back = pattern.both_ways_and_across
+        d_z = gather_sums(scale_rows(right, weighted), t_back, t_ptr)
+    else:
+        d_z = transposed_sums(scaled_grad, weighted, pattern)
+    d_tensors = scoring.backward(ScoreGrad(table, tensors, kept, found, pattern, needs, d_z))
+    return None if d_z is None else d_z.to(z.dtype), d_factor, None, *d_tensors
 
 
 def _plain(
@@ -373,7 +366,7 @@ class _OnePass(torch.autograd.Function):
         form, *about = ctx.given
         _, normalised, pattern, c = about
         found: list[Tensor | None] = [None] * (3 + len(tensors))
-        if grad is not None and (torch.is_grad_enabled() or portable()):
+        if grad is not None and differentiated_again():
             found = [*derivative(_plain, (*about, z, factor, values, *tensors), grad)[4:]]
         elif grad is not None:
             needs = ctx.needs_input_grad[6:]
@@ -412,7 +405,7 @@ def _one_pass(
     return AttendEntries(kind(form, normalised, c, pattern.of_entries, z, factor, terms), pattern)
 
 
-_record: Callable[..., Tensor] = raw_apply(_Attention)
+_record = recorded(4, _attention, _attention_backward, _plain)
 _record_one_pass: Callable[..., Any] = raw_apply(_OnePass)
 
 
@@ -426,6 +419,23 @@ def one_pass(
     return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(False)[0]
 
 
+def _plain_observed_attention(
+    scoring: Scoring,
+    tensors: Tensors,
+    z: Tensor,
+    c: int,
+    normalised: bool,
+    pattern: Pattern,
+    factor: Tensor | None = None,
+    values: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    weights = _plain_weights(scoring, normalised, pattern, c, z, *tensors)
+    weights = weights if factor is None else weights * factor
+    written = None, None, weights, None
+    return scored_attention(TermScores(), written, z, c, False, pattern, None, values), weights
+
+
+@with_plain(_plain_observed_attention)
 def observed_attention(
     scoring: Scoring,
     tensors: Tensors,
@@ -446,12 +456,9 @@ def observed_attention(
             [3.]])
     """
     form, given = scoring.form(tensors, c), (factor, values, *tensors)
-    takes = form is not None and not portable() and supports(form, given, z, c, pattern) and not uses_triton(z.device)
+    takes = form is not None and supports(form, given, z, c, pattern) and not uses_triton(z.device)
     if form is None or not takes or is_gate(form, normalised, c, z.shape[1]):
-        weights = _plain_weights(scoring, normalised, pattern, c, z, *tensors)
-        weights = weights if factor is None else weights * factor
-        written = None, None, weights, None
-        return scored_attention(TermScores(), written, z, c, False, pattern, None, values), weights
+        return _plain_observed_attention(scoring, tensors, z, c, normalised, pattern, factor, values)
     if torch.is_grad_enabled() and needs_gradient(z, *given):
         y, weights = _record_one_pass(form, scoring, normalised, pattern, c, True, z, *given)
     else:
@@ -466,6 +473,20 @@ def adds_values(form: ScoreForm, normalised: bool, c: int, entries: int, width: 
     return few or is_gate(form, normalised, c, width)
 
 
+def _plain_scored_attention(
+    scoring: Scoring,
+    tensors: Tensors,
+    z: Tensor,
+    c: int,
+    normalised: bool,
+    pattern: Pattern,
+    factor: Tensor | None = None,
+    values: Tensor | None = None,
+) -> Tensor:
+    return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
+
+
+@with_plain(_plain_scored_attention)
 def scored_attention(
     scoring: Scoring,
     tensors: Tensors,
@@ -498,8 +519,6 @@ def scored_attention(
     tensor([[16.],
             [14.]])
     """
-    if portable():
-        return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
     form, table = scoring.form(tensors, c), z
     if z.dtype != precision(z):
         table = z.to(precision(z))
@@ -513,13 +532,10 @@ def scored_attention(
         return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
         return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
-    if torch.is_grad_enabled() and needs_gradient(z, factor, *tensors):
-        return _record(scoring, normalised, pattern, c, z, factor, *tensors)
-    table = _table(z)
-    score, _ = scoring.score(table, tensors, c, pattern)
-    return raw_attention(score, factor, table, normalised, pattern)[0].to(z.dtype)
+    return _record(scoring, normalised, pattern, c, z, factor, None, *tensors)
 
 
+@with_plain(plain_attention)
 def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool, pattern: Pattern) -> Tensor:
     r"""`scored_attention` with given weights or scores, heads first.
 
@@ -540,7 +556,7 @@ def attention(values: Tensor, factor: Tensor | None, z: Tensor, normalised: bool
             [40., 30.]])
     """
     c = z.shape[0]
-    if not c or portable():
+    if not c:
         return plain_attention(values, factor, z, normalised, pattern)
     if c > 1 and not z.stride(0) and not normalised and pattern.E * z.shape[-1] * c > HELD:
         return plain_attention(values, factor, z, normalised, pattern)  # one table for all heads is not copied for each

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import reject
-from ..portable import portable
+from ..portable import with_plain
 from .dense import Products, matmul
 from .onepass import Kernel, kernel
 from .op import PLAIN, derivative, primitive, raw_apply
@@ -109,15 +109,15 @@ def _inner_each(x: Tensor, own: Tensor, K: int, back: bool, arrays: Arrays) -> T
     return found if place is None else found.index_select(0, arrays[4])
 
 
-def _plain_expand(x: Tensor, weight: Tensor, source: Tensor, target: Tensor, N: int) -> Tensor:
-    return torch.cat([plain_spmm(x, w, source, target, N) for w in weight.unbind(1)], 1)
+def _plain_expand(x: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
+    source, target = pattern.ends
+    return torch.cat([plain_spmm(x, w, source, target, pattern.N) for w in weight.unbind(1)], 1)
 
 
-def _plain_combine(z: Tensor, weight: Tensor, source: Tensor, target: Tensor, N: int) -> Tensor:
+def _plain_combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     members = z.unflatten(1, (weight.shape[1], z.shape[1] // weight.shape[1])).unbind(1)
-    return torch.stack(
-        [plain_spmm(z_k, w, source, target, N) for z_k, w in zip(members, weight.unbind(1), strict=True)]
-    ).sum(0)
+    pairs, (source, target) = zip(members, weight.unbind(1), strict=True), pattern.ends
+    return torch.stack([plain_spmm(z_k, w, source, target, pattern.N) for z_k, w in pairs]).sum(0)
 
 
 def _context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -191,6 +191,7 @@ def _arrays(pattern: Pattern, *tensors: Tensor) -> Arrays:
     return pattern.both_ways_and_across if learns else pattern.one_way
 
 
+@with_plain(_plain_expand)
 def expand(x: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     r"""All products :math:`y_{nk} = \sum_{e: target(e) = n} weight_{ek} \, x_{source(e)}`.
 
@@ -208,11 +209,10 @@ def expand(x: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     >>> expand(torch.tensor([[1.], [2.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
     tensor([[ 3., 20.]])
     """
-    if portable():
-        return _plain_expand(x, weight, *pattern.ends, pattern.N)
     return expand_raw(x, weight, False, _arrays(pattern, x, weight))
 
 
+@with_plain(_plain_combine)
 def combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     r"""The sum of all products, :math:`y_n = \sum_{e: target(e) = n} \sum_k weight_{ek} \, z_{source(e), k}`.
 
@@ -222,8 +222,6 @@ def combine(z: Tensor, weight: Tensor, pattern: Pattern) -> Tensor:
     >>> combine(torch.tensor([[1., 2.], [3., 4.]]), torch.tensor([[1., 0.], [1., 10.]]), pattern)
     tensor([[44.]])
     """
-    if portable():
-        return _plain_combine(z, weight, *pattern.ends, pattern.N)
     return combine_raw(z, weight, False, _arrays(pattern, z, weight))
 
 

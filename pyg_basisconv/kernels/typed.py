@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache import kept
-from ..portable import portable
-from .op import acc_dtype, autocast
+from .op import acc_dtype, autocast, differentiated_again
 from .pattern import compress, index_dtype
 from .products import _sddmm, _spmm, plain_sddmm
 
@@ -264,7 +263,7 @@ class _Outer(torch.autograd.Function):
 
 def _slopes(x: Tensor, z: Tensor, weight: Tensor, edge: Tensor, pairs: Pairs, batch: int) -> Tensor:
     """The derivative by the weights of the edges: those of x, and of z W_k at the pair: (E,)."""
-    if torch.is_grad_enabled() or portable():
+    if differentiated_again():
         pair = torch.repeat_interleave(pairs.ptr.diff(), output_size=pairs.index.numel())  # of each edge
         return plain_sddmm(x, _all_multiplied(z.index_select(0, pairs.at), weight, pairs, batch), pairs.index, pair)
     call = _Call(pairs, edge, batch)
