@@ -16,12 +16,13 @@ from torch_geometric.nn.conv import MessagePassing
 
 from . import compiled
 from .basis import Basis, BoundBasis, check_bases
-from .binding import Binding, Reader, bind, content_of, whole
+from .binding import Binding, Reader, bind, content_of, sources, whole
 from .bound import ContentStep
 from .cache import Witness, shorten
 from .content import Inputs
 from .costs import Problem
 from .errors import check_arguments, check_flags, refuse_arguments, reject
+from .features import num_rows, read_features
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
@@ -267,12 +268,10 @@ class BasisConv(MessagePassing):
         return bind(self, self._basis_for(call), call, observed, seen)
 
     def _is_plain(self, call: Call) -> bool:
-        """Whether a call consists of features and edges, maybe with weights, types or features, which are read as they
-        are.
-        """
+        """Whether a call consists of features and edges, maybe with weights, types or features, and sizes."""
         edges = call.edge_index
-        plain = isinstance(call.x, Tensor) and type(edges) is Tensor and edges.layout is torch.strided
-        further = call._replace(edge_attr=None, edge_values=None)[4:-1]
+        plain = type(edges) is Tensor and edges.layout is torch.strided
+        further = call._replace(edge_attr=None, edge_values=None, size=None)[4:-1]
         return plain and not any(t is not None for t in further) and type(self)._bind is BasisConv._bind
 
     def _basis_for(self, call: Call) -> Basis:
@@ -322,7 +321,9 @@ class BasisConv(MessagePassing):
             return Evaluation(result, partial(_run_order_of_weights, chosen, weightless, reads))
         if graph is not None and self.basis.reads_content:
             return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
-        return Evaluation(result, partial(_run_order, chosen, kept, reads))
+        alike = graph is not None and self._is_plain(call) and not (chosen.problem.messages or portable())
+        build = partial(_build_order, chosen) if alike else None
+        return Evaluation(result, partial(_run_order, chosen, kept, reads), build)
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan, call: Call) -> Tensor:
         """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
@@ -515,23 +516,51 @@ def _run_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer
     return step(layer._modules["theta"], x, param(layer, "bias"), A)  # type: ignore[arg-type]
 
 
-def _read_alike(basis: Basis, layer: BasisConv, call: Call, seen: Witness | None) -> Graph | None:
-    """The graph of a call that is like one that was checked, but for its graph; None if that has to be bound."""
-    x = call.x
-    M = x.shape[-2]
-    if basis.sized(M, None, None, None) not in ((M, None), (M, M)):
-        return None
-    return read_graph(*call[1:4], size=(M, M), dtype=x.dtype, device=x.device, flow=layer.flow, seen=seen)
+def _read_alike(
+    basis: Basis, layer: BasisConv, call: Call, seen: Witness | None
+) -> tuple[Graph, Reader] | tuple[None, None]:
+    """The graph of a call that is like one that was checked, but for its graph, and how x is read; None if that has to
+    be bound.
+    """
+    x, (M, N) = call.x, sizes(call.size)
+    pair = isinstance(x, tuple | list)
+    M, N = basis.sized(num_rows(x) if M is None else M, N, None, None)
+    features, M, N, target_row = read_features(x, M, N, None, layer.theta, basis.reads_target)
+    source = x[0] if pair else x
+    if features is not source or autocasting(source.device):
+        return None, None
+    graph = read_graph(
+        *call[1:4],
+        size=(M, N),
+        dtype=source.dtype,
+        device=source.device,
+        target_row=target_row,
+        sources=source.shape[-2] if pair else None,
+        flow=layer.flow,
+        seen=seen,
+    )
+    return graph, sources if pair else whole
 
 
 def _build_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
     """The program `_run_step` on another graph."""
     basis = layer._basis_for(call)
-    graph = _read_alike(basis, layer, call, seen)
+    graph, reads = _read_alike(basis, layer, call, seen)
     if graph is None:
         return None
     family = basis.on(graph)
-    return partial(_run_step, step, family, None) if family.takes_rows and family.M == graph.M else None
+    fits = family.takes_rows and family.M == graph.M
+    return partial(_run_step, step, family, None if reads is whole else reads) if fits else None
+
+
+def _build_order(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
+    """The program `_run_order` on another graph."""
+    basis = layer._basis_for(call)
+    graph, reads = _read_alike(basis, layer, call, seen)
+    if graph is None or reads is None:
+        return None
+    family = basis.on(graph)
+    return partial(_run_order, chosen, family, reads) if family.M == graph.M else None
 
 
 def _build_content_step(
@@ -539,9 +568,11 @@ def _build_content_step(
 ) -> Program | None:
     """The program `_run_content_step` on another graph."""
     basis = layer._basis_for(call)
-    graph = _read_alike(basis, layer, call, seen)
-    step = None if graph is None else on(basis, graph)
-    return None if graph is None or step is None else partial(_run_content_step, step, graph, whole, False)
+    graph, reads = _read_alike(basis, layer, call, seen)
+    if graph is None or reads is None:
+        return None
+    step = on(basis, graph)
+    return None if step is None else partial(_run_content_step, step, graph, reads, False)
 
 
 def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:

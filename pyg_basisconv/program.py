@@ -16,6 +16,7 @@ from torch_geometric.typing import SparseTensor
 from .cache import Witness, constituents, shorten
 from .costs import rounded
 from .features import is_head
+from .graph import sizes
 from .layouts import layout
 
 _PLAIN = (Tensor, Parameter)
@@ -131,7 +132,7 @@ class Programs:
 
 
 # Where in a call stand the tensors that a family is bound to, and what it is computed from; and then plain numbers.
-_STRUCTURE, _WEIGHTS, _CONTENT, _VALUES = (1, 2, 3, 6, 7), 2, (4, 8, 9), 11
+_STRUCTURE, _WEIGHTS, _CONTENT, _SIZE, _VALUES = (1, 2, 3, 6, 7), 2, (4, 8, 9), 5, 11
 
 
 def _parts(call: Call) -> list[Tensor]:
@@ -242,6 +243,8 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
         t = call[i]
         if i == _VALUES:
             found.append(seen)
+        elif i == _SIZE:
+            found.append((i, *[None if n is None else rounded(n) for n in sizes(t)]))
         elif t is None or isinstance(t, float):
             found.append(i)
         elif isinstance(t, Tensor):
