@@ -12,9 +12,9 @@ from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .entries import Entries
 from .errors import reject
-from .kernels import Matchings, Pattern, shared, spmm, spmm_rows, typed_matmul
+from .kernels import Matchings, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
-from .kernels.op import acc_dtype
+from .kernels.op import acc_dtype, autocasting
 from .kernels.pattern import extremes, in_range
 from .orders.compacted import Compact, Compaction, End
 from .portable import portable
@@ -279,6 +279,10 @@ class SharedEdges(Explicit):
         return y.view(self.N, *rows.shape[2:]).movedim(0, -2)  # (*, N, Q)
 
     def each(self, z: Tensor) -> Tensor:
+        z = cast(Tensor, check_members(z, self.K))
+        if z.dim() == 3 and self.K > 1 and self.evaluate is None and not (portable() or autocasting(z.device)):
+            weight = self._weights(acc_dtype(z.dtype))  # of all matrices, in one pass over the edges
+            return attention(weight.t(), None, z, False, self._pattern)
         return torch.stack([matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True)])
 
     def work(self, direction: Direction) -> Work:

@@ -350,10 +350,9 @@ class BoundAttention(MemberByMember):
 
     def _native_step(self, theta: Theta, mask: Any) -> ContentStep | None:
         """All pairs in one step by the vendor's kernel, for batches of sequences without a mask, or a causal one."""
-        e, plain = self.entries, self.entries.bias is None and NativeAttention(self).is_row_product
-        if not (plain and theta.by_rows and self.is_native) or (self.observed and not self.may_hold_pairs):
+        if not (theta.by_rows and self.is_pairs_by_rows):
             return None
-        K, dtype, has_edge_attr = self.K, self.dtype, self.has_edge_attr
+        e, K, dtype, has_edge_attr = self.entries, self.K, self.dtype, self.has_edge_attr
 
         def run(basis: Any, content: Content, bias: Tensor | None) -> Tensor | tuple[Tensor, "BoundAttention"] | None:
             if basis.mask is not mask or (basis.weighted and e.has_weight):
@@ -367,6 +366,13 @@ class BoundAttention(MemberByMember):
             return y, family
 
         return ContentStep(run)
+
+    @property
+    def is_pairs_by_rows(self) -> bool:
+        """Whether a vendor's kernel may read the rows of queries, keys and values as they are."""
+        if self.entries.bias is not None or not (NativeAttention(self).is_row_product and self.is_native):
+            return False
+        return not self.observed or self.may_hold_pairs
 
     def in_one_step(self, order: str, inputs: Inputs, bias: Tensor | None) -> Tensor:
         if order == "native" and self.valued is None:

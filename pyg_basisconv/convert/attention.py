@@ -18,6 +18,7 @@ from ..conv import BasisConv
 from ..errors import reject
 from ..kernels.op import autocasting
 from ..mechanisms import Mechanism
+from ..portable import portable
 from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
@@ -234,7 +235,7 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
         x: of the sources.
         target: features of the targets.
         edge_index: (2, E), or None for all pairs.
-        **about: as in a call: edge_attr, mask, valid.
+        **about: of the content: edge_attr, mask, valid, observed.
     """
     size = (x.shape[-2], target.shape[-2])
     graph = read_graph(edge_index, size=size, dtype=x.dtype, device=x.device)
@@ -245,6 +246,10 @@ def weigh(conv: BasisConv, x: Tensor, target: Tensor, edge_index: Any = None, **
 
 def apply_weights(conv: BasisConv, x: Tensor, A: BoundBasis) -> Tensor:
     """The weights of `weigh`, applied to other features than those that they were computed from."""
-    if not (isinstance(A, BoundAttention) and A.is_by_rows and conv.theta.by_rows) or autocasting(x.device):
-        return conv(x, A)
-    return A.in_one_step("theta_first", Inputs(x, conv.theta), conv.bias)
+    plain = conv.theta.by_rows and not (portable() or autocasting(x.device))
+    if plain and isinstance(A, BoundAttention) and (*x.shape[:-2], x.shape[-2]) == (*A.batch, A.M):
+        order = "theta_first" if A.is_by_rows else "native" if A.is_pairs_by_rows else None
+        if order is not None:
+            return A.in_one_step(order, Inputs(x, conv.theta), conv.bias)
+    y: Tensor = conv(x, A)
+    return y

@@ -10,7 +10,7 @@ from ..bases import Attention
 from ..conv import BasisConv
 from ..mechanisms import Dot
 from ..theta import LowRank
-from .attention import weigh
+from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_frozen_alike, fill, parameter
 from .composite import Composite
 from .operator_module import OperatorModule, check_forms
@@ -127,8 +127,8 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
             y = self.conv(x, mask=mask, valid=valid, return_attention=need_weights)
             y, A = y if need_weights else (y, None)
         else:
-            A = weigh(self.conv, sides[1], sides[0], mask=mask, valid=valid)
-            y = self.conv(sides[2], A)
+            A = weigh(self.conv, sides[1], sides[0], mask=mask, valid=valid, observed=need_weights)
+            y = apply_weights(self.conv, sides[2], A)
         y = y.transpose(0, 1) if turned else y
         if not need_weights:
             return y, None

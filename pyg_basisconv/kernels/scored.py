@@ -330,6 +330,27 @@ def _plain_weights(
     return (softmax(score, pattern.at_target) if normalised else score).t()
 
 
+def _weights_backward(
+    scoring: Scoring,
+    normalised: bool,
+    pattern: Pattern,
+    c: int,
+    z: Tensor,
+    tensors: Tensors,
+    weights: Tensor,
+    grad: Tensor,
+    needs: Sequence[bool],
+    d_z: Tensor | None,
+) -> Tensors:
+    """The gradients of the tensors, given that of the weights (E, c) without factors; that of z is added to d_z."""
+    down = weights * grad if normalised else grad.clone()
+    if normalised:
+        mean = group_sums(down, pattern.at_target).index_select(0, pattern.row)
+        down.sub_(mean.mul_(weights))
+    _, kept = scoring.score(z, tensors, c, pattern)
+    return scoring.backward(ScoreGrad(z, tensors, kept, down, pattern, needs, d_z))
+
+
 class _OnePass(torch.autograd.Function):
     """The same by the compiled kernels, which recompute the weights in the backward pass.
 
@@ -352,7 +373,7 @@ class _OnePass(torch.autograd.Function):
     ) -> Tensor | tuple[Tensor, Tensor]:
         weights = room(z, pattern.E, c) if observed else None
         y, saved = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(True, weights)
-        ctx.save_for_backward(z, factor, values, *saved, *tensors)
+        ctx.save_for_backward(z, factor, values, *saved, weights, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
         if weights is None:
             return y
@@ -362,20 +383,26 @@ class _OnePass(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
         z, factor, values, *rest = ctx.saved_tensors
-        saved, tensors = rest[:3], rest[3:]
+        saved, weights, tensors = rest[:3], rest[3], rest[4:]
         form, *about = ctx.given
-        _, normalised, pattern, c = about
-        found: list[Tensor | None] = [None] * (3 + len(tensors))
-        if grad is not None and differentiated_again():
+        scoring, normalised, pattern, c = about
+        needs = ctx.needs_input_grad[6:]
+        found: list[Tensor | None] = [None] * len(needs)
+        again = differentiated_again()
+        if grad is not None and again:
             found = [*derivative(_plain, (*about, z, factor, values, *tensors), grad)[4:]]
         elif grad is not None:
-            needs = ctx.needs_input_grad[6:]
             call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
             needed = [bool(need) for need in form.in_slots(needs[3:])]
             of_rows, of_terms = call.backward(saved, grad.resolve_neg().contiguous(), needs[:3], needed)
             found = [*of_rows, *of_terms[form.slots]]
         if of_weights is not None:
-            d_z, *of_tensors = derivative(_plain_weights, (*about, z, *tensors), of_weights)[4:]
+            if again:
+                d_z, *of_tensors = derivative(_plain_weights, (*about, z, *tensors), of_weights)[4:]
+            else:
+                d_z = torch.zeros_like(z) if needs[0] else None
+                given = _table(z), tensors, weights, of_weights, needs[3:], d_z
+                of_tensors = [*_weights_backward(scoring, normalised, pattern, c, *given)]
             more = d_z, None, None, *of_tensors
             found = [b if a is None else a if b is None else a + b for a, b in zip(found, more, strict=True)]
         return None, None, None, None, None, None, *found

@@ -133,10 +133,11 @@ def test_weights_that_are_observed(seed: int, learns: tuple[bool, bool], **argum
 
     def all_of() -> list[Tensor]:
         found = scored.observed_attention(*about)
+        once = torch.autograd.grad(loss(found), case.inputs, retain_graph=True, materialize_grads=True)
         first = torch.autograd.grad(loss(found), case.inputs, create_graph=True, materialize_grads=True)
         again = sum(((t * t.detach().cos()).sum() for t in first), z[:0].sum())
         second = torch.autograd.grad(again, case.inputs, materialize_grads=True)
-        return [t.detach() for t in (*found, *first, *second)]
+        return [t.detach() for t in (*found, *once, *first, *second)]
 
     mine = all_of()
     torch.testing.assert_close(mine[0], case.run().detach())
