@@ -54,7 +54,10 @@ class Weighing(NamedTuple):
         """The same in node-major form: where the scores have another, with a number for each entry and head."""
         if self.in_rows is not None:
             return self
-        value, normalize = self.score.evaluate(self.score.tensors, entries), self.normalize  # (K, E)
+        score, normalize = self.score, self.normalize
+        if normalize == "heads" and isinstance(score, TermRows) and score.activation is None:  # no pair is hidden
+            return self._replace(score=TermRows(entry=score.at(entries).softmax(1)), normalize=None)
+        value = score.evaluate(score.tensors, entries)  # (K, E)
         if normalize not in _BY_ROWS:
             value, normalize = weights_across(value, normalize, entries), None
         return self._replace(score=TermRows(entry=value.t()), normalize=normalize)

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ..cache import cached_property
 from ..content import Content, Mapped
-from ..kernels import Affine, TermScores
+from ..entries import Entries
+from ..kernels import Affine, TermScores, at_entries
 from .base import Score, add_optional, entry_score, node_score, upcast
 
 _DELEGATED = ("tensors", "sides", "evaluate", "dots", "fresh", "ends")
@@ -125,6 +126,16 @@ class TermRows(RowScore):
     def is_only_constant(self) -> bool:
         """Whether it is a constant term and nothing else."""
         return self.of_ends == (None, None) and self.entry is None and self.activation is None
+
+    def at(self, entries: Entries) -> Tensor:
+        """(E, K) the sum of the terms at the entries of a graph, by target."""
+        source, target, entry = [None if t is None else upcast(t) for t in self.rows[:3]]
+        if source is target is None:
+            assert entry is not None
+            return entry
+        ends = None if source is None else source.t(), None if target is None else target.t()
+        found = at_entries(*ends, entries.pattern).t()
+        return found if entry is None else found + entry
 
     def heads_first_score(self) -> Score:
         source, target, entry = [None if t is None else heads_first(t, self.batch) for t in self.rows[:3]]
