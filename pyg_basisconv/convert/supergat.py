@@ -57,9 +57,9 @@ class ConvertedSuperGAT(AttentionLayer):
             positive, negative = self.positive_sampling(edges.edge_index), call.get("neg_edge_index")
             if negative is None:
                 negative = self.negative_sampling(edges.edge_index, x.shape[0], call.get("batch"))
-            h = torch.stack([*self.conv.theta.project(x)])  # (H, N, C)
-            pairs = torch.cat([positive, negative], 1)
-            self.att_x = (h[:, pairs[0]] * h[:, pairs[1]]).sum(-1).t() * self.scale
+            h, pairs = self.conv.theta.rows(x), torch.cat([positive, negative], 1)  # (N, H C)
+            ends = [h.index_select(0, end) for end in pairs.unbind(0)]
+            self.att_x = (ends[0] * ends[1]).unflatten(1, (self.heads, -1)).sum(-1) * self.scale
             self.att_y = self.att_x.new_zeros(pairs.shape[1])
             self.att_y[: positive.shape[1]] = 1.0
         return y
