@@ -22,7 +22,7 @@ from .cache import Witness, shorten
 from .content import Inputs
 from .costs import Problem
 from .errors import check_arguments, check_flags, refuse_arguments, reject
-from .features import num_rows, read_features
+from .features import read_features
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
@@ -524,18 +524,23 @@ def _read_alike(
     """
     x, (M, N) = call.x, sizes(call.size)
     pair = isinstance(x, tuple | list)
-    M, N = basis.sized(num_rows(x) if M is None else M, N, None, None)
-    features, M, N, target_row = read_features(x, M, N, None, layer.theta, basis.reads_target)
     source = x[0] if pair else x
-    if features is not source or autocasting(source.device):
+    rows = source.shape[-2]
+    M, N = basis.sized(rows if M is None else M, N, None, None)
+    target_row: int | None = 0
+    if pair or rows != M or N not in (None, rows):
+        features, M, N, target_row = read_features(x, M, N, None, layer.theta, basis.reads_target)
+        if features is not source:
+            return None, None
+    if autocasting(source.device):
         return None, None
     graph = read_graph(
         *call[1:4],
-        size=(M, N),
+        size=(M, rows if N is None else N),
         dtype=source.dtype,
         device=source.device,
         target_row=target_row,
-        sources=source.shape[-2] if pair else None,
+        sources=rows if pair else None,
         flow=layer.flow,
         seen=seen,
     )
