@@ -1,4 +1,5 @@
-"""What mkdocs does beside its own: pages that stand elsewhere in the repository, and formulas without a script.
+"""What mkdocs does beside its own: pages that stand elsewhere in the repository, formulas without a script, and links
+from names to the reference.
 
 Formulas become MathML, which browsers show by themselves, so that the site needs no other host.
 """
@@ -21,6 +22,13 @@ ELSEWHERE = {
 PAGES = {source: name for name, source in ELSEWHERE.items()}
 DISPLAY, INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r":math:<code>(.+?)</code>", re.DOTALL)
 PRIME = re.compile(r"'\^(\\\w+|\w|\{[^}]*\})")
+REFERENCE = {  # the page of each name
+    name: path.name
+    for path in sorted((ROOT / "docs" / "reference").glob("*.md"))
+    for name in re.findall(r"^::: (\S+)$", path.read_text("utf-8"), re.MULTILINE)
+}
+# Code in a line, unless it is a link or within a block, which begins with a name.
+CODE = re.compile(r"(<pre\b.*?</pre>|<a\b.*?</a>)|<code>((?:\w+\.)*\w+)([^<]*)</code>", re.DOTALL)
 LINK = re.compile(r'(\]\(|\b(?:src|srcset)=")(?!https?:|#)([^)#"\s]+)')
 
 
@@ -47,9 +55,40 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     )
 
 
-def on_page_content(content: str, **kwargs: Any) -> str:
-    """Formulas of docstrings."""
-    return INLINE.sub(lambda match: mathml(html.unescape(match[1]), "inline"), content)
+def on_page_content(content: str, page: Any, **kwargs: Any) -> str:
+    """Formulas of docstrings; and names that the reference has lead there, once in each section."""
+    content = INLINE.sub(lambda match: mathml(html.unescape(match[1]), "inline"), content)
+    if page.file.src_uri.startswith("reference/"):
+        return content
+    up = "../" * page.file.src_uri.count("/")
+    return "".join(with_links(section, up) for section in re.split(r"(?=<h2\b)", content))
+
+
+def with_links(section: str, up: str) -> str:
+    """A part of a page, whose first mention of each name of the reference is a link. up: the path to the site."""
+    met = set()
+
+    def link(match: re.Match[str]) -> str:
+        name = match[2] and full_name(match[2])
+        if not name or name in met:
+            return match[0]
+        met.add(name)
+        address = f"{up}reference/{REFERENCE[name].removesuffix('.md')}.html#{name}"
+        return f'<a href="{address}">{match[0]}</a>'
+
+    return CODE.sub(link, section)
+
+
+def full_name(written: str) -> str | None:
+    """The one name of the reference that ends so, such as `bases.Walks`.
+
+    `nn` is torch's, where nothing is before it. A word that could be an argument or a method (`heads`, `read`) is none,
+    unless it is a function that one imports from `pyg_basisconv`.
+    """
+    if written.startswith("nn.") or (re.fullmatch("[a-z]+", written) and f"pyg_basisconv.{written}" not in REFERENCE):
+        return None
+    found = [name for name in REFERENCE if f".{name}".endswith(f".{written}")]
+    return found[0] if len(found) == 1 else None
 
 
 def mathml(tex: str, display: str) -> str:

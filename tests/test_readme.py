@@ -1,12 +1,17 @@
 """Every Python block of the README and of the pages in docs/ runs, by itself or after those it continues; and no link
 is broken."""
 
+import ast
+import inspect
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
+from pyg_basisconv import bases
 from pyg_basisconv.__main__ import main
 
 ROOT = Path(__file__).parent.parent
@@ -28,14 +33,25 @@ def blocks(page: Path) -> list[tuple[str, str]]:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
-# What is compiled for the machine, by a compiler of C++, takes a quarter of a minute.
-RUN = [pytest.param(code, id=name, marks=pytest.mark.slow if "torch.compile" in code else ()) for name, code in BLOCKS]
+COMPILED = [pytest.param(code, id=name) for name, code in BLOCKS if "torch.compile" in code]
 
 
-@pytest.mark.parametrize("block", RUN)
+def run(block: str) -> None:
+    exec(compile(block, "a page", "exec"), {"__name__": "page"})
+
+
+@pytest.mark.parametrize("block", [pytest.param(code, id=name) for name, code in BLOCKS])
 def test_block_runs(block: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    exec(compile(block, "a page", "exec"), {"__name__": "page"})
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))  # no compiler of C++: see below
+    run(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", COMPILED)
+def test_block_runs_compiled_for_the_machine(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    run(block)
 
 
 def test_blocks_assert_what_they_show() -> None:
@@ -69,6 +85,23 @@ def test_the_sort_of_the_readme_is_in_the_file() -> None:
     text, walks = PAGES[0].read_text("utf-8"), (ROOT / "datasets" / "films" / "walks.toml").read_text("utf-8")
     assert re.search(r"^    (genres_of_roles = .*)$", text, re.MULTILINE)[1] in walks
     assert any(command.startswith("walks datasets/films/walks.toml") for command, _ in (p.values for p in SHOWN))
+
+
+def test_the_table_of_bases_has_their_defaults() -> None:
+    rows = re.findall(r"^\| (`[A-Z].*?`) \|", (ROOT / "docs" / "bases.md").read_text("utf-8"), re.MULTILINE)
+    shown = {name: arguments for row in rows for name, arguments in re.findall(r"`(\w+)\((.*?)\)`", row)}
+    assert len(shown) > 25
+    for name, arguments in shown.items():
+        signature = inspect.signature(getattr(bases, name)).parameters
+        for argument in filter(None, re.split(r", (?![^(]*\))", arguments)):
+            if argument == "...":
+                continue
+            word, _, value = argument.partition("=")
+            default = signature[word].default
+            if word == "operator":  # which None stands for
+                assert value.removesuffix(")") in repr(getattr(bases, name)(2).operator).replace("norm=", "")
+            else:
+                assert default == (ast.literal_eval(value) if value else inspect.Parameter.empty), (name, word)
 
 
 def test_the_readme_is_short() -> None:

@@ -36,8 +36,9 @@ class Window(Gridded):
     Tap k links the target n to the source :math:`m = n \cdot stride - padding + k \cdot dilation`, along each axis;
     transposed, :math:`n = m \cdot stride - padding + k \cdot dilation`. The arguments mean what they mean in
     `torch.nn.Conv2d`, `ConvTranspose2d` and `AvgPool2d`, for any number of axes; up to three are evaluated by torch's
-    own convolutions. :math:`\Theta`, (K, P, Q), is torch's kernel with the taps first. (J.-M. Andreoli,
-    arXiv:1905.01289, Eq. 6.)
+    own convolutions. (J.-M. Andreoli, arXiv:1905.01289, Eq. 6.) :math:`\Theta`, (K, P, Q), is torch's kernel,
+    (Q, P, h, w), with the taps first and the channels exchanged: `w.permute(2, 3, 1, 0).flatten(0, 1)`, and back
+    `theta.unflatten(0, (h, w)).permute(3, 2, 0, 1)`.
 
     Args:
         shape: of the grid, one integer per axis; None if calls give it.
