@@ -20,7 +20,7 @@ from .kernels.lists import List
 from .kernels.pattern import tally
 from .orders.compacted import Compact, End, tiled
 from .orders.native import Native, after_theta
-from .portable import portable
+from .portable import with_plain
 from .sparse import Evaluate, Sparse
 from .theta import Theta
 
@@ -58,6 +58,20 @@ class ContentStep(NamedTuple):
     run: Callable[[Any, Content, Tensor | None], "Tensor | tuple[Tensor, BoundBasis] | None"]
     replay: Callable[..., Tensor | None] | None = None
     on_graph: "Callable[[Any, Graph], ContentStep | None] | None" = None
+
+
+def _mark_pairs(source: Tensor, target: Tensor, M: int, N: int) -> Entries:
+    """All pairs, of which some are alive."""
+    alive = tally(source.long() * N + target.long(), M * N) > 0
+    pair = torch.arange(alive.numel(), device=alive.device)
+    return Entries(Pattern(pair // N, pair % N, M, N), alive=alive)
+
+
+@with_plain(_mark_pairs)
+def _distinct_pairs(source: Tensor, target: Tensor, M: int, N: int) -> Entries:
+    columns = max(1, N)
+    pair = torch.unique(source.long() * columns + target.long())
+    return Entries(Pattern(pair // columns, pair % columns, M, N))
 
 
 class BoundBasis:
@@ -285,14 +299,7 @@ class BoundBasis:
             written = self.explicit
             return Entries(written.edge_set.expand, written.weight, alive=written.edge_set.alive)
         _, source, target, _ = self.edges()
-        if portable():  # all pairs, of which some are alive
-            pair = source.long() * self.N + target.long()
-            alive = tally(pair, self.M * self.N) > 0
-            pair = torch.arange(alive.numel(), device=pair.device)
-            return Entries(Pattern(pair // self.N, pair % self.N, self.M, self.N), alive=alive)
-        N = max(1, self.N)
-        pair = torch.unique(source.long() * N + target.long())
-        return Entries(Pattern(pair // N, pair % N, self.M, self.N))
+        return _distinct_pairs(source, target, self.M, self.N)
 
     @property
     def kept_entries(self) -> Entries:

@@ -52,11 +52,7 @@ class kept(cached_property[Any]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self
-        if portable():
-            return self.func(instance)
-        if torch.is_inference_mode_enabled():
-            return instance.__dict__.setdefault(self.attrname, lasting(lambda: self.func(instance)))
-        return instance.__dict__.setdefault(self.attrname, self.func(instance))
+        return memo(vars(instance), self.attrname, self.func, instance)
 
 
 def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args: Any) -> Any:

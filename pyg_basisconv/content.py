@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .cache import cached_property
 from .entries import Entries
@@ -15,7 +14,6 @@ from .kernels import Affine, affine, contracted, spmm
 from .kernels.dense import can_join
 from .kernels.op import autocasting
 from .layouts import check_form
-from .portable import portable
 from .theta import Theta
 from .theta.base import Members, side_by_side, stacked
 from .theta.heads import Values, all_heads, split_heads
@@ -256,10 +254,6 @@ class Content:
     def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         if not self.has_edge_rows:
             return spmm(edge_attr, None, entries.each_pair)
-        if portable():  # where no values are read
-            edge = cast(Tensor, entries.edge_ids)
-            places = torch.where(edge < 0, edge_attr.shape[0], edge)
-            return F.pad(edge_attr, (0, 0, 0, 1)).index_select(0, places)
         return entries.rows_of_edges(edge_attr)
 
     def check(self, M: int, N: int, K: int) -> None:

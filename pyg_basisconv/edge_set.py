@@ -11,7 +11,7 @@ from .cache import kept, underived
 from .graph import Structure, gather_pattern
 from .kernels import Matchings, Pairs, Pattern
 from .kernels.pattern import index_dtype
-from .portable import checked, portable
+from .portable import checked, with_plain
 
 
 class EdgeSet:
@@ -45,14 +45,17 @@ class EdgeSet:
     def type(self) -> Tensor:
         return torch.zeros_like(self.source) if self._type is None else self._type
 
+    def _checked_members(self, size: int, end: Tensor) -> Tensor:
+        """`_members`, where an invalid node or type does not become the index of another one."""
+        K = self.K
+        valid = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
+        return checked(torch.where(valid, end * K + self.type, -1), K * size)
+
+    @with_plain(_checked_members)
     def _members(self, size: int, end: Tensor) -> Tensor:
         """The index node K + type of each edge at one end."""
-        K = self.K
-        if portable():  # an invalid node or type must not become the index of another one
-            valid = (end >= 0) & (end < size) & (self.type >= 0) & (self.type < K)
-            return checked(torch.where(valid, end * K + self.type, -1), K * size)
-        dtype = index_dtype(K * size)
-        return torch.add(self.type.to(dtype), end.to(dtype), alpha=K)
+        dtype = index_dtype(self.K * size)
+        return torch.add(self.type.to(dtype), end.to(dtype), alpha=self.K)
 
     @kept
     def expand(self) -> Pattern:
@@ -74,10 +77,9 @@ class EdgeSet:
         return Pattern(source, self._members(self.N, self.target), self.M * self.K, self.N * self.K)
 
     @kept
+    @with_plain(lambda self: None)
     def matchings(self) -> Matchings | None:
         """The index pairs of each matrix, if it has at most one per row and column, and pairs for most of them."""
-        if portable():
-            return None
         E, least, most = self.source.numel(), self.K * min(self.M, self.N), self.K * max(self.M, self.N)
         if not most <= 4 * E <= 4 * least or not E:
             return None
@@ -95,14 +97,16 @@ class EdgeSet:
         """The edges grouped by the distinct pairs of type and target."""
         return Pairs(self.type, self.source, self.target, (self.K, self.M, self.N))
 
+    def _by_each_pair(self) -> Structure:
+        each = self.each
+        structure = Structure(each.source, each.target, None, each.M, each.N)
+        structure.alive = self.alive
+        return structure
+
     @kept
+    @with_plain(_by_each_pair)
     def by_pair(self) -> Structure:
         """The edges as a graph from (type, source) to (type, target) pairs: the distinct ones, unless portable."""
-        if portable():
-            each = self.each
-            structure = Structure(each.source, each.target, None, each.M, each.N)
-            structure.alive = self.alive
-            return structure
         source, target = self.T.pairs, self.pairs
         return Structure(source.place, target.place, None, source.count, target.count)
 

@@ -5,11 +5,12 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from .cache import cached_property, kept, memo
 from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype, split_groups
-from .portable import portable
+from .portable import portable, with_plain
 
 Index = Callable[[Tensor, Tensor], Tensor]
 _FEW = 1 << 20  # pairs for which the bias of a softmax is cached
@@ -123,9 +124,14 @@ class Entries:
         is_edge = (edge >= 0).nonzero().squeeze(1)
         return Pattern(edge[is_edge], position[is_edge], self.num_edges, self.E)
 
+    def _padded_rows(self, rows: Tensor) -> Tensor:
+        edge = cast(Tensor, self.edge_ids)
+        return F.pad(rows, (0, 0, 0, 1)).index_select(0, torch.where(edge < 0, rows.shape[0], edge))
+
+    @with_plain(_padded_rows)
     def rows_of_edges(self, rows: Tensor) -> Tensor:
         """The rows of the graph's edges at the entries, (edges, R) -> (E, R) by target; zeros for loops of the mask."""
-        if isinstance(self._edges, slice) and not portable():
+        if isinstance(self._edges, slice):
             order = self.pattern.by_target.order
             return rows if order is None else rows.index_select(0, order)
         own = self.edge_pattern

@@ -13,7 +13,7 @@ from .kernels import Pattern, spmm
 from .kernels.grids import Ints
 from .kernels.lists import Array, List, lists_of
 from .kernels.op import acc_dtype
-from .portable import portable
+from .portable import portable, with_plain
 
 _CPU = torch.device("cpu")
 Counts = tuple[int | None, int | None]  # (M, N), None for unknown ones
@@ -83,8 +83,6 @@ class Structure:
         """The reversed edges."""
         turned: Structure = self.memo("T", lambda: Structure(self.target, self.source, self.type, self.N, self.M))
         turned.alive = self.alive
-        if portable():
-            return turned
         turned._memo.setdefault("pattern", self.pattern.T)
         return turned
 
@@ -94,13 +92,14 @@ def gather_pattern(index: Tensor, count: int) -> Pattern:
     return Pattern(index, torch.arange(index.numel(), device=index.device), count, index.numel())
 
 
+@with_plain(lambda values, index, pattern=None: values.index_select(0, index))
 def gather(values: Tensor, index: Tensor, pattern: Callable[[], Pattern] | None = None) -> Tensor:
     """(V,) -> (n,) the values at an index.
 
     If they require a gradient this is a sparse product, so that the backward pass sums in a fixed order, which
     `index_select` does not on CUDA. pattern: returns the cached `gather_pattern`, if there is one.
     """
-    if portable() or not values.requires_grad:
+    if not values.requires_grad:
         return values.index_select(0, index)
     lifted = gather_pattern(index, values.numel()) if pattern is None else pattern()
     return spmm(values.unsqueeze(1), None, lifted).squeeze(1)

@@ -18,7 +18,7 @@ from .costs import Estimate, Problem, format_amount
 from .errors import reject
 from .orders import LINKED, ORDERS
 from .orders.sparse import sparsest
-from .portable import faked, portable
+from .portable import any_seen, faked, portable, with_plain
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,9 @@ def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:
     """Whether a dense product may have spread NaN or infinities to nodes that are not linked, as 0 * inf is NaN."""
     if not ORDERS[chosen.order].mixes_nodes:
         return False
-    if portable() or faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # there are no values to read
+    if faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # there are no values to read
         return False
-    return not y.detach().isfinite().all()
+    return any_seen(~y.detach().isfinite())
 
 
 def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messages: bool) -> Problem:
@@ -169,11 +169,15 @@ def sparser(chosen: Plan, x: Any) -> str:
     return f"x is {1 - nnz / x.numel():.1%} zeros: as torch.sparse_csr this call would take {_time(seconds)}"
 
 
-def planned(problem: Problem, order: str) -> Plan:
-    """The plan; where values are not available, of an order that does not need them."""
-    if order in ORDERS and ORDERS[order].reads_numbers and portable():
+def _planned_unseen(problem: Problem, order: str) -> Plan:
+    if order in ORDERS and ORDERS[order].reads_numbers:
         reject("order", "one that looks at no values, under torch.export and torch.func", repr(order), "use 'auto'")
     chosen = plan(problem, order)
-    if order == "auto" and ORDERS[chosen.order].mixes_nodes and portable():  # finiteness could not be checked
-        chosen = plan(problem, LINKED)
-    return chosen
+    # Of an order that mixes nodes, finiteness could not be checked.
+    return plan(problem, LINKED) if order == "auto" and ORDERS[chosen.order].mixes_nodes else chosen
+
+
+@with_plain(_planned_unseen)
+def planned(problem: Problem, order: str) -> Plan:
+    """The plan; where values are not available, of an order that does not need them."""
+    return plan(problem, order)

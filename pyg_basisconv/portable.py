@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
     return on_one_path
 
 
-def with_plain(plain: Callable[..., R]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def with_plain(plain: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Pairs a function with its plain form, of the same arguments, which takes its place in the portable path.
 
     >>> @with_plain(lambda: "by plain operations")
@@ -64,12 +64,22 @@ def with_plain(plain: Callable[..., R]) -> Callable[[Callable[P, R]], Callable[P
 
     def pair(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
-        def chosen(*args: P.args, **kwargs: P.kwargs) -> R:
-            return plain(*args, **kwargs) if portable() else function(*args, **kwargs)
+        def choose(*args: P.args, **kwargs: P.kwargs) -> R:
+            chosen: Callable[..., R] = plain if portable() else function
+            return chosen(*args, **kwargs)
 
-        return chosen
+        return choose
 
     return pair
+
+
+def any_seen(condition: Tensor) -> bool:
+    """Whether a condition is seen to hold anywhere: never in the portable path, where no values are read.
+
+    >>> any_seen(torch.tensor([1., -1.]) < 0)
+    True
+    """
+    return not portable() and bool(condition.any())
 
 
 def faked() -> bool:

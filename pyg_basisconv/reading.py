@@ -14,7 +14,7 @@ from .kernels.grids import Ints
 from .kernels.lists import LIMIT, arrays_of, narrow
 from .kernels.pattern import extremes, in_range, index_dtype
 from .layouts import Ends, Layout, check_form, layout
-from .portable import checked, portable
+from .portable import any_seen, checked, portable
 
 _CPU = torch.device("cpu")
 _INTEGERS = (torch.int64, torch.int32)
@@ -243,10 +243,7 @@ def _check_lambda_max(lambda_max: Any, batch: Tensor | None, device: torch.devic
     if values.numel() > 1 and batch is None:
         fix = "pass batch, or one lambda_max"
         reject("lambda_max", "a number where no batch is given", tuple(values.shape), fix)
-    if portable():
-        positive = isinstance(lambda_max, Tensor) or 0 < lambda_max < math.inf
-    else:
-        positive = bool((values > 0).all()) and bool(torch.isfinite(values).all())
-    if not positive:
+    known = not isinstance(lambda_max, Tensor)
+    if (known and not 0 < lambda_max < math.inf) or any_seen(~((values > 0) & torch.isfinite(values))):
         fix = "leave it out for twice the largest weight of the Laplacian"
-        reject("lambda_max", "positive finite numbers", lambda_max if portable() else values.tolist(), fix)
+        reject("lambda_max", "positive finite numbers", lambda_max if known else values.tolist(), fix)

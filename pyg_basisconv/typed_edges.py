@@ -17,7 +17,6 @@ from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
 from .kernels.op import acc_dtype, autocasting
 from .kernels.pattern import extremes, in_range
 from .orders.compacted import Compact, Compaction, End
-from .portable import portable
 from .sparse import Evaluate, Sparse, permute
 
 
@@ -280,7 +279,7 @@ class SharedEdges(Explicit):
 
     def each(self, z: Tensor) -> Tensor:
         z = cast(Tensor, check_members(z, self.K))
-        if z.dim() == 3 and self.K > 1 and self.evaluate is None and not (portable() or autocasting(z.device)):
+        if z.dim() == 3 and self.K > 1 and self.evaluate is None and not autocasting(z.device):
             weight = self._weights(acc_dtype(z.dtype))  # of all matrices, in one pass over the edges
             return attention(weight.t(), None, z, False, self._pattern)
         return torch.stack([matrix.apply(z_k) for matrix, z_k in zip(self._matrices, z, strict=True)])
@@ -314,7 +313,7 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
             reject(f"edges.{name}", "integers", index.dtype, "convert it with .long()")
         if index.shape != weight.shape:
             reject(f"edges.{name}", f"the weights' shape, {tuple(weight.shape)}", tuple(index.shape), "one per edge")
-        if not portable() and not in_range(index, size):
+        if not in_range(index, size):
             fix = "correct the edges of the basis"
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", "{} to {}".format(*extremes(index)), fix)
     return TypedEdges(EdgeSet(K, M, N, None if K == 1 else kind, source, target), weight, dtype or weight.dtype)

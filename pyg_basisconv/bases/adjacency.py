@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,9 +15,9 @@ from ..errors import check_choice, reject
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
-from ..kernels.op import derivative
+from ..kernels.op import recorded
 from ..kernels.pattern import positions
-from ..portable import portable
+from ..portable import any_seen, portable, with_plain
 from ..printing import arguments
 from ..typed_edges import ListedEdges, TypedEdges
 from .identity import target_diagonal
@@ -254,25 +254,32 @@ class _Split(NamedTuple):
         return torch.cat([own, torch.where(last_loop == s.E, -1, last_loop)])
 
 
+def _mark_loops(s: Structure) -> _Split:
+    is_loop, nodes = s.source == s.target, _nodes(s)
+    loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
+    loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
+    return _Split(None, None, s, loops, is_loop)
+
+
+@with_plain(_mark_loops)
+def _take_loops(s: Structure) -> _Split:
+    is_loop, nodes = s.source == s.target, _nodes(s)
+    plain, loop = None, positions(is_loop)
+    if loop.numel():
+        plain = positions(~is_loop)
+    source, target = _take(s.source, plain), _take(s.target, plain)
+    loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
+    return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
+
+
+def _nodes(s: Structure) -> Tensor:
+    return torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
+
+
 def _split(graph: Graph) -> _Split:
     s = graph.structure
     check_square(graph, "for self loops", "use a basis without self loops")
-
-    def build() -> _Split:
-        is_loop = s.source == s.target
-        nodes = torch.arange(s.N, dtype=s.source.dtype, device=s.source.device)
-        if portable():
-            loops = Structure(torch.cat([s.source, nodes]), torch.cat([s.target, nodes]), None, s.M, s.N)
-            loops.alive = torch.cat([~is_loop, torch.ones_like(nodes, dtype=torch.bool)])
-            return _Split(None, None, s, loops, is_loop)
-        plain, loop = None, positions(is_loop)
-        if loop.numel():
-            plain = positions(~is_loop)
-        source, target = _take(s.source, plain), _take(s.target, plain)
-        loops = Structure(torch.cat([source, nodes]), torch.cat([target, nodes]), None, s.M, s.N)
-        return _Split(plain, loop, Structure(source, target, None, s.M, s.N), loops)
-
-    split: _Split = s.memo("split", build)
+    split: _Split = s.memo("split", lambda: _take_loops(s))
     return split
 
 
@@ -307,9 +314,8 @@ def normalise(
     else:
         if norm == "sym":
             check_square(s, "for norm='sym'", "use norm='mean'")
-            if weight is not None and (masked is None or masked is weight) and not portable():
-                found: Tensor = _Symmetric.apply(weight, s)
-                return found
+            if weight is not None and (masked is None or masked is weight):
+                return _symmetric(s, weight)
         in_degree = sum_by_target(s.pattern, weight, dtype)
         out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
         # Counts are never negative, and need no check.
@@ -320,36 +326,38 @@ def normalise(
     return total if len(factors) == 1 else total * factors[1]
 
 
-class _Symmetric(torch.autograd.Function):
-    r"""The weights :math:`d_m^{-1/2} w_{mn} d_n^{-1/2}`, with a derivative of its own.
+def _inverse_root(s: Structure, weight: Tensor) -> Tensor:
+    """(N,) the inverse square root of each degree."""
+    return inverse_sqrt(sum_by_target(s.pattern, weight, weight.dtype))
 
-    With g the gradient of a result y, that of :math:`d_n` is :math:`-\frac{1}{2} d_n^{-1}` times the sum of g y over
-    the edges into n and out of n.
+
+def _normalised(keep: bool, s: Structure, weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    scale = _inverse_root(s, weight)
+    factor = scale.index_select(0, s.source) * scale.index_select(0, s.target)
+    return factor * weight, (factor, scale)
+
+
+def _normalised_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Structure], tensors: Sequence[Tensor], further: Sequence[Tensor]
+) -> tuple[Tensor]:
+    r"""With g the gradient of a result y, that of :math:`d_n` is :math:`-\frac{1}{2} d_n^{-1}` times the sum of g y
+    over the edges into n and out of n.
     """
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, s: Structure) -> Tensor:
-        degree = sum_by_target(s.pattern, weight, weight.dtype)
-        scale = inverse_sqrt(degree)
-        factor = scale.index_select(0, s.source) * scale.index_select(0, s.target)
-        ctx.save_for_backward(weight, factor, scale)
-        ctx.structure = s
-        return factor * weight
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, None]:
-        (weight, factor, scale), s = ctx.saved_tensors, ctx.structure
-        if torch.is_grad_enabled():
-            return derivative(_plain_symmetric, (weight, s), grad)[0], None
-        d_factor, total = grad * factor, grad * factor * weight
-        sums = sum_by_target(s.pattern, total, total.dtype) + sum_by_target(s.pattern.T, total, total.dtype)
-        d_degree = sums.mul_(scale.square()).mul_(-0.5)
-        return d_factor.add_(d_degree.index_select(0, s.target)), None
+    (s,), (weight,), (factor, scale) = fixed, tensors, further
+    d_factor = grad * factor
+    total = d_factor * weight
+    sums = sum_by_target(s.pattern, total, total.dtype) + sum_by_target(s.pattern.T, total, total.dtype)
+    d_degree = sums.mul_(scale.square()).mul_(-0.5)
+    return (d_factor.add_(d_degree.index_select(0, s.target)),)
 
 
-def _plain_symmetric(weight: Tensor, s: Structure) -> Tensor:
-    scale = inverse_sqrt(sum_by_target(s.pattern, weight, weight.dtype))
+def _plain_symmetric(s: Structure, weight: Tensor) -> Tensor:
+    scale = _inverse_root(s, weight)
     return s.at_source(scale) * weight * s.at_target(scale)
+
+
+# The weights d_m^-1/2 w_mn d_n^-1/2, with a derivative of their own.
+_symmetric = with_plain(_plain_symmetric)(recorded(1, _normalised, _normalised_backward, _plain_symmetric))
 
 
 def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -378,7 +386,7 @@ def reciprocal(total: Tensor) -> Tensor:
 
 def inverse_sqrt(degree: Tensor) -> Tensor:
     """1 / sqrt(degree), zero where degree is zero; rejects negative degrees."""
-    if not portable() and bool((degree < 0).any()):
+    if any_seen(degree < 0):
         got = float(degree.detach().min())
         reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use another norm")
     return power_or_zero(degree, -0.5)

@@ -25,7 +25,7 @@ from ..kernels.grids import (
     pointwise,
     strip_length,
 )
-from ..portable import portable
+from ..portable import with_plain
 from ..theta import Blocks, Theta
 from ..theta.base import add_bias
 from ..typed_edges import members
@@ -198,10 +198,9 @@ class BoundGrid(ImageFamily):
                 image = image.index_select(first + axis, self._padded_index(axis))
         return image
 
+    @with_plain(lambda self, image, k: self._gather_member(image, k))
     def _apply_member(self, image: Tensor, k: int) -> Tensor:
         """A_k^T x of an image x: (*, *sources, W) -> (*, N, W)."""
-        if portable():
-            return self._gather_member(image, k)
         source, target = self._slices[k]
         part = image[_index(source)]
         if any(n != slice(0, size) for n, size in zip(target, self.lattice.targets, strict=True)):
@@ -279,10 +278,9 @@ class BoundGrid(ImageFamily):
         return BoundGrid(self.lattice.T, offsets, self.N, self.dtype, self.device, transposed=not self.transposed)
 
     @cached_property
+    @with_plain(lambda self: self.K * self.N)
     def entries(self) -> int:
         """The number of nonzero entries; an estimate if sizes are symbols."""
-        if portable():
-            return self.K * self.N
         return sum(math.prod(len(range(n.start, n.stop, n.step or 1)) for n in target) for _, target in self._slices)
 
     def work(self, direction: Direction) -> Work:

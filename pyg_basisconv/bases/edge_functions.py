@@ -13,7 +13,7 @@ from ..graph import Graph, Structure, gather, gather_pattern
 from ..kernels import Pattern, spmm
 from ..kernels.op import autocasting
 from ..mechanisms.base import upcast
-from ..portable import portable
+from ..portable import any_seen, with_plain
 from ..printing import arguments
 from ..typed_edges import SharedEdges
 from .adjacency import normalise
@@ -103,10 +103,9 @@ class EdgeFunctions(Basis):
         return z
 
 
+@with_plain(lambda s, z, weight: (s, z, weight))
 def _by_target(s: Structure, z: Tensor, weight: Tensor | None) -> tuple[Structure, Tensor, Tensor | None]:
     """The edges sorted by target, in which order kernels read their weights: these are then never permuted."""
-    if portable():
-        return s, z, weight
     order = s.pattern.by_target.order
     if order is None:
         return s, z, weight
@@ -131,7 +130,7 @@ def _squares(z: Tensor, offset: Tensor, scale: Tensor) -> Tensor:
 
 def check_finite(z: Tensor) -> None:
     """Rejects features that are not finite."""
-    if not portable() and bool((z.detach() * 0).any()):  # of what is not finite this is not a number
+    if any_seen(z.detach() * 0):  # of what is not finite this is not a number
         reject("edge_attr", "finite numbers", z[~torch.isfinite(z)][0].item(), "remove what is not finite")
 
 

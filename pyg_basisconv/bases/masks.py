@@ -13,7 +13,7 @@ from ..errors import check_choice, reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 from ..kernels.pattern import extremes, in_range, tally
-from ..portable import portable, refuse
+from ..portable import refuse, with_plain
 from ..printing import arguments
 from ..typed_edges import TypedEdges, explicit, members
 
@@ -98,6 +98,31 @@ class BoundCausal(BoundPairs):
         return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
 
 
+def _all_pairs_of_a_batch(graph: Graph, batch: Tensor) -> BoundBasis:
+    """All pairs; those between two graphs have the weight 0, and repeat the loop of their target."""
+    N = graph.N
+    source, target = _all_pairs(N, N, graph.device)
+    alive = batch.index_select(0, source) == batch.index_select(0, target)
+    edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target)
+    edges.alive = alive
+    return TypedEdges(edges, alive.to(graph.dtype), graph.dtype)
+
+
+@with_plain(_all_pairs_of_a_batch)
+def _within_graphs(graph: Graph, batch: Tensor) -> BoundBasis:
+    """The pairs within each graph of a batch."""
+    N = graph.N
+    sizes = torch.bincount(batch, minlength=1)
+    order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
+    counts = sizes.index_select(0, batch)  # each entry sees all entries of its graph
+    target = torch.repeat_interleave(counts)
+    starts = (counts.cumsum(0) - counts).index_select(0, target)
+    position = torch.arange(target.numel(), device=target.device) - starts  # of the source in its graph
+    source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + position)
+    weight = torch.ones(target.numel(), dtype=graph.dtype, device=target.device)
+    return explicit(1, graph.M, N, EdgeList(torch.zeros_like(source), source, target, weight))
+
+
 class Complete(Basis):
     """All pairs: every target sees every source. K = 1. With `batch`, these are the pairs within each of its graphs.
 
@@ -121,21 +146,7 @@ class Complete(Basis):
             expected = "the graph of each entry, where sources and targets are the same"
             fix = "mask= says which pairs there are between others"
             reject("batch", expected, f"{tuple(batch.shape)}, for {graph.sources} and {N}", fix)
-        if portable():  # all pairs; those between two graphs have the weight 0, and repeat the loop of their target
-            source, target = _all_pairs(N, N, graph.device)
-            alive = batch.index_select(0, source) == batch.index_select(0, target)
-            edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target)
-            edges.alive = alive
-            return TypedEdges(edges, alive.to(graph.dtype), graph.dtype)
-        sizes = torch.bincount(batch, minlength=1)
-        order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
-        counts = sizes.index_select(0, batch)  # each entry sees all entries of its graph
-        target = torch.repeat_interleave(counts)
-        starts = (counts.cumsum(0) - counts).index_select(0, target)
-        position = torch.arange(target.numel(), device=target.device) - starts  # of the source in its graph
-        source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + position)
-        weight = torch.ones(target.numel(), dtype=graph.dtype, device=target.device)
-        return explicit(1, graph.M, N, EdgeList(torch.zeros_like(source), source, target, weight))
+        return _within_graphs(graph, batch)
 
 
 class Causal(Basis):
@@ -204,7 +215,7 @@ class Bags(Basis):
         M, N, batch = graph.sources, graph.N, graph.batch
         if batch.is_floating_point() or batch.shape != (M,):
             reject("batch", f"integers of shape ({M},)", f"{batch.dtype} {tuple(batch.shape)}", "one for each entry")
-        if not portable() and not in_range(batch, N):
+        if not in_range(batch, N):
             reject("batch", f"graphs from 0 to {N - 1}", extremes(batch), "correct batch, or size=(M, N)")
         target = batch.long()
         source = torch.arange(target.numel(), device=graph.device)

@@ -12,7 +12,7 @@ from ..cache import kept
 from ..errors import check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
-from ..portable import portable, refuse
+from ..portable import any_seen, refuse
 from ..printing import arguments
 from ..typed_edges import ListedEdges, edges_of_matrices, matrix_and_identity, members
 from .adjacency import Adjacency, Laplacian, check_square, single_matrix
@@ -262,10 +262,9 @@ class Chebyshev(Basis):
         if graph.batch is None or graph.batch.shape != (graph.N,) or graph.batch.is_floating_point():
             got = None if graph.batch is None else f"{tuple(graph.batch.shape)}, {graph.batch.dtype}"
             reject("batch", f"integers of shape ({graph.N},), beside one lambda_max per graph", got, "pass it")
-        looked_at = graph.N and not portable()
-        if looked_at and int(graph.batch.min()) < 0:
+        if any_seen(graph.batch < 0):
             reject("batch", "the numbers of graphs, from 0 on", int(graph.batch.min()), "correct it")
-        if looked_at and int(graph.batch.max()) >= scale.numel():
+        if any_seen(graph.batch >= scale.numel()):
             reject("lambda_max", f"{int(graph.batch.max()) + 1} values, one per graph", scale.numel(), "match batch")
         return scale.flatten().index_select(0, graph.batch.index_select(0, source))
 

@@ -16,7 +16,7 @@ from ..errors import check_count, reject
 from ..graph import Structure
 from ..kernels.grids import Ints
 from ..mechanisms.base import upcast
-from ..portable import portable
+from ..portable import any_seen
 from ..printing import arguments
 from ..typed_edges import TypedEdges
 from .edge_functions import EdgeFunctions, Norm
@@ -93,9 +93,9 @@ class Spline(EdgeFunctions):
 
     def _edges(self, s: Structure, z: Tensor) -> EdgeSet:
         """An edge for each spline that is not zero at one: E (degree + 1)^D of them, those of an edge side by side."""
-        inside = ((z >= 0) & (z <= 1)).all(1)
-        if not portable() and not bool(inside.all()):
-            e = int((~inside).nonzero()[0])
+        outside = ~((z >= 0) & (z <= 1)).all(1)
+        if any_seen(outside):
+            e = int(outside.nonzero()[0])
             reject("edge_attr", "numbers from 0 to 1", f"{z[e].tolist()} of edge {e}", "scale them, or clamp(0, 1)")
         first = self._places(upcast(z)).floor().long()  # (E, D)
         member = torch.zeros(len(z), 1, dtype=torch.long, device=z.device)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..portable import portable
+from ..portable import portable, with_plain
 from .memory import room
 from .op import autocasting, raw_apply
 
@@ -154,9 +154,10 @@ def repeated(matrix: Tensor, bias: Tensor | None, heads: int) -> Affine:
     return Affine(matrix.expand(heads, -1, -1), of_all, made=(partial(repeated, heads=heads), (matrix, bias)))
 
 
+@with_plain(lambda x, maps: False)  # sizes may be symbols there
 def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
     """Whether several maps of the same rows may be computed as one product, and are small enough to gain by it."""
-    if x.layout != torch.strided or portable():  # sizes may be symbols there
+    if x.layout != torch.strided:
         return False
     numbers, learns = 0, maps[0].weight.requires_grad
     for weight, bias, *_ in maps:

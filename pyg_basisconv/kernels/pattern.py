@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..backend import KERNELS
 from ..cache import kept, memo, shorten, underived
 from ..errors import reject
-from ..portable import portable
+from ..portable import portable, with_plain
 from .lists import below, coo_tocsr
 
 INT32_MAX = 2**31 - 1
@@ -74,12 +74,12 @@ def extremes(index: Tensor) -> tuple[int, int]:
 
 
 def in_range(index: Tensor, size: int) -> bool:
-    """Whether all integers are from 0 to size - 1.
+    """Whether all integers are from 0 to size - 1; True in the portable path, where no values are read.
 
     >>> in_range(torch.tensor([0, 2]), 3), in_range(torch.tensor([0, -1]), 3)
     (True, False)
     """
-    if not index.numel():
+    if portable() or not index.numel():
         return True
     if index.device.type == "cpu" and index.dtype in (torch.int32, torch.int64):
         return below(index.numpy(), size)
@@ -100,13 +100,16 @@ def split_groups(ptr: Tensor, size: int) -> list[tuple[int, int, int]]:
     return list(zip([0, *last[:-1]], last, ptr[last].tolist(), strict=True))
 
 
+def _count_entries(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
+    return Compressed(F.pad(tally(group, num_groups).cumsum(0), (1, 0)), other, None)
+
+
+@with_plain(_count_entries)
 def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     """Sorts entries by group, stably; a list that is sorted already stays as it is.
 
     In the portable path nothing is sorted: only the number of entries per group is read there.
     """
-    if portable():
-        return Compressed(F.pad(tally(group, num_groups).cumsum(0), (1, 0)), other, None)
     small = group.dtype == torch.int32
     if KERNELS is not None and small and group.device.type == "cpu":
         return _compress_compiled(group, other.to(group.dtype), num_groups)
@@ -204,9 +207,10 @@ class Pattern:
         return compress(self.source, self.target, self.M)
 
     @kept
+    @with_plain(lambda self: self.by_target.ptr.diff())
     def in_degree(self) -> Tensor:
         """(N,) the number of entries of each target."""
-        if "by_target" in self.__dict__ or portable() or self.target.is_cuda:
+        if "by_target" in self.__dict__ or self.target.is_cuda:
             return self.by_target.ptr.diff()
         return torch.from_numpy(np.bincount(self.target.numpy(), minlength=self.N))
 
@@ -231,20 +235,21 @@ class Pattern:
         back, t_back = _translate(order, t_order, self.source), _translate(t_order, order, self.source)
         return [*self.both_ways, back, t_back]
 
+    def _gathered_row(self) -> Tensor:
+        order = self.by_target.order
+        return self.target if order is None else self.target.index_select(0, order)
+
     @kept
+    @with_plain(_gathered_row)
     def row(self) -> Tensor:
         """(E,) the target of each entry, by target."""
-        if portable():
-            order = self.by_target.order
-            return self.target if order is None else self.target.index_select(0, order)
         ptr = self.by_target.ptr
         return torch.repeat_interleave(ptr.diff(), output_size=self.by_target.other.numel()).to(ptr.dtype)
 
     @kept
+    @with_plain(lambda self: End([self.by_target.other], self.M))
     def at_source(self) -> End:
         """The sources of the entries, which are sorted by target."""
-        if portable():
-            return End([self.by_target.other], self.M)
         arrays = self.both_ways_and_across
         return End([arrays[1], arrays[2], arrays[5]], self.M)
 
@@ -291,8 +296,6 @@ class Pattern:
 
     def copies(self, count: int) -> "Pattern":
         """The block-diagonal pattern of `count` copies, (count M) x (count N), without sorting again."""
-        if portable():
-            return self if count == 1 else self._copy(count)
         if count == 1:
             return self
         kept_copies: dict[int, Pattern] = self.__dict__.setdefault("_copies", {})
@@ -315,7 +318,7 @@ class Pattern:
         for name, size in (("by_target", self.M), ("by_source", self.N)):
             if name in self.__dict__ or not portable():
                 pattern.__dict__[name] = compressed(getattr(self, name), size)
-        if dtype == self.source.dtype and not portable():
+        if dtype == self.source.dtype:
             pattern._original = weakref.ref(self)
         return pattern
 
@@ -338,13 +341,18 @@ class Pattern:
         return Pattern(self.source.to(device), self.target.to(device), self.M, self.N)
 
 
-def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
-    """(E,) for each position in one order, the position of the same entry in another."""
-    if KERNELS is not None and like.dtype == torch.int32 and like.device.type == "cpu" and not portable():
-        translated = np.empty(like.numel(), np.int32)
-        KERNELS.translated(*(None if t is None else t.numpy() for t in (order, other_order)), translated)
-        return torch.from_numpy(translated)
+def _plain_translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
     position = torch.arange(like.numel(), dtype=like.dtype, device=like.device)
     if other_order is not None:
         position = torch.empty_like(position).scatter_(0, other_order.long(), position)
     return position if order is None else position.index_select(0, order)
+
+
+@with_plain(_plain_translate)
+def _translate(order: Tensor | None, other_order: Tensor | None, like: Tensor) -> Tensor:
+    """(E,) for each position in one order, the position of the same entry in another."""
+    if KERNELS is not None and like.dtype == torch.int32 and like.device.type == "cpu":
+        translated = np.empty(like.numel(), np.int32)
+        KERNELS.translated(*(None if t is None else t.numpy() for t in (order, other_order)), translated)
+        return torch.from_numpy(translated)
+    return _plain_translate(order, other_order, like)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_count, reject
-from ..portable import portable
+from ..portable import any_seen, portable
 from ..theta.base import param, project
 from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, upcast
 from .rows import TermRows
@@ -131,12 +131,10 @@ class Tap(Mechanism):
 
         def place(m: Tensor, n: Tensor) -> Tensor:
             offset = table[(n - m - low).clamp(-1, table.numel() - 1)]
-            if portable():
-                return n * count + torch.where(offset < 0, count - 1, offset)
-            if bool((offset < 0).any()):
+            if any_seen(offset < 0):
                 fix = "mask=bases.Shifts(None, offsets)"
                 reject("mask", f"pairs with n - m in {list(self.offsets)}, which Tap scores", "others", fix)
-            return n * count + offset
+            return n * count + torch.where(offset < 0, count - 1, offset)
 
         score = table_score(
             copies(upcast(taps).flatten(-2), content, self.weight.shape[0]),
