@@ -27,7 +27,7 @@ from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
-from .portable import fixed_mode, portable
+from .portable import fixed_mode, portable, with_plain
 from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, glance, witness
 from .reading import read_graph
 from .sparse import Sparse
@@ -291,25 +291,22 @@ class BasisConv(MessagePassing):
             if not 0 < x.numel() <= _BATCH:
                 return None
             step = for_batches(step)
-        special = chosen.problem.messages or portable() or autocasting(x.device)
         # A family that was constant in this call, but read its content, may be another in the next.
-        return None if special or (bound.graph is not None and self.basis.reads_content) else step
-
-    def _content_step(self, bound: Binding, chosen: Plan) -> ContentStep | None:
-        """The same, where the family is computed from the content of this very call."""
-        special = bound.graph is None or chosen.problem.messages or portable() or autocasting(bound.inputs.x.device)
-        return None if special else bound.family.content_step(self.theta, chosen.order)
+        return None if bound.graph is not None and self.basis.reads_content else step
 
     def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
         """The programs are the functions at the end of this file; `GridConv` has further ones for images."""
         inputs, family, graph, reads = bound
         kept = None if graph is None else family  # a bound family is in each call, in place of its edges
-        step = self._step(bound, chosen)
+        usual = not (chosen.problem.messages or portable())
+        in_steps = usual and not autocasting(inputs.x.device)
+        step = self._step(bound, chosen) if in_steps else None
         if step is not None:
             result = partial(step, inputs.theta, inputs.x, param(self, "bias"), family)
             build = partial(_build_step, step) if graph is not None and self._is_plain(call) else None
             return Evaluation(result, partial(_run_step, step, kept, None if reads is whole else reads), build)
-        content_step = self._content_step(bound, chosen)
+        # The same, where the family is computed from the content of this very call.
+        content_step = family.content_step(self.theta, chosen.order) if in_steps and graph is not None else None
         if content_step is not None and graph is not None:
             result = partial(family.in_one_step, chosen.order, inputs, self.bias)
             program = partial(_run_content_step, content_step, graph, reads, observed)
@@ -321,8 +318,7 @@ class BasisConv(MessagePassing):
             return Evaluation(result, partial(_run_order_of_weights, chosen, weightless, reads))
         if graph is not None and self.basis.reads_content:
             return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
-        alike = graph is not None and self._is_plain(call) and not (chosen.problem.messages or portable())
-        build = partial(_build_order, chosen) if alike else None
+        build = partial(_build_order, chosen) if usual and graph is not None and self._is_plain(call) else None
         return Evaluation(result, partial(_run_order, chosen, kept, reads), build)
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan, call: Call) -> Tensor:
@@ -401,7 +397,7 @@ class BasisConv(MessagePassing):
         # A result that nobody else has seen is added to in place: one array less to write.
         own = theta.makes_results and not (theta.sums and self.basis.reads_content)
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not problem.messages
-        return y.add_(bias) if own and not portable() else y + bias.to(y.dtype)
+        return _add_in_place(y, bias) if own else y + bias.to(y.dtype)
 
     @fixed_mode
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
@@ -495,11 +491,17 @@ class BasisConv(MessagePassing):
         )
 
 
+@with_plain(torch.add)
+def _add_in_place(y: Tensor, bias: Tensor) -> Tensor:
+    return y.add_(bias)
+
+
+@with_plain(lambda y, t: y is t)
 def _same_memory(y: Tensor, t: Tensor) -> bool:
     """Whether one of them may be written to through the other."""
     if y is t:
         return True
-    if y.layout != torch.strided or t.layout != torch.strided or portable():
+    if y.layout != torch.strided or t.layout != torch.strided:
         return False
     return y.untyped_storage()._cdata == t.untyped_storage()._cdata
 

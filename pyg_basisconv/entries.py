@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from .cache import cached_property, kept, memo
 from .kernels import Pattern, spmm
 from .kernels.pattern import index_dtype, split_groups
-from .portable import portable, with_plain
+from .portable import with_plain
 
 Index = Callable[[Tensor, Tensor], Tensor]
 _FEW = 1 << 20  # pairs for which the bias of a softmax is cached
@@ -141,20 +141,23 @@ class Entries:
             return rows.index_select(0, cast(Tensor, self.edge_ids))
         return spmm(rows, None, own)
 
-    @property
-    def bias(self) -> Tensor | None:
-        """(M, N) the bias that restricts a softmax over all pairs to the entries: the logarithm of their counts."""
-        if self.complete or self.causal:
-            return None
-        if not portable() and self.M * self.N <= _FEW:
-            return memo(self.__dict__, "_bias", self._logarithms)  # type: ignore[no-any-return]
-        return self._logarithms()
-
     def _logarithms(self) -> Tensor:
         count = torch.zeros(self.M * self.N, dtype=torch.float64, device=self.pattern.source.device)
         place = self.pattern.source.long() * self.N + self.pattern.target.long()
         count = count.index_add(0, place, torch.ones_like(place, dtype=count.dtype))
         return count.log().view(self.M, self.N)
+
+    @with_plain(_logarithms)
+    def _kept_logarithms(self) -> Tensor:
+        few = self.M * self.N <= _FEW
+        return memo(self.__dict__, "_bias", self._logarithms) if few else self._logarithms()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """(M, N) the bias that restricts a softmax over all pairs to the entries: the logarithm of their counts."""
+        if self.complete or self.causal:
+            return None
+        return self._kept_logarithms()
 
 
 class LazyEntries(Entries):

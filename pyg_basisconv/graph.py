@@ -13,7 +13,7 @@ from .kernels import Pattern, spmm
 from .kernels.grids import Ints
 from .kernels.lists import Array, List, lists_of
 from .kernels.op import acc_dtype
-from .portable import portable, with_plain
+from .portable import with_plain
 
 _CPU = torch.device("cpu")
 Counts = tuple[int | None, int | None]  # (M, N), None for unknown ones
@@ -152,9 +152,10 @@ class Graph:
         return self.structure.E
 
     @property
+    @with_plain(lambda self: None)
     def as_list(self) -> List | None:
         """The edges as numpy arrays, if they are on the CPU and have no weights; None otherwise."""
-        return None if self.mask is not None or self._list is None or portable() else self._list
+        return None if self.mask is not None or self._list is None else self._list
 
     def _replace(self, **changes: Any) -> "Graph":
         """The same graph with some attributes changed; pass an empty `_memo` to drop derived results."""

@@ -17,7 +17,7 @@ from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
 from ..kernels.op import recorded
 from ..kernels.pattern import positions
-from ..portable import any_seen, portable, with_plain
+from ..portable import any_seen, with_plain
 from ..printing import arguments
 from ..typed_edges import ListedEdges, TypedEdges
 from .identity import target_diagonal
@@ -370,13 +370,16 @@ def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -
     return spmm(ones, w, pattern).squeeze(1)
 
 
-def power_or_zero(x: Tensor, exponent: float) -> Tensor:
-    """The power of x, zero where x is zero."""
+def _power_where_not_zero(x: Tensor, exponent: float) -> Tensor:
     zero = x == 0
-    if not x.requires_grad and not portable():
-        return (x**exponent).masked_fill_(zero, 0)
     # Replaced by 1 first, whose gradient is finite.
     return torch.where(zero, 0, torch.where(zero, 1, x) ** exponent)
+
+
+@with_plain(_power_where_not_zero)
+def power_or_zero(x: Tensor, exponent: float) -> Tensor:
+    """The power of x, zero where x is zero."""
+    return _power_where_not_zero(x, exponent) if x.requires_grad else (x**exponent).masked_fill_(x == 0, 0)
 
 
 def reciprocal(total: Tensor) -> Tensor:

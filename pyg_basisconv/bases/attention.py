@@ -14,11 +14,10 @@ from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 from ..mechanisms import Mechanism, Score, Sizes
 from ..mechanisms.base import entry_score, node_score, table_score
-from ..portable import portable
 from ..printing import arguments
 from .bound_attention import BoundAttention
 from .masks import Complete
-from .weighing import ELEMENTWISE, Normalize, Weighing
+from .weighing import ELEMENTWISE, Normalize, Weighing, new_seed
 
 
 class Attention(Basis):
@@ -148,7 +147,7 @@ class Attention(Basis):
     def weighing(self, content: Content, entries: Entries) -> Weighing:
         """The scores of a content, and how they become weights; draws a new seed for dropout."""
         score, p = self.mechanism.score(content, entries), self.dropout if self.training else 0.0
-        seed = int(torch.randint(1 << 60, ())) if p and not portable() else 0
+        seed = new_seed() if p else 0
         return Weighing(score, self.normalize, (p, seed), self.weighted)
 
     def entries_on(self, graph: Graph) -> Entries:

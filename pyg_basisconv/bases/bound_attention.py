@@ -23,7 +23,7 @@ from ..kernels.multihead import HELD
 from ..kernels.onepass import one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import adds_values
-from ..portable import portable, refuse
+from ..portable import portable, refuse, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
 from .by_member import DisjointUnion, MemberByMember
@@ -278,15 +278,19 @@ class BoundAttention(MemberByMember):
         pattern = Pattern(edge, row, size, e.N)
         return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
 
-    def weights_by_edge(self, edges: int) -> Tensor:
-        """(E, K) the weights of the graph's edges in their order, in memory of their own; see `incidence`."""
-        e = self.entries
-        if not (self.batch or self.has_edge_attr or e.complete or portable()) and edges == e.E:
-            weight, place = self.weights().t(), e.pattern.as_given
-            return weight.clone() if place is None else weight.index_select(0, place)
+    def _weights_by_incidence(self, edges: int) -> Tensor:
         kind, edge, _, weight = self.incidence.edges()
         place = edge.long() * self.K + kind.long()
         return weight.new_zeros(edges * self.K).index_put((place,), weight).view(edges, self.K)
+
+    @with_plain(_weights_by_incidence)
+    def weights_by_edge(self, edges: int) -> Tensor:
+        """(E, K) the weights of the graph's edges in their order, in memory of their own; see `incidence`."""
+        e = self.entries
+        if not (self.batch or self.has_edge_attr or e.complete) and edges == e.E:
+            weight, place = self.weights().t(), e.pattern.as_given
+            return weight.clone() if place is None else weight.index_select(0, place)
+        return self._weights_by_incidence(edges)
 
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
         sums = self.incidence  # of features, or of values where these are narrower: those of all edges are not stored
@@ -307,9 +311,10 @@ class BoundAttention(MemberByMember):
         return super().to_coo()
 
     @cached_property
+    @with_plain(lambda self: False)
     def is_by_rows(self) -> bool:
         """Whether the evaluation may be node-major throughout; see `content_step`."""
-        if portable() or self.batch or self.mask_share is not None:
+        if self.batch or self.mask_share is not None:
             return False
         found, E = self.weighing.in_rows, self.entries.E
         if self.K * E <= BLOCK:  # scores of another form are written out
@@ -433,9 +438,10 @@ class BoundAttention(MemberByMember):
         return exported or not portable()
 
     @property
+    @with_plain(lambda self: False)
     def may_hold_pairs(self) -> bool:
         """Whether the weights of all pairs may be stored, and are not narrowed by autocast."""
-        return not (portable() or autocasting(self.device)) and self.copies * self.M * self.N <= PAIRS
+        return not autocasting(self.device) and self.copies * self.M * self.N <= PAIRS
 
     def to_dense(self) -> Tensor:
         return NativeAttention(self).to_dense() if self.holds_pairs else super().to_dense()

@@ -5,7 +5,7 @@ from ..edge_set import EdgeSet, edge_set
 from ..errors import reject
 from ..graph import Graph, Structure
 from ..kernels.pattern import extremes
-from ..portable import portable
+from ..portable import with_plain
 from ..typed_edges import SharedEdges, TypedEdges
 
 
@@ -55,12 +55,13 @@ def typed_edge_set(graph: Graph, K: int) -> EdgeSet:
     return edge_set(graph.structure, K)
 
 
+@with_plain(lambda structure, most: 0)
 def count_types(structure: Structure, most: int | None) -> int:
     """One more than the largest edge type, or 0 if there are none or their values are not available; rejects negative
     types, and types from `most` on.
     """
     kind = structure.type
-    if kind is None or portable() or not kind.numel():
+    if kind is None or not kind.numel():
         return 0
     low, high = structure.memo("types", lambda: extremes(kind))
     if low < 0 or (most is not None and high >= most):

@@ -16,7 +16,7 @@ from ..kernels import Matchings
 from ..kernels.grids import Ints
 from ..kernels.lists import List, lists_of
 from ..kernels.pattern import index_dtype
-from ..portable import portable
+from ..portable import with_plain
 from ..typed_edges import ListedEdges, TypedEdges, explicit, members
 
 
@@ -55,8 +55,9 @@ class BoundIdentity(BoundBasis):
         return self
 
     @property
+    @with_plain(lambda self: ())
     def lists(self) -> Sequence[List]:  # type: ignore[override]
-        if portable() or self.device.type != "cpu" or not lists_of(self.dtype, self.M):
+        if self.device.type != "cpu" or not lists_of(self.dtype, self.M):
             return ()
         return (_diagonal(self.M),)
 

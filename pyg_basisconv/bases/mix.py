@@ -8,7 +8,7 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work, check_bases
 from ..bound import CONSTRUCTORS, Derived
 from ..errors import reject
-from ..portable import portable, refuse
+from ..portable import refuse, with_plain
 from ..typed_edges import members
 from .composed import Composed, real
 
@@ -16,6 +16,11 @@ from .composed import Composed, real
 def _zeros(t: Tensor) -> Tensor:
     """Zeros in the shape of t, even if it has NaN; they depend on t for autograd."""
     return t.masked_fill(torch.ones((), dtype=torch.bool, device=t.device), 0)
+
+
+@with_plain(lambda factor: slice(None))
+def _nonzero(factor: Tensor) -> Tensor:
+    return factor.nonzero().squeeze(1)
 
 
 class BoundMix(Derived):
@@ -67,7 +72,7 @@ class BoundMix(Derived):
         lists = []
         for h, row in enumerate(self._matrix()):
             factor = row.index_select(0, kind.long())
-            some = slice(None) if portable() else factor.nonzero().squeeze(1)
+            some = _nonzero(factor)
             lists.append([t[some] for t in (torch.full_like(kind, h), source, target, weight * factor)])
         return EdgeList(*(torch.cat(column) for column in zip(*lists, strict=True)))
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from ..basis import Basis, BoundBasis
 from ..errors import check_choice, check_flags, reject
 from ..graph import Graph
-from ..portable import portable, refuse
+from ..portable import refuse, with_plain
 from ..printing import arguments
 from ..walks import Sort, Vocabulary, parse
 from .bound_walks import BoundWalks, Steps
@@ -89,12 +89,17 @@ class Walks(Basis):
             fix = "give the nodes of all types one numbering, as data.to_homogeneous() does"
             reject("graph", "as many sources as targets, for walks", (graph.M, graph.N), fix)
         norm = self.norm if self.per == "walk" else None
-        if portable():
-            if self.binary:
-                refuse("binary", "False", True)
-            each = self.norm if self.per == "step" else None
-            return stepwise(graph, [sort.sequences for sort in self.sorts], norm, each)
-        steps = Steps(graph, len(self.vocabulary) or None, self.norm if self.per == "step" else None)
+        return self._of(graph, norm, self.norm if self.per == "step" else None)
+
+    def _stepwise(self, graph: Graph, norm: Norm, each: Norm) -> BoundBasis:
+        if self.binary:
+            refuse("binary", "False", True)
+        return stepwise(graph, [sort.sequences for sort in self.sorts], norm, each)
+
+    @with_plain(_stepwise)
+    def _of(self, graph: Graph, norm: Norm, each: Norm) -> BoundBasis:
+        """The walks, of which each is normalised, or each step."""
+        steps = Steps(graph, len(self.vocabulary) or None, each)
         sorts = [[tuple((step, False) for step in sequence) for sequence in sort.sequences] for sort in self.sorts]
         return BoundWalks(sorts, steps, [sort.text for sort in self.sorts], self.memory_limit, norm, self.binary)
 

@@ -16,7 +16,7 @@ from ..kernels.scored import Scoring, observed_attention
 from ..mechanisms import Score
 from ..mechanisms.base import upcast
 from ..mechanisms.rows import TermRows
-from ..portable import portable
+from ..portable import with_plain
 
 Normalize = Literal["source", "target", "heads", "sigmoid", "tanh"] | None
 _BY_ROWS = ("source", "sigmoid", "tanh", None)  # normalisations within the entries of each target
@@ -71,14 +71,21 @@ def weights_across(score: Tensor, normalize: Normalize, entries: Entries) -> Ten
     return torch.where(hidden, 0, torch.softmax(torch.where(hidden.all(0), 0, score), 0))
 
 
+@with_plain(lambda value, seed: torch.rand_like(value))
+def _draw(value: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator(value.device).manual_seed(seed)
+    return torch.rand(value.shape, generator=generator, device=value.device)
+
+
+@with_plain(lambda: 0)
+def new_seed() -> int:
+    """A seed for dropout, from torch's generator; in the portable path none is needed."""
+    return int(torch.randint(1 << 60, ()))
+
+
 def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
     """The factors of dropout: 0, or 1 / (1 - p)."""
-    if portable():
-        drawn = torch.rand_like(value)
-    else:
-        generator = torch.Generator(value.device).manual_seed(seed)
-        drawn = torch.rand(value.shape, generator=generator, device=value.device)
-    return (drawn >= p).to(value.dtype).div_(1 - p)
+    return (_draw(value, seed) >= p).to(value.dtype).div_(1 - p)
 
 
 def attend_in_rows(

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_count, reject
-from ..portable import any_seen, portable
+from ..portable import any_seen, with_plain
 from ..theta.base import param, project
 from .base import Mechanism, Score, Sizes, copies, per_copy, table_score, upcast
 from .rows import TermRows
@@ -94,6 +94,12 @@ class Relative(Mechanism):
         return f"period={self.period}" if self.period is not None else f"window={self.window}"
 
 
+@with_plain(lambda taps: F.pad(taps, (0, 1), value=-torch.inf))
+def _with_hidden(taps: Tensor) -> Tensor:
+    """The taps; in the portable path, where masks have all pairs, with one of -inf for pairs at other offsets."""
+    return taps
+
+
 class Tap(Mechanism):
     r"""A term of the target for each offset, :math:`y_n W_{k,o}` at :math:`o = n - m`: the taps of a dynamic
     convolution (Wu et al., arXiv:1901.10430), with `mask=bases.Shifts(None, offsets)`.
@@ -121,8 +127,7 @@ class Tap(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         taps = project(content.target_features, self.weight)  # (H, *, N, O)
-        if portable():  # masks have all pairs there; those at other offsets get -inf
-            taps = F.pad(taps, (0, 1), value=-torch.inf)
+        taps = _with_hidden(taps)
         N, count = taps.shape[-2:]
         low = min(self.offsets)
         index = {offset: i for i, offset in enumerate(self.offsets)}

@@ -10,7 +10,7 @@ from ..content import Inputs
 from ..costs import MACHINES, Estimate, Problem, Tally, Work
 from ..kernels import gather_matmul, matmul
 from ..kernels.dense import from_diagonal_blocks
-from ..portable import portable
+from ..portable import with_plain
 from .base import MESSAGES, Contracted, Order
 
 # Rows up to which the search for nonzero ones costs more than it saves; and if it is certain that most are zero.
@@ -60,8 +60,9 @@ class Compacted(Order):
 
     name, measures, reads_numbers = "compacted", True, True
 
+    @with_plain(lambda *_: None)
     def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Offer | None:
-        if messages or portable() or not (forced or _may_pay(family)):
+        if messages or not (forced or _may_pay(family)):
             return None
         if inputs.theta.reference is None or not inputs.theta.sums or inputs.x.layout != torch.strided:
             return None
