@@ -22,6 +22,9 @@ def portable() -> bool:
 
     It is True under `torch.export` (and so ONNX), whose tensors have no values and whose sizes are symbols, under
     transforms of `torch.func`, and under forward-mode derivatives. Nothing that is computed there is cached.
+
+    Few functions ask: `with_plain` chooses between two that do the same, and `any_seen` takes values that cannot be
+    read for valid ones.
     """
     compiling = torch.compiler.is_dynamo_compiling()
     found = None if compiling else _MODE.get()

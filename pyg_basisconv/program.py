@@ -156,14 +156,17 @@ def witness(call: Call) -> Witness:
 
 
 def glance(layer: Any, call: Call) -> Hashable | None:
-    """What tells a call from others, or None where no program may be kept of it.
+    """The key of a call among the programs of a layer, or None if no program of it may be kept.
 
-    It consists of what says which program is right on any graph, the shapes of the features, the edges, and the further
-    arguments, each with its place in the call.
+    Its parts are: what the choice of a program depends on for any graph, the shapes of the features, the edges, and the
+    further arguments with their places in the call.
 
-    None is returned under transforms, and while something traces; where weights of edges learn, unless they are given
-    for themselves and the basis reads no content; with hooks, explainers, or a
-    parameter or a basis that changes with every call; and for arguments that are no plain tensors or numbers.
+    It is None
+
+    - under transforms, and while something traces;
+    - with hooks, with explainers, and with a parameter or a basis that changes in each call;
+    - where weights of edges learn, unless they are an argument of their own and the basis reads no content;
+    - for arguments that are no plain tensors or numbers.
     """
     x, edges, weights, kind, attr, size, batch, lambda_max, mask, valid, grid, of_edges, image = call
     modules = layer._modules

@@ -53,6 +53,13 @@ def test_no_circle_of_files() -> None:
     assert circles(imports()) == set()
 
 
+def test_few_places_ask_whether_values_can_be_read() -> None:
+    """A function is paired with its plain form by `with_plain`, and a check of values is `any_seen`."""
+    calls = [node for path in FILES.values() for node in nodes(path) if isinstance(node, ast.Call)]
+    asked = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "portable"]
+    assert 4 <= len(asked) < 30
+
+
 def test_no_two_classes_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for name, path in NAMES.items():

@@ -500,20 +500,11 @@ def adds_values(form: ScoreForm, normalised: bool, c: int, entries: int, width: 
     return few or is_gate(form, normalised, c, width)
 
 
-def _plain_scored_attention(
-    scoring: Scoring,
-    tensors: Tensors,
-    z: Tensor,
-    c: int,
-    normalised: bool,
-    pattern: Pattern,
-    factor: Tensor | None = None,
-    values: Tensor | None = None,
-) -> Tensor:
-    return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
-
-
-@with_plain(_plain_scored_attention)
+@with_plain(
+    lambda scoring, tensors, z, c, normalised, pattern, factor=None, values=None: _plain(
+        scoring, normalised, pattern, c, z, factor, values, *tensors
+    )
+)
 def scored_attention(
     scoring: Scoring,
     tensors: Tensors,
