@@ -281,7 +281,7 @@ class BasisConv(MessagePassing):
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, where the parameter and the family have it."""
         theta, x, cached = bound.inputs.theta, bound.inputs.x, chosen.problem.cached
-        known = cached and chosen.order == "a_first"
+        known = cached and ORDERS[chosen.order].keeps_products
         step = theta.step(KNOWN if known else chosen.order)
         if step is None or x.layout != torch.strided or not (known or bound.family.takes_rows):
             return None

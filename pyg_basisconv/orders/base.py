@@ -38,6 +38,7 @@ class Order:
     always = False  # True if whether it is possible does not depend on the graph
     reads_numbers = False  # True if it looks at values of tensors, which torch.export and torch.func do not allow
     mixes_nodes = False  # True if a dense product may spread NaN and infinities to nodes that are not linked
+    keeps_products = False  # True if it takes the A_k^T x that a cached layer keeps
     keeps_format = False  # True if an image keeps its memory format
 
     def measure(self, family: Any, inputs: Inputs, messages: bool, forced: bool) -> Any:

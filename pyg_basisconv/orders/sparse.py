@@ -13,7 +13,7 @@ from .base import Contracted, Order
 class AFirst(Order):
     """(A_k^T x) Theta_k: sparse products at width P; the expansions are saved for the gradient of Theta."""
 
-    name, always = "a_first", True
+    name, always, keeps_products = "a_first", True, True
 
     def estimate(self, p: Problem, offer: Any) -> Estimate:
         if p.sparse_x:
