@@ -170,7 +170,7 @@ CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[A
             "padding": (lambda v: v == "valid" if isinstance(v, str) else sizes(2)(v), [0, 1, (0, 1), "valid"]),
             "dilation": (sizes(2, 1), [1]),
             "padding_mode": (among("zeros", "circular", "reflect", "replicate"), ["zeros"]),
-            "transposed": (flag, [False]),
+            "transposed": (lambda v: None if v is True else flag(v), [False]),  # it goes with few of the others
             "output_padding": (lambda v: (type(v) is int and v == 0) or None, [0]),
             "ceil_mode": (flag, [True, False]),
             "norm": (among(None, "mean", "padded"), [None, "mean", "padded"]),

@@ -30,6 +30,8 @@ SUMMED = (
     "Depthwise",
     "Depthwise(softmax)",
     "Grouped",
+    "Kernel",
+    "Kernel(transposed)",
     "Separable",
     "Separable(depthwise)",
 )
