@@ -418,8 +418,8 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyG's, and what they are converted to, twice: the second call may be replayed."""
-    calls, real = [], launch.Rows.run
-    monkeypatch.setattr(launch.Rows, "run", lambda self, *a, **b: (calls.append(1), real(self, *a, **b))[1])
+    calls, real = [], launch.RowLists.run
+    monkeypatch.setattr(launch.RowLists, "run", lambda self, *a, **b: (calls.append(1), real(self, *a, **b))[1])
     theirs = LAYERS[name]().double().to(DEVICE)
     mine = convert(theirs)
     edges = torch.randint(5, (2, 14), device=DEVICE)
