@@ -480,6 +480,7 @@ class BasisConv(MessagePassing):
         """The sizes of a call."""
         x, family, messages = bound.inputs.x, bound.family.matrices, not self._fused
         fixed = not (x.requires_grad or family.requires_grad or self.basis.reads_content)
+        fixed = fixed and not bound.inputs.theta.lifts  # to a column of ones, which makes another x in each call
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
         return measured(bound.inputs, family, self.order, cached, messages)
 

@@ -207,6 +207,17 @@ def test_copies(case: str, copied: Callable[[BasisConv], BasisConv]) -> None:
     call(other, x, g).sum().backward()
 
 
+@pytest.mark.parametrize("kind", THETAS)
+@pytest.mark.parametrize("path", ["a_first", "theta_first", "auto"])
+def test_cached_with_any_parameter(kind: str, path: str) -> None:
+    g, A = cases.graph(), oracle.powers(oracle.adjacency(cases.graph(), "sym"), 3)
+    conv = make(bases.Powers(3), kind, path, cached=True)
+    x = draw(g.M, conv.in_channels)
+    for _ in range(3):
+        close(call(conv, x, g), expected(conv, A, x, kind))
+        x[0] += 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_to_dtype(dtype: torch.dtype) -> None:
     g, conv = cases.graph(), make(bases.Chebyshev(3))
