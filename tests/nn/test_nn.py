@@ -21,7 +21,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
 
 import pyg_basisconv.nn as drop_in
-from pyg_basisconv import BasisConv, GridConv, bases, convert, theta as thetas
+from pyg_basisconv import BasisConv, GridConv, bases, convert, mechanisms, theta as thetas
 from pyg_basisconv.__main__ import main
 from pyg_basisconv.convert import registry
 from pyg_basisconv.convert.hypergraphs import Hyperedges
@@ -737,6 +737,13 @@ def test_importing_it_makes_no_layer() -> None:
 
 
 # --- the table of recipes ---
+
+
+def test_the_table_says_what_is_of_converted_layers_alone() -> None:
+    head, rows = (Path(__file__).parents[2] / "docs" / "RECIPES.md").read_text(encoding="utf-8").split("| --- |", 1)
+    public = {name for module in (bases, mechanisms, thetas, nn) for name in dir(module)} | {"MLP"}
+    own = set(re.findall(r"\b([A-Z]\w+)\(", rows)) - public
+    assert own == set(re.findall(r"`([A-Z]\w+)`", head.split("of converted layers", 1)[1]))
 
 
 def test_the_table_is_current(capsys: pytest.CaptureFixture[str]) -> None:
