@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,10 +268,16 @@ class Run:
 
     model: str
     parameters: int = 0
+    seed: int = 0
     losses: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     test: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """What tells it from the other trainings of a checkpoint."""
+        return f"{self.model} {self.seed}"
 
     @property
     def best(self) -> int:
@@ -281,14 +287,14 @@ class Run:
 class Training:
     """A model with all state that its next epoch depends on; `load` takes what `state` returns."""
 
-    def __init__(self, name: str, graph: Triples, options: argparse.Namespace) -> None:
-        torch.manual_seed(options.seed)
+    def __init__(self, name: str, graph: Triples, options: argparse.Namespace, seed: int = 0) -> None:
+        torch.manual_seed(seed)
         self.graph, self.options = graph, options
         self.net = Links(graph, options, options.layers if name == "rgcn" else 0).to(options.device)
         self.best = deepcopy(self.net.state_dict())
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=options.lr)
         self.random = random_state(options.device)
-        self.run = Run(name, sum(parameter.numel() for parameter in self.net.parameters()))
+        self.run = Run(name, sum(parameter.numel() for parameter in self.net.parameters()), seed)
         self.questions = Questions(graph.train, graph.relations)
         self.known = Questions(torch.cat(graph[2:], 1), graph.relations)
         order = torch.randperm(graph.validation.shape[1], generator=torch.Generator().manual_seed(0))
@@ -351,7 +357,7 @@ def random_state(device: str, state: list[Tensor] | None = None) -> list[Tensor]
 
 
 # The options that may differ when a run continues.
-FREE = ("epochs", "minutes", "patience", "checkpoint", "out", "root", "threads", "models")
+FREE = ("epochs", "minutes", "patience", "checkpoint", "out", "root", "threads", "models", "seeds")
 
 
 class Checkpoint:
@@ -381,7 +387,7 @@ class Checkpoint:
 
     def save(self, training: Training) -> None:
         """Saves atomically: a partial file never replaces a complete one."""
-        self.trainings[training.run.model] = training.state()
+        self.trainings[training.run.key] = training.state()
         if self.path is not None:
             draft = self.path.with_name(self.path.name + ".new")
             torch.save({"settings": self.settings, "trainings": self.trainings}, draft)
@@ -389,32 +395,38 @@ class Checkpoint:
 
 
 def compare(graph: Triples, options: argparse.Namespace, checkpoint: Checkpoint) -> list[Run]:
-    """Trains the models in turn, each in an equal share of the time, with a progress bar."""
-    runs, seconds = [], 60 * options.minutes / len(options.models)
+    """Trains the models in turn, with each seed, in equal shares of the time, with a progress bar."""
+    each = list(product(options.models, options.seeds))
+    runs, seconds = [], 60 * options.minutes / len(each)
     columns = TextColumn("{task.description:44}"), BarColumn(), TextColumn("{task.percentage:3.0f} %")
     with Progress(*columns, TimeElapsedColumn()) as bar:
-        for name in options.models:
-            training = Training(name, graph, options)
-            if name in checkpoint.trainings:
-                training.load(checkpoint.trainings[name])
+        for name, seed in each:
+            training = Training(name, graph, options, seed)
+            if training.run.key in checkpoint.trainings:
+                training.load(checkpoint.trainings[training.run.key])
             run = training.run
-            task = bar.add_task(TITLES[name], total=1)
+            title = title_of(run, options)
+            task = bar.add_task(title, total=1)
             while training.left(seconds):
                 done, spent, begin = len(run.losses), sum(run.seconds), time.perf_counter()
                 for part in training.epoch():
                     late = (spent + time.perf_counter() - begin) / max(seconds, 1)
                     bar.update(task, completed=max((done + part) / options.epochs, min(late, 1)))
                 checkpoint.save(training)
-                told = f"{TITLES[name]}: loss {run.losses[-1]:.3f}, MRR {run.validation[-1]:.3f}"
+                told = f"{title}: loss {run.losses[-1]:.3f}, MRR {run.validation[-1]:.3f}"
                 bar.update(task, description=told)
             training.test()
-            bar.update(task, completed=1, description=f"{TITLES[name]}: test MRR {run.test['mrr']:.3f}")
+            bar.update(task, completed=1, description=f"{title}: test MRR {run.test['mrr']:.3f}")
             runs.append(run)
     return runs
 
 
-def table(runs: Sequence[Run]) -> Table:
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
+def title_of(run: Run, options: argparse.Namespace) -> str:
+    return TITLES[run.model] + (f", seed {run.seed}" if len(options.seeds) > 1 else "")
+
+
+def table(runs: Sequence[Run], options: argparse.Namespace) -> Table:
+    rows = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)  # seeds, too, in 80 columns
     rows.add_column("\nmodel", no_wrap=True)
     for column in ("\ntime", "epochs\n(best)", "valid.\nMRR", "test\nMRR", *(f"hits\n@{k}" for k in HITS)):
         rows.add_column(column, justify="right", no_wrap=True)
@@ -422,17 +434,19 @@ def table(runs: Sequence[Run]) -> Table:
         epochs = f"{len(run.losses)} ({run.best + 1})"
         figures = [run.validation[run.best], *run.test.values()]
         minutes, seconds = divmod(round(sum(run.seconds)), 60)
-        rows.add_row(TITLES[run.model], f"{minutes}:{seconds:02}", epochs, *(f"{figure:.3f}" for figure in figures))
+        rows.add_row(
+            title_of(run, options), f"{minutes}:{seconds:02}", epochs, *(f"{figure:.3f}" for figure in figures)
+        )
     return rows
 
 
-def draw(path: Path, title: str, runs: Sequence[Run]) -> None:
+def draw(path: Path, title: str, runs: Sequence[Run], options: argparse.Namespace) -> None:
     """Draws the validation results over time."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     for run in runs:
         minutes = torch.tensor(run.seconds).cumsum(0) / 60
-        axes.plot(minutes, run.validation, marker="o", markersize=3, label=TITLES[run.model])
+        axes.plot(minutes, run.validation, marker="o", markersize=3, label=title_of(run, options))
     axes.set(title=title, xlabel="minutes", ylabel="filtered MRR, validation triples")
     axes.legend()
     figure.savefig(path, dpi=120)
@@ -455,11 +469,11 @@ def arguments() -> argparse.ArgumentParser:
     add("--dataset", choices=["FB15k-237", "films"], default="films", help="the embedded films take seconds")
     add_root(parser, "FB15k-237")
     add("--models", nargs="+", choices=list(TITLES), default=list(TITLES), help="which ones")
-    add("--minutes", type=at_least(0, float), default=25.0, help="to train in, all models together")
+    add("--minutes", type=at_least(0, float), default=25.0, help="to train in, all models and seeds together")
     add("--epochs", type=at_least(1, int), help="of a training, at most")
     add("--patience", type=at_least(1, int), help="epochs without a better validation that end a training")
     add("--checkpoint", type=Path, help="file to go on from if it is there, and to write after each epoch")
-    add("--seed", type=int, default=0, help="of all random numbers")
+    add("--seeds", type=int, nargs="+", default=[0], help="of all random numbers: a training of each model for each")
     add("--negatives", type=negatives, default="all", help="for each triple, or all: cross-entropy over all entities")
     add("--channels", type=at_least(1, int), help="of the features of entities and relations")
     add("--layers", type=at_least(1, int), default=1, help="of the R-GCN")
@@ -490,7 +504,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    options.models = list(dict.fromkeys(options.models))
+    options.models, options.seeds = (list(dict.fromkeys(given)) for given in (options.models, options.seeds))
     check_device(parser, options.device)
     try:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -509,10 +523,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes = ", ".join(f"{part.shape[1]:,}" for part in graph[2:])
     title = f"{options.dataset}, {graph.entities:,} entities, {graph.relations} relations"
     print(f"\n{title}, {sizes} triples\nto train, validate and test: filtered ranks, threads: {options.threads}")
-    Console().print(table(runs))
+    Console().print(table(runs, options))
 
     stem = options.out / f"links_{options.dataset.lower()}"
-    draw(stem.with_suffix(".png"), title, runs)
+    draw(stem.with_suffix(".png"), title, runs, options)
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
     report = {"settings": settings, "runs": [asdict(run) for run in runs]}
     stem.with_suffix(".json").write_text(json.dumps(report, indent=1) + "\n")
