@@ -119,6 +119,10 @@ class ProjectedRows(RowScore):
     def requires_grad(self) -> bool:
         return any(t.requires_grad for t in self.given[:3])
 
+    def snapshot(self) -> Score:
+        z, source, target, batch = self.given
+        return ProjectedRows(z, source.clone(), target.clone(), batch, self.activation)
+
     @property
     def _terms(self) -> TermRows:
         z, source, target, batch = self.given

@@ -117,9 +117,9 @@ class TermRows(RowScore):
         return source, target, None if self.entry is None else as_tensor(self.entry), None
 
     def snapshot(self) -> Score:
-        if self.constant is None:
+        if self.constant is None and not isinstance(self.entry, EdgeTerms):
             return self
-        source, target, entry, _ = self.rows
+        source, target, entry, _ = self.rows  # computed here, with constants and maps as they are now
         return TermRows(source, target, entry, self.activation, batch=self.batch)
 
     @property

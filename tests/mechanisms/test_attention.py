@@ -1349,3 +1349,27 @@ def test_a_part_that_is_replaced_takes_its_place() -> None:
     close(y, copy.deepcopy(conv)(x))
     y.sin().sum().backward()
     assert all(p.grad is not None for p in new.parameters())
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("normalize", ["source", None])
+def test_returned_weights_of_projected_features_stay_when_parameters_change(normalize, calls):
+    mechanism = mechanisms.Additive(projected=True)
+    mask = bases.Adjacency(self_loops=True)
+    conv = BasisConv(4, 4, bases.Attention(2, mechanism, mask, normalize=normalize)).double()
+    x, edge_index = torch.randn(4, 4, dtype=torch.double), torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
+    expected = torch.zeros(2, 4, 4, dtype=torch.double)
+    for k in range(2):
+        rows = [row @ conv.weight.detach()[k] for row in x]
+        for m, n in [*edge_index.t().tolist(), *[(n, n) for n in range(4)]]:
+            expected[k, m, n] = rows[m] @ mechanism.source.detach()[k] + rows[n] @ mechanism.target.detach()[k]
+            if normalize == "source":
+                expected[k, m, n] = expected[k, m, n].exp()
+    if normalize == "source":
+        expected = expected / expected.sum(1, keepdim=True)
+    for _ in range(calls):
+        _, A = conv(x, edge_index, return_attention=True)
+    with torch.no_grad():
+        for parameter in conv.parameters():
+            parameter.mul_(2)
+    torch.testing.assert_close(A.to_dense(), expected)
