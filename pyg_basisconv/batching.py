@@ -124,6 +124,6 @@ _KINDS: list[tuple[type[BoundBasis], Callable[[Any], Hashable], Callable[[Any], 
     (BoundPolynomial, lambda one: (one.K, one.a, one.c), _derived),
     (BoundProduct, lambda one: (one.first.K, one.second.K), _derived),
     (BoundMix, lambda one: tuple(map(tuple, one.coefficients)), _derived),
-    (BoundWalks, lambda one: one.likeness, _walks),
+    (BoundWalks, lambda one: one.union_key, _walks),
     (SharedEdges, lambda _: None, _shared),
 ]

@@ -210,7 +210,7 @@ class BasisConv(MessagePassing):
         """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
         # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
         if is_dynamo_compiling() or get_eval_frame_callback():
-            if not observed and call.edge_values is None and compiled.operates(self, call.x, call.edge_index):
+            if not observed and call.edge_values is None and compiled.applies(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
         key = self._observed_key(call) if observed else glance(self, call)
@@ -352,10 +352,10 @@ class BasisConv(MessagePassing):
         return isinstance(self.theta.reference, UninitializedParameter)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
-        """The result of a call in the layout that `likeness` has."""
+        """The result of a call in the layout that `fake_result` has."""
         return y.contiguous()
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         r"""An empty tensor of the shape, (\*, N, Q), and kind that a call has as its result, without a look at numbers.
 
         Args:

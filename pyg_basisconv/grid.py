@@ -101,11 +101,11 @@ class GridConv(BasisConv):
         form = last_format(given["x"]) if y.dim() == given["x"].dim() else None
         return y.contiguous(memory_format=torch.contiguous_format if form is None else form)
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
         if not given.get("image"):
-            return super().likeness(given, unknown)
+            return super().fake_result(given, unknown)
         flat, grid = self._flat(Call(given["x"], grid=given.get("grid")))
-        y = super().likeness({**given, "x": flat.x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
+        y = super().fake_result({**given, "x": flat.x, "grid": grid}, unknown).transpose(-1, -2)  # (*, Q, N)
         targets = given.get("onto") or self.basis.target_shape(grid)
         if targets is None or len(targets) != len(grid):
             targets = grid if math.prod(grid) == y.shape[-1] else (y.shape[-1],)

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex, nn as geometric
 from torch_geometric.nn import GATConv, GCNConv, RGCNConv
 
-from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms, theta
+from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, theta
+from pyg_basisconv.compiled import recording
 from pyg_basisconv.convert import convert
 from tests import contract
 from tests.cases import CASES
@@ -210,18 +211,18 @@ def test_inductor_may_reuse_memory():
 
 @pytest.mark.slow
 def test_records_go_with_the_graph(monkeypatch):
-    monkeypatch.setattr(compiled, "_RECORDS", {})  # without what other tests left
+    monkeypatch.setattr(recording, "_RECORDS", {})  # without what other tests left
     model = NETS["GCN"][0]()
     fast = through(model, "aot_eager")
     y = fast(contract.draw(8, 5).requires_grad_(), **wired(8))
-    assert len(compiled._RECORDS) == 2
+    assert len(recording._RECORDS) == 2
     y.sum().backward()
     del y
     gc.collect()
-    assert not compiled._RECORDS
+    assert not recording._RECORDS
     with torch.no_grad():
         held = fast(contract.draw(8, 5), **wired(8))
-    assert not compiled._RECORDS
+    assert not recording._RECORDS
     del held
 
 

@@ -15,8 +15,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad
 from torch.testing import assert_close
 
-from pyg_basisconv import BasisConv, GridConv, bases, compiled, mechanisms
+from pyg_basisconv import BasisConv, GridConv, bases, mechanisms
 from pyg_basisconv.cache import IdentityCache, cached_property, kept, memo, shorten, underived
+from pyg_basisconv.compiled import recording
 from pyg_basisconv.content import Content
 from pyg_basisconv.entries import Entries
 from pyg_basisconv.mechanisms.base import Mechanism, Sizes, node_score
@@ -94,7 +95,7 @@ def test_a_derivative_within_another() -> None:
     conv, x = layer("attention"), contract.draw(6, 3).requires_grad_()
     y = torch.compile(conv, backend="aot_eager")(x).sum()
     (right,) = torch.autograd.grad(y, x, retain_graph=True)
-    (record,) = compiled._RECORDS.values()
+    (record,) = recording._RECORDS.values()
     inner: list[Any] = []
 
     def again(_: Any) -> None:
@@ -102,7 +103,7 @@ def test_a_derivative_within_another() -> None:
             inner.append(None)
             inner[:] = torch.autograd.grad(y, x, retain_graph=True)
 
-    handle = record.ends[0].node.register_prehook(again)
+    handle = record.outputs[0].node.register_prehook(again)
     (found,) = torch.autograd.grad(y, x, retain_graph=True)
     handle.remove()
     assert_close([found, *inner], [right, right])

@@ -408,7 +408,7 @@ class BoundWalks(BoundBasis):
         return moved
 
     @property
-    def likeness(self) -> Hashable:
+    def union_key(self) -> Hashable:
         """What walks on several graphs must have in common for `union`."""
         sorts = tuple(map(tuple, self.sorts))
         return sorts, self.norm, self.binary, self.turned, self.steps.norm

@@ -116,13 +116,13 @@ class AttentionLayer(OperatorModule):
         found = parts["conv"](x, edges.edge_index, call.get("edge_weight"), **given)
         return found if wanted else (found, None)
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         (source, target), size = pair(given["x"]), given.get("size")
         if target is not None:
             N = target.shape[-2]
         else:
             N = source.shape[-2] if size is None or size[1] is None else size[1]
-        y = self.conv.likeness({"x": (source, None), "size": (None, N)}, unknown)
+        y = self.conv.fake_result({"x": (source, None), "size": (None, N)}, unknown)
         if not self.returns_weights(given.get("return_attention_weights")):
             return [y]
         index = given["edge_index"]

@@ -94,8 +94,8 @@ class ConvertedHypergraph(BasisConv):
     def __repr__(self) -> str:
         return repr_as(self, BasisConv)
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
-        return super().likeness({"x": given["x"]}, unknown)  # the targets are the nodes again
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
+        return super().fake_result({"x": given["x"]}, unknown)  # the targets are the nodes again
 
     @staticmethod
     def _arguments(

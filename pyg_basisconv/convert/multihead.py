@@ -98,7 +98,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         given |= {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask}
         check_forms(given)
         flags: Any = {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
-        if not self.operates(given):
+        if not self.uses_operator(given):
             return self.compute(**given, **flags)
         found = self.operator(given | flags)
         return found[0], found[1] if need_weights else None
@@ -136,7 +136,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
             return y, A.mean().mT
         return y, A.to_dense().movedim(0, -3).transpose(-1, -2)  # (*, H, L, S)
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         query, key = given["query"], given["key"]
         y = query.new_empty(*query.shape[:-1], self.embed_dim)
         if not given["need_weights"]:

@@ -19,7 +19,7 @@ class OperatorModule(Composite):
 
     It is for layers that do with a bound basis what torch.compile cannot trace: read the weights of attention, or apply
     the weights of some features to others. A subclass computes its results in `compute`, which the operator calls in
-    eager mode, and describes them in `likeness`.
+    eager mode, and describes them in `fake_result`.
     """
 
     width: int  # of the result
@@ -41,18 +41,18 @@ class OperatorModule(Composite):
     def run(self, given: dict[str, Any]) -> Any:
         """The results of a call, whose arguments are given by name; as one operator where torch.compile traces it."""
         check_forms(given)
-        if not self.operates(given):
+        if not self.uses_operator(given):
             return self.compute(**given)
         y, *weights = self.operator(given)
         return (y, tuple(weights)) if weights else y
 
-    def operates(self, given: dict[str, Any]) -> bool:
+    def uses_operator(self, given: dict[str, Any]) -> bool:
         """Whether torch.compile is tracing, and the operator can stand for a call with these arguments."""
         if not torch.compiler.is_dynamo_compiling():
             return False
         parts = [part for value in given.values() for part in (value if isinstance(value, tuple | list) else [value])]
         plain = all(part is None or isinstance(part, Tensor | bool | int) for part in parts)
-        return plain and compiled.operates(self, *parts)
+        return plain and compiled.applies(self, *parts)
 
     def operator(self, given: dict[str, Any]) -> list[Tensor]:
         """All tensors that a call returns, by the operator."""
@@ -73,10 +73,10 @@ class OperatorModule(Composite):
         return list(_tensors(self.compute(**given)))
 
     def laid_out(self, found: Sequence[Tensor], given: dict[str, Any]) -> list[Tensor]:
-        """The results in the layout that `likeness` has."""
+        """The results in the layout that `fake_result` has."""
         return [t.contiguous() for t in found]
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         """Empty tensors with the shapes and dtypes of a call's results, found without reading any values.
 
         Args:
@@ -91,7 +91,7 @@ class OperatorModule(Composite):
         """The dtypes of floating point results under autocast: the narrow one for sums, that of x for weights.
 
         Args:
-            found: what `likeness` gave.
+            found: what `fake_result` gave.
             given: the arguments of the call by name.
             narrow: the dtype of autocast.
         """

@@ -151,9 +151,9 @@ class ConvertedRGAT(OperatorModule):
             return y
         return y, as_returned(read, edge_index, A.weights_by_edge(kind.numel()))
 
-    def likeness(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
+    def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
         x, edges = given["x"], given["edge_index"]
-        y = super().likeness(given, unknown)
+        y = super().fake_result(given, unknown)
         if not isinstance(given.get("return_attention_weights"), bool):
             return y
         return [*y, torch.empty_like(edges), x.new_empty(edges.shape[1], self.conv.basis.K)]

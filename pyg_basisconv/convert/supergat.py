@@ -46,8 +46,10 @@ class ConvertedSuperGAT(AttentionLayer):
         self.att_x: Tensor | None = None
         self.att_y: Tensor | None = None
 
-    def operates(self, given: dict[str, Any]) -> bool:
-        return not self.training and super().operates(given)  # in training the layer keeps what its loss is made of
+    def uses_operator(self, given: dict[str, Any]) -> bool:
+        return not self.training and super().uses_operator(
+            given
+        )  # in training the layer keeps what its loss is made of
 
     def attend(
         self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
