@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .bound import CONSTRUCTORS, BoundBasis, EdgeList
-from .cache import cached_property, memo, underived
+from .cache import cached_property, memo, without_cached
 from .costs import Direction, Work
 from .errors import check_count, reject
 from .graph import Counts, Graph, Size, grid_shape, sizes
@@ -106,7 +106,7 @@ class Basis(nn.Module):
 
     @property
     def takes_edges(self) -> bool:
-        """Whether a call may give edges. Attention with pairs from elsewhere would look past them without a word."""
+        """Whether a call may give edges. Attention whose pairs come from elsewhere would silently ignore them."""
         return self.needs_edges or self.pools or not self.reads_nodes
 
     @property
@@ -206,7 +206,8 @@ class Basis(nn.Module):
         return None if says_all else self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in underived(self).items() if name != "_frozen"}  # copies may be changed
+        # Copies may be changed.
+        return {name: value for name, value in without_cached(self).items() if name != "_frozen"}
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_frozen") and name != "training" and not name.startswith("_"):
@@ -312,14 +313,14 @@ def check_types(basis: Basis, edge_type: object) -> None:
 
 
 def check_bases(*parts: object) -> None:
-    """Rejects arguments that are not bases, and an empty list of them."""
+    """Rejects arguments that are not bases, and calls without any."""
     for part in parts or (None,):
         if not isinstance(part, Basis):
             name = getattr(part, "__name__", "")
             fix = f"call it: {name}()" if name and callable(part) else "choose one from pyg_basisconv.bases"
             fix = "add the bases up: a + b" if isinstance(part, list | tuple) else fix
             reject("basis", "a Basis", repr(part), fix)
-        if "_parameters" not in vars(part):  # which torch answers with an AttributeError of some other name
+        if "_parameters" not in vars(part):  # torch would raise an AttributeError of another name
             name = type(part).__name__
             reject("basis", "a Basis", f"a {name} that is half made", f"call super().__init__(K) in {name}.__init__")
 

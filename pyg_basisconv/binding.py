@@ -1,4 +1,4 @@
-"""Binds a call: checks its arguments, and makes of them the features and the family that reads them."""
+"""Binds a call: checks its arguments, and returns the features and the family that is applied to them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol

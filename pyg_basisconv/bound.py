@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .cache import IdentityCache, cached_property, memo, underived
+from .cache import IdentityCache, cached_property, memo, without_cached
 from .compiled import serial_number
 from .content import Content, Inputs
 from .costs import Direction, Work
@@ -111,7 +111,7 @@ class BoundBasis:
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has a serial number of its own, and computes derived results again.
-        return {name: v for name, v in underived(self).items() if name != "origin"}
+        return {name: v for name, v in without_cached(self).items() if name != "origin"}
 
     @cached_property
     def _held(self) -> dict[Hashable, Any]:

@@ -1,4 +1,4 @@
-"""Results kept for as long as the tensors they came from live and stay as they were."""
+"""Caches of results, which last as long as the tensors that they came from live and stay unchanged."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -11,23 +11,23 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .backend import KERNELS
-from .portable import faked, portable
+from .portable import in_fake_mode, portable
 
 _T = TypeVar("_T")
 _PLAIN = (Tensor, Parameter)
-# What `torch.multiprocessing.reductions.StorageWeakRef` calls, by two more functions each.
+# What `torch.multiprocessing.reductions.StorageWeakRef` wraps in two Python functions each.
 _expired, _release = torch.UntypedStorage._expired, torch.UntypedStorage._free_weak_ref
-_LASTING = 8  # results kept that depend on no tensor: only this limit ever drops them
-_ROOM = 64 << 20  # bytes of tensors that a cache has keys of
+_WITHOUT_TENSORS = 8  # results kept that depend on no tensor, which only this limit drops
+_MAX_BYTES = 64 << 20  # of all tensors that are keys of a cache
 _NEWEST = 4  # entries that stay, whatever their size
-_NOTHING: Any = object()
-_LOOKS = 8  # entries that are looked at at most when one more comes
-_DOUBTED = ContextVar("_DOUBTED", default=False)
+_MISSING: Any = object()
+_CHECKED = 8  # entries that are checked at most, whether their tensors are gone, when one is added
+_COMPARED_BY_VALUE = ContextVar("_COMPARED_BY_VALUE", default=False)
 _BLOCKS = (torch.sparse_bsr, torch.sparse_bsc)  # layouts that nothing here takes
 
 
 class cached_property(functools.cached_property[_T]):
-    """As Python has it from 3.12 on: the lock of before is one for all instances, and a fork leaves it taken."""
+    """Python's, as it is from 3.12 on: before, one lock serves all instances, and a fork may leave it locked."""
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -35,8 +35,8 @@ class cached_property(functools.cached_property[_T]):
         return vars(instance).setdefault(self.attrname, self.func(instance))
 
 
-def lasting(build: Callable[..., _T], *args: Any) -> _T:
-    """What `build(*args)` gives, made outside of inference mode: tensors made in it could not be trained with later."""
+def outside_inference_mode(build: Callable[..., _T], *args: Any) -> _T:
+    """The result of `build(*args)`, made outside of inference mode, since its tensors could not be used in training."""
     if not torch.is_inference_mode_enabled():
         return build(*args)
     with torch.inference_mode(False), torch.no_grad():
@@ -44,9 +44,9 @@ def lasting(build: Callable[..., _T], *args: Any) -> _T:
 
 
 class kept(cached_property[Any]):
-    """A cached property of tensors; its first use may fall into inference mode and its next into training.
+    """A cached property that holds tensors. They are made outside of inference mode, as later calls may train.
 
-    What is computed in the portable path is not kept: it may have no numbers, or be a transform's.
+    Nothing is cached in the portable path, where tensors may be fake ones, or belong to a transform.
     """
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -56,38 +56,40 @@ class kept(cached_property[Any]):
 
 
 def memo(store: dict[Any, Any], key: Hashable, build: Callable[..., Any], *args: Any) -> Any:
-    """What `build(*args)` gave when first asked for under `key` of a store; the same as for `kept` holds."""
-    found = store.get(key, _NOTHING)
-    if found is not _NOTHING:
+    """The result of `build(*args)`, cached in a dictionary under `key`, as `kept` does for attributes."""
+    found = store.get(key, _MISSING)
+    if found is not _MISSING:
         return found
     if portable():
         return build(*args)
-    return store.setdefault(key, lasting(build, *args) if torch.is_inference_mode_enabled() else build(*args))
+    made = outside_inference_mode(build, *args) if torch.is_inference_mode_enabled() else build(*args)
+    return store.setdefault(key, made)
 
 
-def shorten(store: dict[Any, Any], limit: int) -> None:
-    """Lets go of the oldest that is kept; other threads may do so at the same time."""
+def drop_oldest(store: dict[Any, Any], limit: int) -> None:
+    """Drops the oldest entries beyond a limit; other threads may do so at the same time."""
     if len(store) > limit:
         for key in list(store)[:-limit]:
             store.pop(key, None)
 
 
-def underived(thing: object) -> dict[str, Any]:
-    """The attributes of a thing without its cached properties, which a copy finds anew: for `__getstate__`."""
+def without_cached(thing: object) -> dict[str, Any]:
+    """The attributes of an object without its cached properties, for `__getstate__`: a copy computes them again."""
     cls = type(thing)
-    own = vars(thing).copy()  # which other threads may add to
+    own = vars(thing).copy()  # other threads may add to the original
     return {name: v for name, v in own.items() if not isinstance(getattr(cls, name, None), functools.cached_property)}
 
 
 class View:
-    """A view of a parameter that is kept while no gradients are recorded, and made again where its memory is another's.
+    """A view of a parameter, cached where no gradients are recorded for as long as the parameter has the same memory.
 
-    What the memory holds may change; nothing refers to the parameter itself. What is no view is made each time.
+    The numbers in it may change. It holds no reference to the parameter itself. A result of `make` that is not a view
+    is not cached.
 
     Args:
-        parameters: where the parameter is found.
-        name: of the parameter.
-        make: makes it of the parameter that there is now.
+        parameters: a dictionary that has the parameter.
+        name: its key.
+        make: returns the view of the parameter that is there at the time.
 
     >>> parameters = {"weight": torch.ones(2, 3)}
     >>> turned = View(parameters, "weight", lambda: parameters["weight"].t())
@@ -116,12 +118,12 @@ class View:
 
 
 class Witness:
-    """Tells whether some tensors still hold what they held.
+    """Tells whether some tensors still have the numbers that they had when it was made.
 
-    Integers are known by their storage, shape and version. Numbers of a model are known by value: fused optimisers,
-    `torch.distributed` and `.data` write to them without raising the version. On the CPU a compiled kernel takes a
-    fingerprint of 128 bits, in a microsecond for a thousand numbers and in less time than a copy for millions;
-    elsewhere they are compared with a copy.
+    Integers count as unchanged while their storage, shape and version are the same. Floating point numbers are compared
+    by value, since fused optimisers, `torch.distributed` and `.data` write to them without raising the version. On the
+    CPU a compiled kernel computes a fingerprint of 128 bits, in a microsecond for a thousand numbers and in less time
+    than a copy takes for millions; elsewhere they are compared with a copy.
 
     >>> t = torch.ones(3)
     >>> witness = Witness([t])
@@ -133,9 +135,9 @@ class Witness:
     __slots__ = ("_marks", "_refs", "_versions", "compares", "nbytes", "places")
 
     def __init__(self, parts: Sequence[Tensor]) -> None:
-        doubted = _DOUBTED.get()
-        self.nbytes, self.compares = 0, False  # whether it compares numbers
-        self.places: list[Hashable] = []  # by which they are found again
+        compare_all = _COMPARED_BY_VALUE.get()
+        self.nbytes, self.compares = 0, False  # True if it compares any by value
+        self.places: list[Hashable] = []  # in memory, and the form
         self._versions: list[int | None] = []
         self._refs: list[Any] = []  # weak references to storages
         self._marks: list[Tensor | tuple[int, int] | None] = []  # copies, or fingerprints
@@ -144,14 +146,14 @@ class Witness:
             self.places.append(_place(t))
             self._versions.append(None if is_float else t._version)
             self._refs.append(storage._weak_ref())
-            compared = is_float or doubted
+            compared = is_float or compare_all
             self._marks.append((_fingerprint(t) or t.detach().clone()) if compared else None)
             self.nbytes += t.nbytes
             self.compares |= compared
 
     @property
     def expired(self) -> bool:
-        """Whether one of them is gone."""
+        """Whether one of the tensors has been deleted."""
         for ref in self._refs:  # noqa: SIM110 - a generator takes longer
             if _expired(ref):
                 return True
@@ -162,7 +164,7 @@ class Witness:
             release(ref)
 
     def agrees(self, parts: Sequence[Tensor]) -> bool:
-        """Whether these, which stand where those of before stood, hold the same numbers."""
+        """Whether these tensors have the memory and the numbers of those that it was made of."""
         for t, place, version, mark in zip(parts, self.places, self._versions, self._marks, strict=True):
             if version is not None and version != t._version:
                 return False
@@ -174,7 +176,7 @@ class Witness:
 
 
 def _fingerprint(t: Tensor) -> tuple[int, int] | None:
-    """128 bits that tell what a tensor holds, where there is a kernel for that."""
+    """128 bits that depend on all numbers of a tensor; None where there is no kernel for it."""
     if KERNELS is None or not (type(t) in _PLAIN and t.is_cpu and t.is_contiguous()) or t.is_neg():
         return None
     return KERNELS.fingerprint(t.data_ptr(), t.nbytes)  # type: ignore[no-any-return]
@@ -186,11 +188,11 @@ class _Entry(NamedTuple):
 
 
 class IdentityCache:
-    """A memo whose keys are tensors, by storage and view; see `Witness` for how a change is noticed.
+    """A cache whose keys are tensors, by storage and view; see `Witness` for how a change is noticed.
 
-    What is kept must own its memory (hold no alias of a key), so that the key can die. Entries whose tensors are gone
-    leave as others come; the oldest ones do where there are more than `limit`, or where their keys take more than a
-    fixed number of bytes.
+    Values must own their memory: an alias of a key would keep the key alive. Entries whose tensors have been deleted
+    are dropped as others are added, and so are the oldest where there are more than `limit`, or where their keys take
+    more than a fixed number of bytes.
 
     >>> cache = IdentityCache()
     >>> t = torch.zeros(2)
@@ -207,7 +209,7 @@ class IdentityCache:
         self._lasting: dict[Hashable, Any] = {}
 
     def __reduce__(self) -> tuple[type["IdentityCache"], tuple[int]]:
-        return IdentityCache, (self._limit,)  # a copy knows other tensors
+        return IdentityCache, (self._limit,)  # a copy starts empty
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -219,11 +221,11 @@ class IdentityCache:
         build: Callable[[], Any],
         seen: Witness | None = None,
     ) -> Any:
-        """What `build()` gave when last called for these very tensors and `extra`, or gives now.
+        """The result of `build()`, cached under these very tensors and `extra`.
 
         seen: a witness of the tensors from before the call, where there is one.
         """
-        if seen is None and (portable() or torch.compiler.is_compiling() or faked()):
+        if seen is None and (portable() or torch.compiler.is_compiling() or in_fake_mode()):
             return build()
         parts: list[Tensor] = []
         key: list[Hashable] = [extra]
@@ -242,10 +244,10 @@ class IdentityCache:
         entry = self._entries.get(place)
         if entry is not None and entry.witness.agrees(parts):
             return entry.value
-        witness = lasting(Witness, parts) if seen is None else seen
+        witness = outside_inference_mode(Witness, parts) if seen is None else seen
         self._sweep(witness.nbytes)
-        value = lasting(build)
-        if not witness.compares or witness.agrees(parts):  # nobody has written to them meanwhile
+        value = outside_inference_mode(build)
+        if not witness.compares or witness.agrees(parts):  # nobody has written to the tensors meanwhile
             self._entries.pop(place, None)
             self._entries[place] = _Entry(witness, value)
         return value
@@ -253,27 +255,28 @@ class IdentityCache:
     def _without_tensors(self, key: Hashable, build: Callable[[], Any]) -> Any:
         found = self._lasting.pop(key, None)
         if found is None:
-            found = lasting(build)
-        self._lasting[key] = found  # those that are asked for stay
-        shorten(self._lasting, _LASTING)
+            found = outside_inference_mode(build)
+        self._lasting[key] = found  # now the newest
+        drop_oldest(self._lasting, _WITHOUT_TENSORS)
         return found
 
     def _sweep(self, nbytes: int) -> None:
-        """Makes room for one more, of so many bytes: of the entries that were looked at longest ago, those leave whose
-        tensors are gone, down to the first that is alive.
+        """Makes room for an entry whose keys have so many bytes.
 
-        A storage that has died keeps its address until its weak references go.
+        Of the entries that were checked longest ago, it drops those whose tensors have been deleted, up to the first
+        whose tensors are alive. (Until its weak references are gone, no other storage gets the address of a deleted
+        one.)
         """
         entries = self._entries
-        for key in list(entries)[:_LOOKS]:  # at once: other threads may add to them
+        for key in list(entries)[:_CHECKED]:  # a copy of the keys, as other threads may add to them
             entry = entries.pop(key, None)
             if entry is not None and not entry.witness.expired:
                 entries[key] = entry
                 break
-        shorten(entries, self._limit - 1)
-        if nbytes * self._limit <= _ROOM:  # of such as many fit as there may be: the others were counted as they came
+        drop_oldest(entries, self._limit - 1)
+        if nbytes * self._limit <= _MAX_BYTES:  # too small to matter; larger ones were counted when they were added
             return
-        room = _ROOM
+        room = _MAX_BYTES
         for i, (key, entry) in enumerate(reversed(list(entries.items()))):
             room -= entry.witness.nbytes
             if room < 0 and i >= _NEWEST:
@@ -281,7 +284,7 @@ class IdentityCache:
 
 
 def once(function: Callable[..., _T]) -> Callable[..., _T]:
-    """A function of tensors and other arguments, computed once for as long as these are the same, see `IdentityCache`.
+    """A function whose results are cached by its arguments, tensors and others, as in an `IdentityCache`.
 
     >>> turned = once(lambda edges: edges.flip(0))
     >>> edges = torch.tensor([[0], [1]])
@@ -299,13 +302,13 @@ def once(function: Callable[..., _T]) -> Callable[..., _T]:
 
 
 @contextmanager
-def by_value() -> Iterator[None]:
-    """Where tensors may be written to without torch's counting it: what is kept of them is compared by value."""
-    token = _DOUBTED.set(True)
+def compared_by_value() -> Iterator[None]:
+    """Within it integers are compared by value, too: compiled code writes to tensors without raising their version."""
+    token = _COMPARED_BY_VALUE.set(True)
     try:
         yield
     finally:
-        _DOUBTED.reset(token)
+        _COMPARED_BY_VALUE.reset(token)
 
 
 def constituents(t: Tensor) -> tuple[Tensor, ...]:

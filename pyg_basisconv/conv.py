@@ -18,7 +18,7 @@ from . import compiled
 from .basis import Basis, BoundBasis, check_bases
 from .binding import Binding, Reader, bind, content_of, sources, whole
 from .bound import ContentStep
-from .cache import Witness, shorten
+from .cache import Witness, drop_oldest
 from .content import Inputs
 from .costs import Problem
 from .errors import check_arguments, check_flags, refuse_arguments, reject
@@ -207,8 +207,8 @@ class BasisConv(MessagePassing):
         return self._run(Call(x, *graph, edge_values), return_attention)
 
     def _run(self, call: Call, observed: bool) -> Any:
-        """The result of a call: by the program of an earlier one that was like it, or its own, which is kept."""
-        # With a callback set torch.compile would look into what is called from here, as it does behind a graph break.
+        """The result of a call, by the program of an earlier call like it, or by a new one, which is kept."""
+        # With a callback set, torch.compile would trace what is called from here, as it does after a graph break.
         if is_dynamo_compiling() or get_eval_frame_callback():
             if not observed and call.edge_values is None and compiled.applies(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
@@ -220,14 +220,14 @@ class BasisConv(MessagePassing):
         return self._first(key, call, observed) if program is None else program(self, call)
 
     def _observed_key(self, call: Call) -> Hashable | None:
-        """What tells a call whose basis is returned from others, or None where no program may be kept of it."""
+        """The key of a call that returns its basis, or None if no program of it may be kept."""
         computed = self.basis.reads_content and not (call.image or isinstance(call.edge_index, BoundBasis))
         seen = glance(self, call) if computed else None
         return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
 
     @fixed_mode
     def _first(self, key: Hashable, call: Call, observed: bool) -> Any:
-        """The result of a call that is like none before, but may be of a form that is known: on another graph."""
+        """The result of a call that no program was made for; its form may be known from a call on another graph."""
         programs = self._programs
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
@@ -243,19 +243,19 @@ class BasisConv(MessagePassing):
         chosen = self._choose(bound) if known is None else known.plan
         evaluation = self._evaluation(call, bound, chosen, observed)
         programs.keep(key, call, evaluation.program, seen)
-        # Only an order that is possible on every graph is taken over.
+        # Only an order that is possible on every graph may be used on others.
         if alike is not None and bound.graph is not None and ORDERS[chosen.order].always and not chosen.problem.cached:
             programs.forms[alike] = Form(chosen, evaluation.build)
-            shorten(programs.forms, FORMS)
+            drop_oldest(programs.forms, FORMS)
         y = evaluation.result()
         return (y, bound.family.matrices) if observed else y
 
     @torch.compiler.disable
     @fixed_mode
     def evaluate(self, x: Any, *args: Any, observed: bool = False, **given: Any) -> Any:
-        """What `forward` does: binds, plans and evaluates. With `observed`, the bound basis is returned as well.
+        """Binds, plans and evaluates a call, without programs. With `observed`, it returns the bound basis, too.
 
-        torch.compile does not look into it: it takes the operator of `compiled`, or breaks the graph.
+        torch.compile does not trace it: it takes the operator of `compiled`, or breaks the graph.
         """
         call = Call(x, *args, **given)
         self.theta.prepare()
@@ -268,18 +268,18 @@ class BasisConv(MessagePassing):
         return bind(self, self._basis_for(call), call, observed, seen)
 
     def _is_plain(self, call: Call) -> bool:
-        """Whether a call consists of features and edges, maybe with weights, types or features, and sizes."""
+        """Whether a call has no more than features, edges with weights, types or features, and sizes."""
         edges = call.edge_index
         plain = type(edges) is Tensor and edges.layout is torch.strided
         further = call._replace(edge_attr=None, edge_values=None, size=None)[4:-1]
         return plain and not any(t is not None for t in further) and type(self)._bind is BasisConv._bind
 
     def _basis_for(self, call: Call) -> Basis:
-        """The basis that reads the graph of a call: as a rule the layer's own."""
+        """The basis for the graph of a call. Layers of PyG may need different ones for different layouts of edges."""
         return self._modules["basis"]  # type: ignore[return-value]
 
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
-        """The chosen order as one step, where the parameter and the family have it."""
+        """The chosen order as one step, if the parameter and the family have one."""
         theta, x, cached = bound.inputs.theta, bound.inputs.x, chosen.problem.cached
         known = cached and ORDERS[chosen.order].keeps_products
         step = theta.step(KNOWN if known else chosen.order)
@@ -295,9 +295,9 @@ class BasisConv(MessagePassing):
         return None if bound.graph is not None and self.basis.reads_content else step
 
     def _evaluation(self, call: Call, bound: Binding, chosen: Plan, observed: bool = False) -> Evaluation:
-        """The programs are the functions at the end of this file; `GridConv` has further ones for images."""
+        """How to evaluate it. Programs are functions at the end of this file; `GridConv` has others for images."""
         inputs, family, graph, reads = bound
-        kept = None if graph is None else family  # a bound family is in each call, in place of its edges
+        kept = None if graph is None else family  # a bound family is an argument of each call
         usual = not (chosen.problem.messages or portable())
         in_steps = usual and not autocasting(inputs.x.device)
         step = self._step(bound, chosen) if in_steps else None
@@ -305,7 +305,7 @@ class BasisConv(MessagePassing):
             result = partial(step, inputs.theta, inputs.x, param(self, "bias"), family)
             build = partial(_build_step, step) if graph is not None and self._is_plain(call) else None
             return Evaluation(result, partial(_run_step, step, kept, None if reads is whole else reads), build)
-        # The same, where the family is computed from the content of this very call.
+        # The same for a family that is computed from content.
         content_step = family.content_step(self.theta, chosen.order) if in_steps and graph is not None else None
         if content_step is not None and graph is not None:
             result = partial(family.in_one_step, chosen.order, inputs, self.bias)
@@ -322,7 +322,7 @@ class BasisConv(MessagePassing):
         return Evaluation(result, partial(_run_order, chosen, kept, reads), build)
 
     def _in_order(self, inputs: Inputs, family: BoundBasis, chosen: Plan, call: Call) -> Tensor:
-        """The chosen order, whatever it is; in the dtype that is wanted, and in memory of its own."""
+        """The result by the chosen order, in the dtype of autocast, and in memory of its own."""
         y = self._contracted(inputs, family.matrices, chosen)
         if family.constant_weights is not None:
             y = y + self.constant_part(family.constant_weights).to(y.dtype)
@@ -333,7 +333,7 @@ class BasisConv(MessagePassing):
         return self.narrowed(y)
 
     def constant_part(self, constant_weights: Tensor) -> Tensor:
-        """(N, Q) what becomes of the constants of a `bases.Composition`, whose constant_weights are (J, N)."""
+        """(N, Q) the sum of the constants of a `bases.Composition`, with their (J, N) weights."""
         constants = self.theta.constant_values
         if constants is None or len(constants) != len(constant_weights):
             got = None if constants is None else len(constants)
@@ -348,19 +348,19 @@ class BasisConv(MessagePassing):
 
     @property
     def is_lazy(self) -> bool:
-        """Whether the first call has yet to tell how wide the parameter is."""
+        """Whether the width of the parameter is not known before the first call."""
         return isinstance(self.theta.reference, UninitializedParameter)
 
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
-        """The result of a call in the layout that `fake_result` has."""
+        """The result of a call, in the memory format of `fake_result`."""
         return y.contiguous()
 
     def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> Tensor:
-        r"""An empty tensor of the shape, (\*, N, Q), and kind that a call has as its result, without a look at numbers.
+        r"""An empty tensor of the shape, (\*, N, Q), dtype and device of a call's result; reads no numbers.
 
         Args:
-            given: the arguments of the call by name; in place of a bound basis `onto`, the grid of its targets or N.
-            unknown: makes a number of targets that only the numbers in a batch tell.
+            given: the arguments of the call by name; for a bound basis `onto`, the grid of its targets or N.
+            unknown: makes a symbol for a number of targets that depends on the numbers in `batch`.
         """
         x = given["x"]
         source, target = x if isinstance(x, tuple | list) else (x, None)
@@ -374,7 +374,7 @@ class BasisConv(MessagePassing):
             if N is None and "batch" in given and basis.counts_batch:
                 N = unknown()
             elif N is None:
-                with unset_fake_temporarily():  # what it may look at is its own
+                with unset_fake_temporarily():  # it may read tensors of the basis
                     N = basis.sized(source.shape[-2], None, None, grid_shape(given.get("grid")))[1]
             if N is None:
                 N = source.shape[-2]
@@ -394,14 +394,14 @@ class BasisConv(MessagePassing):
             return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole), LINKED))
         if bias is None:
             return y.clone() if any(_same_memory(y, t) for t in (inputs.x, *kept)) else y
-        # A result that nobody else has seen is added to in place: one array less to write.
+        # The bias is added in place to a result in memory that nothing else shares: one array less to write.
         own = theta.makes_results and not (theta.sums and self.basis.reads_content)
         own = own and y._base is None and y.dtype == bias.dtype and y.is_contiguous() and not problem.messages
         return _add_in_place(y, bias) if own else y + bias.to(y.dtype)
 
     @fixed_mode
     def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """What each order would cost for a call with its gradients, and which one is taken; called as the layer is."""
+        """The cost of each order for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
         call = Call(*args, **kwargs)
         bound = self._bind(call)
@@ -425,25 +425,25 @@ class BasisConv(MessagePassing):
         if self.flow == "target_to_source":
             edge_index, size = edge_index.flip(0), size[::-1]
         y: Tensor = self.propagate(edge_index, size=size, x=x, weight=matrix.weight)
-        self._alpha = None  # PyG's AttentionExplainer has read it, once
+        self._alpha = None  # PyG's AttentionExplainer reads it once
         return y
 
     def explain_message(self, inputs: Tensor, dim_size: Optional[int]) -> Tensor:  # noqa: UP045
-        """The messages as they are: edges are masked where the basis is bound."""
+        """The messages unchanged, as edges are masked when the basis is bound."""
         return inputs
 
     @property
     def _explained_otherwise(self) -> bool:
-        """Whether somebody else says how messages are explained, as PyG's GraphMaskExplainer does."""
+        """Whether `explain_message` was replaced, as PyG's GraphMaskExplainer does."""
         return getattr(self.explain_message, "__func__", None) is not BasisConv.explain_message
 
     @property
     def numbers_edges(self) -> bool:
-        """Whether hooks read messages, and with them which edges the weights of attention are of."""
+        """Whether there are hooks on messages, which may read the weights of attention by edge."""
         return bool(self._message_forward_hooks)
 
     def masked(self, graph: Graph) -> Graph:
-        """The graph with the masks that an explainer has set for the edges that the user gave."""
+        """The graph with the mask that an explainer has set for its edges."""
         if not self.explain or self._explained_otherwise:
             return graph
         mask, E = self._edge_mask, graph.source.numel()
@@ -452,7 +452,7 @@ class BasisConv(MessagePassing):
         if self._apply_sigmoid:
             mask = mask.sigmoid()
         given = mask.numel()
-        if given != E and self._loop_mask is not None:  # what calls the layer has taken loops away, or set them anew
+        if given != E and self._loop_mask is not None:  # the caller of the layer has removed loops, or replaced them
             mask = mask[self._loop_mask]
             mask = torch.cat([mask, mask.new_ones(graph.N if mask.numel() + graph.N == E else 0)])
         if mask.numel() != E:
@@ -461,7 +461,7 @@ class BasisConv(MessagePassing):
         return graph.masked(mask)
 
     def _set_jittable_templates(self, raise_on_error: bool = False) -> None:
-        """PyG would read this source at each construction and copy, to write a module of it that nothing here needs."""
+        """Does nothing: PyG would generate a module from this source for each layer, which nothing here needs."""
         cls = type(self)
         cls._orig_propagate = cls._jinja_propagate = cls.propagate
 
@@ -472,7 +472,7 @@ class BasisConv(MessagePassing):
         return not (self._explain and self._explained_otherwise)
 
     def _choose(self, bound: Binding, order: str | None = None) -> Plan:
-        """What a call is planned to do: the plan of sizes like its own, which is kept."""
+        """The plan for a call; calls of about the same sizes share one, which is cached."""
         problem, order = self._problem(bound), self.order if order is None else order
         return planned(problem.coarse if order == "auto" and not portable() else problem, order)
 
@@ -480,7 +480,7 @@ class BasisConv(MessagePassing):
         """The sizes of a call."""
         x, family, messages = bound.inputs.x, bound.family.matrices, not self._fused
         fixed = not (x.requires_grad or family.requires_grad or self.basis.reads_content)
-        fixed = fixed and not bound.inputs.theta.lifts  # to a column of ones, which makes another x in each call
+        fixed = fixed and not bound.inputs.theta.lifts  # by a column of ones, which makes a new x in each call
         cached = self.cached and x.layout == torch.strided and fixed and not messages and not portable()
         return measured(bound.inputs, family, self.order, cached, messages)
 
@@ -499,7 +499,7 @@ def _add_in_place(y: Tensor, bias: Tensor) -> Tensor:
 
 @with_plain(lambda y, t: y is t)
 def _same_memory(y: Tensor, t: Tensor) -> bool:
-    """Whether one of them may be written to through the other."""
+    """Whether two tensors share memory."""
     if y is t:
         return True
     if y.layout != torch.strided or t.layout != torch.strided:
@@ -507,13 +507,12 @@ def _same_memory(y: Tensor, t: Tensor) -> bool:
     return y.untyped_storage()._cdata == t.untyped_storage()._cdata
 
 
-# The programs, each with what it keeps of the first call; and the functions that build them on another graph.
-# `family` is None where each call has a bound family in place of its edges; `observed` is True where the family is
-# returned as well.
+# The programs, whose first arguments are kept from the first call, and the functions that build them for another graph.
+# `family` is None if a bound family is an argument of each call; `observed` is True if the call returns the family.
 
 
 def _run_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer: BasisConv, call: Call) -> Tensor:
-    """An order in one step; `reads` is None where x is read as it is."""
+    """An order in one step; `reads` is None if it reads x unchanged."""
     A = call.edge_index if family is None else family
     x = call.x if reads is None else reads(call.x)
     return step(layer._modules["theta"], x, param(layer, "bias"), A)  # type: ignore[arg-type]
@@ -522,8 +521,9 @@ def _run_step(step: Step, family: BoundBasis | None, reads: Reader | None, layer
 def _read_alike(
     basis: Basis, layer: BasisConv, call: Call, seen: Witness | None
 ) -> tuple[Graph, Reader] | tuple[None, None]:
-    """The graph of a call that is like one that was checked, but for its graph, and how x is read; None if that has to
-    be bound.
+    """The graph of a call whose other arguments are like those of a checked call, and how x is read.
+
+    Both are None if the call has to be bound like a first one.
     """
     x, (M, N) = call.x, sizes(call.size)
     pair = isinstance(x, tuple | list)
@@ -551,7 +551,7 @@ def _read_alike(
 
 
 def _build_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program `_run_step` on another graph."""
+    """The program `_run_step` for another graph; None if it does not fit."""
     basis = layer._basis_for(call)
     graph, reads = _read_alike(basis, layer, call, seen)
     if graph is None:
@@ -562,7 +562,7 @@ def _build_step(step: Step, layer: BasisConv, call: Call, seen: Witness | None) 
 
 
 def _build_order(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
-    """The program `_run_order` on another graph."""
+    """The program `_run_order` for another graph; None if it does not fit."""
     basis = layer._basis_for(call)
     graph, reads = _read_alike(basis, layer, call, seen)
     if graph is None or reads is None:
@@ -574,7 +574,7 @@ def _build_order(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | Non
 def _build_content_step(
     on: Callable[[Basis, Graph], ContentStep | None], layer: BasisConv, call: Call, seen: Witness | None
 ) -> Program | None:
-    """The program `_run_content_step` on another graph."""
+    """The program `_run_content_step` for another graph; None if it does not fit."""
     basis = layer._basis_for(call)
     graph, reads = _read_alike(basis, layer, call, seen)
     if graph is None or reads is None:
@@ -584,14 +584,14 @@ def _build_content_step(
 
 
 def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
-    """Any order, on a family that is the same in each call."""
+    """Any order, with a family that is the same in each call."""
     A = layer.basis.accept(call.edge_index) if family is None else family
     return layer._in_order(Inputs(reads(call.x), layer.theta), A, chosen, call)
 
 
 @fixed_mode
 def _run_order_of_weights(chosen: Plan, graph: Graph, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
-    """Any order, on a family whose weights learn."""
+    """Any order, with a family whose weights learn."""
     family = layer._basis_for(call).on(graph.holding_weight(call.edge_weight))
     return layer._in_order(Inputs(reads(call.x), layer.theta), family, chosen, call)
 
@@ -599,7 +599,7 @@ def _run_order_of_weights(chosen: Plan, graph: Graph, reads: Reader, layer: Basi
 def _run_content_step(
     step: ContentStep, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call
 ) -> Any:
-    """An order in one step, on a family that is computed from the content of the call."""
+    """An order in one step, with a family that is computed from the content of the call."""
     modules, x, bias = layer._modules, reads(call.x), param(layer, "bias")
     basis, theta = modules["basis"], modules["theta"]
     if step.replay is not None:
@@ -618,9 +618,9 @@ def _run_content_step(
 
 @fixed_mode
 def _run_content_order(chosen: Plan, graph: Graph, reads: Reader, observed: bool, layer: BasisConv, call: Call) -> Any:
-    """Any order, on a family that is computed from the content of the call."""
+    """Any order, with a family that is computed from the content of the call."""
     inputs, basis = Inputs(reads(call.x), layer.theta), layer.basis
     read = graph.holding(content_of(layer, call, graph, inputs, observed))
-    family = basis.on(read) if observed else basis.build(read)  # `on` notes the graph, which its origin is read from
+    family = basis.on(read) if observed else basis.build(read)  # `on` records the origin, which the caller may read
     y = layer._in_order(inputs, family, chosen, call)
     return (y, family.matrices) if observed else y

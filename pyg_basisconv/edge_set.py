@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cache import kept, underived
+from .cache import kept, without_cached
 from .graph import Structure, gather_pattern
 from .kernels import Matchings, Pairs, Pattern
 from .kernels.pattern import index_dtype
@@ -39,7 +39,7 @@ class EdgeSet:
             self.__dict__["expand"] = pattern
 
     def __getstate__(self) -> dict[str, Any]:
-        return underived(self)
+        return without_cached(self)
 
     @property
     def type(self) -> Tensor:

@@ -18,7 +18,7 @@ from .costs import Estimate, Problem, format_amount
 from .errors import reject
 from .orders import LINKED, ORDERS
 from .orders.sparse import sparsest
-from .portable import any_seen, faked, portable, with_plain
+from .portable import any_seen, in_fake_mode, portable, with_plain
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:
     """Whether a dense product may have spread NaN or infinities to nodes that are not linked, as 0 * inf is NaN."""
     if not ORDERS[chosen.order].mixes_nodes:
         return False
-    if faked() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # there are no values to read
+    if in_fake_mode() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # there are no values to read
         return False
     return any_seen(~y.detach().isfinite())
 
@@ -158,7 +158,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
 def sparser(chosen: Plan, x: Any) -> str:
     """What the same call would take with a sparse x, where x is one matrix, mostly of zeros, and this is faster."""
     p = chosen.problem
-    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dim() != 2 or x.requires_grad or faked():
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dim() != 2 or x.requires_grad or in_fake_mode():
         return ""
     if p.nnz >= 0 or not p.learns:  # a sparse copy is kept already; nothing multiplies x
         return ""

@@ -23,8 +23,8 @@ def portable() -> bool:
     It is True under `torch.export` (and so ONNX), whose tensors have no values and whose sizes are symbols, under
     transforms of `torch.func`, and under forward-mode derivatives. Nothing that is computed there is cached.
 
-    Few functions ask: `with_plain` chooses between two that do the same, and `any_seen` takes values that cannot be
-    read for valid ones.
+    Few functions ask: `with_plain` chooses between two functions that do the same, and `any_seen` takes values that
+    cannot be read for valid ones.
     """
     compiling = torch.compiler.is_dynamo_compiling()
     found = None if compiling else _MODE.get()
@@ -35,11 +35,11 @@ def portable() -> bool:
     # The vmap of `autograd.grad(is_grads_batched=True)` is not a functorch transform, but sets a dispatch key.
     if not compiling and torch._C._dispatch_tls_is_dispatch_key_included(_VMAP):
         return True
-    return torch.compiler.is_exporting() and (compiling or faked())
+    return torch.compiler.is_exporting() and (compiling or in_fake_mode())
 
 
 def fixed_mode(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that takes one path in each call: other threads may change the level of forward mode meanwhile."""
+    """Makes `portable()` constant within a call, as other threads may change the level of forward mode meanwhile."""
 
     @wraps(function)
     def on_one_path(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -77,7 +77,7 @@ def with_plain(plain: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
 
 
 def any_seen(condition: Tensor) -> bool:
-    """Whether a condition is seen to hold anywhere: never in the portable path, where no values are read.
+    """Whether a condition holds anywhere; False in the portable path, where no values may be read.
 
     >>> any_seen(torch.tensor([1., -1.]) < 0)
     True
@@ -85,13 +85,13 @@ def any_seen(condition: Tensor) -> bool:
     return not portable() and bool(condition.any())
 
 
-def faked() -> bool:
-    """Whether new tensors are fake ones without values, which must not be cached."""
+def in_fake_mode() -> bool:
+    """Whether new tensors are fake ones, which have no values and must not be cached."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def refuse(argument: str, expected: str, got: object) -> None:
-    """Rejects, on the portable path, what would have to read values."""
+    """Rejects an argument in the portable path, since its values would have to be read."""
     if portable():
         fix = "or bind the basis beforehand, and pass what is bound in place of edge_index"
         reject(argument, f"{expected}, under torch.export and torch.func", got, fix)

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
-from .cache import Witness, constituents, shorten
+from .cache import Witness, constituents, drop_oldest
 from .costs import rounded
 from .features import is_head
 from .graph import sizes
@@ -97,7 +97,7 @@ class Programs:
         """Whether such a call was asked about before. Where each graph is seen once, nothing need be kept of it."""
         before = self._met.pop(key, False)
         self._met[key] = True
-        shorten(self._met, _LIMIT)
+        drop_oldest(self._met, _LIMIT)
         return before
 
     def find(self, key: Hashable, call: Call) -> Program | None:
@@ -127,7 +127,7 @@ class Programs:
                 kept[some] = one
                 break
         kept.pop(key, None)
-        shorten(kept, _LIMIT - 1)
+        drop_oldest(kept, _LIMIT - 1)
         kept[key] = _Kept(program, seen)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .bound import CONSTRUCTORS, BoundBasis, EdgeList, Explicit
-from .cache import cached_property, kept, lasting
+from .cache import cached_property, kept, outside_inference_mode
 from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .entries import Entries
@@ -181,13 +181,13 @@ class ListedEdges(TypedEdges):
 
     @cached_property
     def _into(self) -> Matrix:
-        return lasting(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
+        return outside_inference_mode(compressed, self.lists, self.K, (self.M, self.N), "target", self.dtype)
 
     @cached_property
     def _from(self) -> Matrix:
         if self.K == 1:
             return self._into
-        return lasting(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
+        return outside_inference_mode(compressed, self.lists, self.K, (self.M, self.N), "source", self.dtype)
 
     @kept
     def _merged(self) -> "ListedEdges":

@@ -911,7 +911,7 @@ def test_many_graphs_hold_no_memory(weighted: bool) -> None:
 def test_many_sizes_of_one_graph_hold_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keys are the same tensor each time; what is made of it is not."""
     count, rows = 50_000, 5_000
-    monkeypatch.setattr(cache, "_ROOM", cache._ROOM // 4)
+    monkeypatch.setattr(cache, "_MAX_BYTES", cache._MAX_BYTES // 4)
     conv, e = BasisConv(2, 2, bases.Adjacency("sym", True)), torch.randint(rows, (2, count))
 
     def held() -> int:

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 from pyg_basisconv import BasisConv, GridConv, bases, mechanisms
-from pyg_basisconv.cache import IdentityCache, cached_property, kept, memo, shorten, underived
+from pyg_basisconv.cache import IdentityCache, cached_property, drop_oldest, kept, memo, without_cached
 from pyg_basisconv.compiled import recording
 from pyg_basisconv.content import Content
 from pyg_basisconv.entries import Entries
@@ -247,7 +247,7 @@ def test_a_thing_is_copied_while_another_thread_derives_from_it() -> None:
             thing.own = 2
             deriving = pool.submit(derive, thing)
             while not deriving.done():
-                assert underived(thing) == {"own": 2}
+                assert without_cached(thing) == {"own": 2}
             deriving.result()
 
 
@@ -263,7 +263,7 @@ def test_the_first_to_be_kept_stays() -> None:
 
 def test_the_oldest_leave() -> None:
     store = dict.fromkeys(range(5))
-    shorten(store, 2)
+    drop_oldest(store, 2)
     assert list(store) == [3, 4]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache import shorten
+from ..cache import drop_oldest
 from ..errors import reject
 
 _PARSED: dict[str, dict[str, Any]] = {}
@@ -62,7 +62,7 @@ def _parsed(text: str) -> dict[str, Any]:
     found = _PARSED.get(text)  # not an `lru_cache`, about which torch.compile would warn
     if found is None:
         found = _PARSED[text] = ast.literal_eval(f"{{{text}}}")
-        shorten(_PARSED, _LIMIT)
+        drop_oldest(_PARSED, _LIMIT)
     return found
 
 

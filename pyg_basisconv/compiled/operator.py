@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.dropout import _DropoutNd
 
-from ..cache import by_value, underived
+from ..cache import compared_by_value, without_cached
 from ..kernels.op import LIBRARY
 from .arguments import Flattened, arguments, is_float, tensor_indices
 from .recording import SavedArguments, find_record, keep_record, recording, storage_id
@@ -109,7 +109,7 @@ def _layer(
     owner = _with_parameters(owner, parameters)
     saved = SavedArguments(leaves)
     with ExitStack() as stack:
-        stack.enter_context(by_value())
+        stack.enter_context(compared_by_value())
         if seed is not None:
             stack.enter_context(_LOCK)
             stack.enter_context(_seeded(int(seed), tensors[0].device))
@@ -152,7 +152,7 @@ def _with_parameters(layer: nn.Module, parameters: dict[str, Tensor]) -> Any:
                 copies[part] = copy = object.__new__(type(part))
                 own = {name: replaced.get(id(p), p) for name, p in part._parameters.items()}
                 parts = {name: copied(child) for name, child in part._modules.items()}
-                vars(copy).update(underived(part), _parameters=own, _modules=parts)
+                vars(copy).update(without_cached(part), _parameters=own, _modules=parts)
         return copies[part]
 
     return copied(layer)

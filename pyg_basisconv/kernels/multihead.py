@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache import memo, shorten
-from ..portable import faked, with_plain
+from ..cache import drop_oldest, memo
+from ..portable import in_fake_mode, with_plain
 from .op import acc_dtype, autocasting, differentiated_again, needs_gradient, recorded
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
@@ -21,7 +21,7 @@ from .segments import collect, exponentials
 HELD = 1 << 20
 _BROAD = 16  # channels per head from which on its weight is broadcast, and not repeated
 _SMALL = 1 << 14  # numbers in a constant that is cached
-_LASTING = 32  # constants that are cached
+_LIMIT = 32  # constants that are cached
 _CONSTANTS: dict[Hashable, Tensor] = {}
 
 
@@ -62,8 +62,8 @@ def _constant(name: str, size: Hashable, like: Tensor, build: Callable[[], Tenso
     key = name, size, like.dtype, like.device
     found = _CONSTANTS.get(key)
     if found is None:
-        found = build() if faked() else memo(_CONSTANTS, key, build)
-        shorten(_CONSTANTS, _LASTING)
+        found = build() if in_fake_mode() else memo(_CONSTANTS, key, build)
+        drop_oldest(_CONSTANTS, _LIMIT)
     return found
 
 

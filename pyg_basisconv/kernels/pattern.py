@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..backend import KERNELS
-from ..cache import kept, memo, shorten, underived
+from ..cache import drop_oldest, kept, memo, without_cached
 from ..errors import reject
 from ..portable import portable, with_plain
 from .lists import below, coo_tocsr
@@ -193,7 +193,7 @@ class Pattern:
         self.M, self.N = M, N
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in underived(self).items() if name not in ("_copies", "_original")}
+        return {name: value for name, value in without_cached(self).items() if name not in ("_copies", "_original")}
 
     @property
     def E(self) -> int:
@@ -301,7 +301,7 @@ class Pattern:
             return self
         kept_copies: dict[int, Pattern] = self.__dict__.setdefault("_copies", {})
         found = memo(kept_copies, count, lambda: self._copy(count))
-        shorten(kept_copies, _COPIES)
+        drop_oldest(kept_copies, _COPIES)
         return found  # type: ignore[no-any-return]
 
     def _copy(self, count: int) -> "Pattern":

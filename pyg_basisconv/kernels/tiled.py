@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache import cached_property, kept, underived
+from ..cache import cached_property, kept, without_cached
 from .op import acc_dtype, autocast
 from .pattern import index_dtype
 
@@ -31,7 +31,7 @@ class Matchings:
         self.pairs, self.M, self.N = pairs, M, N
 
     def __getstate__(self) -> dict[str, Any]:
-        return underived(self)
+        return without_cached(self)
 
     @cached_property
     def entries(self) -> int:

@@ -11,7 +11,7 @@ from ..bases.gridded import Gridded
 from ..bases.shifts import Shifts
 from ..bases.window import Window
 from ..basis import Basis
-from ..cache import memo, shorten
+from ..cache import drop_oldest, memo
 from ..errors import reject, shape_or_type
 
 _KEPT = 16  # shapes whose edges are cached
@@ -117,7 +117,7 @@ class ToGrid(BaseTransform):
         """The pixels and the edges of a whole image, computed once."""
         key = shape, device
         found: _Grid = memo(self._grids, key, lambda: _grid(self.window, shape, device))
-        shorten(self._grids, _KEPT)
+        drop_oldest(self._grids, _KEPT)
         return found
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from ...cache import lasting
+from ...cache import outside_inference_mode
 from . import jit
 
 SPLIT = 512  # entries of a row from which on several programs share it
@@ -38,7 +38,7 @@ def pieces_of(ptr: Tensor, entries: int) -> Pieces | None:
     if split != SPLIT:
         if ptr.is_cuda and torch.cuda.is_current_stream_capturing():
             return None  # nothing can be waited for: long rows stay whole
-        found = lasting(_cut, ptr, SPLIT)
+        found = outside_inference_mode(_cut, ptr, SPLIT)
         _KNOWN[ptr] = SPLIT, found
     return found
 
