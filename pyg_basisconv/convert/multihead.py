@@ -1,5 +1,6 @@
 """Torch's own attention, between all pairs of positions in sequences."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from ..bases import Attention
 from ..conv import BasisConv
+from ..errors import reject
 from ..mechanisms import Dot
 from ..theta import LowRank
 from .attention import apply_weights, weigh
@@ -166,9 +168,10 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         """The masks, as `mask` and `valid` of a BasisConv."""
         query, key = sides[:2]
         batch, L, S = query.shape[:-2], query.shape[-2], key.shape[-2]
-        for name, mask in (("attn_mask", attn), ("key_padding_mask", padding)):
-            if mask is not None and mask.dtype != torch.bool and not mask.is_floating_point():
-                raise AssertionError(f"only bool and floating types of {name} are supported")
+        if attn is not None:
+            attn = _checked("attn_mask", attn, query, ((L, S), (math.prod(batch) * self.num_heads, L, S)))
+        if padding is not None:
+            padding = _checked("key_padding_mask", padding, query, ((*batch, S),))
         soft = padding is not None and padding.dtype != torch.bool
         mask = valid = None
         if attn is not None:
@@ -190,3 +193,12 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
         return (mask + added if mask.dim() == 2 else mask + added.unsqueeze(-3)), valid
 
     _reset_parameters = Composite.reset_parameters
+
+
+def _checked(name: str, mask: Tensor, query: Tensor, shapes: tuple[tuple[int, ...], ...]) -> Tensor:
+    """A mask of torch's; numbers in the dtype of the query, as torch takes those in float32 with any."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise AssertionError(f"only bool and floating types of {name} are supported")
+    if tuple(mask.shape) not in shapes:
+        reject(name, f"shape {' or '.join(map(str, shapes))}", tuple(mask.shape), "see torch.nn.MultiheadAttention")
+    return mask if mask.dtype == torch.bool else mask.to(query.dtype)

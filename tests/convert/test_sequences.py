@@ -1,6 +1,7 @@
 """Torch's attention, and the modules around it: `recipes.py` has all its masks, shapes and options."""
 
 import copy
+import re
 
 import pytest
 import torch
@@ -27,6 +28,36 @@ def test_self_attention(options: dict) -> None:
     with torch.no_grad():
         x = features(B, S, E)
         torch.testing.assert_close(ours.eval()(x, x, x), reference.eval()(x, x, x))
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "key_padding_mask"])
+def test_numbers_of_a_mask_may_be_in_single_precision(name: str) -> None:
+    """As those of `nn.Transformer.generate_square_subsequent_mask` are, whatever the layer's precision."""
+    reference = made("MultiheadAttention", {"batch_first": True})
+    ours, x = convert(reference), features(B, S, E)
+    masks = {name: torch.randn(S, S) if name == "attn_mask" else torch.randn(B, S)}
+    torch.testing.assert_close(
+        ours(x, x, x, need_weights=False, **masks), reference(x, x, x, need_weights=False, **masks)
+    )
+    low = ours.bfloat16()(*[x.bfloat16()] * 3, need_weights=False, **masks)[0]
+    torch.testing.assert_close(low.double(), reference(x, x, x, need_weights=False, **masks)[0], rtol=0.1, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("masks", "expected"),
+    [
+        ({"attn_mask": torch.zeros(S, S + 1)}, "(6, 6) or (6, 6, 6), got (6, 7)"),
+        ({"attn_mask": torch.zeros(S)}, "(6, 6) or (6, 6, 6), got (6,)"),
+        ({"attn_mask": torch.zeros(1, S, S)}, "(6, 6) or (6, 6, 6), got (1, 6, 6)"),
+        ({"attn_mask": torch.zeros(S, S + 1), "key_padding_mask": torch.zeros(B, S)}, "got (6, 7)"),
+        ({"key_padding_mask": torch.zeros(B, S + 1)}, "(3, 6), got (3, 7)"),
+        ({"key_padding_mask": torch.zeros(S).bool()}, "(3, 6), got (6,)"),
+    ],
+)
+def test_masks_of_another_shape(masks: dict[str, Tensor], expected: str) -> None:
+    ours, x = convert(made("MultiheadAttention", {"batch_first": True})), features(B, S, E)
+    with pytest.raises(ValueError, match=f"^{next(iter(masks))}: expected shape .*{re.escape(expected)}"):
+        ours(x, x, x, **masks)
 
 
 def test_dropout_and_what_is_frozen() -> None:
