@@ -98,7 +98,8 @@ class Bilinear(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         query = content.target_features
-        query = query if query.layout == torch.strided else query.to_dense()
+        # A copy, as scores must not change when features are updated in place.
+        query = query.clone() if query.layout == torch.strided else query.to_dense()
         H = self.weight.shape[0]
         return inner_score(copies(project(content.x, self.weight), content, H), copies(query[None], content, H))
 

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import itertools
 import math
 import pickle
 from collections.abc import Callable, Sequence
@@ -1351,6 +1352,16 @@ def test_a_part_that_is_replaced_takes_its_place() -> None:
     assert all(p.grad is not None for p in new.parameters())
 
 
+def weights_by_loops(scores, edge_index, normalize):
+    """(2, 4, 4) of scores by head, source, target and edge; each target has a loop, which is no edge."""
+    expected = torch.zeros(2, 4, 4, dtype=torch.double)
+    edges = [*enumerate(edge_index.t().tolist()), *[(None, (n, n)) for n in range(4)]]
+    for k, (e, (m, n)) in itertools.product(range(2), edges):
+        found = scores(k, m, n, e)
+        expected[k, m, n] = found if normalize is None else found.exp()
+    return expected if normalize is None else expected / expected.sum(1, keepdim=True)
+
+
 @pytest.mark.parametrize("calls", [1, 3])
 @pytest.mark.parametrize("normalize", ["source", None])
 def test_returned_weights_of_projected_features_stay_when_parameters_change(normalize, calls):
@@ -1358,18 +1369,54 @@ def test_returned_weights_of_projected_features_stay_when_parameters_change(norm
     mask = bases.Adjacency(self_loops=True)
     conv = BasisConv(4, 4, bases.Attention(2, mechanism, mask, normalize=normalize)).double()
     x, edge_index = torch.randn(4, 4, dtype=torch.double), torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
-    expected = torch.zeros(2, 4, 4, dtype=torch.double)
-    for k in range(2):
-        rows = [row @ conv.weight.detach()[k] for row in x]
-        for m, n in [*edge_index.t().tolist(), *[(n, n) for n in range(4)]]:
-            expected[k, m, n] = rows[m] @ mechanism.source.detach()[k] + rows[n] @ mechanism.target.detach()[k]
-            if normalize == "source":
-                expected[k, m, n] = expected[k, m, n].exp()
-    if normalize == "source":
-        expected = expected / expected.sum(1, keepdim=True)
+    weight, source, target = (t.detach() for t in (conv.weight, mechanism.source, mechanism.target))
+
+    def scores(k, m, n, e):
+        return x[m] @ weight[k] @ source[k] + x[n] @ weight[k] @ target[k]
+
+    expected = weights_by_loops(scores, edge_index, normalize)
     for _ in range(calls):
         _, A = conv(x, edge_index, return_attention=True)
     with torch.no_grad():
         for parameter in conv.parameters():
             parameter.mul_(2)
+    torch.testing.assert_close(A.to_dense(), expected)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("normalize", ["source", None])
+@pytest.mark.parametrize("projected", [False, True])
+def test_returned_weights_with_terms_of_edges_stay_when_parameters_change(projected, normalize, calls):
+    ends, edge = mechanisms.Additive(projected=projected), mechanisms.Edge(3)
+    attention = bases.Attention(2, ends + edge, bases.Adjacency(self_loops=True), normalize=normalize)
+    conv = BasisConv(4, 4, attention).double()
+    edge_index = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
+    x, z = torch.randn(4, 4, dtype=torch.double), torch.randn(5, 3, dtype=torch.double)
+    weight, source, target, of_edge = (t.detach() for t in (conv.weight, ends.source, ends.target, edge.weight))
+
+    def scores(k, m, n, e):
+        of_ends = [x[i] @ weight[k] if projected else x[i] for i in (m, n)]
+        found = of_ends[0] @ source[k] + of_ends[1] @ target[k]
+        return found if e is None else found + z[e] @ of_edge[k]
+
+    expected = weights_by_loops(scores, edge_index, normalize)
+    for _ in range(calls):
+        _, A = conv(x, edge_index, edge_attr=z, return_attention=True)
+    with torch.no_grad():
+        for parameter in conv.parameters():
+            parameter.mul_(2)
+    torch.testing.assert_close(A.to_dense(), expected)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("normalize", ["source", None])
+def test_returned_weights_of_a_bilinear_form_stay_when_features_change(normalize, calls):
+    form = mechanisms.Bilinear()
+    conv = BasisConv(4, 4, bases.Attention(2, form, bases.Adjacency(self_loops=True), normalize=normalize)).double()
+    x, edge_index = torch.randn(4, 4, dtype=torch.double), torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
+    weight = form.weight.detach()
+    expected = weights_by_loops(lambda k, m, n, e: x[m] @ weight[k] @ x[n], edge_index, normalize)
+    for _ in range(calls):
+        _, A = conv(x, edge_index, return_attention=True)
+    x.mul_(2)
     torch.testing.assert_close(A.to_dense(), expected)
