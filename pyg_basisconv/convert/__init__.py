@@ -31,9 +31,10 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     carry over. Lazy layers stay lazy (`BasisConv` then draws their parameters). A layer with `cached=True` never
     returns the result of another graph.
 
-    Parameters of converted convolutions keep the memory layout of the kernels, so that no call copies them. They are
-    not contiguous, which `torch.nn.utils.parameters_to_vector` and `torch.optim.LBFGS` require; choose a memory format
-    before the conversion. The plan may evaluate many tiny images as one matrix product: a NaN in one place of an image
+    Parameters keep the memory layout that they had, so that no call copies them: kernels their memory format, to be
+    chosen before the conversion, and the matrices of attention that of a `Linear`. Some are not contiguous then, which
+    `torch.optim.LBFGS`, `torch.nn.utils.prune` and `parameters_to_vector` require: set `p.data = p.data.contiguous()`
+    for each parameter p. The plan may evaluate many tiny images as one matrix product: a NaN in one place of an image
     then reaches all of it, unless `order='native'` is set.
 
     Layers that rearrange or resample a grid (`nn.AdaptiveAvgPool2d`, `nn.Upsample`, `nn.Fold`, `nn.PixelShuffle`, and

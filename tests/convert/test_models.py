@@ -387,3 +387,25 @@ def test_hetero() -> None:
     )
     ours.load_state_dict(model.state_dict())
     same_state(ours, convert(model))
+
+
+def test_parameters_can_be_made_contiguous() -> None:
+    """As the documentation says, for what of torch requires it."""
+    ours, x, edge_index = convert(pyg.GATConv(4, 2, heads=2)), torch.randn(3, 4), torch.tensor([[0, 1, 2], [1, 2, 0]])
+    expected = ours(x, edge_index)
+    with pytest.raises(RuntimeError, match="view size is not compatible"):
+        nn.utils.parameters_to_vector(ours.parameters())
+    for p in ours.parameters():
+        p.data = p.data.contiguous()
+    torch.testing.assert_close(ours(x, edge_index), expected)
+    assert len(nn.utils.parameters_to_vector(ours.parameters())) == sum(p.numel() for p in ours.parameters())
+    optimizer = torch.optim.LBFGS(ours.parameters())
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = ours(x, edge_index).pow(2).sum()
+        loss.backward()
+        return loss
+
+    before = optimizer.step(closure)
+    assert closure() < before
