@@ -44,6 +44,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
     if not E or not W:
         return x.new_zeros(ptr.numel() - 1, W)
     x = x.resolve_neg().contiguous()
+    weight = None if weight is None else weight.resolve_neg()
     if TRITON and _in_triton(x, weight, ptr, index):
         from .triton.products import spmm as by_triton
 

@@ -43,6 +43,25 @@ def by_target(p: Pattern) -> tuple[Tensor, Tensor]:
     return p.source.long()[order], p.target.long()[order]
 
 
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("W", [3, 40])
+def test_products_with_negative_views(W: int, dtype: torch.dtype) -> None:
+    """Their memory holds the negated numbers; that of a gradient may, too, which is a weight in the derivative."""
+    M, N, E = SHAPES["square"]
+    p, tolerance = pattern(M, N, E), 1e-12 if dtype == DOUBLE else 5e-2
+    source, target = by_target(p)
+    x, y, weight = (draw(*shape).to(dtype) for shape in ((M, W), (N, W), (E,)))
+    A = torch.zeros(M, N, dtype=DOUBLE).index_put((source, target), weight.double(), accumulate=True)
+    found = spmm(torch._neg_view(-x), torch._neg_view(-weight), p)
+    assert_close(found.double(), A.t() @ x.double(), rtol=tolerance, atol=tolerance)
+    found = sddmm(torch._neg_view(-x), torch._neg_view(-y), p)
+    assert_close(found.double(), (x[source] * y[target]).double().sum(-1), rtol=tolerance, atol=tolerance)
+    x, y = x.requires_grad_(), y.requires_grad_()
+    found_x, found_y = grad(sddmm(x, y, p), [x, y], torch._neg_view(-weight))
+    assert_close(found_x.double(), A @ y.double(), rtol=tolerance, atol=tolerance)
+    assert_close(found_y.double(), A.t() @ x.double(), rtol=tolerance, atol=tolerance)
+
+
 @pytest.mark.parametrize("sort", ["no", "target", "source"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.sweep(6)
