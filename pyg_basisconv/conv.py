@@ -28,7 +28,7 @@ from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable, with_plain
-from .program import FORMS, Call, Evaluation, Form, Program, Programs, form, glance, witness
+from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
 from .reading import read_graph
 from .sparse import Sparse
 from .theta import Theta, default
@@ -213,7 +213,7 @@ class BasisConv(MessagePassing):
             if not observed and call.edge_values is None and compiled.applies(self, call.x, call.edge_index):
                 return compiled.call(self, call._asdict())
             return self.evaluate(*call, observed=observed)
-        key = self._observed_key(call) if observed else glance(self, call)
+        key = self._observed_key(call) if observed else call_key(self, call)
         if key is None:
             return self.evaluate(*call, observed=observed)
         program = self._programs.find(key, call)
@@ -222,7 +222,7 @@ class BasisConv(MessagePassing):
     def _observed_key(self, call: Call) -> Hashable | None:
         """The key of a call that returns its basis, or None if no program of it may be kept."""
         computed = self.basis.reads_content and not (call.image or isinstance(call.edge_index, BoundBasis))
-        seen = glance(self, call) if computed else None
+        seen = call_key(self, call) if computed else None
         return None if seen is None else (seen, self.basis.training)  # a vendor's kernel does not tell what it drops
 
     @fixed_mode
@@ -232,7 +232,7 @@ class BasisConv(MessagePassing):
         alike = None if observed else form(self, key, call)
         known = programs.forms.get(alike)
         if known is not None and known.build is not None and not portable():
-            seen = witness(call) if programs.met(key) else None
+            seen = witness(call) if programs.asked_before(key) else None
             program = known.build(self, call, seen)
             if program is not None:
                 if seen is not None:

@@ -1,6 +1,6 @@
-"""Programs: what is left to do in a call that is like an earlier one. The graph, the plan and the order stay chosen.
+"""Programs: functions that evaluate a call like an earlier one, with the same graph and plan.
 
-What a layer keeps, and how it knows a call again, is here; the programs themselves end conv.py and grid.py.
+Here is what a layer keeps, and how it recognises a call; the programs themselves are at the end of conv.py and grid.py.
 """
 
 from collections.abc import Callable, Hashable
@@ -22,8 +22,8 @@ from .layouts import layout
 _PLAIN = (Tensor, Parameter)
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _LIMIT = 8  # programs that a layer keeps
-FORMS = 32  # forms of calls about which it keeps something
-_LOOKS = 8  # those that are looked at at most when one more comes
+FORMS = 32  # forms of calls whose plans it keeps
+_CHECKED = 8  # programs that are checked at most, whether their graphs are gone, when one is added
 
 
 class Call(NamedTuple):
@@ -53,8 +53,8 @@ class Evaluation(NamedTuple):
 
     result: computes the result of this very call.
     program: computes the results of later calls like it.
-    build: makes the program of such a call on another graph, without a plan; it returns None where that graph has to be
-        bound and planned, and is None where every graph has to be.
+    build: makes the program for another graph without a plan; it returns None if that graph has to be bound and
+        planned, and is None if every graph has to be.
     """
 
     result: Callable[[], Any]
@@ -63,7 +63,7 @@ class Evaluation(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What is known of calls of one form, see `form`: the plan, and how the program on another graph is made."""
+    """What is kept of calls of one form, see `form`: the plan, and how to make a program for another graph."""
 
     plan: Any
     build: Builder | None
@@ -75,17 +75,17 @@ class _Kept(NamedTuple):
 
 
 class Programs:
-    """The programs that a layer has made, by what one glance at a call tells.
+    """The programs that a layer has made, by the keys of their calls, see `call_key`.
 
-    The glance sees the identity and version of all integers, the form of all features, and the modes that change a
-    result. Numbers that a family was bound to, such as weights of edges, are compared: see `Witness`. A program holds
-    what was bound to a graph, and finds parameters by name when it runs, so that others may stand in their place.
+    A key has the identity and version of all integers, the form of all features, and the modes that change a result.
+    Floating point numbers that a family was bound to, such as weights of edges, are compared: see `Witness`. A program
+    holds what was bound to a graph, and looks parameters up by name when it runs, as they may have been replaced.
     """
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, _Kept] = {}
         self.forms: dict[Hashable, Form] = {}  # see `form`
-        self._met: dict[Hashable, bool] = {}  # keys of calls that were not kept
+        self._asked: dict[Hashable, bool] = {}  # keys of recent calls
 
     def __reduce__(self) -> tuple[type["Programs"], tuple[()]]:
         return Programs, ()  # a copy makes its own
@@ -93,11 +93,11 @@ class Programs:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def met(self, key: Hashable) -> bool:
-        """Whether such a call was asked about before. Where each graph is seen once, nothing need be kept of it."""
-        before = self._met.pop(key, False)
-        self._met[key] = True
-        drop_oldest(self._met, _LIMIT)
+    def asked_before(self, key: Hashable) -> bool:
+        """Whether a recent call had this key. If every graph comes only once, no program needs to be kept."""
+        before = self._asked.pop(key, False)
+        self._asked[key] = True
+        drop_oldest(self._asked, _LIMIT)
         return before
 
     def find(self, key: Hashable, call: Call) -> Program | None:
@@ -108,20 +108,20 @@ class Programs:
         return kept.program
 
     def keep(self, key: Hashable, call: Call, program: Program, seen: Witness) -> None:
-        """Keeps a program, unless somebody has written to what it was made of.
+        """Keeps a program, unless the tensors that it was made from have changed meanwhile.
 
-        To make room, programs of graphs that are gone are dropped first, and then the oldest.
+        To make room, programs whose graphs are gone are dropped first, and then the oldest.
 
         Args:
-            key: of the call, see `glance`.
-            call: that it was made for.
-            program: to be kept.
-            seen: a witness of its tensors from before it was made, see `witness`.
+            key: of the call, see `call_key`.
+            call: the call that the program was made for.
+            program: the program.
+            seen: a witness of the tensors, from before the program was made; see `witness`.
         """
         if seen.compares and not seen.agrees(_parts(call)):  # a change of integers changes the key
             return
         kept = self._kept
-        for some in list(kept)[:_LOOKS]:  # those that were looked at longest ago; other threads may add to them
+        for some in list(kept)[:_CHECKED]:  # those checked longest ago, in a list, as other threads may add to them
             one = kept.pop(some, None)
             if one is not None and not one.witness.expired:
                 kept[some] = one
@@ -131,7 +131,7 @@ class Programs:
         kept[key] = _Kept(program, seen)
 
 
-# Where in a call stand the tensors that a family is bound to, and what it is computed from; and then plain numbers.
+# The indices in a call of the tensors that a family is bound to, of weights among them, of content, and of others.
 _STRUCTURE, _WEIGHTS, _CONTENT, _SIZE, _VALUES = (1, 2, 3, 6, 7), 2, (4, 8, 9), 5, 11
 
 
@@ -155,11 +155,11 @@ def witness(call: Call) -> Witness:
     return Witness(_parts(call))
 
 
-def glance(layer: Any, call: Call) -> Hashable | None:
+def call_key(layer: Any, call: Call) -> Hashable | None:
     """The key of a call among the programs of a layer, or None if no program of it may be kept.
 
-    Its parts are: what the choice of a program depends on for any graph, the shapes of the features, the edges, and the
-    further arguments with their places in the call.
+    It has four parts: what the choice of a program depends on for any graph, the shapes of the features, the edges, and
+    the further arguments with their indices in the call.
 
     It is None
 
@@ -228,16 +228,16 @@ def glance(layer: Any, call: Call) -> Hashable | None:
 
 
 def form(layer: Any, key: Any, call: Call) -> Hashable | None:
-    """What a call has in common with calls on other graphs of about its size; None where its numbers tell the sizes.
+    """The key that a call shares with calls on other graphs of about its size; None if sizes depend on its numbers.
 
     Args:
         layer: whose call it is.
-        key: of the call, see `glance`.
+        key: of the call, see `call_key`.
         call: its arguments.
     """
     about, shapes, _, others = key
     basis = layer._modules["basis"]
-    if basis.counts_batch or torch._C._get_tracing_state():  # for torch.jit, sizes are tensors
+    if basis.counts_batch or torch._C._get_tracing_state():  # under torch.jit, sizes are tensors
         return None
     found: list[Hashable] = [about, basis.training]
     for shape in (shapes,) if isinstance(shapes, torch.Size) else shapes:
@@ -264,7 +264,7 @@ def _autocast() -> Hashable:
 
 
 def learns(t: Any) -> bool:
-    """Whether weights of edges learn, for which a family is made in each call."""
+    """Whether weights of edges learn. A family with them is made in each call."""
     return isinstance(t, Tensor) and t.requires_grad
 
 
@@ -273,7 +273,7 @@ def _plain(t: Any) -> bool:
 
 
 def _numbers(n: Any) -> Hashable | None:
-    """What a glance sees of a size, or of the shape of a grid."""
+    """The key of a size, or of the shape of a grid."""
     if type(n) is int:
         return n
     fits = isinstance(n, tuple | list) and all(one is None or type(one) is int for one in n)
@@ -281,7 +281,7 @@ def _numbers(n: Any) -> Hashable | None:
 
 
 def _identity(t: Any) -> Hashable | None:
-    """The place, form and version of a dense tensor that a family is bound to; None for all else."""
+    """The storage, form and version of a dense tensor that a family is bound to; None for anything else."""
     if type(t) is not Tensor or t.layout is not torch.strided:
         return None
     dtype = t.dtype
@@ -294,7 +294,7 @@ def _identity(t: Any) -> Hashable | None:
 
 def _identity_of_edges(edges: Any) -> Hashable | None:
     """The same of edges in another layout, or of a bound family in their place."""
-    if hasattr(edges, "serial"):  # of a bound family, as no other has it
+    if hasattr(edges, "serial"):  # of a bound family
         return None if edges.requires_grad else edges.serial
     if not (type(edges) in (EdgeIndex, SparseTensor) or (isinstance(edges, Tensor) and edges.layout in _SPARSE)):
         return None

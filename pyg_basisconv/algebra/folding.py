@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
 
 from ..conv import BasisConv
-from ..convert.registry import Left, convertible, rebuild
+from ..convert.registry import Unchanged, convertible, rebuild
 from ..convert.rgcn import ConvertedRGCN
 from ..errors import reject
 from ..grid import GridConv
@@ -208,25 +208,25 @@ class _Folder:
             i = max(found, key=lambda i: found[i].gain)
             steps[i : i + 2] = [found[i]]
 
-    def _attempt(self, a: _Step, b: _Step) -> _Step | Left:
+    def _attempt(self, a: _Step, b: _Step) -> _Step | Unchanged:
         try:
             return self._merged(a, b)
-        except Left as reason:
+        except Unchanged as reason:
             return reason
 
     def _merged(self, a: _Step, b: _Step) -> _Step:
-        """Two steps as one; raises Left where that is not possible or does not pay."""
+        """Two steps as one; raises Unchanged where that is not possible or does not pay."""
         axes = self._axes(a, b)
         dtype, device = self._numbers(a, b)
         images = a.images or b.images
         first, second = a.on(images), b.on(images)
         given = first.theta.outputs(first.theta.P)
         if -1 not in (first.theta.P, second.theta.P) and given != second.theta.P:
-            raise Left(f"{given} channels are given, and {second.theta.P} read")
+            raise Unchanged(f"{given} channels are given, and {second.theta.P} read")
         behind = b.affine is not None and a.layer is not None
         at, other = (a, b) if behind or a.affine is None else (b, a)
         if not behind and writes_between(a.call.node, b.call.node, self.parts):
-            raise Left("something is changed in place between them")
+            raise Unchanged("something is changed in place between them")
         if b.affine is not None and behind:
             layer = after(first, b.affine)
         elif a.affine is not None:
@@ -249,17 +249,17 @@ class _Folder:
         """The number of axes that the argument of a batch norm has to have, if one of the two is a batch norm."""
         if a.layer is not None and b.layer is not None:
             if a.images != b.images:
-                raise Left("one reads images, and the other does not")
+                raise Unchanged("one reads images, and the other does not")
             return None
         norm, other = (a, b) if a.layer is None else (b, a)
         if other.layer is None:
-            raise Left("both are batch norms")
+            raise Unchanged("both are batch norms")
         axes = NORMS[type(unwrapped(norm.call.module))]
         own = other.layer.basis.axes if norm is a else other.layer.basis.target_axes
         fits = own in (None, axes - 2) if other.images else axes == 3
         axes = axes if other.images else 2
         if not fits or (self.known and value(b.x).dim() != axes):
-            raise Left("the channels of the batch norm are on another axis")
+            raise Unchanged("the channels of the batch norm are on another axis")
         return axes
 
     def _tensors(self, a: _Step, b: _Step) -> list[Tensor]:
@@ -269,26 +269,26 @@ class _Folder:
         """The dtype and device of both."""
         found = {(t.dtype, t.device) for t in self._tensors(a, b) if t.is_floating_point()}
         if len(found) > 1:
-            raise Left("they differ in dtype or device")
+            raise Unchanged("they differ in dtype or device")
         return found.pop() if found else (torch.get_default_dtype(), torch.device("cpu"))
 
     def _check_call(self, a: _Step, b: _Step) -> None:
         if not same_argument(a.call.others, b.call.others):
-            raise Left("their graphs, or other arguments, are not the same")
+            raise Unchanged("their graphs, or other arguments, are not the same")
         if not self.known:
-            raise Left("only an example call can say whether it pays")
+            raise Unchanged("only an example call can say whether it pays")
         if not isinstance(a.x, torch.fx.Node) or (a.images and a.call.others):
-            raise Left("what they read is not one tensor")
+            raise Unchanged("what they read is not one tensor")
 
 
 def _gain(a: _Step, b: _Step, layer: BasisConv) -> float:
-    """How many times faster one layer is than two, as the plan estimates; raises Left where that does not pay."""
+    """How many times faster one layer is than two, as the plan estimates; raises Unchanged where that does not pay."""
     others = {name: value(given) for name, given in a.call.others.items()}
     x, between = value(a.x), value(b.x)
     plans = cast(BasisConv, a.layer).plan(x, **others), cast(BasisConv, b.layer).plan(between, **others)
     comparison = Comparison(plans, layer.plan(x, **others))
     if not comparison.pays:
-        raise Left(f"it would be {comparison.gain:.2f} times as fast, says the plan")
+        raise Unchanged(f"it would be {comparison.gain:.2f} times as fast, says the plan")
     return comparison.gain
 
 
@@ -314,7 +314,7 @@ def _known(module: Any) -> BasisConv | None:
     if convertible(module):
         try:
             module = rebuild(module, set())
-        except Left:
+        except Unchanged:
             return None
     if type(module) not in (*LAYERS, ConvertedRGCN) or module.is_lazy or module.basis.reads_content or module.explain:
         return None
@@ -338,11 +338,11 @@ def _check_pays(
         return
     stacked, folded = _multiply_adds(first.theta) + _multiply_adds(second.theta), _multiply_adds(layer.theta)
     if folded > stacked:
-        raise Left(f"{folded} multiply-adds for an entry instead of {stacked}")
+        raise Unchanged(f"{folded} multiply-adds for an entry instead of {stacked}")
     structure = second if b is None else first
     width, wider = (min(one.theta.P, one.theta.Q) for one in (structure, layer))
     if (a is None or b is None) and wider > width:
-        raise Left("the basis would be applied to more channels")
+        raise Unchanged("the basis would be applied to more channels")
 
 
 def _multiply_adds(theta: Theta) -> int:

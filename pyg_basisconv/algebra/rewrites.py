@@ -12,7 +12,7 @@ from ..basis import Basis
 from ..conv import BasisConv
 from ..convert.grids import ConvertedGrid
 from ..convert.layers import Converted
-from ..convert.registry import Left
+from ..convert.registry import Unchanged
 from ..convert.rgcn import ConvertedRGCN
 from ..grid import GridConv
 from ..theta import Depthwise, Full, Grouped, Heads, Kernel, LowRank, Pass, Separable, Theta
@@ -113,7 +113,7 @@ def preceded(theta: Theta, matrix: Tensor) -> Theta:
 def _free(theta: Theta, width: int = -1) -> Full:
     """A parameter as free matrices; `width` is P for parameters that take any width."""
     if theta.lifts:
-        raise Left("its values have biases")
+        raise Unchanged("its values have biases")
     return full(theta.dense(width), theta.constant_values)
 
 
@@ -168,7 +168,7 @@ def together(first: BasisConv, second: BasisConv, like: BasisConv) -> BasisConv:
     try:
         made = compose(one, then)
     except ValueError as error:
-        raise Left(str(error)) from error
+        raise Unchanged(str(error)) from error
     new = _replaced(made, made.theta if type(made.theta) is Pass else _free(made.theta), bias)
     if isinstance(new, Converted):
         new.call = replace(new.call, names=tuple(names_of(like)))
@@ -177,7 +177,7 @@ def together(first: BasisConv, second: BasisConv, like: BasisConv) -> BasisConv:
 
 def _check_features(layer: BasisConv) -> None:
     if isinstance(layer, ConvertedRGCN):
-        raise Left("one may read numbers of nodes instead of features")
+        raise Unchanged("one may read numbers of nodes instead of features")
 
 
 def _replaced(layer: BasisConv, theta: Theta, bias: Tensor | None) -> BasisConv:

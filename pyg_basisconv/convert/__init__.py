@@ -9,7 +9,7 @@ from importlib import import_module
 from torch import Tensor, nn
 
 from ..errors import reject
-from .registry import Left, convertible, rebuild
+from .registry import Unchanged, convertible, rebuild
 
 __all__ = ["convert"]
 
@@ -80,7 +80,7 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
         if convertible(part, alone=part is module):
             try:
                 copies[id(part)] = rebuild(part, shared)
-            except Left as reason:
+            except Unchanged as reason:
                 reasons[name] = f"{type(part).__name__}: {reason}"
     if left is not None:
         left.update(reasons)

@@ -14,7 +14,7 @@ from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Pass, Theta
 from .layers import Converted, Signature
-from .registry import Left
+from .registry import Unchanged
 
 META = torch.device("meta")  # parameters made here draw no random numbers: torch's generator keeps its state
 
@@ -84,19 +84,19 @@ def stack(linears: Sequence[Linear]) -> Tensor:
     first = weights[0]
     check_frozen_alike(*weights)
     if len({(w.dtype, w.device) for w in weights}) > 1:
-        raise Left("its matrices differ in dtype or device")
+        raise Unchanged("its matrices differ in dtype or device")
     lazy = [isinstance(w, UninitializedParameter) for w in weights]
     if all(lazy):
         return UninitializedParameter(first.requires_grad, first.device, first.dtype)  # type: ignore[call-arg, arg-type]
     if any(lazy) or len({w.shape for w in weights}) > 1:
-        raise Left("its matrices differ in shape")
+        raise Unchanged("its matrices differ in shape")
     return torch.stack([w.t() for w in weights])
 
 
 def matrix(linear: Linear) -> Tensor:
     """The (Q, P) of a Linear."""
     if type(linear) is not Linear:
-        raise Left(f"one of its matrices is in a {type(linear).__name__}")
+        raise Unchanged(f"one of its matrices is in a {type(linear).__name__}")
     return linear.weight
 
 
@@ -115,7 +115,7 @@ def takes_mean(layer: Any) -> bool:
     """Whether the layer takes the mean of its messages rather than their sum."""
     kind = type(layer.aggr_module)
     if kind not in (SumAggregation, MeanAggregation):
-        raise Left(f"aggr={layer.aggr!r} is not linear, or not a sum or mean")
+        raise Unchanged(f"aggr={layer.aggr!r} is not linear, or not a sum or mean")
     return kind is MeanAggregation
 
 
@@ -127,30 +127,30 @@ def adjacency(layer: Any) -> Adjacency:
 def check_sum(layer: Any) -> None:
     """Rejects a mean where the layer has weights of its own before it."""
     if takes_mean(layer):
-        raise Left("aggr='mean' over messages that the layer normalises itself")
+        raise Unchanged("aggr='mean' over messages that the layer normalises itself")
 
 
 def check_initialized(layer: Any) -> None:
     """Rejects a layer whose widths are not known yet."""
     if any(isinstance(p, UninitializedParameter) for p in layer.parameters()):
-        raise Left("it is lazy: call it once before")
+        raise Unchanged("it is lazy: call it once before")
 
 
 def check_parameters(*parameters: Tensor | None) -> None:
     """Rejects what stands in the place of a parameter, and complex numbers."""
     if not all(isinstance(p, nn.Parameter | None) for p in parameters):
-        raise Left("its weight or bias is not a parameter of it")
+        raise Unchanged("its weight or bias is not a parameter of it")
     if any(p is not None and p.is_complex() for p in parameters):
-        raise Left("its weights are complex")
+        raise Unchanged("its weights are complex")
 
 
 def check_dropout(dropout: float) -> None:
     """Rejects a dropout of all weights, after which nothing is normalised."""
     if not dropout < 1:
-        raise Left(f"dropout={dropout} drops all weights")
+        raise Unchanged(f"dropout={dropout} drops all weights")
 
 
 def check_frozen_alike(*parameters: Tensor | None) -> None:
     """Rejects parameters that would become one, some of them frozen and some not."""
     if len({p.requires_grad for p in parameters if p is not None}) > 1:
-        raise Left("some of its matrices are frozen and some are not")
+        raise Unchanged("some of its matrices are frozen and some are not")

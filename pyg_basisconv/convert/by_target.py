@@ -17,7 +17,7 @@ from .build import adjacency, basis_conv, check_frozen_alike, check_initialized,
 from .composite import Composite
 from .edges import is_matrix, read_edges, sizes_of, targets_of
 from .layers import pair
-from .registry import Left, combinations, rule
+from .registry import Unchanged, combinations, rule
 
 _with_loops = once(lambda edges: add_remaining_self_loops(edges)[0])
 
@@ -43,7 +43,7 @@ class ConvertedEG(Composite):
         norms = {"sum": None, "mean": "mean", "symnorm": "sym"}
         names = layer.aggregators
         if not norms.keys() >= set(names):
-            raise Left(f"aggregators={names} are not sums or means")
+            raise Unchanged(f"aggregators={names} are not sums or means")
         loops = layer.add_self_loops and "symnorm" in names
         super().__init__(layer, values="reject" if len(names) > 1 else "keep", merge="mean" in names)
 
@@ -115,7 +115,7 @@ class ConvertedFiLM(Composite):
         super().__init__(layer)
         check_initialized(layer)
         if layer.act is not None:
-            raise Left("its messages pass through an activation, unless act=None")
+            raise Unchanged("its messages pass through an activation, unless act=None")
         family = Relations(layer.num_relations, "mean" if takes_mean(layer) else None)
         self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=layer.num_relations)
         self.count = basis_conv(layer, [], family, theta=Pass(combine="concat"))

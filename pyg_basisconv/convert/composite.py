@@ -36,10 +36,10 @@ class Composite(nn.Module):
         vars(self).update((name, value) for name, value in vars(layer).items() if self._is_option(name, value))
         self.call = Signature.of(layer, **reads)
         for name in self.kept:
-            setattr(self, name, taken_over(getattr(layer, name, None)))
+            setattr(self, name, copied(getattr(layer, name, None)))
 
     def _is_option(self, name: str, value: Any) -> bool:
-        """Whether an attribute of the layer is an option, which no attribute of this class is in the place of."""
+        """Whether an attribute of the layer is an option that this class does not define itself."""
         own = name.startswith("_") or name in ("training", "inspector") or hasattr(type(self), name)
         return not own and not isinstance(value, Tensor)
 
@@ -52,13 +52,13 @@ class Composite(nn.Module):
         raise NotImplementedError
 
     def reset_parameters(self) -> None:
-        """Draws all parameters as the layer draws them that it was converted from."""
+        """Draws all parameters as the layer does that it was converted from."""
         original = original_of(self)
         if original is None or not original.draw(self):
             reset(self.children())
 
 
-def taken_over(part: Any) -> Any:
+def copied(part: Any) -> Any:
     """A copy of a part of a layer, or of a parameter."""
     if isinstance(part, Tensor):
         return parameter(part)
@@ -105,7 +105,7 @@ def normalized(y: Tensor, target: Tensor | None) -> Tensor:
     return F.normalize(y, p=2.0, dim=-1)
 
 
-def beside_root(y: Tensor, target: Tensor | None) -> Tensor:
+def after_root(y: Tensor, target: Tensor | None) -> Tensor:
     """Concatenates the target's own features and the result."""
     return y if target is None else torch.cat([target, y], dim=-1)
 

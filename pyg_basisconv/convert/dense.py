@@ -14,8 +14,8 @@ from ..conv import BasisConv
 from ..mechanisms import Additive, Uniform
 from ..theta import Heads
 from .build import META, basis_conv, check_dropout, fill, heads_of, parameter
-from .composite import Composite, taken_over
-from .registry import Left, rule
+from .composite import Composite, copied
+from .registry import Unchanged, rule
 
 # From adjacency matrices (B, N, N), whose entry (n, m) is that of the edge m to n, to a mask of this shape, and to what
 # the features and the sums, which are smaller, are multiplied by, (B, N, 1), or None.
@@ -109,7 +109,7 @@ def gcn(layer: Any) -> nn.Module:
 def graph(layer: Any) -> nn.Module:
     """The sum or mean over the neighbours, and the root."""
     if layer.aggr == "max":
-        raise Left("aggr='max' is not linear")
+        raise Unchanged("aggr='max' is not linear")
     conv = basis_conv(layer, _matrices(layer.lin_rel), _as_given())
     root = basis_conv(layer, _matrices(layer.lin_root), Identity())
     matrix = _mean if layer.aggr == "mean" else _given
@@ -130,7 +130,7 @@ class ConvertedDenseGIN(DenseLayer):
     """The sum over the neighbours and the node, weighted by 1 + eps, and then a network."""
 
     def __init__(self, layer: Any) -> None:
-        super().__init__(layer, basis_conv(layer, [], _as_given()), _given, after=taken_over(layer.nn))
+        super().__init__(layer, basis_conv(layer, [], _as_given()), _given, after=copied(layer.nn))
         learns = isinstance(layer.eps, nn.Parameter)
         self.eps = parameter(layer.eps) if learns else float(layer.initial_eps if layer.eps.is_meta else layer.eps)
 

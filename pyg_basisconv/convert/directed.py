@@ -12,7 +12,7 @@ from ..cache import once
 from .build import adjacency, basis_conv, matrix, takes_mean
 from .composite import Composite
 from .layers import pair
-from .registry import REVERSED, Left, combinations, rebuild_part, rule
+from .registry import REVERSED, Unchanged, combinations, rebuild_part, rule
 from .sums import with_root
 
 
@@ -108,7 +108,7 @@ class ConvertedDirGNN(Composite):
         self.lin = None
         if layer.root_weight:
             if type(layer.lin) is not nn.Linear:
-                raise Left(f"one of its matrices is in a {type(layer.lin).__name__}")
+                raise Unchanged(f"one of its matrices is in a {type(layer.lin).__name__}")
             self.lin = basis_conv(layer, layer.lin.weight.t().unsqueeze(0), Identity(), layer.lin.bias)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from ..basis import Basis
 from .build import META, basis_conv, check_frozen_alike, check_initialized, fill, takes_mean
 from .composite import WithRoot
 from .edges import with_features
-from .registry import Left, combinations, rule, turned_round
+from .registry import Unchanged, combinations, rule, turned_round
 
 _AGGREGATIONS = combinations(aggr=("add", "mean"))
 
@@ -40,7 +40,7 @@ def _norm(layer: Any) -> Any:
 def gmm(layer: Any) -> nn.Module:
     """Gaussians; without `root_weight` PyG's own call fails, unless it is given (x, None)."""
     if layer.separate_gaussians:
-        raise Left("separate_gaussians=True has a Gaussian for each pair of channels")
+        raise Unchanged("separate_gaussians=True has a Gaussian for each pair of channels")
     check_initialized(layer)
     K = layer.kernel_size
     with META:
@@ -57,7 +57,7 @@ def edge_network(layer: Any) -> nn.Module:
     hidden, last = _without_last(layer.nn)
     P, Q = layer.in_channels_l, layer.out_channels
     if len(last.weight) != P * Q:
-        raise Left(f"its network has {len(last.weight)} outputs instead of {P} x {Q}")
+        raise Unchanged(f"its network has {len(last.weight)} outputs instead of {P} x {Q}")
     matrices = last.weight.view(P, Q, -1).permute(2, 0, 1)  # (h, P, Q)
     if last.bias is not None:
         check_frozen_alike(last.weight, last.bias)
@@ -71,7 +71,7 @@ def _without_last(network: Any) -> tuple[nn.Module, Any]:
     if type(network) in (nn.Linear, Linear):
         return nn.Identity(), network
     if type(network) is not nn.Sequential or not len(network):
-        raise Left(f"its network does not end in a Linear, but in a {type(network).__name__}")
+        raise Unchanged(f"its network does not end in a Linear, but in a {type(network).__name__}")
     *before, end = network
     inner, last = _without_last(end)
     return nn.Sequential(*map(deepcopy, before), *([] if isinstance(inner, nn.Identity) else [inner])), last
@@ -84,7 +84,7 @@ def spline(layer: Any) -> nn.Module:
     try:
         basis = Spline(sizes, layer.degree, is_open, _norm(layer))
     except ValueError as error:
-        raise Left(str(error)) from None
+        raise Unchanged(str(error)) from None
     return _on_edges(layer, layer.weight, basis, layer.lin if layer.root_weight else None)
 
 

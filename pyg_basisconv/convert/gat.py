@@ -13,7 +13,7 @@ from ..theta import Heads
 from .attention import AttentionLayer, attention_conv, multihead_conv
 from .build import META, check_initialized, fill, heads_of, matrix
 from .edges import CallEdges
-from .registry import Left, combinations, rule, turned_round
+from .registry import Unchanged, combinations, rule, turned_round
 
 
 @rule(
@@ -140,7 +140,7 @@ def res_gated(layer: Any) -> nn.Module:
     """
     check_initialized(layer)
     if isinstance(layer.act, nn.Module) and next(layer.act.parameters(), None) is not None:
-        raise Left("its activation has parameters")
+        raise Unchanged("its activation has parameters")
     key, query, value = layer.lin_key, layer.lin_query, layer.lin_value
     Q, R = layer.out_channels, layer.edge_dim or 0
     P, target = value.in_channels - R, key.in_channels - R  # the linears read x and, behind it, the edges' features

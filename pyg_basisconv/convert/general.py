@@ -20,7 +20,7 @@ from .build import META, adjacency, basis_conv, check_frozen_alike, check_initia
 from .composite import Composite, normalized
 from .edges import CallEdges, count_edges, read_edges, targets_of
 from .layers import pair
-from .registry import Left, combinations, rule
+from .registry import Unchanged, combinations, rule
 
 _DOT = {"heads": 2, "attention": True, "attention_type": "dot_product"}
 
@@ -144,7 +144,7 @@ def _scored(layer: Any, values: Heads | None) -> tuple[Mechanism, Callable[[Any]
     of_edges: Any = None if values is None else values.weight
     if layer.attention_type == "dot_product":
         if not layer.directed_msg:
-            raise Left("its scores are products of sums of both ends")
+            raise Unchanged("its scores are products of sums of both ends")
         dot = Dot(D, 1 / float(layer.scaler), biased, edge_dim=R, mix="both" if R else "key")
 
         def of_values(theta: Any) -> None:

@@ -19,7 +19,7 @@ from ..theta import Kernel, Pass
 from .build import META, check_parameters, parameter
 from .composite import Composite
 from .layers import repr_as
-from .registry import Left, Options, add_checks, combinations, rule
+from .registry import Options, Unchanged, add_checks, combinations, rule
 
 
 class ConvertedGrid(GridConv):
@@ -85,7 +85,7 @@ def convolution(layer: Any) -> nn.Module:
     if layer.padding_mode != "zeros" and not isinstance(padding, str):
         around = [p for p in reversed(padding) for _ in range(2)]
         if list(layer._reversed_padding_repeated_twice) != around:
-            raise Left("its padding was changed after it was made")
+            raise Unchanged("its padding was changed after it was made")
     size = tuple(kernel.shape[2:])
     stride, dilation = axes(layer.stride, n), axes(layer.dilation, n)
     window = Window(None, size, stride, padding, dilation, layer.padding_mode)
@@ -113,7 +113,7 @@ def pooling(layer: Any) -> nn.Module:
     divisor = getattr(layer, "divisor_override", None)
     norm: Norm = None
     if divisor is not None and not divisor:
-        raise Left("divisor_override=0")
+        raise Unchanged("divisor_override=0")
     if divisor is None:
         divisor = math.prod(kernel)
         if not layer.count_include_pad or layer.ceil_mode:
@@ -137,9 +137,9 @@ class ConvertedUpsample(Composite):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         if layer.mode not in _UPSAMPLING:
-            raise Left(f"mode={layer.mode!r} has no basis")
+            raise Unchanged(f"mode={layer.mode!r} has no basis")
         if layer.recompute_scale_factor:
-            raise Left("recompute_scale_factor=True")
+            raise Unchanged("recompute_scale_factor=True")
         size, scale = layer.size, layer.scale_factor
         several = next((v for v in (size, scale) if isinstance(v, tuple | list)), None)
         mode: Any = "linear" if layer.mode.endswith("linear") else layer.mode

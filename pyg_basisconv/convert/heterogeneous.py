@@ -16,7 +16,7 @@ from .attention import attention_conv, weigh
 from .build import fill
 from .composite import Composite
 from .edges import read_edges
-from .registry import Left, combinations, rule
+from .registry import Unchanged, combinations, rule
 
 Features = dict[str, Tensor]
 Edges = dict[tuple[str, str, str], Any]
@@ -25,7 +25,7 @@ Edges = dict[tuple[str, str, str], Any]
 def check_flow(layer: Any) -> None:
     """Rejects layers with flow='target_to_source'."""
     if layer.flow != "source_to_target":
-        raise Left("flow='target_to_source' between nodes of several types, which PyG confuses")
+        raise Unchanged("flow='target_to_source' between nodes of several types, which PyG confuses")
 
 
 @rule(HANConv, "HAN", [{"heads": 4}, {"heads": 2, "negative_slope": 0.4}], fixed=("flow",), node_dim=0)

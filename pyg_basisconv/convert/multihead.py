@@ -16,7 +16,7 @@ from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_frozen_alike, fill, parameter
 from .composite import Composite
 from .operator_module import OperatorModule, check_forms
-from .registry import Left, rule
+from .registry import Unchanged, rule
 
 
 @rule(
@@ -49,7 +49,7 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         if type(layer.out_proj) is not nn.modules.linear.NonDynamicallyQuantizableLinear:
-            raise Left(f"its output projection is a {type(layer.out_proj).__name__}")
+            raise Unchanged(f"its output projection is a {type(layer.out_proj).__name__}")
         check_dropout(layer.dropout)
         E, H, D = layer.embed_dim, layer.num_heads, layer.head_dim
         self.own_row, self.zero_row = layer.bias_k is not None, bool(layer.add_zero_attn)

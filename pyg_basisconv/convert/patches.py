@@ -9,7 +9,7 @@ from ..bases import Window
 from ..errors import reject
 from ..theta import Pass
 from .grids import ConvertedGrid, axes, transposed_window
-from .registry import Left, Options, rule
+from .registry import Options, Unchanged, rule
 
 _WINDOWS: list[Options] = [
     *({"kernel_size": 3} | more for more in ({"padding": 1}, {"stride": 2}, {"dilation": 2})),
@@ -69,7 +69,7 @@ def fold(layer: Any) -> nn.Module:
     window, size = window_of(layer), axes(layer.output_size, 2)
     free = [n + 2 * p - d * (k - 1) - 1 for n, k, _, p, d in zip(size, *window.values(), strict=True)]
     if min(free) < 0:
-        raise Left(f"kernel_size={layer.kernel_size} does not fit output_size={layer.output_size}")
+        raise Unchanged(f"kernel_size={layer.kernel_size} does not fit output_size={layer.output_size}")
     steps, more = zip(*map(divmod, free, window["stride"]), strict=True)
     return FromChannels(transposed_window(*window.values(), more), tuple(n + 1 for n in steps))
 

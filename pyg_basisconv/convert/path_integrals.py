@@ -14,7 +14,7 @@ from ..cache import once
 from .build import basis_conv, check_sum, parameter
 from .composite import Composite
 from .edges import read_edges
-from .registry import Left, combinations, rule
+from .registry import Unchanged, combinations, rule
 
 
 class Paths(NamedTuple):
@@ -45,7 +45,7 @@ class ConvertedPAN(Composite):
         super().__init__(layer, values="drop")
         check_sum(layer)
         if layer.flow != "source_to_target":
-            raise Left("flow='target_to_source', which PyG refuses as well")
+            raise Unchanged("flow='target_to_source', which PyG refuses as well")
         self.conv, self.map = basis_conv(layer, [], Adjacency()), basis_conv(layer, [layer.lin], Identity())
         self.bias = parameter(layer.lin.bias)
 

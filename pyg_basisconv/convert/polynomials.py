@@ -15,7 +15,7 @@ from ..theta import Heads
 from .build import adjacency, basis_conv, check_sum, takes_mean
 from .composite import Composite
 from .layers import Signature
-from .registry import REVERSED, Left, combinations, rule, turned_round
+from .registry import REVERSED, Unchanged, combinations, rule, turned_round
 
 
 def polynomial(
@@ -92,7 +92,7 @@ def ssg(layer: Any) -> BasisConv:
 def appnp(layer: Any) -> BasisConv:
     r"""Powers, weighted by :math:`\alpha (1 - \alpha)^k`: of a walk that returns with probability :math:`\alpha`."""
     if layer.dropout:
-        raise Left("it drops edges in training")
+        raise Unchanged("it drops edges in training")
     K, stays = layer.K, 1 - layer.alpha
     coefficients = [*(layer.alpha * stays**k for k in range(K)), stays**K]
     return polynomial(layer, [], lambda S: Mix(coefficients, Powers(K + 1, S)), loops=layer.add_self_loops)

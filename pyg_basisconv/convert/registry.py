@@ -42,8 +42,8 @@ _RULES: dict[type, Rule] = {}
 METHODS = {"forward", "message", "aggregate", "message_and_aggregate", "update", "edge_update", "_conv_forward"}
 
 
-class Left(Exception):
-    """Says why a layer is left as it was."""
+class Unchanged(Exception):
+    """The reason why a layer, or two that could be one, are left as they are."""
 
 
 def rule(
@@ -55,7 +55,7 @@ def rule(
     given: Options | None = None,
     alone: bool = False,
 ) -> Callable[[Rebuild], Rebuild]:
-    """Registers the function or class that makes the converted layer, of layers of exactly this type, or raises `Left`.
+    """Registers the function or class that converts layers of exactly this type, or raises `Unchanged`.
 
     It makes parameters as copies of views, by `build.parameter`, and joins several by `torch.stack` and `torch.cat`. A
     drop-in, see `pyg_basisconv.nn`, can then find each number in the layer's own parameters, and reads it there.
@@ -186,18 +186,18 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
     """What the rule of a type makes of a layer.
 
     Raises:
-        Left: with the reason, where it cannot be reproduced.
+        Unchanged: with the reason, where it cannot be reproduced.
     """
     known = _RULES[kind]
     if METHODS & vars(layer).keys():
-        raise Left(f"its {min(METHODS & vars(layer).keys())}() was replaced")
+        raise Unchanged(f"its {min(METHODS & vars(layer).keys())}() was replaced")
     for name, part in layer.named_modules():
         if "forward" in vars(part):
-            raise Left(f"the forward() of its {name} was replaced")
+            raise Unchanged(f"the forward() of its {name} was replaced")
         if is_parametrized(part):
-            raise Left("its parameters are computed from others")
+            raise Unchanged("its parameters are computed from others")
     if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
-        raise Left(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
+        raise Unchanged(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
     with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
         return known.rebuild(layer)
 
@@ -217,23 +217,23 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         shared: the ids of tied parameters, which the copies would untie.
 
     Raises:
-        Left: with the reason, where it cannot be reproduced.
+        Unchanged: with the reason, where it cannot be reproduced.
     """
     known = _RULES.get(type(layer))
     if known is None:
         if isinstance(layer, LazyModuleMixin):  # until its first call
-            raise Left("it is lazy: call it once before")
+            raise Unchanged("it is lazy: call it once before")
         if is_parametrized(layer):
-            raise Left("its parameters are computed from others")
+            raise Unchanged("its parameters are computed from others")
         name, parent = type(layer).__name__, next((t for t in type(layer).__mro__ if t in _RULES), None)
         reason = why_not(name) if getattr(torch_geometric.nn, name, None) is type(layer) else None
         if reason is None and parent is not None:
             reason = f"a subclass of {parent.__name__} may compute something else"
-        raise Left(reason or UNKNOWN)
+        raise Unchanged(reason or UNKNOWN)
     if any(_hooks(part) for part in (*layer.modules(), *layer.parameters())):
-        raise Left("it has hooks, which see what happens inside")
+        raise Unchanged("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
-        raise Left("it shares a parameter with another layer")
+        raise Unchanged("it shares a parameter with another layer")
     new = apply_rule(layer, type(layer))
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
@@ -246,8 +246,8 @@ def rebuild_part(layer: Any) -> nn.Module:
     """A layer inside of another, made of BasisConvs; the other is left where this one is."""
     try:
         return rebuild(layer, set())
-    except Left as reason:
-        raise Left(f"its {type(layer).__name__} is left: {reason}") from reason
+    except Unchanged as reason:
+        raise Unchanged(f"its {type(layer).__name__} is left: {reason}") from reason
 
 
 def _hooks(module: nn.Module | nn.Parameter) -> bool:

@@ -13,10 +13,10 @@ from ..basis import Basis, EdgeList
 from ..graph import Graph
 from ..theta import Pass
 from .build import adjacency, basis_conv, parameter, takes_mean
-from .composite import Composite, WithRoot, taken_over
+from .composite import Composite, WithRoot, copied
 from .layers import pair
 from .polynomials import polynomial
-from .registry import Left, combinations, rule, turned_round
+from .registry import Unchanged, combinations, rule, turned_round
 
 
 def _narrowing(P: int, Q: int) -> nn.Module:
@@ -64,14 +64,14 @@ class ConvertedGIN(Composite):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer, values="drop", merge=takes_mean(layer))
         if not isinstance(layer.nn, nn.Module):
-            raise Left("its network is no nn.Module")
+            raise Unchanged("its network is no nn.Module")
         A, self.eps = adjacency(layer), None
         if isinstance(layer.eps, nn.Parameter):
             self.conv, self.eps = basis_conv(layer, [], A), parameter(layer.eps)
         else:
             own = 1.0 + float(layer.initial_eps if layer.eps.is_meta else layer.eps)
             self.conv = basis_conv(layer, [], A + Identity(), theta=Pass() if own == 1 else Pass([1.0, own]))
-        network: Any = taken_over(layer.nn)
+        network: Any = copied(layer.nn)
         first: Any = network[0] if type(network) is nn.Sequential and len(network) else network
         self.first = self.bias = None
         if type(first) in (nn.Linear, Linear) and first.weight.shape[0] < first.weight.shape[1]:
@@ -92,11 +92,11 @@ class ConvertedGIN(Composite):
 def wl(layer: Any) -> nn.Module:
     """The mean of a node and of the weighted mean of its neighbours."""
     if layer.flow == "target_to_source":
-        raise Left("flow='target_to_source', where PyG divides by the weights of the other direction")
-    return WithRoot(layer, basis_conv(layer, [], WeightedMean()), after=_halfway)
+        raise Unchanged("flow='target_to_source', where PyG divides by the weights of the other direction")
+    return WithRoot(layer, basis_conv(layer, [], WeightedMean()), after=_mean_with_root)
 
 
-def _halfway(y: Tensor, target: Tensor | None) -> Tensor:
+def _mean_with_root(y: Tensor, target: Tensor | None) -> Tensor:
     return y if target is None else 0.5 * (target + y)
 
 

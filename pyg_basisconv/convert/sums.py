@@ -14,9 +14,9 @@ from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
-from .composite import Composite, WithRoot, beside_root, normalized
+from .composite import Composite, WithRoot, after_root, normalized
 from .layers import Signature, pair
-from .registry import Left, combinations, rule, turned_round
+from .registry import Unchanged, combinations, rule, turned_round
 
 
 def with_root(
@@ -52,7 +52,7 @@ def graph(layer: Any) -> nn.Module:
 def sage(layer: Any) -> nn.Module:
     """The same, unweighted; optionally a non-linear projection before and a normalisation after."""
     if layer.project and layer.flow == "target_to_source":
-        raise Left("project=True with flow='target_to_source', where PyG leaves the projection out")
+        raise Unchanged("project=True with flow='target_to_source', where PyG leaves the projection out")
     root = layer.lin_r if layer.root_weight else None
     before = nn.Sequential(deepcopy(layer.lin), nn.ReLU()) if layer.project else None
     around = before, normalized if layer.normalize else None
@@ -114,7 +114,7 @@ def simple(layer: Any) -> nn.Module:
     """A sum or mean without parameters; with the node's features added or concatenated, or with self loops."""
     call, A = Signature.of(layer, merge=takes_mean(layer)), adjacency(layer)
     if layer.combine_root == "cat":
-        return WithRoot(layer, basis_conv(layer, [], A), after=beside_root, merge=takes_mean(layer))
+        return WithRoot(layer, basis_conv(layer, [], A), after=after_root, merge=takes_mean(layer))
     if layer.combine_root == "sum":
         return basis_conv(layer, [], A + Identity(), call=call)
     if layer.combine_root is None:

@@ -14,7 +14,7 @@ from .build import META, parameter
 from .composite import Composite
 from .grids import weight_of
 from .layers import repr_as
-from .registry import Left, combinations, rule
+from .registry import Unchanged, combinations, rule
 
 
 class ConvertedLinear(BasisConv):
@@ -46,10 +46,10 @@ class ConvertedBags(Composite):
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         if layer.mode == "max":
-            raise Left("mode='max' is not linear")
+            raise Unchanged("mode='max' is not linear")
         for name in ("max_norm", "scale_grad_by_freq", "sparse"):
             if getattr(layer, name):
-                raise Left(f"{name}={getattr(layer, name)}")
+                raise Unchanged(f"{name}={getattr(layer, name)}")
         self.conv = BasisConv(-1, -1, Adjacency("mean" if layer.mode == "mean" else None), Pass(), bias=False)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from ..convert import convert
-from ..convert.registry import METHODS, Left, share_rule
+from ..convert.registry import METHODS, Unchanged, share_rule
 from ..errors import reject
 from .evaluator import Evaluator, Moved, is_lazy
 
@@ -57,7 +57,7 @@ class DropIn(nn.Module):
             return kept.found
         try:
             kept.found = None if _overrides(type(self)) else Evaluator(self, self.original)
-        except Left:  # an option was changed after the constructor
+        except Unchanged:  # an option was changed after the constructor
             kept.found = None
         kept.known = True
         return kept.found
@@ -69,7 +69,7 @@ class DropIn(nn.Module):
         try:
             self._evaluators.found = Evaluator(self, self.original)
             self._evaluators.known = True
-        except Left as reason:
+        except Unchanged as reason:
             name = type(self).__name__
             fix = f"for this one use {self.original.__module__.split('.')[0]}'s own {name}"
             reject(name, "options that its recipe covers", f"others: {reason}", fix)

@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from ..convert.registry import Left, apply_rule
+from ..convert.registry import Unchanged, apply_rule
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -106,7 +106,7 @@ class Evaluator:
         kind: the class of PyG, or of torch, whose rule converts it.
 
     Raises:
-        Left: with the reason, where no rule covers the layer.
+        Unchanged: with the reason, where no rule covers the layer.
     """
 
     def __init__(self, layer: nn.Module, kind: type[nn.Module]) -> None:
@@ -124,7 +124,7 @@ class Evaluator:
 
         def part(t: Tensor) -> Part:
             if _storage(t) not in wholes:
-                raise Left("its rule computes new numbers, but a drop-in can only read those of the layer")
+                raise Unchanged("its rule computes new numbers, but a drop-in can only read those of the layer")
             if _storage(t) in unread:
                 owners.add(unread.pop(_storage(t))[0])
             return Part(wholes[_storage(t)], Place.of(t))
@@ -140,7 +140,7 @@ class Evaluator:
         parts = {id(p): part(p) for _, _, p in held}
         for owner, dot, name in unread.values():
             if owner in owners:  # a Linear, say, that has a bias where it had none by default
-                raise Left(f"its rule does not read {owner}{dot}{name}")
+                raise Unchanged(f"its rule does not read {owner}{dot}{name}")
         self.slots = [(own, name, id(p)) for own, name, p in held]
         self.parts = list(parts.items())
         self.draws = any(_draws(one) for one in self.module.modules())

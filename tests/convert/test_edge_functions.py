@@ -100,9 +100,9 @@ def test_spline(options: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("with_splines")
 def test_a_spline_that_is_left() -> None:
-    from pyg_basisconv.convert.registry import Left
+    from pyg_basisconv.convert.registry import Unchanged
 
-    with pytest.raises(Left, match=r"^kernel_size: expected an integer from 2 on, got 1"):
+    with pytest.raises(Unchanged, match=r"^kernel_size: expected an integer from 2 on, got 1"):
         spline(pyg.SplineConv(3, 4, 1, kernel_size=1))
 
 
