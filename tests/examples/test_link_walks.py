@@ -5,10 +5,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 
 from examples import link_walks
 from examples.link_prediction import Questions, Triples, films
-from examples.link_walks import RIDGE, ComplEx, Mix, Rule, arguments, asked, loss, measure, reasons, train
+from examples.link_walks import (
+    FLOOR,
+    RIDGE,
+    SHRINK,
+    ComplEx,
+    Rule,
+    arguments,
+    asked,
+    both,
+    choose,
+    loss,
+    measure,
+    reasons,
+    train,
+    weigh,
+)
 
 N, R = 12, 3
 
@@ -98,33 +114,72 @@ def test_the_weights_of_walks_are_least_squares_on_hidden_triples(
     A, b = np.array(X), np.array(y)
     theta = np.linalg.solve(A.T @ A + RIDGE * np.eye(3), A.T @ b)
     np.testing.assert_allclose(rule.theta, theta, rtol=1e-3, atol=1e-5)
-    source = torch.tensor([3, 7])
-    expected = [
-        np.array([frequency, *(shares(graph.train, sort, s) for sort in SORTS.values())]).T @ theta for s in (3, 7)
-    ]
-    np.testing.assert_allclose(rule(source), expected, rtol=1e-3, atol=1e-5)
+    expected = [[frequency, *(shares(graph.train, sort, s) for sort in SORTS.values())] for s in (3, 7)]
+    said = rule.said(graph.train, torch.tensor([3, 7])).transpose(0, 1)
+    np.testing.assert_allclose(said, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_ranks_of_walks_embeddings_and_both(graph: Triples) -> None:
     torch.manual_seed(0)
     rules = [Rule(graph, sided, list(SORTS)) for sided in range(2 * R)]
-    net, mixes = ComplEx(graph, 4), [Mix(0.0, 1.0), Mix(0.5, 0.1)]
+    net, weights = ComplEx(graph, 4), torch.tensor([-0.5, 0.25, 1.0])
 
     def scores(source: torch.Tensor, sided: int) -> list[torch.Tensor]:
-        y, embedding = rules[sided](source), net(source, torch.full_like(source, sided))
-        return [y, *(mix(embedding, y) for mix in mixes)]
+        said, embedding = rules[sided].said(graph.train, source), net(source, torch.full_like(source, sided))
+        return [said[1], embedding, both(embedding, said, weights)]
 
-    walks, *found = measure(graph, graph.test, scores)
+    found = measure(graph, graph.test, scores)
     known, at = answers(torch.cat(graph[2:], 1)), 0
     for sided in range(2 * R):
         for source, target in zip(*(part.tolist() for part in asked(graph.test, sided, R)), strict=True):
-            y, s = rules[sided](torch.tensor([source]))[0].double().numpy(), score(net, source, sided)
+            said = rules[sided].said(graph.train, torch.tensor([source]))[:, 0].double().numpy()
+            s, logs = score(net, source, sided), [[math.log(1 + share / FLOOR) for share in one] for one in said]
+            mixed = [s[n] - 0.5 * logs[0][n] + 0.25 * logs[1][n] + logs[2][n] for n in range(N)]
             others = [n for n in range(N) if n not in known[source, sided]]
-            for ranked, scores in ((walks, y), (found[0], s), (found[1], s + 0.5 * np.log(1 + np.maximum(y, 0) / 0.1))):
+            for ranked, scores in zip(found, (said[1], s, mixed), strict=True):
                 above, equal = (sum(test(scores[n] - scores[target]) for n in others) for test in (above_, equal_))
                 assert float(ranked[at]) == 1 + above + equal / 2
             at += 1
     assert at == 2 * graph.test.shape[1]
+
+
+def test_weights_lower_the_cross_entropy_and_those_of_walks_only_speak_for_an_answer() -> None:
+    torch.manual_seed(0)
+    embedding, said = torch.randn(30, 6), 0.1 * torch.rand(4, 30, 6)
+    said[2, :, 0] += 0.1  # speaks for the answers, and the next against them
+    said[3, :, 1:] += 0.1
+    said[0, :, 1:] += 0.1  # frequency, which may
+
+    def objective(weights: np.ndarray | list[float]) -> float:
+        total = SHRINK * sum(b * b for b in weights)
+        for q in range(30):
+            scores = [
+                float(embedding[q, n])
+                + sum(b * math.log(1 + float(said[k, q, n]) / FLOOR) for k, b in enumerate(weights))
+                for n in range(6)
+            ]
+            total += math.log(sum(math.exp(s) for s in scores)) - scores[0]
+        return total
+
+    weights = weigh(embedding, said).tolist()
+    assert weights[0] < 0 < weights[2]
+    assert weights[3] == 0
+    least = minimize(objective, np.zeros(4), bounds=[(None, None), *[(0, None)] * 3]).fun
+    assert least - 1e-3 < objective(weights) < 1.1 * least < objective(np.zeros(4)) - 10
+
+
+def test_weights_see_validation_triples_and_no_test_triples(graph: Triples) -> None:
+    torch.manual_seed(0)
+    rules = [Rule(graph, sided, list(SORTS)) for sided in range(2 * R)]
+    nets = [ComplEx(graph, 4), ComplEx(graph, 4)]
+
+    def chosen(graph: Triples) -> torch.Tensor:
+        return torch.stack([torch.stack(each) for each in choose(graph, rules, nets)])
+
+    found = chosen(graph)
+    assert found.shape == (2 * R, 2, 1 + len(SORTS))
+    assert torch.equal(found, chosen(graph._replace(test=graph.test.flip(0))))
+    assert not torch.equal(found, chosen(graph._replace(validation=graph.test, test=graph.validation)))
 
 
 def above_(difference: float) -> bool:
