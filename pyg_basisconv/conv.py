@@ -386,8 +386,10 @@ class BasisConv(MessagePassing):
         if problem.messages:
             self._alpha = family.alpha if self._message_forward_hooks else None
             family = family.map(lambda part: part.via(self._by_messages))
-        order = ORDERS[chosen.order]
-        y, kept, biased = order.run(family, inputs, bias, chosen.chosen.form, problem.cached)
+        found = ORDERS[chosen.order].run(family, inputs, bias, chosen.chosen.form, problem.cached)
+        if found is None:
+            return self._contracted(inputs, family, self._choose(Binding(inputs, family, None, whole)))
+        y, kept, biased = found
         if biased:
             return y
         if self.order == "auto" and reaches_unlinked(chosen, y):

@@ -61,8 +61,8 @@ class Order:
         """The reason why it is the fastest, if it is, as `Plan.why` prints it."""
         raise NotImplementedError
 
-    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
-        """Evaluates the layer.
+    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
+        """Evaluates the layer; None if it cannot any more, as the basis was changed after the order was chosen.
 
         Args:
             family: a `BoundBasis`.

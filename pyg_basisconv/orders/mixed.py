@@ -63,6 +63,6 @@ class Mixed(Order):
     def grounds(self, p: Problem, offer: Mixing) -> str:
         return f"{offer.mixtures} mixtures are applied instead of {p.K} matrices"
 
-    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
+    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
         coefficients, matrices = inputs.theta.unmixed
         return _THEN[form].run(family.mixed(coefficients), Inputs(inputs.x, matrices), bias, "", False)

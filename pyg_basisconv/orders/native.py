@@ -67,10 +67,9 @@ class NativeKernel(Order):
     def grounds(self, p: Problem, offer: Any) -> str:
         return "a vendor's kernel does all of it"
 
-    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted:
+    def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
         native: Native | None = family.native(inputs.theta, inputs.x.size(-1))
-        assert native is not None  # `estimate` refuses otherwise
-        return Contracted(native.run(inputs, bias), biased=True)
+        return None if native is None else Contracted(native.run(inputs, bias), biased=True)
 
     def on_images(self, family: Any, theta: Theta, width: int) -> ImageFunction | None:
         native: Native | None = family.native(theta, width)

@@ -230,3 +230,35 @@ def test_a_basis_that_is_changed_between_calls() -> None:
         torch.testing.assert_close(conv(x, edges), conv(x, edges.clone()))
     conv.basis.normalize, conv.basis.mechanism = "source", other.basis.mechanism
     torch.testing.assert_close(conv(x, edges), conv(x, edges.clone()))
+
+
+@pytest.mark.parametrize("mask", [None, bases.Causal()], ids=str)
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_basis_over_all_pairs_that_is_changed_between_calls(before: int, mask: bases.Basis | None) -> None:
+    """Torch's kernel, which evaluated the first calls, has one normalisation only."""
+    dot = mechanisms.Dot(3)
+    conv = BasisConv(4, 4, bases.Attention(2, dot, mask), theta.LowRank(2)).double()
+    x = torch.randn(5, 4, dtype=torch.double)
+    scores = torch.stack([(x @ dot.key[k]) @ (x @ dot.query[k]).t() / 3**0.5 for k in range(2)])
+    seen = torch.ones(5, 5).bool() if mask is None else torch.ones(5, 5).triu().bool()
+    hidden = scores.masked_fill(~seen, -torch.inf)
+    weights = {
+        "target": hidden.softmax(2),
+        "heads": scores.softmax(0) * seen,
+        "sigmoid": scores.sigmoid() * seen,
+        "tanh": scores.tanh() * seen,
+        None: scores * seen,
+        "source": hidden.softmax(1),
+    }
+    for normalize, A in weights.items():
+        conv.basis.normalize = "source"
+        for _ in range(before):
+            conv(x)
+        conv.basis.normalize = normalize
+        expected = sum(A[k].t() @ x @ conv.theta.dense()[k] for k in range(2)) + conv.bias
+        torch.testing.assert_close(conv(x), expected)
+    conv.order, conv.basis.normalize = "native", "source"
+    torch.testing.assert_close(conv(x), expected)
+    conv.basis.normalize = "sigmoid"
+    with pytest.raises(ValueError, match="order: 'native' was asked for, but no vendor's kernel"):
+        conv(x)
