@@ -1,5 +1,6 @@
 """What attention does at the edges of its use: each of these was once wrong, or refused, without a word."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -262,3 +263,39 @@ def test_a_basis_over_all_pairs_that_is_changed_between_calls(before: int, mask:
     conv.basis.normalize = "sigmoid"
     with pytest.raises(ValueError, match="order: 'native' was asked for, but no vendor's kernel"):
         conv(x)
+
+
+MASKS: dict[str, tuple[Callable[[], bases.Attention], bases.Basis, dict[str, Any]]] = {
+    # the basis, its later mask, and the call
+    "edges": (
+        lambda: bases.Attention(2, mechanisms.Additive(), bases.Adjacency()),
+        bases.Adjacency(self_loops=True),
+        {"edge_index": torch.tensor([[0, 1, 2, 3, 1], [1, 2, 0, 1, 3]])},
+    ),
+    "all pairs": (lambda: bases.Attention(2, mechanisms.Dot(3)), bases.Causal(), {}),
+    "matrices": (
+        lambda: bases.Attention(2, mechanisms.Uniform(), normalize=None),
+        bases.Causal(),
+        {"mask": torch.arange(16.0).view(4, 4)},
+    ),
+}
+
+
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_mask_that_is_changed_between_calls(name: str, before: int, batch: tuple[int, ...]) -> None:
+    """The layer then does what one does that had this mask from the start; so it does on a graph that is new."""
+    make, mask, call = MASKS[name]
+    conv, fresh = (BasisConv(4, 4, make(), theta.LowRank(2)) for _ in range(2))
+    fresh.load_state_dict(conv.state_dict())
+    fresh.basis.mask = mask
+    x = torch.randn(*batch, 4, 4)
+    for _ in range(before):
+        conv(x, **call)
+    conv.basis.mask = mask
+    again = {key: value.clone() for key, value in call.items()}
+    for given in (call, again):
+        torch.testing.assert_close(conv(x, **given), fresh(x, **given))
+        _, weights = conv(x, **given, return_attention=True)
+        torch.testing.assert_close(weights.to_dense(), fresh(x, **given, return_attention=True)[1].to_dense())
