@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -74,9 +75,10 @@ class Resampling(Gridded):
             reject("scale", "None beside size, and under mode='average'", scale, "give the size")
         self.scale = None
         if scale is not None:
-            self.scale = tuple(map(float, scale)) if isinstance(scale, Sequence) else (float(scale),) * axes
-            if len(self.scale) != axes or not all(0 < s < math.inf for s in self.scale):
+            factors: Sequence[Any] = scale if isinstance(scale, tuple | list) else (scale,) * axes
+            if len(factors) != axes or not all(isinstance(s, Real) and 0 < float(s) < math.inf for s in factors):
                 reject("scale", f"a positive number, or {axes} of them", scale, "one for each axis")
+            self.scale = tuple(map(float, factors))
             self.size = (None,) * axes
         self.mode, self.align_corners = mode, align_corners
         if self.shape is not None:

@@ -49,6 +49,20 @@ LOOP = [[0, 1, 2, 3, 4], [1, 0, 3, 4, 2], [2, 4, 0, 1, 3], [3, 2, 4, 0, 1], [4, 
 
 CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     # what is wrong: (the argument that the message names, the call)
+    # resampling
+    "resampling of four axes": ("axes", lambda: bases.Resampling(None, 4, size=2)),
+    "resampling of another mode": ("mode", lambda: bases.Resampling(None, 2, size=2, mode="cubic")),
+    "resampling to no size": ("size", lambda: bases.Resampling(None, 2, size=(3, 0))),
+    "resampling to three sizes": ("size", lambda: bases.Resampling(None, 2, size=(3, 3, 3))),
+    "resampling with corners": ("align_corners", lambda: bases.Resampling(None, 2, 3, align_corners=True)),
+    "resampling by size and scale": ("scale", lambda: bases.Resampling(None, 2, 3, 2.0, "linear")),
+    "resampling averages by scale": ("scale", lambda: bases.Resampling(None, 2, scale=2.0)),
+    "resampling by one scale of two": ("scale", lambda: bases.Resampling(None, 2, scale=(2.0,), mode="linear")),
+    "resampling by a negative scale": ("scale", lambda: bases.Resampling(None, 1, scale=-1.0, mode="linear")),
+    "resampling by no number": ("scale", lambda: bases.Resampling(None, 2, scale=(None, 2.0), mode="linear")),
+    "resampling by text": ("scale", lambda: bases.Resampling(None, 2, scale="ab", mode="linear")),
+    "resampling to nothing": ("scale", lambda: bases.Resampling((2,), 1, scale=0.3, mode="linear")),
+    "resampling of nothing": ("grid", lambda: bases.Resampling((4, 0), 2, size=3)),
     # images
     "image of other channels": ("image", lambda: conv()(torch.ones(2, 4, 4, 5))),
     "image of other size": ("", lambda: conv(window((4, 4), padding=1))(IMAGE)),
