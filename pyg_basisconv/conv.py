@@ -124,7 +124,8 @@ class BasisConv(MessagePassing):
             if isinstance(size, bool) or not isinstance(size, int) or not (size >= 1 or (open_ and size == -1)):
                 reject(name, "a positive integer" + (", or -1" if open_ else ""), repr(size), "give the width")
         if theta is not None and not isinstance(theta, Theta):
-            reject("theta", "a Theta", repr(theta), "make one, such as theta.Full()")
+            fix = f"call it: {theta.__name__}()" if isinstance(theta, type) else "make one, such as theta.Full()"
+            reject("theta", "a Theta", repr(theta), fix)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.target_channels = widths[1] if basis.reads_nodes else -1
         self.basis = basis

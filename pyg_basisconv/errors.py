@@ -10,7 +10,7 @@ _CALLS = 1000  # nested calls that Python allows
 _PYG_ARGUMENTS = {"aggr", "aggr_kwargs", "flow", "node_dim", "decomposed_layers"}  # arguments of PyG's `MessagePassing`
 # Arguments of PyG's layers, and of torch's attention, and what takes their place here.
 _REPLACED_BY = {
-    "add_self_loops": "the basis has loops: bases.Adjacency('sym', self_loops=True)",
+    "add_self_loops": "the basis says whether it adds loops: bases.Adjacency('sym', self_loops=True)",
     "attn_mask": "a call has mask=, its transpose: mask[m, n] is True where n may look at m",
     "concat": "the parameter puts heads side by side, or takes their mean: theta.Heads('mean')",
     "dropout": "the attention drops: bases.GAT(heads, dropout=p), or bases.Attention(..., dropout=p)",

@@ -76,6 +76,8 @@ def _read(node: ast.expr, known: Mapping[str, Callable[..., Any]]) -> Any:
             return known[name](*[_read(arg, known) for arg in args], **named)
         case ast.Call(func=ast.Attribute(value=inner, attr="then"), args=[activation], keywords=[]):
             return _read(inner, known).then(_read(activation, known))
+        case ast.Call(func=ast.Attribute(attr=name) as func) if name in known:
+            reject(ast.unparse(node), "a name without its module", ast.unparse(func), f"write {name}(...)")
         case ast.Attribute(value=inner, attr="T"):
             return _read(inner, known).T
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:

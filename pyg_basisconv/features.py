@@ -78,7 +78,8 @@ def num_rows(x: Any) -> int | None:
 def check_features(x: Any, name: str, theta: Theta) -> None:
     """Checks features against the parameter that multiplies them, which gets its size here if it is lazy."""
     if not isinstance(x, Tensor):
-        reject(name, "a tensor of features", type(x).__name__, "pass a (*, M, P) tensor")
+        fix = "pass data.x, data.edge_index" if hasattr(x, "edge_index") else "pass a (*, M, P) tensor"
+        reject(name, "a tensor of features", type(x).__name__, fix)
     check_form(name, x, sparse=True)
     if x.dtype not in _FLOATS:
         reject(name, "a floating point dtype", x.dtype, "convert it with .float()")

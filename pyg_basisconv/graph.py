@@ -1,7 +1,7 @@
 """A graph: edges with weights and types, and cached results that were derived from them. `reading` makes it."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -145,6 +145,12 @@ class Graph:
         arrays = structure.arrays
         if arrays is not None and weight is None and lists_of(dtype, max(self.M, self.N)):
             self._list = List(0, arrays[0], arrays[1], None)
+
+    if not TYPE_CHECKING:  # there, names that are not known are errors
+
+        def __getattr__(self, name: str) -> NoReturn:
+            offered = "source, target, type, weights, M, N, edge_attr, batch, dtype and device"
+            raise AttributeError(f"the graph of a basis has no {name!r}; it has {offered}")
 
     @property
     def E(self) -> int:

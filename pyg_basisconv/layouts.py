@@ -122,6 +122,8 @@ def _as_edges(shape: torch.Size) -> str:
         return "pass a third row as edge_type= or edge_weight="
     if len(shape) == 2 and shape[0] == shape[1]:
         return "make edges of a matrix with torch_geometric.utils.dense_to_sparse"
+    if len(shape) == 1:
+        return "stack sources and targets; the graphs of a batch are passed by name, batch="
     return "stack sources and targets"
 
 

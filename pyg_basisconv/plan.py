@@ -100,12 +100,16 @@ def plan(problem: Problem, order: str = "auto") -> Plan:
     else:
         gain = possible[0].seconds / max(best.seconds, 1e-9)  # empty problems take no time
         grounds = ORDERS[best.order].grounds(problem, offers.get(best.order))
-        why = f"about {gain:.1f} times faster than {possible[0].order}; {grounds}"
+        faster = f"about {gain:.1f} times faster than" if gain >= 1.05 else "about as fast as"
+        why = f"{faster} {possible[0].order}; {grounds}"
     return Plan(problem, estimates, best.order, why)
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"
+    for unit, size in (("us", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * size:  # more would print as 1e+03
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.4g} s"
 
 
 def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .basis import Basis
 from .conv import BasisConv
 from .convert import convert
+from .convert.refused import why_not
 from .convert.registry import known_layers
 from .errors import check_count, check_probability, reject
 from .expressions import read
@@ -58,8 +59,12 @@ def plan_command(options: argparse.Namespace) -> int:
 def _layer(options: argparse.Namespace) -> nn.Module:
     """The layer, made of `BasisConv`s."""
     text = options.layer if "(" in options.layer else f"{options.layer}()"
+    name = text.partition("(")[0].strip()
+    reason = why_not(name) if hasattr(torch_geometric.nn, name) else None
+    if name not in _LAYERS and reason is not None:
+        reject("layer", "a layer of the form", name, reason)
     found = read(text, {name: partial(_of_pyg, kind, options) for name, kind in _LAYERS.items()})
-    if text.partition("(")[0].strip() in _LAYERS:
+    if name in _LAYERS:
         if options.theta is not None:
             reject("--theta", "a basis beside it", options.layer, "leave it out: a layer has a parameter of its own")
         return found
@@ -73,7 +78,11 @@ def _of_pyg(kind: type[nn.Module], options: argparse.Namespace, *unnamed: Any, *
     if unnamed:
         reject("layer", "arguments by name", options.layer, "write them as in 'GATConv(heads=8)'")
     widths = {"in_channels": options.P, "out_channels": options.Q, "channels": options.P}
-    return convert(kind(**{name: widths[name] for name in signature(kind).parameters if name in widths} | given))
+    left: dict[str, str] = {}
+    layer = convert(kind(**{name: widths[name] for name in signature(kind).parameters if name in widths} | given), left)
+    for reason in left.values():
+        reject("layer", "a layer of the form", options.layer, reason)
+    return layer
 
 
 def _plans(layer: nn.Module, options: argparse.Namespace) -> Iterator[tuple[BasisConv, Plan]]:
@@ -93,6 +102,10 @@ def _plans(layer: nn.Module, options: argparse.Namespace) -> Iterator[tuple[Basi
         layer(_features(M, options.P, options.zeros), torch.randint(M, (2, E)), **types)
     except TypeError:
         reject("layer", "one that is called with x and edges", options.layer, "give its basis")
+    except ValueError as error:
+        if R is None and str(error).startswith("edge_type:"):
+            reject("--types", "the number of types of edges, which this layer reads", None, "add --types R")
+        raise
     return iter(found)
 
 

@@ -11,7 +11,7 @@ from .cache import cached_property, kept, outside_inference_mode
 from .costs import Direction, Work
 from .edge_set import EdgeSet
 from .entries import Entries
-from .errors import reject
+from .errors import reject, shape_or_type
 from .kernels import Matchings, Pattern, attention, shared, spmm, spmm_rows, typed_matmul
 from .kernels.lists import List, Matrix, compressed, ends, kinds, weights
 from .kernels.op import acc_dtype, autocasting
@@ -304,9 +304,8 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
         reject("edges", "an EdgeList of four tensors", type(edges).__name__, "return bases.EdgeList(type, source, ...)")
     for name, part in edges._asdict().items():
         if not isinstance(part, Tensor):
-            reject(
-                f"edges.{name}", "a tensor, (E,)", part, "one entry per edge: zeros for a single type, ones as weights"
-            )
+            fix = "one entry per edge: zeros for a single type, ones as weights"
+            reject(f"edges.{name}", "a tensor, (E,)", shape_or_type(part), fix)
     kind, source, target, weight = edges
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.is_floating_point():

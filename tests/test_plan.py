@@ -14,7 +14,7 @@ from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.orders import ORDERS, Contracted, Order
 from pyg_basisconv.orders.compacted import Compaction, Offer
 from pyg_basisconv.orders.mixed import Mixing
-from pyg_basisconv.plan import Plan, plan
+from pyg_basisconv.plan import Plan, _time, plan
 from tests import cases
 from tests.contract import THETAS, close, draw, make, take, tensors
 
@@ -283,3 +283,19 @@ def test_the_sentence_agrees_with_the_times(M: int) -> None:
     plan = BasisConv(48, 7, bases.Chebyshev(3)).plan(x, edge_index)
     others = [e.seconds for e in plan.estimates if not e.refused and e.order != plan.order]
     assert f"about {min(others) / plan.chosen.seconds:.1f} times faster than" in plan.why
+
+
+def test_times_are_in_units_that_fit() -> None:
+    found = [_time(s) for s in (2e-7, 0.00061264, 0.00099949, 0.0009996, 0.0025, 0.9994, 0.9996, 1.93, 75.25)]
+    assert found == ["0.2 us", "613 us", "999 us", "1 ms", "2.5 ms", "999 ms", "0.9996 s", "1.93 s", "75.25 s"]
+
+
+def test_what_is_as_fast_is_not_called_faster() -> None:
+    """Of graphs some of which are so small that the orders take the same time."""
+    seen, conv = set(), BasisConv(1433, 16, bases.GCN())
+    for M in range(20, 300, 20):
+        plan = conv.plan(torch.ones(M, 1433), torch.randint(M, (2, 3 * M)))
+        first, second = sorted(e.seconds for e in plan.estimates if not e.refused)[:2]
+        assert plan.why.startswith("about as fast as ") == (second / first < 1.05), M
+        seen.add(plan.why.startswith("about as fast as "))
+    assert seen == {True, False}

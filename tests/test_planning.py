@@ -49,7 +49,13 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
     ("arguments", "expected"),
     [
         (("GCNCnv", "8", "8"), "did you mean 'GCNConv'"),
-        (("EdgeConv", "8", "8"), "EdgeConv(): expected a basis"),
+        (("EdgeConv", "8", "8"), "layer: expected a layer of the form, got EdgeConv; its messages are a network"),
+        (
+            ("SAGEConv(aggr='max')", "8", "8"),
+            "layer: expected a layer of the form, got SAGEConv(aggr='max'); SAGEConv: aggr",
+        ),
+        (("Conv2d", "8", "8"), "Conv2d(): expected a basis"),
+        (("bases.GCN()", "8", "8"), "bases.GCN(): expected a name without its module, got bases.GCN; write GCN(...)"),
         (("GCNConv(8)", "8", "8"), "layer: expected arguments by name"),
         (("GCNConv(improved=torch)", "8", "8"), "torch: expected a class with its arguments, or a literal"),
         (("GCNConv(", "8", "8"), "'(' was never closed"),
@@ -61,7 +67,8 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
         (("GCNConv", "8", "0"), "Q: expected an integer from 1 on, got 0"),
         (("Relations(3)", "8", "8", "--types", "0"), "types: expected an integer from 1 on, got 0"),
         (("GCNConv", "8", "8", "--zeros", "1.5"), "zeros: expected a probability below 1, got 1.5"),
-        (("Relations(3)", "8", "8"), "edge_type"),
+        (("Relations(3)", "8", "8"), "--types: expected the number of types of edges"),
+        (("Relations(3)", "8", "8", "--types", "4"), "edge_type: expected"),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments: tuple[str, ...], expected: str) -> None:

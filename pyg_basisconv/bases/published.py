@@ -10,12 +10,16 @@ from .adjacency import Adjacency
 from .attention import Attention
 
 
-def GCN() -> Adjacency:
+def GCN(**kwargs: Any) -> Adjacency:
     """The one matrix of a graph convolution (Kipf and Welling, arXiv:1609.02907); with `theta.Full`.
+
+    Args:
+        **kwargs: refused, with what takes the place of an argument of PyG's layer.
 
     >>> GCN()
     Adjacency(norm='sym', self_loops=True)
     """
+    refuse_arguments(kwargs, "bases.GCN")
     return Adjacency("sym", self_loops=True)
 
 

@@ -32,7 +32,6 @@ Traceback (most recent call last):
 ImportError: EdgeConv: its messages are a network on pairs of nodes, ...; the nearest that is here is GATv2Conv
 """
 
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +40,7 @@ import torch_geometric.nn
 
 from ..convert.refused import why_not
 from ..convert.registry import known_layers
+from ..walks.nearest import suggestion
 from .dropin import DropIn, drop_in
 from .dropout import Dropout
 
@@ -101,9 +101,8 @@ def __getattr__(name: str) -> Any:
     if name in _LAYERS:
         return _made(_LAYERS[name])  # made on demand, so that doctests do not collect PyG's docstrings here
     if name.startswith("__") or not hasattr(torch_geometric.nn, name):
-        near = get_close_matches(name, __dir__(), 1)
-        meant = f"; did you mean {near[0]!r}?" if near and not name.startswith("_") else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
+        meant = "" if name.startswith("_") else suggestion(name, __dir__(), "")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant and f'; {meant}'}")
     reason = why_not(name)
     if reason is not None:
         raise ImportError(f"{name}: {reason}", name=name)

@@ -10,8 +10,12 @@ from ..errors import reject
 from .config import Knowledge, graph_of, load_walks
 from .document import Document
 from .grammar import Sort, parse
+from .named import NamedGraph
+from .nearest import suggestion
 from .report import followed, joined, report, text_of_followed, text_of_joined, text_of_report
 from .suggestions import suggested, text_of_suggested
+
+_SUGGESTING = ("without", "length", "most", "support", "symmetric")  # options beside --suggest
 
 
 def add_walks(commands: Any) -> None:
@@ -27,14 +31,14 @@ def add_walks(commands: Any) -> None:
     about += "whose lines are entity<tab>label"
     command.add_argument("--suggest", metavar="TARGET", help=about)
     about = "with --suggest: a relation that the sorts must not use; may be repeated"
-    command.add_argument("--without", action="append", default=[], metavar="RELATION", help=about)
+    command.add_argument("--without", action="append", metavar="RELATION", help=about)
     about = "with --suggest: the most steps of a sort, 3 by default"
-    command.add_argument("--length", type=int, default=3, metavar="STEPS", help=about)
-    command.add_argument("--most", type=int, default=10, metavar="SORTS", help="with --suggest: the most sorts")
+    command.add_argument("--length", type=int, metavar="STEPS", help=about)
+    command.add_argument("--most", type=int, metavar="SORTS", help="with --suggest: the most sorts, 10 by default")
     about = "with --suggest: the least share of the entities in question from which a sort has walks, 0.01 by default"
-    command.add_argument("--support", type=float, default=0.01, metavar="SHARE", help=about)
+    command.add_argument("--support", type=float, metavar="SHARE", help=about)
     about = "with --suggest: sorts that go somewhere and the same way back"
-    command.add_argument("--symmetric", action="store_true", help=about)
+    command.add_argument("--symmetric", action="store_true", default=None, help=about)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -49,26 +53,27 @@ def walks_command(options: argparse.Namespace) -> int:
 
 
 def _answer(options: argparse.Namespace) -> str:
+    given = {name: value for name in _SUGGESTING if (value := getattr(options, name)) is not None}
     if options.suggest is not None:
         if options.sort or options.start is not None or options.end is not None:
             reject("--suggest", "no --sort, --from or --to beside it", "one", "ask one thing at a time")
-        settings = {name: getattr(options, name) for name in ("length", "most", "support", "symmetric")}
-        graph = graph_of(Document(Path(options.file)))
-        proposal = suggested(graph, options.suggest, options.without, **settings)
+        without = given.pop("without", [])
+        proposal = suggested(graph_of(Document(Path(options.file))), options.suggest, without, **given)
         return _json(proposal) if options.json else text_of_suggested(proposal)
-    if options.without:
-        reject("--without", "--suggest beside it", "it alone", "leave it out")
-    knowledge = load_walks(options.file)
-    sorts = _sorts(knowledge, options.sort)
+    for name in given:
+        reject(f"--{name}", "--suggest beside it", "it alone", "leave it out")
+    document = Document(Path(options.file))
+    graph = graph_of(document) if options.sort and not document.table("sorts") else load_walks(options.file)
+    sorts = _sorts(graph, options.sort)
     if options.start is None:
         if options.end is not None:
             reject("--to", "--from beside it", "it alone", "say where the walks begin, or follow the inverse")
-        found, text = report(knowledge, sorts), text_of_report
+        found, text = report(graph, sorts), text_of_report
     elif options.end is None:
-        found, text = followed(knowledge, sorts, knowledge.entity(options.start)), text_of_followed
+        found, text = followed(graph, sorts, graph.entity(options.start)), text_of_followed
     else:
-        ends = knowledge.entity(options.start), knowledge.entity(options.end)
-        found, text = joined(knowledge, sorts, *ends), text_of_joined
+        ends = graph.entity(options.start), graph.entity(options.end)
+        found, text = joined(graph, sorts, *ends), text_of_joined
     return _json(found) if options.json else text(found)
 
 
@@ -76,13 +81,18 @@ def _json(found: Any) -> str:
     return json.dumps(found, ensure_ascii=False, indent=2)
 
 
-def _sorts(knowledge: Knowledge, written: list[str] | None) -> dict[str, Sort]:
-    named = dict(zip(knowledge.basis.names, knowledge.basis.sorts, strict=True))
+def _sorts(graph: NamedGraph, written: list[str] | None) -> dict[str, Sort]:
+    """Those that are asked for, by their names in the file or as written; all of the file without them."""
+    named = dict(zip(graph.basis.names, graph.basis.sorts, strict=True)) if isinstance(graph, Knowledge) else {}
     if written is None:
         return named
     found = {}
     for text in written:
-        sort = named[text] if text in named else parse(text, knowledge.relations)
+        try:
+            sort = named[text] if text in named else parse(text, graph.relations)
+        except ValueError as error:
+            meant = suggestion(text, named, "")
+            raise ValueError(f"{error}; of the sorts in the file, {meant}" if meant else str(error)) from None
         found[text if text in named else sort.text] = sort
     return found
 

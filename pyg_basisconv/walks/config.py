@@ -137,7 +137,7 @@ def _ends(document: Document, words: Vocabulary) -> list[Ends | None]:
             document.refuse("types", name, "a relation of the graph", shown(name), words.suggestion(name))
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(t, str) and t for t in pair):
             expected = "the types of its heads and of its tails"
-            document.refuse("types", name, expected, pair, f'write {name} = ["Actor", "Character"]')
+            document.refuse("types", name, expected, pair, f'write {name} = ["type of heads", "type of tails"]')
         if ends[relation] is not None:
             document.refuse("types", name, "the types of each relation once", f"{name!r} again", "leave one out")
         ends[relation] = (pair[0], pair[1])

@@ -1,5 +1,6 @@
 """The tables and keys of a configuration file, and checks of their values."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,7 +33,7 @@ class Document:
         try:
             self.tables: dict[str, Any] = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
-            reject(str(path), "TOML", str(error) or "values inside of values without end", "correct the line")
+            reject(str(path), "TOML", str(error) or "values inside of values without end", _meant(text, str(error)))
         for name, table in self.tables.items():
             if name not in KEYS:
                 reject(str(path), "a known table", f"[{name}]", suggestion(name, KEYS, f"there are {_listed(KEYS)}"))
@@ -87,6 +88,22 @@ class Document:
             if key in self.table("graph") and given != ["dataset"]:
                 self.refuse("graph", key, "it only with dataset", f"it with {given[0]}", "leave it out")
         return given[0]
+
+
+def _meant(text: str, error: str) -> str:
+    """What to write in place of a line that is no TOML."""
+    found = re.search(r"at line (\d+)", error)
+    if found is None:
+        return "correct the line"
+    line = text.split("\n")[int(found[1]) - 1].strip()
+    key, _, value = (part.strip() for part in line.partition("#")[0].partition("="))
+    if line.startswith("[") and "twice" in error:
+        return f"write {line} once, with all its keys below"
+    if value.lower() in ("true", "false"):
+        return f"write {key} = {value.lower()}"
+    if value[:1].isalpha() or value[:1] in ("^", "<", "("):
+        return f'write {key} = "{value}"'
+    return f"correct the line {shown(line)}"
 
 
 def _shown(value: Any) -> str:

@@ -158,7 +158,14 @@ class _Reader:
     def _expected(self, what: str) -> NoReturn:
         token = self._now
         got = shown(token.text) if token.text else "the end"
-        self._fail(what, got, token.column, "write steps as relation.relation, ^inverse, (this|that), twice{2}")
+        rest = self.text[token.column - 1 :]
+        meant = [fix for sign, fix in _MEANT.items() if rest.startswith(sign)]
+        if what == _TIMES:
+            meant = ["write relation{2}, or relation{0,2}"]
+        elif token.is_name and what.startswith("'.'"):  # two names beside each other
+            meant.append(_MEANT["/"])
+        meant.append("write steps as relation.relation, ^inverse, (this|that), twice{2}")
+        self._fail(what, got, token.column, meant[0])
 
     def _choice(self, inverse: bool) -> _Part:
         parts = [self._chain(inverse)]
@@ -192,7 +199,7 @@ class _Reader:
     def _number(self) -> int:
         token = self._now
         if not (token.is_name and not token.quoted and token.text.isascii() and token.text.isdecimal()):
-            self._expected("a number of times")
+            self._expected(_TIMES)
         self._at += 1
         if len(token.text.lstrip("0")) > 7 or int(token.text) > LONGEST:
             self._fail(f"at most {LONGEST:,} times", shown(token.text), token.column, "repeat less often")
@@ -228,13 +235,15 @@ class _Reader:
     def _meant(self, name: str) -> str:
         """What to write instead of a name that no relation has."""
         for sign, fix in _MEANT.items():
-            if name.startswith(sign) or (sign in name and sign != "-"):
+            if name.startswith(sign) or (sign in name and sign not in "-~"):
                 return fix
         for known in self.vocabulary.names:
             if known.startswith(f"{name} "):
                 return f"a name with a blank in it is written in <>: <{known}>"
         return self.vocabulary.suggestion(name)
 
+
+_TIMES = "a number of times"
 
 # Signs of other languages in the place of ours, and what to write.
 _MEANT = {
@@ -243,9 +252,12 @@ _MEANT = {
     "?": "write relation{0,1}",
     "/": "steps are joined by dots: relation.relation",
     "->": "steps are joined by dots: relation.relation",
+    ">": "steps are joined by dots: relation.relation",
     '"': "a name with a blank in it is written in <>, others without quotes",
     "'": "a name with a blank in it is written in <>, others without quotes",
     "-": "the inverse is written ^relation",
+    "~": "the inverse is written ^relation",
+    "^-": "the inverse is written ^relation",
 }
 
 

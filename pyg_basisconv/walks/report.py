@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .config import Knowledge
 from .counting import Instances
 from .grammar import Sort
+from .named import NamedGraph
 from .wording import printed
 
 EXACT = 1 << 53
@@ -15,27 +15,27 @@ SAMPLES = 3
 ENTITIES = 10  # that are shown of those that a sort reaches
 
 
-def report(knowledge: Knowledge, sorts: Mapping[str, Sort]) -> dict[str, Any]:
+def report(graph: NamedGraph, sorts: Mapping[str, Sort]) -> dict[str, Any]:
     """The size of the graph, and the lengths, walks, density, coverage, cost and samples of each sort.
 
     density is the share of all pairs of nodes that a walk joins; cost is the number of multiply-adds of one application
     to one channel. They are upper bounds if `density_exact` or `cost_exact` is false.
     """
     return {
-        "nodes": knowledge.num_nodes,
-        "edges": knowledge.edge_index.shape[1],
-        "relations": len(knowledge.relations),
-        "types": Counter(kind for kind in knowledge.types or () if kind is not None),
-        "sorts": [_sort(knowledge, name, sort) for name, sort in sorts.items()],
+        "nodes": graph.num_nodes,
+        "edges": graph.edge_index.shape[1],
+        "relations": len(graph.relations),
+        "types": Counter(kind for kind in graph.types or () if kind is not None),
+        "sorts": [_sort(graph, name, sort) for name, sort in sorts.items()],
     }
 
 
-def _instances(knowledge: Knowledge, sort: Sort) -> Instances:
-    return Instances(sort, knowledge.relations, knowledge.edge_index, knowledge.edge_type, knowledge.num_nodes)
+def _instances(graph: NamedGraph, sort: Sort) -> Instances:
+    return Instances(sort, graph.relations, graph.edge_index, graph.edge_type, graph.num_nodes)
 
 
-def _sort(knowledge: Knowledge, name: str, sort: Sort) -> dict[str, Any]:
-    N, walks = knowledge.num_nodes, _instances(knowledge, sort)
+def _sort(graph: NamedGraph, name: str, sort: Sort) -> dict[str, Any]:
+    N, walks = graph.num_nodes, _instances(graph, sort)
     (pairs, all_pairs), (cost, least) = walks.pairs, walks.cost
     starts, ends = (int(part.count_nonzero()) for part in walks.ends)
     return {
@@ -51,31 +51,31 @@ def _sort(knowledge: Knowledge, name: str, sort: Sort) -> dict[str, Any]:
         "ends": ends,
         "cost": cost,
         "cost_exact": least,
-        "samples": [[knowledge.entities[i] for i in walk] for walk in walks.samples(SAMPLES)],
+        "samples": [[graph.entities[i] for i in walk] for walk in walks.samples(SAMPLES)],
         "gap": walks.gap if not walks.count else None,
     }
 
 
-def followed(knowledge: Knowledge, sorts: Mapping[str, Sort], entity: int) -> dict[str, Any]:
+def followed(graph: NamedGraph, sorts: Mapping[str, Sort], entity: int) -> dict[str, Any]:
     """The entities that the walks of each sort reach from an entity, with the numbers of walks, most first."""
     found = []
     for name, sort in sorts.items():
-        counts = _instances(knowledge, sort).reached(entity)
+        counts = _instances(graph, sort).reached(entity)
         nodes = [n for n in counts.argsort(descending=True, stable=True).tolist() if counts[n]]
-        reached = [{"entity": knowledge.entities[n], "walks": whole(float(counts[n]))} for n in nodes]
+        reached = [{"entity": graph.entities[n], "walks": whole(float(counts[n]))} for n in nodes]
         found.append({"name": name, "sort": sort.text, "instances": whole(float(counts.sum())), "reached": reached})
-    return {"from": knowledge.entities[entity], "sorts": found}
+    return {"from": graph.entities[entity], "sorts": found}
 
 
-def joined(knowledge: Knowledge, sorts: Mapping[str, Sort], start: int, end: int) -> dict[str, Any]:
+def joined(graph: NamedGraph, sorts: Mapping[str, Sort], start: int, end: int) -> dict[str, Any]:
     """The walks of each sort from an entity to an entity: how many there are, and some of them by name."""
     found = []
     for name, sort in sorts.items():
-        walks = _instances(knowledge, sort)
-        named = [[knowledge.entities[n] for n in walk] for walk in walks.between(start, end, ENTITIES)]
+        walks = _instances(graph, sort)
+        named = [[graph.entities[n] for n in walk] for walk in walks.between(start, end, ENTITIES)]
         count = whole(float(walks.reached(start)[end]))
         found.append({"name": name, "sort": sort.text, "instances": count, "walks": named})
-    return {"from": knowledge.entities[start], "to": knowledge.entities[end], "sorts": found}
+    return {"from": graph.entities[start], "to": graph.entities[end], "sorts": found}
 
 
 def whole(count: float) -> int | float | None:

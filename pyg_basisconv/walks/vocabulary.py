@@ -143,7 +143,7 @@ class Vocabulary:
 
     def suggestion(self, name: str) -> str:
         """A hint at the names nearest to an unknown one."""
-        some = ", ".join(map(repr, self.names[:5])) + (", ..." if len(self) > 5 else "")
+        some = ", ".join(repr(self.shown(i)) for i in range(min(5, len(self)))) + (", ..." if len(self) > 5 else "")
         none = (
             "pass their names as relations=, or name relations by their ids"
             if self.open

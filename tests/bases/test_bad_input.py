@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
 
 from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, theta
 from pyg_basisconv.graph import Graph
@@ -361,6 +362,16 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: GridConv(3, 2, bases.Attention(2, mechanisms.Dot(4)))(torch.ones(3, 2, 2), attn_mask=torch.ones(4, 4)),
     ),
     "an argument that no call has": (r"see help\(BasisConv.forward\)", lambda: conv()(X, EDGES, colour="blue")),
+    "loops of GCN": (
+        r"bases.GCN, got False; the basis says whether it adds loops",
+        lambda: bases.GCN(add_self_loops=False),
+    ),
+    "a parameter not made": (r"theta: expected a Theta, got .*; call it: Heads\(\)", lambda: conv(theta=theta.Heads)),
+    "a batch in place of edges": (
+        r"edge_index: .*; the graphs of a batch are passed by name, batch=",
+        lambda: conv(bases.Bags())(X, torch.zeros(5).long()),
+    ),
+    "a Data": ("x: .* got Data; pass data.x, data.edge_index", lambda: conv()(Data(x=X, edge_index=EDGES))),
     "mean of heads": (r"bases.GAT, got False; .*theta.Heads\('mean'\)", lambda: bases.GAT(8, concat=False)),
     "mean of heads, v2": (r"bases.GATv2, got False; .*theta.Heads\('mean'\)", lambda: bases.GATv2(8, concat=False)),
     "edges beside all pairs": (
@@ -372,6 +383,31 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: conv(bases.Attention(2, mechanisms.Dot(4), bases.Causal()) + bases.Identity())(X, EDGES),
     ),
 }
+
+
+class Reading(bases.Basis):
+    """Its edges are what a function of the graph says."""
+
+    def __init__(self, read: Callable[[Any], Any]) -> None:
+        super().__init__(1)
+        self.read = read
+
+    def edges(self, graph: Any) -> bases.EdgeList:
+        return bases.EdgeList(self.read(graph), graph.source, graph.target, graph.weights)
+
+
+def test_a_graph_says_what_it_has() -> None:
+    for name in ("edge_index", "edge_weight", "num_nodes", "x"):
+        with pytest.raises(AttributeError, match=f"no '{name}'; it has source, target, type, weights, M, N, edge_attr"):
+            conv(Reading(lambda graph, name=name: getattr(graph, name)))(X, EDGES)
+    for name in ("source", "target", "type", "weights", "M", "N", "edge_attr", "batch", "dtype", "device"):
+        conv(Reading(lambda graph, name=name: [getattr(graph, name), 0 * graph.source][1]))(X, EDGES)
+
+
+def test_a_list_of_edges_is_not_printed_whole() -> None:
+    with pytest.raises(ValueError, match=r"^edges.type: expected a tensor, \(E,\), got list; "):
+        conv(Reading(lambda graph: [0] * graph.E))(X, EDGES)
+
 
 TYPES = torch.zeros(4).long()
 UNTYPED = [

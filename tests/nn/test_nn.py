@@ -185,8 +185,9 @@ def test_what_is_no_layer_is_pygs_own() -> None:
         exec("from pyg_basisconv.nn import GTAConv")
     with pytest.raises(AttributeError, match="has no attribute 'GTAConv'"):
         _ = drop_in.GTAConv
-    with pytest.raises(AttributeError, match="has no attribute 'GCNconv'; did you mean 'GCNConv'"):
-        _ = drop_in.GCNconv
+    for name, meant in (("GCNconv", "GCNConv"), ("GatConv", "GATConv")):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'; did you mean '{meant}'"):
+            getattr(drop_in, name)
 
 
 OF_OPTIONS = ("aggr=", "node_dim=", "dropout=", "project=", "flow=", "divisor_", "its activation", "its CGConv")

@@ -106,6 +106,12 @@ def test_where_no_walk_is_it_says_where_they_end(tmp_path: Path, capsys: pytest.
         ("played/characterIn", "steps are joined by dots: relation.relation"),
         ('"played"', "a name with a blank in it is written in <>"),
         ("-played", "the inverse is written ^relation"),
+        ("~played", "the inverse is written ^relation"),
+        ("played^-1", "the inverse is written ^relation"),
+        ("played -> characterIn", "steps are joined by dots: relation.relation"),
+        ("played > characterIn", "steps are joined by dots: relation.relation"),
+        ("played characterIn", "steps are joined by dots: relation.relation"),
+        ("partOf{2,}", "write relation{2}, or relation{0,2}"),
         ("plaid", "did you mean 'played'"),
     ],
 )
@@ -205,6 +211,13 @@ def test_a_relation_between_none(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["none.toml"], "none.toml: expected a file with TOML, got no file of this name"),
         ([FILMS, "--sort", "played..genre"], "sorts: expected a relation, got '.' at column 8 of 'played..genre'"),
         ([FILMS, "--sort", "plaid"], "did you mean 'played'?"),
+        ([FILMS, "--sort", "genres_of_role"], "of the sorts in the file, did you mean 'genres_of_roles'"),
+        ([FILMS, "--sort", "zzz"], "there are 'played', 'characterIn', "),
+        ([FILMS, "--length", "2"], "--length: expected --suggest beside it"),
+        ([FILMS, "--most", "3"], "--most: expected --suggest beside it"),
+        ([FILMS, "--support", "0"], "--support: expected --suggest beside it"),
+        ([FILMS, "--symmetric"], "--symmetric: expected --suggest beside it"),
+        ([FILMS, "--suggest", "genre", "--length", "0"], "length: expected an integer from 1 on, got 0"),
         ([FILMS, "--sort", "played.genre"], "a step from Character, got 'genre' from Work"),
         ([FILMS, "--sort", ""], "expected a relation, got the end"),
         ([FILMS, "--from", "Leonrad Nimoy"], "got 'Leonrad Nimoy'; did you mean 'Leonard Nimoy' or"),
@@ -217,6 +230,18 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], arguments: list[str], word
     assert printed.err.startswith(PREFIX)
     assert printed.err.count("\n") == 1
     assert words in printed.err
+
+
+def test_a_sort_is_tried_before_any_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "facts.tsv").write_text("a\tr\tb\nb\tr\tc\n")
+    path = tmp_path / "walks.toml"
+    path.write_text('[graph]\ntriples = "facts.tsv"\n')
+    assert main(["walks", str(path), "--sort", "r.r"]) == 0
+    assert "  samples    a - b - c\n" in capsys.readouterr().out
+    assert main(["walks", str(path), "--sort", "r.r", "--from", "a", "--to", "c"]) == 0
+    assert "  1 walk\n  a - b - c\n" in capsys.readouterr().out
+    assert main(["walks", str(path)]) == 2
+    assert "[sorts]: expected at least one sort, got none" in capsys.readouterr().err
 
 
 def test_no_file(capsys: pytest.CaptureFixture[str]) -> None:

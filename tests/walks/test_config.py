@@ -270,6 +270,15 @@ def toml(graph: str = GRAPH, sorts: str = SORTS, rest: str = "") -> str:
 
 MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     "bad TOML": (GRAPH + "[sorts\n", {}, ["walks.toml: expected TOML", "line 3"]),
+    "unquoted sort": (toml(sorts="[sorts]\na = played.^played # who"), {}, ["line 5", '; write a = "played.^played"']),
+    "unquoted word": (toml(rest="[walks]\nnorm = row"), {}, ["line 4", '; write norm = "row"']),
+    "true of Python": (toml(rest="[walks]\nbinary = True"), {}, ["line 4", "; write binary = true"]),
+    "table twice": (
+        toml(rest=SORTS),
+        {},
+        ["walks.toml: expected TOML", "; write [sorts] once, with all its keys below"],
+    ),
+    "quote that is open": (toml(rest='[walks]\nnorm = "row'), {}, ["line 4", "; correct the line 'norm = \"row'"]),
     "key twice": (toml(sorts=SORTS + 'roles = "genre"\n'), {}, ["walks.toml: expected TOML", "line 6"]),
     "alias twice": (toml(rest='[relations]\na = "played"\na = "genre"'), {}, ["walks.toml: expected TOML", "line 5"]),
     "not UTF-8": ((GRAPH + SORTS).encode() + b"# caf\xe9", {}, ["walks.toml, line 5: expected text in UTF-8", "0xe9"]),
