@@ -20,7 +20,9 @@ from .errors import check_count, check_probability, reject
 from .expressions import read
 from .plan import Plan
 
-_LAYERS = {kind.__name__: kind for kind in known_layers() if hasattr(torch_geometric.nn, kind.__name__)}
+_LAYERS = {  # PyG's own, and none that a drop-in took the place of
+    kind.__name__: kind for kind in known_layers() if getattr(torch_geometric.nn, kind.__name__, None) is kind
+}
 
 
 def add_plan(commands: Any) -> None:
