@@ -535,6 +535,31 @@ def test_edges_that_are_no_list_of_edges() -> None:
         BasisConv(3, 2, Pairs())(X, EDGES)
 
 
+class Listed(bases.Basis):
+    """Two edges, one of each type; some parts of the list replaced."""
+
+    def __init__(self, **wrong: Any) -> None:
+        super().__init__(2)
+        self.wrong = wrong
+
+    def edges(self, graph: Any) -> Any:
+        ends, weight = torch.tensor([0, 1]), torch.ones(2)
+        return bases.EdgeList(**{"type": ends, "source": ends, "target": ends.flip(0), "weight": weight} | self.wrong)
+
+
+@pytest.mark.parametrize("part", ["type", "source", "target"])
+@pytest.mark.parametrize(
+    "wrong", [None, [0, 1], torch.ones(2), torch.tensor([0]), torch.tensor([-1, 0]), torch.tensor([0, 9])], ids=str
+)
+def test_parts_of_a_list_of_edges_that_do_not_fit(wrong: Any, part: str) -> None:
+    refused(f"edges.{part}", lambda: conv(Listed(**{part: wrong}))(X, EDGES))
+
+
+@pytest.mark.parametrize("wrong", [None, 1.0], ids=str)
+def test_weights_of_a_list_of_edges_that_are_no_tensor(wrong: Any) -> None:
+    refused("edges.weight", lambda: conv(Listed(weight=wrong))(X, EDGES))
+
+
 class HalfMade(bases.Basis):
     def __init__(self) -> None:
         self.community = torch.zeros(3)

@@ -37,8 +37,19 @@ def ones(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.ones(*shape, dtype=dtype)
 
 
+def weights_of_a_batch() -> Any:
+    return on_graph()(BATCHED, EDGES, return_attention=True)[1]
+
+
 CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     # what is wrong: (the argument that the message names, the call)
+    "edges of a batch": ("batch", lambda: weights_of_a_batch().edges()),
+    "weights by edge of a batch": ("batch", lambda: weights_of_a_batch().weights_by_edge(4)),
+    "two numbers for one axis of a batch": ("index", lambda: weights_of_a_batch()[0, 1]),
+    "features of another batch": ("x", lambda: on_graph()(ones(3, 5, 4), weights_of_a_batch())),
+    "features without the batch": ("x", lambda: on_graph()(X, weights_of_a_batch())),
+    "projected Dot with a bias": ("projected", lambda: Dot(projected=True, bias=True)),
+    "projected Dot with an edge": ("projected", lambda: Dot(projected=True, edge_dim=2)),
     "heads 0": ("heads", lambda: bases.Attention(0, Dot(3))),
     "heads negative": ("heads", lambda: bases.Attention(-1, Dot(3))),
     "heads float": ("heads", lambda: bases.Attention(2.0, Dot(3))),
