@@ -65,14 +65,25 @@ struct Call {
     int64_t factor_stride, factor_step;
     const void* values;  // of entries, added to z; for gates alone
     int64_t values_stride;
+    // Features of entries, (E, F) by target, and what maps them for each head: to what is added to keys of PRODUCTS,
+    // (c, F, D), and to z, (c, F, W), with the steps from one head to the next. Not for gates.
+    const void* features;
+    int64_t features_stride, F;
+    const void* to_keys;
+    int64_t to_keys_step;
+    const void* to_values;
+    int64_t to_values_step;
     void *y, *held;  // (N, c W) the sums, and a copy that the way back reads
     void* above;     // (N, c W) those of entries whose scores are above zero before their activation, see `pass_on_above`
     void* stats;     // (N, 4 c) terms of targets, what is taken off scores, 1 / sums, weights in `above`; see `know`. Of
                      // gates (N, c) sums of derivatives
     void* weights;   // (E, c) those of entries, by target, without factors; not of gates
+    void* summed;    // (N, F c) the weighted sums of entries' features
     const void* grad;
     void* known;  // (N, 4 c) room
+    void *asked, *passed;  // (N, F c) room: queries and gradients of targets, as features of entries meet them
     void *d_z, *d_source, *d_target, *d_entry, *d_vectors, *d_others, *d_factor, *d_values;
+    void *d_features, *d_to_keys, *d_to_values;
 };
 
 // Attention between all pairs of N targets and M sources, of B sequences and K heads: rows of K D or K W numbers, heads

@@ -233,6 +233,79 @@ void derive_all(int64_t activation, R slope, R* u, const R* v, int64_t count) {
     }
 }
 
+// Features of an entry are the same for all heads. So what they are multiplied by is summed, F times c numbers, and maps
+// (c, F, W) are applied to the sums, once for each target: nothing is as wide as the heads at an entry.
+template <typename R>
+struct FeatureMap {
+    typedef typename Lanes<R>::V V;
+    static constexpr int L = Lanes<R>::L;
+    const R* data;
+    const int64_t step, c, F, W;
+
+    FeatureMap(const void* from, int64_t step, int64_t c, int64_t F, int64_t W)
+        : data(static_cast<const R*>(from)), step(step), c(c), F(F), W(W) {}
+
+    // The inner products of a row of c heads with what each feature is mapped to.
+    void narrow(const R* row, R* out) const {
+        constexpr int P = std::min(L, 4);  // features at a time
+        const int64_t full = W - W % L;
+        for (int64_t h = 0; h < c; h++, row += W)
+            for (int64_t f = 0; f < F; f += P) {
+                const int64_t some = std::min<int64_t>(P, F - f);
+                V parts[P] = {};
+                R held[L], rest[P] = {};
+                for (int64_t l = 0; l < some; l++) {
+                    const R* a = data + h * step + (f + l) * W;
+                    for (int64_t j = 0; j < full; j += L) parts[l] += load(a + j) * load(row + j);
+                    for (int64_t j = full; j < W; j++) rest[l] += a[j] * row[j];
+                }
+                store(held, lane_sums<P, R>(parts));
+                for (int64_t l = 0; l < some; l++) {
+                    R sum = rest[l];
+                    for (int64_t j = 0; j < L / P; j++) sum += held[l * (L / P) + j];
+                    out[(f + l) * c + h] = sum;
+                }
+            }
+    }
+
+    // += what the sums are mapped to, for each head.
+    void widen(const R* sums, R* row) const {
+        for (int64_t h = 0; h < c; h++, row += W) {
+            int64_t j = 0;
+            for (; j + 4 * L <= W; j += 4 * L) widen_some<4>(h, sums + h, j, row);
+            for (; j + L <= W; j += L) widen_some<1>(h, sums + h, j, row);
+            for (int64_t f = 0; f < F && j < W; f++) {
+                const R* __restrict a = data + h * step + f * W;
+                R* __restrict out = row;
+                const R by = sums[f * c + h];
+                for (int64_t i = j; i < W; i++) out[i] += by * a[i];
+            }
+        }
+    }
+    template <int K>
+    INLINE_MEMBER void widen_some(int64_t h, const R* sums, int64_t j, R* row) const {
+        V sum[K];
+        for (int k = 0; k < K; k++) sum[k] = load(row + j + k * L);
+        for (int64_t f = 0; f < F; f++) {
+            const R* a = data + h * step + f * W + j;
+            const V by = all<R>(sums[f * c]);
+            for (int k = 0; k < K; k++) sum[k] += by * load(a + k * L);
+        }
+        for (int k = 0; k < K; k++) store(row + j + k * L, sum[k]);
+    }
+
+    // += the gradient of the map, (c, F, W), given the sums and the gradient of what they are mapped to.
+    void learn(const R* sums, const R* row, R* into) const {
+        for (int64_t h = 0; h < c; h++, row += W)
+            for (int64_t f = 0; f < F; f++, into += W) {
+                const V by = all<R>(sums[f * c + h]);
+                int64_t j = 0;
+                for (; j + L <= W; j += L) store(into + j, load(into + j) + by * load(row + j));
+                for (; j < W; j++) into[j] += by[0] * row[j];
+            }
+    }
+};
+
 // One pass over a range of targets, or of sources: what it reads, and its memory.
 template <typename R>
 struct Pass {
@@ -253,6 +326,11 @@ struct Pass {
     const int64_t block, period, flat, widest;
     R *raw, *score, *weight, *dot, *top, *inverse, *delta, *factors, *nothing, *at_ends, *sums, *term_sums, *vector_sums;
     R *own, *tops, *totals, *above, *shares;
+    // Of entries' features: what a target asks of them, and passes on to them, and sums of them, F times c numbers.
+    const int64_t narrow;
+    const Table<R> features;
+    const FeatureMap<R> to_keys, to_values;
+    R *asked, *passed, *summed, *asked_sums;
     const R **terms_of, **rows_of;
     // Of HIDDEN, (block, layer): the hidden layer before its activation, and under it.
     const int64_t layer;
@@ -275,7 +353,7 @@ struct Pass {
         const int64_t pointers = 4 * (block + 8) * int64_t(sizeof(void*));
         const int64_t tables = Heads<R>::room(c, call.W) + Heads<R>::room(c, inner(call));
         const int64_t numbers = 8 * flat + 5 * widest + 5 * (period + L) + 2 * block * layer;
-        return numbers * int64_t(sizeof(R)) + pointers + tables + 64 * 32;
+        return (numbers + 4 * (narrow + 1)) * int64_t(sizeof(R)) + pointers + tables + 64 * 36;
     }
     Table<R> end_terms(bool source) const {
         const int64_t width = c * inner(call);
@@ -299,12 +377,15 @@ struct Pass {
           vectors(k.vectors, 1, 0, c * (kind == PROJECTED ? k.W : inner(k))), factor(static_cast<const R*>(k.factor)),
           known(static_cast<const R*>(k.known)), block(blocks_of(k)), period(common(c)),
           flat(rounded(block * c, period) + period), widest(rounded(c * std::max(k.W, inner(k)), L) + L),
+          narrow(k.F * c), features(k.features, k.E, k.features_stride, k.F),
+          to_keys(k.to_keys, k.to_keys_step, c, k.F, k.D), to_values(k.to_values, k.to_values_step, c, k.F, k.W),
           layer(k.kind == HIDDEN ? rounded(c * k.D, L) : 0), memory(room()),
           z(c, k.W, memory), d(c, inner(k), memory) {
         if (!memory.fine) return;
         for (R** of : {&raw, &score, &weight, &dot, &top, &inverse, &delta, &factors}) *of = memory.take<R>(flat);
         for (R** of : {&nothing, &sums, &term_sums, &vector_sums, &above}) *of = memory.take<R>(widest);
         for (R** of : {&at_ends, &own, &tops, &totals, &shares}) *of = memory.take<R>(period + L);
+        for (R** of : {&asked, &passed, &summed, &asked_sums}) *of = memory.take<R>(narrow);
         terms_of = memory.take<const R*>(block);
         rows_of = memory.take<const R*>(block);
         befores = memory.take<const R*>(block);
@@ -402,7 +483,11 @@ struct Pass {
     // The scores of a block, flat; before their activation too, where they are of one number.
     void make_scores(int64_t n, int64_t p, int64_t count) {
         if (kind == HIDDEN) return make_hidden(own_of(n), p, count);
-        if (kind == PRODUCTS) return products(d, count, own_of(n), own_end(), terms_of, other_terms.end, score);
+        if (kind == PRODUCTS) {
+            products(d, count, own_of(n), own_end(), terms_of, other_terms.end, score);
+            if (to_keys.data) meet(p, count, asked, call.asked, score);
+            return;
+        }
         if (by_source && knows)
             for (int64_t i = 0; i < count; i++) copy(raw + i * c, known + index[p + i] * KNOWN * c);
         else if (kind == PROJECTED)  // the rows are read anyway; a table of their terms would be gathered, too
@@ -439,6 +524,34 @@ struct Pass {
             for (int64_t h = 0; h < c; h++) factors[i * c + h] = from[h * call.factor_step];
         }
     }
+
+    // += of each entry and head the inner product of its features with what its target has for them.
+    void meet(int64_t p, int64_t count, const R* mine, const void* all_targets, R* out) const {
+        for (int64_t i = 0; i < count; i++, out += c) {
+            const R* from = by_source ? static_cast<const R*>(all_targets) + index[p + i] * narrow : mine;
+            const R* u = features.row(at(p + i));
+            for (int64_t f = 0; f < call.F; f++, from += c) add_times(u[f], from, out);
+        }
+    }
+    // += the sums of a block's features under weights of each head.
+    void gather_features(int64_t p, int64_t count, const R* weights, R* into) const {
+        for (int64_t i = 0; i < count; i++, weights += c) {
+            const R* u = features.row(at(p + i));
+            for (int64_t f = 0; f < call.F; f++) add_times(u[f], weights, into + f * c);
+        }
+    }
+    // += a number times those of all heads.
+    void add_times(R by, const R* from, R* to) const {
+        int64_t h = 0;
+        for (; h + SOME <= c; h += SOME)
+            for (int64_t j = 0; j < SOME; j++) to[h + j] += by * from[h + j];
+        for (; h < c; h++) to[h] += by * from[h];
+    }
+    void scale_features(const R* number) const {
+        for (int64_t j = 0; j < narrow; j += c)
+            for (int64_t h = 0; h < c; h++) summed[j + h] *= number[h];
+    }
+    static void clear(R* of, int64_t count) { std::fill(of, of + count, R(0)); }
 
     // Makes the flat array whole up to a period with what changes nothing.
     void pad(R* array, int64_t count, R value) const {
@@ -525,6 +638,7 @@ struct Pass {
         }
         scale_heads(dot, sums, sums);
         if (call.above) scale_heads(dot, above, above);
+        if (to_values.data) scale_features(dot);
     }
 
     // += the weights, and the weighted rows, of a block's entries whose scores are above zero before their activation.
@@ -547,6 +661,8 @@ struct Pass {
         zero(totals, c);
         zero(shares, c);
         fill(tops, c, all<R>(-std::numeric_limits<R>::infinity()));
+        clear(summed, narrow);
+        if (to_keys.data) to_keys.narrow(own_of(n), asked);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
             if (!gather(p, count)) return false;
@@ -557,6 +673,7 @@ struct Pass {
             if (call.above) add_above(count);
             if (factor) multiply(used, count);
             add(z, count, used, rows_of, other_rows.end, sums);
+            if (to_values.data) gather_features(p, count, used, summed);
         }
         if (normalised) {
             for (int64_t h = 0; h < c; h += L) {
@@ -567,7 +684,10 @@ struct Pass {
             }
             scale_heads(totals, sums, sums);
             if (call.above) scale_heads(totals, above, above);
+            if (to_values.data) scale_features(totals);
         }
+        if (to_values.data) to_values.widen(summed, sums);
+        if (call.summed) std::memcpy(static_cast<R*>(call.summed) + n * narrow, summed, narrow * sizeof(R));
         for (auto [to, from] : {std::pair(call.y, sums), std::pair(call.held, sums), std::pair(call.above, above)})
             if (to) std::memcpy(static_cast<R*>(to) + n * z.width, from, z.width * sizeof(R));
         if (call.stats) {
@@ -616,6 +736,7 @@ struct Pass {
         if (factor) make_factors(p, count);
         if (!of_scores) return;
         products(z, count, own_rows.row(n), own_rows.end, rows_of, other_rows.end, dot);
+        if (to_values.data) meet(p, count, passed, call.passed, dot);
         if (kind == HIDDEN) derive_all(activation, slope, before, after, count * layer);
         if (by_terms) derive_all(activation, slope, raw, score, count * c);
         for (int64_t j = 0; j < count * c; j += L) {
@@ -647,6 +768,35 @@ struct Pass {
                     out[j] = delta[i * c + h] * vectors.data[j] * befores[i][j];
     }
 
+    // The gradients of entries' features of a block; the last to read the weights, which it multiplies by the factors.
+    void write_features(int64_t p, int64_t count) {
+        R* out = static_cast<R*>(call.d_features) + p * call.F;
+        if (factor) multiply(weight, count);
+        for (int64_t j = 0; j < count * c; j += c, out += call.F)
+            for (int64_t f = 0; f < call.F; f++) {
+                R sum = 0;
+                if (to_values.data)
+                    for (int64_t h = 0; h < c; h++) sum += passed[f * c + h] * weight[j + h];
+                if (to_keys.data)
+                    for (int64_t h = 0; h < c; h++) sum += asked[f * c + h] * delta[j + h];
+                out[f] = sum;
+            }
+    }
+
+    // What entries' features of a target meet, for this pass and for that over sources; and the gradient of `to_values`.
+    void know_features(int64_t n, R* of_values) {
+        const R* g = own_rows.row(n);
+        if (to_keys.data) {
+            to_keys.narrow(own_of(n), asked);
+            std::memcpy(static_cast<R*>(call.asked) + n * narrow, asked, narrow * sizeof(R));
+        }
+        if (to_values.data) {
+            to_values.narrow(g, passed);
+            std::memcpy(static_cast<R*>(call.passed) + n * narrow, passed, narrow * sizeof(R));
+            if (call.d_to_values) to_values.learn(static_cast<const R*>(call.summed) + n * narrow, g, of_values);
+        }
+    }
+
     // What is known of a target: its terms, what its scores are taken off, by what they are divided, and <grad, y> of
     // each head.
     void know(int64_t n) {
@@ -670,13 +820,15 @@ struct Pass {
         for (int64_t h = 0; h < c; h++) out[h] = bend * (dot[h] - delta[h] * share[h]);
     }
 
-    // The way back at a target. The gradient of vectors is added to `partial`.
-    bool backward_target(int64_t n, R* partial) {
+    // The way back at a target. The gradients of vectors and of both maps of features are added to the other arguments.
+    bool backward_target(int64_t n, R* partial, R* of_keys, R* of_values) {
         const int64_t start = ptr[n], end = ptr[n + 1];
         if (start < 0 || end < start || end > entries) return false;
         if (knows) know(n);
+        if (narrow) know_features(n, of_values);
         const bool wanted = call.d_target, learns = kind == HIDDEN && call.d_vectors;
-        if (!wanted && !learns && !call.d_entry && !call.d_factor) return true;
+        const bool asks = to_keys.data && (wanted || call.d_to_keys);
+        if (!wanted && !learns && !asks && !call.d_entry && !call.d_factor && !call.d_features) return true;
         if (call.above) {
             pass_on_above(n);
             return true;
@@ -684,6 +836,7 @@ struct Pass {
         find_own(n);
         zero(term_sums, d.width);
         if (learns) zero(vector_sums, d.width);
+        if (asks) clear(asked_sums, narrow);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
             if (!gather(p, count)) return false;
@@ -695,7 +848,11 @@ struct Pass {
             if (wanted) add_terms(count, term_sums);
             if (learns) add(d, count, delta, afters, after + block * layer, vector_sums);
             if (call.d_entry) write_entries(p, count);
+            if (asks) gather_features(p, count, delta, asked_sums);
+            if (call.d_features) write_features(p, count);
         }
+        if (asks && wanted) to_keys.widen(asked_sums, term_sums);
+        if (asks && call.d_to_keys) to_keys.learn(asked_sums, own_of(n), of_keys);
         if (wanted) write_terms(static_cast<R*>(call.d_target) + n * d.width);
         if (learns)
             for (int64_t j = 0; j < d.width; j++) partial[j] += vector_sums[j];
@@ -766,15 +923,15 @@ int attend_forward(const Call& call) {
     return each_row<R>(call, targets, false, [](Pass<R>& pass, int64_t, int64_t n) { return pass.forward(n); });
 }
 
-// Parts of the sums of two vectors at most, one for each range, which are added in the order of the ranges.
+// Parts of the sums of a few vectors, one for each range, which are added in the order of the ranges.
 template <typename R>
 struct Parts {
     int64_t count, stride;
     Memory memory;
     R* data;
 
-    Parts(int64_t count, int64_t width)
-        : count(count), stride(2 * (rounded(width, Lanes<R>::L) + Lanes<R>::L)), memory(count * stride * int64_t(sizeof(R))) {
+    Parts(int64_t count, int64_t vectors, int64_t width)
+        : count(count), stride(vectors * (rounded(width, Lanes<R>::L) + Lanes<R>::L)), memory(count * stride * int64_t(sizeof(R))) {
         data = memory.take<R>(count * stride);
         if (memory.fine) std::memset(data, 0, count * stride * sizeof(R));
     }
@@ -793,18 +950,23 @@ int attend_backward(const Call& call) {
     const Ranges targets(call.ptr, call.N, call.E, width);
     {
         const bool learns = call.kind == HIDDEN && call.d_vectors;
-        const Parts<R> parts(learns ? targets.count : 0, width);
-        if (!parts.memory.fine) return NO_MEMORY;
+        const int64_t keys = call.c * call.F * call.D, values = call.c * call.F * call.W;
+        const Parts<R> parts(learns ? targets.count : 0, 1, width);
+        const Parts<R> of_keys(call.d_to_keys ? targets.count : 0, 1, keys);
+        const Parts<R> of_values(call.d_to_values ? targets.count : 0, 1, values);
+        if (!parts.memory.fine || !of_keys.memory.fine || !of_values.memory.fine) return NO_MEMORY;
         const int code = each_row<R>(call, targets, false, [&](Pass<R>& pass, int64_t k, int64_t n) {
-            return pass.backward_target(n, parts.part(k));
+            return pass.backward_target(n, parts.part(k), of_keys.part(k), of_values.part(k));
         });
         if (code) return code;
         if (learns) parts.add(0, call.c * call.D, call.d_vectors);
+        if (call.d_to_keys) of_keys.add(0, keys, call.d_to_keys);
+        if (call.d_to_values) of_values.add(0, values, call.d_to_values);
     }
     const bool learns = call.kind == PROJECTED && call.d_vectors;
     if (!call.d_z && !call.d_source && !learns) return FINE;
     const Ranges sources(call.t_ptr, call.M, call.E, width);
-    const Parts<R> parts(learns ? sources.count : 0, width);
+    const Parts<R> parts(learns ? sources.count : 0, 2, width);
     if (!parts.memory.fine) return NO_MEMORY;
     const int code = each_row<R>(call, sources, true, [&](Pass<R>& pass, int64_t k, int64_t m) {
         return pass.backward_source(m, parts.part(k));

@@ -10,7 +10,7 @@ from torch import Tensor
 from .cache import cached_property
 from .entries import Entries
 from .errors import reject
-from .kernels import Affine, affine, contracted, spmm
+from .kernels import Affine, Valued, affine, contracted, spmm
 from .kernels.dense import can_join
 from .kernels.op import autocasting
 from .layouts import check_form
@@ -246,10 +246,19 @@ class Content:
             self._shared[key] = found, own
         return self._shared[key][0]  # type: ignore[no-any-return]
 
-    def values_at(self, entries: Entries) -> Tensor | None:
-        """(E, K D) the values of the edges at the entries; None if edges have none."""
+    def values_at(self, entries: Entries) -> Valued | None:
+        """The values of the edges at the entries, (E, K D); None if edges have none."""
         values = cast(Values | None, self.edge_values)
-        return None if values is None else self.edge_products(entries, values.map)
+        return None if values is None else self.mapped_edges(entries, values.map)
+
+    def mapped_edges(self, entries: Entries, map: Affine) -> Valued:
+        """What a map, without a bias, makes of the edges' features at the entries; in the dtype of scores."""
+        rows = self.edge_rows_at(entries)
+        dtype = torch.promote_types(rows.dtype, torch.float32)
+        key = "features", entries, dtype
+        if key not in self._shared:  # the same tensor, wherever they are read
+            self._shared[key] = rows.to(dtype)
+        return Valued(self._shared[key], map.weight.to(dtype))
 
     def _edge_rows_at(self, entries: Entries, edge_attr: Tensor) -> Tensor:
         if not self.has_edge_rows:

@@ -16,10 +16,9 @@ from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Pattern, Piece, ProductScores, attend, attention
+from ..kernels import Pattern, Piece, ProductScores, Valued, attend, attention
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
-from ..kernels.multihead import HELD
 from ..kernels.onepass import one_pass_fits
 from ..kernels.op import autocasting
 from ..kernels.scored import adds_values
@@ -391,13 +390,13 @@ class BoundAttention(MemberByMember):
         return cast(Tensor, y)
 
     @property
-    def values(self) -> Tensor | None:
-        """(E, K D) values of the entries, by target, which are added to those of the sources; None for none."""
+    def values(self) -> Valued | None:
+        """The values of the entries, by target, which are added to those of the sources; None for none."""
         return None if self.valued is None else self.valued.values_at(self.entries)
 
     @cached_property
     def adds_values(self) -> bool:
-        """Whether compiled kernels add the values of entries: of a few, or of gates, whose sums are not stored."""
+        """Whether compiled kernels add the values of entries."""
         found = self.weighing.in_rows if self.valued is not None and self.is_by_rows else None
         if found is None:
             return False
@@ -405,7 +404,7 @@ class BoundAttention(MemberByMember):
         if form is None or not one_pass_fits(form, self.device, E):
             return False
         width = self.K * cast(Theta, cast(Content, self.valued).edge_values).inner
-        return adds_values(form, self.normalize == "source", self.K, E, width)
+        return adds_values(form, self.normalize == "source", self.K, width, self.device)
 
     @property
     def requires_grad(self) -> bool:
@@ -516,8 +515,6 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
 
     def run(basis: Any, content: Content, bias: Tensor | None) -> Any:
         basis.check(content, entries, graph)
-        if content.edge_values is not None and basis.K * content.edge_values.inner * entries.E > HELD:
-            return None
         return step.run(basis, content, bias)
 
     return step._replace(run=run)

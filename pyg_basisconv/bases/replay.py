@@ -6,20 +6,20 @@ the product. A record holds which parameters and which columns these are.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from ..content import Content, Mapped, apply_maps
 from ..entries import Entries
-from ..kernels import Affine
+from ..kernels import Affine, Valued
 from ..kernels.multihead import HELD
-from ..kernels.onepass import supports
 from ..kernels.op import PLAIN
-from ..kernels.scored import Scoring, adds_values, one_pass
+from ..kernels.scored import Scoring, kernels_take, of_entries, one_pass
 from ..mechanisms import Mechanism
 from ..theta import Theta
+from ..theta.heads import Values
 
 _TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
 _OWN = __name__.partition(".")[0]
@@ -66,7 +66,8 @@ class Replay:
         scoring: computes the scores from the rows.
         parameters: that are read.
         columns: what is made of the features.
-        values: the indices of what is summed, and of values of the edges or None, among the columns.
+        values: the indices of what is summed, and of the features that values of edges are made of or None, among the
+            columns; and the map that makes them.
         rows: for each argument of the scoring, its index there, or ~i for parameter i, or None.
         adds: whether the parameter does no more to the sums than to add the bias.
     """
@@ -78,7 +79,7 @@ class Replay:
         scoring: Scoring,
         parameters: "_Parameters",
         columns: Sequence[_Columns],
-        values: tuple[int, int | None],
+        values: tuple[int, int | None, _Map | None],
         rows: Sequence[int | None],
         adds: bool,
     ) -> None:
@@ -148,9 +149,10 @@ class Replay:
         form = self.scoring.form(rows, self.K)
         if form is None:
             return None
-        normalised, (z, values) = self.normalize == "source", self.values
-        more = None if values is None else found[values]
-        y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, found[z], None, more, *rows)
+        normalised, (z, of_edges, map) = self.normalize == "source", self.values
+        values = None if of_edges is None or map is None else Valued(found[of_edges], map.of(given).weight)
+        more = of_entries(values, form, normalised, self.K, found[z].shape[1])
+        y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, found[z], None, *more, *rows)
         if self.adds and bias is not None and bias.dtype is y.dtype:
             return y.add_(bias)  # these sums are nobody else's
         return theta.join(y, bias)
@@ -201,13 +203,11 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     if not plain or found is None or (weighing.weighted and entries.has_weight) or not _known(basis, theta):
         return None
     (scoring, tensors), rows, values, K = found, content.inputs.rows, content.values_at(entries), basis.K
-    normalised, width = basis.normalize == "source", rows.shape[-1]
+    normalised = basis.normalize == "source"
     if rows.dtype is not x.dtype or x.layout != torch.strided:
         return None
     form = scoring.form(tensors, K)
-    if form is None or not supports(form, (values, *tensors), rows, K, entries.pattern):
-        return None
-    if values is not None and not adds_values(form, normalised, K, entries.E, width):
+    if kernels_take(form, normalised, K, entries.pattern, rows, None, values, tensors) is None:
         return None
     own = (theta, *basis.mechanism.modules())
     parameters = _Parameters(own if content.edge_values is None else (*own, content.edge_values))
@@ -239,7 +239,12 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
         indices.append(index)
     if theta._parameters.get("value_bias", rows) is None:  # one may be set later
         parameters.reads.append(_Read(theta._parameters, "value_bias", None))
-    of_sums = columns.index(id(rows)), None if values is None else columns.index(id(values))
+    of_sums: tuple[int, int | None, _Map | None] = columns.index(id(rows)), None, None
+    if values is not None and content.edge_values is not None:
+        made = parameters.map(cast(Values, content.edge_values).map)
+        if made is None or id(values.features) not in columns:
+            return None
+        of_sums = of_sums[0], columns.index(id(values.features)), made
     return Replay(basis, content, scoring, parameters, products, of_sums, indices, theta.join(rows) is rows)
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ..content import Inputs
 from ..entries import Entries
-from ..kernels import ProductScores, scored_attention, softmax
+from ..kernels import ProductScores, Valued, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
 from ..kernels.all_pairs import pair_rows
 from ..kernels.scored import Scoring, observed_attention
@@ -89,7 +89,7 @@ def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
 
 
 def attend_in_rows(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Valued | None = None
 ) -> Tensor:
     """Theta first, node-major throughout."""
     theta, (p, seed), weighing = inputs.theta, weighing.dropout, weighing.written_out(entries)
@@ -105,7 +105,7 @@ def attend_in_rows(
 
 
 def attend_observed(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Tensor | None = None
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Valued | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same without dropout, and the weights that were applied, (K, E); they are stored."""
     theta, weighing = inputs.theta, weighing.written_out(entries)

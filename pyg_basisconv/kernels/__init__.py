@@ -8,7 +8,7 @@ from .hidden_layer import hidden
 from .multihead import at_entries, inner, softmax
 from .pattern import Pattern
 from .products import sddmm, spmm, spmm_rows
-from .scored import ProductScores, ProjectedScores, TermScores, attention, scored_attention
+from .scored import ProductScores, ProjectedScores, TermScores, Valued, attention, scored_attention
 from .tiled import Matchings, gather_matmul
 from .typed import Pairs, typed_matmul
 
@@ -22,6 +22,7 @@ __all__ = [
     "ProductScores",
     "ProjectedScores",
     "TermScores",
+    "Valued",
     "a_first",
     "affine",
     "at_entries",

@@ -5,13 +5,14 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
+from ..backend import uses_triton
 from ..portable import with_plain
 from .activations import ActivationCode
-from .multihead import group_sums, rows_at, scale_rows, sum_channels
+from .multihead import group_sums, rows_at, scale_rows, sum_channels, to_heads
 from .onepass import PRODUCTS, ScoreForm
 from .op import recorded
 from .pattern import Pattern
-from .scored import ScoreGrad, Tensors
+from .scored import ScoreGrad, Tensors, Valued
 
 
 def _derivative(
@@ -88,21 +89,34 @@ def edge_products(
 
 
 class EdgeProductScores(NamedTuple):
-    """Inner products of keys of sources, (M, c D), to which each entry adds (E, c D), and queries of targets, (N, c D).
+    """Inner products of keys of sources, (M, c D), and queries of targets, (N, c D), where entries add to the keys what
+    a map (c, F, D) makes of their features, (E, F) by target.
 
-    The tensors are keys, queries, and what is added, by target.
+    The tensors are keys, queries, features and the map.
     """
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
-        key, query, of_key = cast(tuple[Tensor, ...], tensors)
-        return _edge_products(False, c, pattern, key, query, of_key, None)
+        key, query, *of_key = cast(tuple[Tensor, ...], tensors)
+        return _edge_products(False, c, pattern, key, query, Valued(*of_key).tensor, None)
 
     def backward(self, given: ScoreGrad) -> Tensors:
-        return _derivative((*given.tensors, None), given.grad, given.pattern, (*given.needs, False))[:3]
+        key, query, features, map = cast(tuple[Tensor, ...], given.tensors)
+        *of_ends, of_features, of_map = given.needs
+        sides = key, query, Valued(features, map).tensor, None
+        needs = *of_ends, of_features or of_map, False
+        d_key, d_query, d_entry, _ = _derivative(sides, given.grad, given.pattern, needs)
+        if d_entry is None:
+            return d_key, d_query, None, None
+        by_heads = to_heads(d_entry, len(map))  # (c, E, D)
+        d_features = (by_heads @ map.transpose(1, 2)).sum(0) if of_features else None
+        return d_key, d_query, d_features, features.t() @ by_heads if of_map else None
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
-        key, query, of_key = cast(tuple[Tensor, ...], tensors)
-        return _plain_edge_products(key, query, of_key, None, c, pattern).t()
+        key, query, *of_key = cast(tuple[Tensor, ...], tensors)
+        return _plain_edge_products(key, query, Valued(*of_key).tensor, None, c, pattern).t()
 
     def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
-        return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 3))
+        key = cast(Tensor, tensors[0])
+        if uses_triton(key.device):
+            return None
+        return ScoreForm(PRODUCTS, key.shape[1] // c, ActivationCode(0), slice(0, 4))

@@ -22,12 +22,12 @@ from .op import PLAIN, acc_dtype
 from .pattern import INT32_MAX, Pattern, extremes
 
 Kernel = Callable[[bytes], int]
-Saved = Sequence[Tensor | None]  # three tensors for the backward pass
+Saved = Sequence[Tensor | None]  # four tensors for the backward pass
 
 # How scores are computed, as `Kind` in the kernels.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd34q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_CALL = struct.Struct("=9qd47q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
@@ -42,7 +42,7 @@ class ScoreForm(NamedTuple):
     inner: the width of a head's terms.
     activation: of the terms.
     slots: the positions of the given tensors among the kernels' five: terms of sources, of targets, of entries, and two
-    vectors per head.
+    vectors per head. Of products the third are features of entries, and the fourth what maps them to keys.
     """
 
     kind: int
@@ -123,6 +123,7 @@ class Attend:
         factor: (E, c), or None.
         terms: rows of terms of sources, targets and entries, and two vectors (c, D); None for each that is absent.
         values: (E, c) values of entries, added to the rows of z by kernels of gates; or None.
+        features: (E, F) of entries, and their map (c, F, W) to what is added to the rows of z by the others; or None.
     """
 
     def __init__(
@@ -135,9 +136,15 @@ class Attend:
         factor: Tensor | None,
         terms: Sequence[Tensor | None],
         values: Tensor | None = None,
+        features: tuple[Tensor | None, Tensor | None] = (None, None),
     ) -> None:
         self.form, self.normalised, self.c, self.pattern = form, normalised, c, pattern
         self.z, self.factor, self.terms, self.values = z, factor, terms, values
+        self.features, self.to_values = features
+        self.to_keys: Tensor | None = None
+        if form.kind == PRODUCTS and terms[2] is not None:
+            self.features, self.to_keys = terms[2], terms[3]
+            self.terms = (*terms[:2], None, None, None)
         self.is_gate = is_gate(form, normalised, c, z.shape[1])
 
     def check(self) -> None:
@@ -145,12 +152,14 @@ class Attend:
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         source, target, entry, *vectors = self.terms
         M, N, E, W, width = pattern.M, pattern.N, pattern.E, z.shape[1] // c, c * form.inner
+        F = self.width_of_features
         for name, t, *shape in (
             ("tensors", source, M, width),
             ("tensors", target, N, width),
             ("tensors", entry, E, width),
             ("factor", self.factor, E, c),
             ("values", self.values, E, c * W),
+            ("features", self.features, E, F),
         ):
             if t is not None and [*t.shape] != shape:
                 reject(name, f"{shape[0]} rows of {shape[1]}", tuple(t.shape), "pass those of this pattern")
@@ -160,6 +169,14 @@ class Attend:
         for vector in vectors:
             if vector is not None and vector.shape != (c, W if projected else form.inner):
                 reject("tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass this parameter's")
+        for map, columns in ((self.to_keys, form.inner), (self.to_values, W)):
+            if map is not None and map.shape != (c, F, columns):
+                reject("tensors", f"{c} matrices of {F} x {columns}", tuple(map.shape), "pass this parameter's")
+
+    @property
+    def width_of_features(self) -> int:
+        """F, 0 where entries have none."""
+        return 0 if self.features is None else self.features.shape[1]
 
     def _run(
         self, name: str, transposed: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
@@ -173,11 +190,15 @@ class Attend:
         W, D = z.shape[1] // c, form.inner
         sizes = (pattern.N, M, index.numel(), c, W, D, form.kind, form.activation.number, self.normalised)
         addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
+        maps = *_rows(self.to_keys), *_rows(self.to_values)
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
             *(*addresses[:2], *transposed, addresses[2], *sides, *addresses[3:6], *strides),
             *_rows(self.values),
+            *_rows(self.features),
+            self.width_of_features,
+            *maps,
             *addresses[6:],
         )
         found = kernel(f"gate_{name}" if self.is_gate else f"attend_{name}", z.dtype)
@@ -199,7 +220,7 @@ class Attend:
         `pass_on_above` in the kernels.
         """
         _, target, entry, *_ = self.terms
-        if not (self.normalised and self.form.activation.bends) or entry is not None:
+        if not (self.normalised and self.form.activation.bends and entry is self.features is None):
             return False
         if self.factor is not None and self.factor.requires_grad:  # its gradient takes that pass anyway
             return False
@@ -211,25 +232,36 @@ class Attend:
         To `weights`, (E, c), those of the entries are written, without their factors; this is not for gates.
         """
         z, c, N = self.z, self.c, self.pattern.N
-        y, held, above, stats = room(z, N, z.shape[1]), None, None, None
+        y, held, above, stats, summed = room(z, N, z.shape[1]), None, None, None, None
         if keep and self.is_gate and self.terms[1] is not None:
             stats = room(z, N, c)
         elif keep and self._knows:
             stats = room(z, N, 4 * c)
             held = room(y, *y.shape) if self.normalised else None
             above = room(y, *y.shape) if self._bends else None
-        self._run("forward", (0, 0, 0), (y, held, above, stats, weights), [None] * 10)
-        return y, (held, above, stats)
+        if keep and self.to_values is not None:
+            summed = room(z, N, c * self.width_of_features)
+        self._run("forward", (0, 0, 0), (y, held, above, stats, weights, summed), [None] * 15)
+        return y, (held, above, stats, summed)
 
     def backward(
         self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        """The gradients that are needed: of z, factor and values; and of the terms."""
+        """The gradients that are needed: of z, factor, values, features and their map to values; and of the terms.
+
+        That of features which both keys and values are made of is given once, as that of the former.
+        """
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
-        M, N, E, width = pattern.M, pattern.N, pattern.E, c * form.inner
+        M, N, E, width, F = pattern.M, pattern.N, pattern.E, c * form.inner, self.width_of_features
         source, target, entry, vectors, others = needs
         d_z = room(z, *z.shape) if needs_rows[0] else None
-        d_factor, d_values = (room(z, E, c) if needed else None for needed in needs_rows[1:])
+        d_factor, d_values = (room(z, E, c) if needed else None for needed in needs_rows[1:3])
+        of_features, of_map, of_keys = *needs_rows[3:], False
+        if self.to_keys is not None:
+            of_features, of_keys, entry, vectors = of_features or entry, vectors, False, False
+        d_features = room(z, E, F) if of_features else None
+        d_keys = room(z, c, F, form.inner) if of_keys else None
+        d_map = room(z, c, F, z.shape[1] // c) if of_map else None
         found = [room(z, rows, width) if needed else None for needed, rows in ((source, M), (target, N), (entry, E))]
         if form.kind == PROJECTED:
             vectors = others = vectors or others
@@ -238,12 +270,13 @@ class Attend:
             torch.empty_like(t, memory_format=torch.contiguous_format) if needed and t is not None else None
             for needed, t in ((vectors, self.terms[3]), (others, self.terms[4]))
         ]
-        held, above, stats = saved
+        held, above, stats, summed = saved
         if self.is_gate and target and stats is not None:
             found[1] = grad * stats
         scratch = room(z, N, 4 * c) if self._knows else None
+        asked, passed = (None if t is None else room(z, N, c * F) for t in (self.to_keys, self.to_values))
         transposed = (0, 0, 0)
-        if not (self.factor is self.terms[2] is self.values is None):
+        if not (self.factor is self.terms[2] is self.values is self.features is None):
             _, _, t_ptr, t_index, _, t_back = pattern.both_ways_and_across
             transposed = t_ptr.data_ptr(), t_index.data_ptr(), t_back.data_ptr()
         elif d_z is not None or source or form.kind == PROJECTED:
@@ -251,7 +284,12 @@ class Attend:
             transposed = t_ptr.data_ptr(), t_index.data_ptr(), 0
         if d_factor is not None or entry:
             above = None
+        written = d_z, *found, d_factor, d_values, d_features, d_keys, d_map
         self._run(
-            "backward", transposed, (None, held, above, stats, None), [grad, scratch, d_z, *found, d_factor, d_values]
+            "backward", transposed, (None, held, above, stats, None, summed), [grad, scratch, asked, passed, *written]
         )
-        return [d_z, d_factor, d_values], found
+        if self.to_keys is not None:
+            found[3] = d_keys
+            if self.to_values is None:
+                found[2], d_features = d_features, None
+        return [d_z, d_factor, d_values, d_features, d_map], found

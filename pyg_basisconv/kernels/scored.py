@@ -32,7 +32,6 @@ from .multihead import (
     transposed_sums,
     weighted_sums,
 )
-from .of_entries import AttendEntries, at_entries_of
 from .onepass import HIDDEN, PRODUCTS, PROJECTED, TERMS, Attend, ScoreForm, is_gate, precision, supports
 from .op import acc_dtype, derivative, differentiated_again, needs_gradient, raw_apply, recorded
 from .pattern import Pattern
@@ -246,6 +245,19 @@ def activation_grad(activation: Activation | None, u: Tensor, grad: Tensor) -> T
 Fixed = tuple[Scoring, bool, Pattern, int]  # the first arguments of the functions below
 
 
+class Valued(NamedTuple):
+    """Values of entries, by their features u, (E, F) by target, and the map V, (c, F, W), that makes u V_k of them."""
+
+    features: Tensor
+    map: Tensor
+
+    @property
+    def tensor(self) -> Tensor:
+        """(E, c W) the values of all heads."""
+        c, F, W = self.map.shape
+        return self.features @ self.map.transpose(0, 1).reshape(F, c * W)
+
+
 def _attention(
     keep: bool,
     scoring: Scoring,
@@ -254,7 +266,6 @@ def _attention(
     c: int,
     z: Tensor,
     factor: Tensor | None,
-    values: None,
     *tensors: Tensor | None,
 ) -> tuple[Tensor, Tensors]:
     """See `scored_attention`; by torch's operations, and without values of entries."""
@@ -271,8 +282,8 @@ def _attention_backward(
     division, f their factors and g the gradient of y divided by the sum of its target, the gradient of a score is
     w (f <z, g> - <y, g>), and that of a factor is w <z, g>.
     """
-    (scoring, _, pattern, c), (z, factor, _, *tensors), (weight, table, total, *kept) = fixed, given, further
-    needs_z, needs_factor, _, *needs = needs
+    (scoring, _, pattern, c), (z, factor, *tensors), (weight, table, total, *kept) = fixed, given, further
+    needs_z, needs_factor, *needs = needs
     few = weight.shape[0] * table.shape[1] <= HELD
     scaled_grad = grad.to(table.dtype)
     if total is not None:
@@ -300,7 +311,7 @@ def _attention_backward(
     else:
         d_z = transposed_sums(scaled_grad, weighted, pattern)
     d_tensors = scoring.backward(ScoreGrad(table, tensors, kept, found, pattern, needs, d_z))
-    return None if d_z is None else d_z.to(z.dtype), d_factor, None, *d_tensors
+    return None if d_z is None else d_z.to(z.dtype), d_factor, *d_tensors
 
 
 def _plain(
@@ -310,13 +321,30 @@ def _plain(
     c: int,
     z: Tensor,
     factor: Tensor | None,
-    values: Tensor | None,
     *tensors: Tensor | None,
 ) -> Tensor:
     """The same by differentiable torch operations."""
+    return _plain_with_values(scoring, normalised, pattern, c, z, factor, None, None, None, *tensors)
+
+
+def _plain_with_values(
+    scoring: Scoring,
+    normalised: bool,
+    pattern: Pattern,
+    c: int,
+    z: Tensor,
+    factor: Tensor | None,
+    values: Tensor | None,
+    features: Tensor | None,
+    map: Tensor | None,
+    *tensors: Tensor | None,
+) -> Tensor:
+    """The same with values of entries: as they are, or as features and the map that makes them."""
     score = scoring.plain(z, tensors, c, pattern)
     factor = None if factor is None else factor.t()
     y = plain_attention(score, factor, to_heads(z, c), normalised, pattern)
+    if features is not None and map is not None:
+        values = Valued(features, map).tensor
     if values is not None:  # as if each entry had a source of its own
         y = y + plain_attention(score, factor, to_heads(values, c), normalised, pattern.of_entries)
     return to_rows(y)
@@ -369,11 +397,14 @@ class _OnePass(torch.autograd.Function):
         z: Tensor,
         factor: Tensor | None,
         values: Tensor | None,
+        features: Tensor | None,
+        map: Tensor | None,
         *tensors: Tensor | None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         weights = room(z, pattern.E, c) if observed else None
-        y, saved = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(True, weights)
-        ctx.save_for_backward(z, factor, values, *saved, weights, *tensors)
+        of_rows = z, factor, values, features, map
+        y, saved = _one_pass(form, normalised, pattern, c, of_rows, tensors).forward(True, weights)
+        ctx.save_for_backward(*of_rows, *saved, weights, *tensors)
         ctx.given = form, scoring, normalised, pattern, c
         if weights is None:
             return y
@@ -382,54 +413,51 @@ class _OnePass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, of_weights: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        z, factor, values, *rest = ctx.saved_tensors
-        saved, weights, tensors = rest[:3], rest[3], rest[4:]
+        held = ctx.saved_tensors  # once: a checkpoint unpacks them a single time
+        of_rows, saved, weights, tensors = held[:5], held[5:9], held[9], held[10:]
+        z = held[0]
         form, *about = ctx.given
         scoring, normalised, pattern, c = about
         needs = ctx.needs_input_grad[6:]
         found: list[Tensor | None] = [None] * len(needs)
         again = differentiated_again()
         if grad is not None and again:
-            found = [*derivative(_plain, (*about, z, factor, values, *tensors), grad)[4:]]
+            found = [*derivative(_plain_with_values, (*about, *of_rows, *tensors), grad)[4:]]
         elif grad is not None:
-            call = _one_pass(form, normalised, pattern, c, z, factor, values, tensors)
-            needed = [bool(need) for need in form.in_slots(needs[3:])]
-            of_rows, of_terms = call.backward(saved, grad.resolve_neg().contiguous(), needs[:3], needed)
-            found = [*of_rows, *of_terms[form.slots]]
+            call = _one_pass(form, normalised, pattern, c, of_rows, tensors)
+            needed = [bool(need) for need in form.in_slots(needs[5:])]
+            d_rows, d_terms = call.backward(saved, grad.resolve_neg().contiguous(), needs[:5], needed)
+            found = [*d_rows, *d_terms[form.slots]]
         if of_weights is not None:
             if again:
                 d_z, *of_tensors = derivative(_plain_weights, (*about, z, *tensors), of_weights)[4:]
             else:
                 d_z = torch.zeros_like(z) if needs[0] else None
-                given = _table(z), tensors, weights, of_weights, needs[3:], d_z
+                given = _table(z), tensors, weights, of_weights, needs[5:], d_z
                 of_tensors = [*_weights_backward(scoring, normalised, pattern, c, *given)]
-            more = d_z, None, None, *of_tensors
+            more = d_z, None, None, None, None, *of_tensors
             found = [b if a is None else a if b is None else a + b for a, b in zip(found, more, strict=True)]
         return None, None, None, None, None, None, *found
 
 
 def _one_pass(
-    form: ScoreForm,
-    normalised: bool,
-    pattern: Pattern,
-    c: int,
-    z: Tensor,
-    factor: Tensor | None,
-    values: Tensor | None,
-    tensors: Tensors,
-) -> Attend | AttendEntries:
+    form: ScoreForm, normalised: bool, pattern: Pattern, c: int, of_rows: Tensors, tensors: Tensors
+) -> Attend:
+    """Of z, the factors, values of entries, features of entries and their map; and the tensors of scores."""
+    z, (factor, *of_entries, map) = cast(Tensor, of_rows[0]), of_rows[1:]
     source, target, entry, *vectors = form.in_slots(tensors)
-    terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, values)]
-    terms[3:], values = [v if v is None else v.contiguous() for v in vectors], terms[3]
+    terms = [t if t is None or t.stride(1) == 1 else t.contiguous() for t in (source, target, entry, *of_entries)]
+    terms[3:], (values, features) = [None if v is None else _of_heads(v) for v in vectors], terms[3:]
     kind = Attend
     if uses_triton(z.device):
         from .triton.attention import TritonAttend as kind
-    z = z.contiguous()
-    keyed = form.kind == PRODUCTS and entry is not None
-    if not keyed and (values is None or is_gate(form, normalised, c, z.shape[1])):
-        return kind(form, normalised, c, pattern, z, factor, terms, values)
-    z, terms = at_entries_of(form, pattern, z, terms, values)
-    return AttendEntries(kind(form, normalised, c, pattern.of_entries, z, factor, terms), pattern)
+    about = form, normalised, c, pattern, z.contiguous(), factor, terms, values
+    return kind(*about, (features, None if map is None else _of_heads(map)))
+
+
+def _of_heads(t: Tensor) -> Tensor:
+    """Vectors or matrices of heads, of which each is contiguous; matrices may be one and the same."""
+    return t if t.dim() == 3 and t[0].is_contiguous() else t.contiguous()
 
 
 _record = recorded(4, _attention, _attention_backward, _plain)
@@ -439,11 +467,10 @@ _record_one_pass: Callable[..., Any] = raw_apply(_OnePass)
 def one_pass(
     form: ScoreForm, scoring: Scoring, normalised: bool, pattern: Pattern, c: int, z: Tensor, *given: Tensor | None
 ) -> Tensor:
-    """`scored_attention` by the compiled kernels, of what they support; given: factor, values and all tensors."""
+    """`scored_attention` by the compiled kernels, of what they support; given: all that follows z."""
     if torch.is_grad_enabled() and needs_gradient(z, *given):
         return _record_one_pass(form, scoring, normalised, pattern, c, False, z, *given)
-    factor, values, *tensors = given
-    return _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(False)[0]
+    return _one_pass(form, normalised, pattern, c, (z, *given[:4]), given[4:]).forward(False)[0]
 
 
 def _plain_observed_attention(
@@ -454,7 +481,7 @@ def _plain_observed_attention(
     normalised: bool,
     pattern: Pattern,
     factor: Tensor | None = None,
-    values: Tensor | None = None,
+    values: Valued | None = None,
 ) -> tuple[Tensor, Tensor]:
     weights = _plain_weights(scoring, normalised, pattern, c, z, *tensors)
     weights = weights if factor is None else weights * factor
@@ -471,7 +498,7 @@ def observed_attention(
     normalised: bool,
     pattern: Pattern,
     factor: Tensor | None = None,
-    values: Tensor | None = None,
+    values: Valued | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`scored_attention`, and the weights that it applies, (E, c) by target, with their factors; they are stored.
 
@@ -482,27 +509,60 @@ def observed_attention(
             [1.],
             [3.]])
     """
-    form, given = scoring.form(tensors, c), (factor, values, *tensors)
-    takes = form is not None and supports(form, given, z, c, pattern) and not uses_triton(z.device)
-    if form is None or not takes or is_gate(form, normalised, c, z.shape[1]):
+    form = scoring.form(tensors, c)
+    given = kernels_take(form, normalised, c, pattern, z, factor, values, tensors)
+    if form is None or given is None or uses_triton(z.device) or is_gate(form, normalised, c, z.shape[1]):
         return _plain_observed_attention(scoring, tensors, z, c, normalised, pattern, factor, values)
     if torch.is_grad_enabled() and needs_gradient(z, *given):
         y, weights = _record_one_pass(form, scoring, normalised, pattern, c, True, z, *given)
     else:
         weights = room(z, pattern.E, c)
-        y = _one_pass(form, normalised, pattern, c, z, factor, values, tensors).forward(False, weights)[0]
+        y = _one_pass(form, normalised, pattern, c, (z, *given[:4]), tensors).forward(False, weights)[0]
     return y, weights if factor is None else weights * factor
 
 
-def adds_values(form: ScoreForm, normalised: bool, c: int, entries: int, width: int) -> bool:
-    """Whether compiled kernels add values of the entries: those of gates do, the others where there are few."""
-    few = form.kind != PROJECTED and entries * width <= HELD
-    return few or is_gate(form, normalised, c, width)
+def adds_values(form: ScoreForm, normalised: bool, c: int, width: int, device: torch.device) -> bool:
+    """Whether compiled kernels add values of the entries; those in Triton do so for gates."""
+    return not uses_triton(device) or is_gate(form, normalised, c, width)
+
+
+def of_entries(
+    values: Valued | None, form: ScoreForm, normalised: bool, c: int, width: int
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """What the compiled kernels read of values: the numbers of all entries, or features and their map."""
+    if values is not None and is_gate(form, normalised, c, width):
+        return values.tensor, None, None
+    return None, *(values or (None, None))
+
+
+def kernels_take(
+    form: ScoreForm | None,
+    normalised: bool,
+    c: int,
+    pattern: Pattern,
+    z: Tensor,
+    factor: Tensor | None,
+    values: Valued | None,
+    tensors: Tensors,
+) -> Tensors | None:
+    """The factors, values of entries, features of entries and their map, and all tensors of scores, as the compiled
+    kernels take them; None if they do not.
+    """
+    if form is None:
+        return None
+    if values is not None:
+        if not adds_values(form, normalised, c, z.shape[1], z.device):
+            return None
+        of_keys = form.in_slots(tensors)[2] if form.kind == PRODUCTS else None
+        if of_keys is not None and of_keys is not values.features:  # the kernels read one table of features
+            return None
+    found = factor, *of_entries(values, form, normalised, c, z.shape[1]), *tensors
+    return found if supports(form, found, z, c, pattern) else None
 
 
 @with_plain(
-    lambda scoring, tensors, z, c, normalised, pattern, factor=None, values=None: _plain(
-        scoring, normalised, pattern, c, z, factor, values, *tensors
+    lambda scoring, tensors, z, c, normalised, pattern, factor=None, values=None: _plain_with_values(
+        scoring, normalised, pattern, c, z, factor, None, *(values or (None, None)), *tensors
     )
 )
 def scored_attention(
@@ -513,7 +573,7 @@ def scored_attention(
     normalised: bool,
     pattern: Pattern,
     factor: Tensor | None = None,
-    values: Tensor | None = None,
+    values: Valued | None = None,
 ) -> Tensor:
     r"""The sums :math:`y_n = \sum_{e: target(e) = n} w_e f_e z_{source(e)}` of c heads, with weights w from scores.
 
@@ -525,8 +585,8 @@ def scored_attention(
         normalised: whether w is the softmax of the scores over the entries of each target, or the scores themselves.
         pattern: of the entries.
         factor: (E, c) f, by target, or None for ones.
-        values: (E, c W) values of the entries, by target, added to the rows of z; or None. The kernels of gates add
-            them without storing the sum, the others where there are few entries.
+        values: of the entries, added to the rows of z; or None. The kernels of gates read their numbers, (E, c W), the
+            others sum their features, and apply their map to the sums.
 
     Returns:
         (N, c W).
@@ -540,17 +600,14 @@ def scored_attention(
     form, table = scoring.form(tensors, c), z
     if z.dtype != precision(z):
         table = z.to(precision(z))
-    given = factor, values, *tensors
-    if (
-        form is not None
-        and supports(form, given, table, c, pattern)
-        and (values is None or adds_values(form, normalised, c, pattern.E, z.shape[1]))
-    ):
+    given = kernels_take(form, normalised, c, pattern, table, factor, values, tensors)
+    if form is not None and given is not None:
         y = one_pass(form, scoring, normalised, pattern, c, table, *given)
         return y if y.dtype == z.dtype else y.to(z.dtype)
     if values is not None:
-        return _plain(scoring, normalised, pattern, c, z, factor, values, *tensors)
-    return _record(scoring, normalised, pattern, c, z, factor, None, *tensors)
+        table = z.to(acc_dtype(z.dtype))
+        return _plain_with_values(scoring, normalised, pattern, c, table, factor, None, *values, *tensors).to(z.dtype)
+    return _record(scoring, normalised, pattern, c, z, factor, *tensors)
 
 
 @with_plain(plain_attention)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
-from ..kernels import Affine, EdgeProductScores, Pattern, ProductScores, edge_products, hidden, inner
+from ..kernels import Affine, EdgeProductScores, Pattern, ProductScores, Valued, edge_products, hidden, inner
 from ..kernels.multihead import HELD
 from ..portable import portable
 from ..theta.base import param, project
@@ -69,14 +69,14 @@ class ProductRows(RowScore):
 class EdgeProductRows(RowScore):
     """Inner products of keys, (M, K d), and queries, (N, K d); to the key each of a few entries adds (E, K d)."""
 
-    def __init__(self, key: Tensor, query: Tensor, of_key: Tensor, heads: int, pattern: Pattern) -> None:
-        self.scoring, self.rows = EdgeProductScores(), (key, query, of_key)
+    def __init__(self, key: Tensor, query: Tensor, of_key: Valued, heads: int, pattern: Pattern) -> None:
+        self.scoring, self.rows = EdgeProductScores(), (key, query, *of_key)
         self.heads, self.pattern = heads, pattern
 
     @property
     def _terms(self) -> TermRows:
-        key, query, of_key = (upcast(cast(Tensor, t)) for t in self.rows)
-        return TermRows(entry=edge_products(key, query, of_key, None, self.heads, self.pattern))
+        key, query, *of_key = (upcast(cast(Tensor, t)) for t in self.rows)
+        return TermRows(entry=edge_products(key, query, Valued(*of_key).tensor, None, self.heads, self.pattern))
 
     def heads_first_score(self) -> Score:
         return self._terms.heads_first_score()
@@ -224,9 +224,10 @@ class Dot(Mechanism):
     def _at_few_entries(self, content: Content, entries: Entries, key: Tensor, query: Tensor, scale: float) -> Score:
         """The scores where keys and queries of all entries may be stored."""
         edge_rows(content, entries, self.edge_dim)  # checks their width
-        H, of_key = len(self.key_edge), content.edge_products(entries, Affine(param(self, "key_edge")))
+        H, map = len(self.key_edge), Affine(param(self, "key_edge"))
         if self.mix == "key":
-            return EdgeProductRows(key, query, of_key, H, entries.pattern)
+            return EdgeProductRows(key, query, content.mapped_edges(entries, map), H, entries.pattern)
+        of_key = content.edge_products(entries, map)
         of_query = content.edge_products(entries, Affine(param(self, "query_edge"))) * scale
         return TermRows(entry=edge_products(upcast(key), upcast(query), of_key, of_query, H, entries.pattern))
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch_geometric.nn import ResGatedGraphConv
 
 from pyg_basisconv import convert
-from pyg_basisconv.kernels import Pattern, TermScores, onepass, scored_attention
+from pyg_basisconv.kernels import Pattern, TermScores, Valued, onepass, scored_attention
 from pyg_basisconv.kernels.activations import tanh_zero_hidden, zero_hidden
-from pyg_basisconv.kernels.scored import _plain
+from pyg_basisconv.kernels.scored import _plain_with_values
 from tests.kernels.test_compiled_attention import check_threads
 
 pytestmark = pytest.mark.skipif(onepass.KERNELS is None, reason="the kernels are not built")
@@ -46,8 +46,12 @@ class Case:
         z, factor, values, *terms = self.tensors if given is None else given
         assert z is not None
         if plain:
-            return _plain(self.scoring, False, self.pattern, self.c, z, factor, values, *terms, None)
-        return scored_attention(self.scoring, (*terms, None), z, self.c, False, self.pattern, factor, values)
+            about = self.scoring, False, self.pattern, self.c, z, factor
+            return _plain_with_values(*about, values, None, None, *terms, None)
+        valued = None
+        if values is not None:  # which are their own features
+            valued = Valued(values, torch.eye(self.c, dtype=values.dtype).unsqueeze(-1))
+        return scored_attention(self.scoring, (*terms, None), z, self.c, False, self.pattern, factor, valued)
 
     def both(self, plain: bool = False) -> tuple[Tensor, ...]:
         """The result and all gradients."""
@@ -154,7 +158,7 @@ def test_by_hand() -> None:
     z = torch.tensor([[2.0], [4.0]]).expand(2, 4)
     pattern = Pattern(torch.tensor([0, 1]), torch.tensor([1, 1]), 2, 3)
     source = torch.tensor([[0.0], [-torch.inf]]).expand(2, 4)
-    values = torch.full((2, 4), 6.0)
+    values = Valued(torch.full((2, 1), 6.0), torch.ones(4, 1, 1))
     y = scored_attention(TermScores(torch.sigmoid), (source, None, None, None), z, 4, False, pattern, None, values)
     assert y.tolist() == [[0.0] * 4, [4.0] * 4, [0.0] * 4]
 

@@ -15,6 +15,7 @@ from pyg_basisconv.kernels import (
     ProductScores,
     ProjectedScores,
     TermScores,
+    Valued,
     edge_products,
     onepass,
     scored,
@@ -22,7 +23,7 @@ from pyg_basisconv.kernels import (
 )
 from pyg_basisconv.kernels.scored import attention
 
-N, D, W = 4, 2, 3
+N, D, W, F = 4, 2, 3, 5
 SOURCE, TARGET = torch.tensor([0, 3, 2, 2, 1, 0]), torch.tensor([3, 0, 0, 0, 3, 1])  # nothing enters 2
 E = len(SOURCE)
 LEAKY = nn.LeakyReLU(0.2)
@@ -70,7 +71,7 @@ def of_products(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activ
 
 
 def of_keyed(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
-    return ((own(t[0], m, k, c) + own(t[2], e, k, c)) * own(t[1], n, k, c)).sum()
+    return ((own(t[0], m, k, c) + t[2][e] @ t[3][k]) * own(t[1], n, k, c)).sum()
 
 
 def terms(*there: bool, hidden: bool = False) -> Callable[[int], list[Tensor | None]]:
@@ -95,12 +96,21 @@ CASES: dict[str, tuple[Any, Callable[[int], list[Tensor | None]], Score]] = {
     "projected": (ProjectedScores(LEAKY), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "projected, alone": (ProjectedScores(), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "products": (ProductScores(), lambda c: [draw(N, c * D), draw(N, c * D)], of_products),
-    "products with edges": (EdgeProductScores(), lambda c: [draw(n, c * D) for n in (N, N, E)], of_keyed),
+    "products with edges": (
+        EdgeProductScores(),
+        lambda c: [draw(N, c * D), draw(N, c * D), draw(E, F), draw(c, F, D)],
+        of_keyed,
+    ),
 }
 
 
+def valued_with(kind: str, tensors: list[Any], c: int) -> tuple[Tensor, Tensor]:
+    """Features of the entries, those that their keys are made of where they have some, and a map."""
+    return (tensors[2] if kind == "products with edges" else draw(E, F)), draw(c, F, W)
+
+
 def expected(
-    kind: str, t: Any, z: Tensor, factor: Tensor | None, normalised: bool, c: int, values: Tensor | None = None
+    kind: str, t: Any, z: Tensor, factor: Tensor | None, normalised: bool, c: int, values: Valued | None = None
 ) -> Tensor:
     scoring, _, score = CASES[kind]
     activation, y = getattr(scoring, "activation", None), torch.zeros(N, c, W, dtype=torch.float64)
@@ -112,7 +122,7 @@ def expected(
                 total = sum(math.exp(w) for w in weights)
                 weights = [math.exp(w) / total for w in weights]
             for (e, m), w in zip(into, weights, strict=True):
-                row = own(z, m, k, c) if values is None else own(z, m, k, c) + own(values, e, k, c)
+                row = own(z, m, k, c) if values is None else own(z, m, k, c) + values.features[e] @ values.map[k]
                 y[n, k] += w * (1 if factor is None else factor[e, k].item()) * row.detach()
     return y.flatten(1)
 
@@ -135,16 +145,20 @@ def held(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int, valued: bool) -> None:
     scoring, make, _ = CASES[kind]
     tensors, z, factor = make(c), draw(N, c * W), draw(E, c) if factors else None
-    values = draw(E, c * W) if valued else None
-    inputs = [t for t in (z, factor, values, *tensors) if t is not None]
+    of_entries = valued_with(kind, tensors, c) if valued else (None, None)
+    all_of_them = (z, factor, *of_entries, *tensors)
+    inputs = [t for i, t in enumerate(all_of_them) if t is not None and not any(t is s for s in all_of_them[:i])]
 
     def call(*given: Tensor) -> Tensor:
-        rest = iter(given)
-        z, factor, values, *tensors = (None if t is None else next(rest) for t in all_of_them)
+        held = [
+            None if t is None else next(g for s, g in zip(inputs, given, strict=True) if s is t) for t in all_of_them
+        ]
+        z, factor, features, map, *tensors = held
+        values = Valued(features, map) if valued else None
         return scored_attention(scoring, tensors, z, c, normalised, pattern(), factor, values)
 
-    all_of_them = (z, factor, values, *tensors)
     found = call(*inputs)
+    values = Valued(*of_entries) if valued else None
     torch.testing.assert_close(found, expected(kind, tensors, z, factor, normalised, c, values))
     with torch.no_grad():
         torch.testing.assert_close(call(*inputs), found)
@@ -156,14 +170,17 @@ def test_scored_attention(kind: str, normalised: bool, factors: bool, c: int, va
 def test_each_gradient_of_attention_with_values_alone(kind: str) -> None:
     """Those of what is stored at entries, and summed for the sources, are made for nobody else."""
     scoring, make, _ = CASES[kind]
-    given = [draw(N, 2 * W), draw(E, 2), draw(E, 2 * W), *make(2)]
+    tensors = make(2)
+    given = [draw(N, 2 * W), draw(E, 2), *valued_with(kind, tensors, 2), *tensors]
 
     def call(learnt: list[int]) -> Tensor:
-        z, *more = (t if t is None or i in learnt else t.detach() for i, t in enumerate(given))
-        y = scored_attention(scoring, more[2:], z, 2, True, pattern(), *more[:2])
+        z, factor, features, map, *scored = (t if t is None or i in learnt else t.detach() for i, t in enumerate(given))
+        if kind == "products with edges":
+            scored[2] = features
+        y = scored_attention(scoring, scored, z, 2, True, pattern(), factor, Valued(features, map))
         return (y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)).sum()
 
-    there = [i for i, t in enumerate(given) if t is not None]
+    there = [i for i, t in enumerate(given) if t is not None and not (kind == "products with edges" and i == 6)]
     together = torch.autograd.grad(call(there), [given[i] for i in there])
     for i, one in zip(there, together, strict=True):
         (found,) = torch.autograd.grad(call([i]), given[i])

@@ -10,10 +10,10 @@ from torch_geometric import nn as pyg
 
 from pyg_basisconv import backends, convert
 from pyg_basisconv.backend import uses_triton
-from pyg_basisconv.kernels import Pattern, onepass, scored_attention, sddmm, spmm, spmm_rows
+from pyg_basisconv.kernels import Pattern, Valued, onepass, scored_attention, sddmm, spmm, spmm_rows
 from pyg_basisconv.kernels.activations import activation_code
 from pyg_basisconv.kernels.op import acc_dtype
-from pyg_basisconv.kernels.scored import _plain
+from pyg_basisconv.kernels.scored import _plain_with_values
 from tests.kernels import test_compiled_gate as gates, test_scored as few
 from tests.kernels.test_compiled_attention import ACTIVATIONS, KINDS, Case
 
@@ -328,23 +328,23 @@ def test_gates(there: set[str], c: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, *HALF], ids=str)
 @pytest.mark.parametrize("kind", ["all", "hidden, all", "products", "products with edges"])
-def test_values_of_a_few_entries(kind: str, dtype: torch.dtype) -> None:
-    """Each is a source of its own, in the precision of the values."""
+def test_values_of_entries(kind: str, dtype: torch.dtype) -> None:
+    """They are added by torch's operations, in the precision of the values."""
     scoring, make, _ = few.CASES[kind]
-    z, values = few.draw(few.N, 2 * few.W).detach().to(dtype), few.draw(few.E, 2 * few.W).detach()
-    drawn = [t if t is None else t.detach() for t in (values, *make(2))]
+    z, values = few.draw(few.N, 2 * few.W).detach().to(dtype), (few.draw(few.E, few.F), few.draw(2, few.F, few.W))
+    drawn = [t if t is None else t.detach() for t in (*values, *make(2))]
     given = [z, *(t if t is None else t.to(acc_dtype(dtype)) for t in drawn)]
     results = []
-    for device, run in ((DEVICE, None), (torch.device("cpu"), _plain)):
+    for device, run in ((DEVICE, None), (torch.device("cpu"), _plain_with_values)):
         precise = dtype if run is None else torch.float64
         own = [t if t is None else t.to(device).to(t.dtype if run is None else precise) for t in given]
-        z, values, *terms = (t if t is None else t.requires_grad_() for t in own)
+        z, features, map, *terms = (t if t is None else t.requires_grad_() for t in own)
         pattern = few.pattern().to(device)
         if run is None:
-            y = scored_attention(scoring, terms, z, 2, True, pattern, None, values)
+            y = scored_attention(scoring, terms, z, 2, True, pattern, None, Valued(features, map))
         else:
-            y = run(scoring, True, pattern, 2, z, None, values, *terms)
-        inputs = [t for t in (z, values, *terms) if t is not None]
+            y = run(scoring, True, pattern, 2, z, None, None, features, map, *terms)
+        inputs = [t for t in (z, features, map, *terms) if t is not None]
         results.append([y, *torch.autograd.grad(y, inputs, down(y))])
     for found, expected in zip(*results, strict=True):
         tolerance = EXACT if dtype == torch.float64 else {"rtol": 5e-3, "atol": 5e-3}

@@ -29,12 +29,12 @@ class TritonAttend(Attend):
         source, target = self._ends(projected)
         self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
         y = rows.combined(y, c, y.dtype, stats)
-        return y, (projected, y.clone() if keep and self.normalised else None, stats)
+        return y, (projected, y.clone() if keep and self.normalised else None, stats, None)
 
     def backward(
         self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        projected, y, stats = saved
+        projected, y, stats, _ = saved
         z, c, pattern, sums = self.z, self.c, self.pattern, self._sums
         E, width = pattern.E, c * self.form.inner
         at_source, at_target, at_entry, *learns = needs
@@ -81,7 +81,7 @@ class TritonAttend(Attend):
         if d_source is not None and d_target is not None and projected is not None:
             with torch.autocast(z.device.type, enabled=False):
                 d_z = self._through_projections(d_z, d_source, d_target, learns, found)
-        return [d_z, d_factor, d_values], found
+        return [d_z, d_factor, d_values, None, None], found
 
     @property
     def _sums(self) -> torch.dtype:
