@@ -104,6 +104,19 @@ def test_costs_grow_with_what_they_count() -> None:
     assert plan(problem(itemsize=2))["a_first"].bytes < plan(problem(itemsize=4))["a_first"].bytes
 
 
+@pytest.mark.parametrize("learns", [(), ("x",), ("theta",), ("basis",), ("x", "theta", "basis")], ids=str)
+def test_operations_of_phi_are_those_of_its_products(learns: tuple[str, ...]) -> None:
+    """A multiplication and an addition each: for the operator, its application, and the derivatives by each factor."""
+    K, M, N, P, Q, B = 2, 3, 5, 7, 11, 13
+    operator, applied = K * M * N * P * Q, B * M * P * N * Q
+    by_operator = applied if {"theta", "basis"} & {*learns} else 0  # from which those by both of its factors follow
+    products = operator + applied + by_operator
+    products += applied * ("x" in learns) + operator * bool(by_operator) + operator * ("basis" in learns)
+    sizes = {"K": K, "M": M, "N": N, "P": P, "Q": Q, "B": B, "expand": Work(), "gather": Work()}
+    gradients = {f"grad_{name}": name in learns for name in ("x", "theta", "basis")}
+    assert plan(problem(**sizes, **gradients), "phi")["phi"].operations == 2 * products
+
+
 def test_expansions_are_held_twice_where_x_learns() -> None:
     p = problem(**SMALL)
     least, more = (plan(problem(**SMALL, grad_x=learns), "a_first")["a_first"].memory for learns in (False, True))
