@@ -145,6 +145,18 @@ def test_nothing_to_do() -> None:
     close(conv(x), x)
 
 
+@pytest.mark.parametrize("Q", [4, 400], ids=str)
+def test_columns_line_up(Q: int) -> None:
+    """Each number ends where its heading does."""
+    _, header, *rows = str(plan(problem(Q=Q))).splitlines()
+    ends = [header.index(word) + len(word) for word in ("operations", "bytes", "memory", "time")]
+    possible = [row for row in rows if row[:2] in ("  ", "> ") and "not possible" not in row]
+    assert len(possible) > 1
+    for row in possible:
+        assert len(row) == ends[-1]
+        assert all(row[end - 1] != " " and row[end : end + 1] in ("", " ") for end in ends)
+
+
 def test_table() -> None:
     conv, g = BasisConv(64, 4, bases.Chebyshev(3)), cases.graph()
     table = conv.plan(draw(6, 64).float(), **tensors(g, torch.float32))

@@ -505,3 +505,20 @@ def test_layers_of_a_model_share_what_was_found() -> None:
     assert first is second
     assert first is not other
     assert first.edge_set.pairs is other.edge_set.pairs
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_pieces_are_small_for_batches_of_blocks(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that are multiplied at a time have as many numbers as are allowed, batch and blocks included."""
+    B, n, blocks, P, allowed, held = 3, 2000, 2, 2, 1 << 12, []
+    real = typed._multiply
+    monkeypatch.setattr(typed, "_NUMBERS", {"cpu": allowed})
+    monkeypatch.setattr(typed, "_multiply", lambda rows, *rest: (held.append(rows.numel()), real(rows, *rest))[1])
+    kind, nodes = torch.arange(n) % 2, torch.arange(n)
+    x, W = draw(B, n, blocks * P), draw(2, blocks, P, P)
+    found = typed_matmul(x, W, None, Pairs(kind, nodes, nodes.flip(0), (2, n, n)), turned)
+    # Edge e leads from node e to node n - 1 - e.
+    at, of = (nodes, nodes.flip(0)) if turned else (nodes.flip(0), nodes)
+    full = torch.stack([torch.block_diag(*member) for member in W])
+    assert_close(found[:, at], torch.einsum("bnp,npq->bnq", x[:, of], full[kind]))
+    assert max(held) <= allowed
