@@ -11,7 +11,22 @@ from torch import nn
 from torch_geometric.data import HeteroData
 
 from examples.knowledge import FILES, load
-from examples.walk_sorts import MODELS, STEPS, Case, Ridge, Shared, WalkModel, compare, fit, learn, main, solve, table
+from examples.walk_sorts import (
+    MODELS,
+    STEPS,
+    Case,
+    Ridge,
+    Shared,
+    WalkModel,
+    compare,
+    fit,
+    learn,
+    main,
+    solve,
+    suggested,
+    table,
+    together,
+)
 from pyg_basisconv import load_walks
 
 DATA = Path(os.environ.get("BASISCONV_DATA", "datasets"))
@@ -184,6 +199,37 @@ def authors() -> HeteroData:
 
 
 @pytest.mark.slow
+def test_what_models_say_together(films):
+    """Each counts as much, whatever its scale, and what it says of items that it was trained on does not matter."""
+    case, random = Case(films, 0, Shared(films)), torch.Generator().manual_seed(0)
+    one, two = (torch.randn(films.y.shape, generator=random) for _ in range(2))
+    far = two.index_fill(0, case.train, 1e3)
+    rest = sorted({*range(len(films.items))} - {*case.train.tolist()})
+    for scale, second in ((1, two), (100, two), (1, far)):
+        found = together(lambda case, scale=scale: 5 + scale * one, lambda case, second=second: second)(case)
+        for c in range(films.y.shape[1]):
+            columns = [[float(x[i, c]) for i in rest] for x in (one, two)]
+            means = [sum(column) / len(rest) for column in columns]
+            size = [
+                (sum((v - mean) ** 2 for v in column) / (len(rest) - 1)) ** 0.5
+                for column, mean in zip(columns, means, strict=True)
+            ]
+            expected = [sum((columns[j][i] - means[j]) / size[j] for j in range(2)) for i in range(len(rest))]
+            assert found[rest, c].tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_model_on_suggested_sorts_sees_no_written_ones(films, monkeypatch):
+    seen = []
+    case = Case(films, 0, Shared(films))
+    suggested(lambda case: seen.append(case.task.knowledge.basis) or case.task.y)(case)
+    (basis,) = seen
+    assert basis.norm == "sym"
+    assert all(len(sequence) in (2, 4) for sort in basis.sorts for sequence in sort.sequences)
+    monkeypatch.setattr("examples.walk_sorts.suggest_sorts", lambda *args, **settings: [])
+    scores = suggested(lambda case: 1 / 0)(Case(films, 0, Shared(films)))
+    torch.testing.assert_close(scores, films.y[case.train].mean(0).expand_as(films.y))
+
+
 def test_dblp(tmp_path, monkeypatch):
     raw = tmp_path / "DBLP" / "raw"
     raw.mkdir(parents=True)
