@@ -21,7 +21,7 @@ Way = tuple[int, bool]  # a relation, and whether it is followed against its dir
 BEAM = 1000  # beginnings of each length that are continued
 POOL = 200  # sorts that are compared with each other
 EXAMPLES = 3
-ALIKE = 1e-6  # the share of a sort's squares that is its own, below which it says what others have said
+ALIKE = 1e-6  # a sort of whose squares a smaller share is its own predicts only what others predict
 
 
 class Suggestion(NamedTuple):
@@ -30,7 +30,7 @@ class Suggestion(NamedTuple):
     sort: of walks.
     gain: the share of the squares of the target that it explains beyond the sorts before it.
     coverage: the share of the facts that its walks find.
-    confidence: the share of what its walks say that is a fact.
+    confidence: the share of its predictions that are facts.
     examples: some of its walks that find facts, as nodes.
     """
 
@@ -54,11 +54,11 @@ def suggest_sorts(
     support: float = 0.01,
     least: float = 1e-3,
 ) -> list[Suggestion]:
-    r"""Suggests sorts of walks that tell a relation, or the labels of nodes, best first.
+    r"""Suggests sorts of walks that predict a relation, or the labels of nodes, best first.
 
-    A sort k says of a node s, which is the start of its walks, :math:`f_k(s, c)`: for a relation, the share of the
+    A sort k predicts of a node s, the start of its walks, :math:`f_k(s, c)`: for a relation, the share of the
     walks from s that end in c; for labels, the share of those that end in another labelled node which end in one with
-    label c. No walk uses what is to be told: the facts of the relation at s, or the labels of s. With
+    label c. No walk uses what is to be predicted: the facts of the relation at s, or the labels of s. With
     :math:`y(s, c)` one for a fact and zero otherwise, and :math:`f_0` the frequency of c at the other starts,
 
     .. math:: \min_w \sum_{s, c} \bigl(y(s, c) - \sum_{k \in \{0\} \cup S} w_k f_k(s, c)\bigr)^2
@@ -74,7 +74,7 @@ def suggest_sorts(
     Args:
         edge_index: (2, E) heads and tails.
         edge_type: (E,) relations.
-        target: the name or id of a relation, whose tails are to be told, or `^name`, for its heads; or labels: (N,)
+        target: the name or id of a relation, whose tails are predicted, or `^name`, for its heads; or labels, (N,)
             integers, -1 where there is none, or (N, C) zeros and ones, where a node without labels has a row of zeros.
         relations: their names, as `bases.Walks` takes them.
         length: the most steps.
@@ -104,16 +104,16 @@ def suggest_sorts(
     words = Vocabulary.of(relations)
     _check_graph(edge_index, edge_type, words)
     search = _Search(edge_index, edge_type, _target(edge_index, edge_type, target, words, samples), width)
-    floor = max(1, math.ceil(support * len(search.told.starts)))
+    floor = max(1, math.ceil(support * len(search.facts.starts)))
     pool = _best(search, search.ways(length, floor, symmetric))
     if not pool:
         fix = "make length larger, or support smaller"
         if symmetric:
             fix = f"ask without symmetric, as walks there and back end where they can start; or {fix}"
-        reject("target", "a sort whose walks say something about it", f"none of up to {length} steps", fix)
+        reject("target", "a sort whose walks predict something of it", f"none of up to {length} steps", fix)
     return [
-        Suggestion(_sort(ways, words), gain, *search.measures(said), search.examples(ways, said, words))
-        for ways, said, gain in _chosen(search.told, pool, most, least)
+        Suggestion(_sort(ways, words), gain, *search.measures(predicted), search.examples(ways, predicted, words))
+        for ways, predicted, gain in _chosen(search.facts, pool, most, least)
     ]
 
 
@@ -129,15 +129,15 @@ def _check_graph(edge_index: Tensor, edge_type: Tensor, words: Vocabulary) -> No
         reject("edge_type", f"relations below {len(words)}", int(edge_type.max()), "name all relations")
 
 
-class _Told(NamedTuple):
-    """What is to be told, of the starts s that were drawn.
+class _Facts(NamedTuple):
+    """The facts that are to be predicted, of the starts s that were drawn.
 
     starts: (S,) nodes.
     y: (S, C) facts.
     prior: (S, C) how frequent each c is at other starts.
-    ends: (N, C) what a walk says that ends in a node.
+    ends: (N, C) what a walk predicts that ends in a node.
     counted: (N,) whether the walks that end in a node count.
-    way: that is told; None for labels, with which a walk says nothing by its own start.
+    way: the relation to be predicted; None for labels, where a walk back to its start predicts nothing.
     """
 
     starts: np.ndarray
@@ -148,7 +148,7 @@ class _Told(NamedTuple):
     way: Way | None
 
 
-def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, samples: int) -> _Told:
+def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, samples: int) -> _Facts:
     N = int(edges.max()) + 1
     if isinstance(target, Tensor):
         every = _labels(target, N)
@@ -167,12 +167,12 @@ def _target(edges: Tensor, types: Tensor, target: Any, words: Vocabulary, sample
     if len(nodes) > samples:
         drawn = np.sort(np.random.RandomState(0).permutation(len(nodes))[:samples])
         prior = (frequency - y[drawn].toarray()) / (len(nodes) - 1)
-        return _Told(nodes[drawn], y[drawn], prior, ends, counted, way)
-    return _Told(nodes, y, (frequency - y.toarray()) / (len(nodes) - 1), ends, counted, way)
+        return _Facts(nodes[drawn], y[drawn], prior, ends, counted, way)
+    return _Facts(nodes, y, (frequency - y.toarray()) / (len(nodes) - 1), ends, counted, way)
 
 
 def _way(target: Any, words: Vocabulary, types: Tensor) -> Way:
-    """The relation that is to be told, and whether its heads are."""
+    """The relation that is to be predicted, and whether its heads are, instead of its tails."""
     name = str(target) if words.open or not isinstance(target, int) else None
     inverse = name is not None and words.find(name) is None and name.startswith("^")
     name = name[1:] if name is not None and inverse else name
@@ -211,24 +211,24 @@ class _Search:
     Args:
         edges: (2, E).
         types: (E,).
-        told: the target.
+        facts: to be predicted.
         width: the most nodes that are followed from one start.
     """
 
-    def __init__(self, edges: Tensor, types: Tensor, told: _Told, width: int) -> None:
-        self.edges, self.types, self.told, self.width = edges, types, told, width
+    def __init__(self, edges: Tensor, types: Tensor, facts: _Facts, width: int) -> None:
+        self.edges, self.types, self.facts, self.width = edges, types, facts, width
         (heads, tails), kinds = edges.numpy(), types.numpy()
-        self.N, R = told.ends.shape[0], int(kinds.max()) + 1
+        self.N, R = facts.ends.shape[0], int(kinds.max()) + 1
         here, ways = np.concatenate([heads, tails]), np.concatenate([2 * kinds, 2 * kinds + 1])
         there, shape = np.concatenate([tails, heads]), (self.N, 2 * R)
         # The step along relation r is in the rows from 2 r N on, that against its direction in those from (2 r + 1) N.
         self.steps = csr_matrix((np.ones(len(here)), (ways * self.N + here, there)), (2 * R * self.N, self.N))
         self.leave = _ones(here, ways, shape)
-        says = (np.diff(told.ends.indptr) > 0)[there]
-        self.arrive = _ones(here[says], ways[says], shape)  # with a step to where walks say something
+        predicts = (np.diff(facts.ends.indptr) > 0)[there]
+        self.arrive = _ones(here[predicts], ways[predicts], shape)  # with a step to where walks predict something
 
     def ways(self, length: int, floor: int, symmetric: bool) -> Iterator[tuple[tuple[Way, ...], csr_matrix]]:
-        """The sequences of steps with walks from enough starts, and what they say."""
+        """The sequences of steps with walks from enough starts, and what they predict."""
         level: list[tuple[Way, ...]] = [()]
         farthest = length // 2 if symmetric else length
         for at in range(1, farthest + 1):
@@ -243,9 +243,9 @@ class _Search:
                     there = self._step(here, step)
                     if symmetric:
                         back = [(r, not inverse) for r, inverse in reversed((*begin, step))]
-                        yield (*begin, step, *back), self.said(self._steps(there, back))
+                        yield (*begin, step, *back), self.predict(self._steps(there, back))
                     else:
-                        yield (*begin, step), self.said(there)
+                        yield (*begin, step), self.predict(there)
                     reached = int((np.diff(there.indptr) > 0).sum())
                     if reached >= floor:
                         found.append((reached, -next(order), (*begin, step)))
@@ -253,8 +253,8 @@ class _Search:
 
     def walk(self, ways: tuple[Way, ...]) -> csr_matrix:
         """(S, N) the number of walks from each start to each node."""
-        S = len(self.told.starts)
-        return self._steps(_ones(np.arange(S), self.told.starts, (S, self.N)), ways)
+        S = len(self.facts.starts)
+        return self._steps(_ones(np.arange(S), self.facts.starts, (S, self.N)), ways)
 
     def _steps(self, here: csr_matrix, ways: Any) -> csr_matrix:
         for way in ways:
@@ -263,9 +263,9 @@ class _Search:
 
     def _step(self, here: csr_matrix, way: Way) -> csr_matrix:
         relation, inverse = way  # no walk uses the facts of its start
-        leaves, arrives = way == self.told.way, (relation, not inverse) == self.told.way
-        there = (self.elsewhere(here) if leaves else here) @ self.matrix(way)
-        return self._thinned(self.elsewhere(there) if arrives else there)
+        leaves, arrives = way == self.facts.way, (relation, not inverse) == self.facts.way
+        there = (self.away_from_start(here) if leaves else here) @ self.matrix(way)
+        return self._thinned(self.away_from_start(there) if arrives else there)
 
     def matrix(self, way: Way) -> csr_matrix:
         """(N, N) of a step."""
@@ -274,10 +274,10 @@ class _Search:
         part = slice(at[0], at[-1])
         return csr_matrix((self.steps.data[part], self.steps.indices[part], at - at[0]), (self.N, self.N))
 
-    def elsewhere(self, here: csr_matrix) -> csr_matrix:
-        """Walks that are not at their start."""
+    def away_from_start(self, here: csr_matrix) -> csr_matrix:
+        """The walks that are not at their start."""
         found = here.copy()
-        found.data[here.indices == np.repeat(self.told.starts, np.diff(here.indptr))] = 0
+        found.data[here.indices == np.repeat(self.facts.starts, np.diff(here.indptr))] = 0
         found.eliminate_zeros()
         return found
 
@@ -300,33 +300,33 @@ class _Search:
         found.eliminate_zeros()
         return found
 
-    def said(self, here: csr_matrix) -> csr_matrix:
-        """(S, C) the shares of the walks that say c."""
-        here = here if self.told.way is not None else self.elsewhere(here)
-        number = here @ self.told.counted
-        found = (here @ self.told.ends).tocsr()
+    def predict(self, here: csr_matrix) -> csr_matrix:
+        """(S, C) the shares of the walks that predict c."""
+        here = here if self.facts.way is not None else self.away_from_start(here)
+        number = here @ self.facts.counted
+        found = (here @ self.facts.ends).tocsr()
         found.data /= np.repeat(number, np.diff(found.indptr))
         return found
 
-    def measures(self, said: csr_matrix) -> tuple[float, float]:
+    def measures(self, predicted: csr_matrix) -> tuple[float, float]:
         """Coverage and confidence."""
-        right = said.multiply(self.told.y)
-        return right.nnz / self.told.y.nnz, float(right.sum() / said.sum())
+        right = predicted.multiply(self.facts.y)
+        return right.nnz / self.facts.y.nnz, float(right.sum() / predicted.sum())
 
-    def examples(self, ways: tuple[Way, ...], said: csr_matrix, words: Vocabulary) -> tuple[tuple[int, ...], ...]:
+    def examples(self, ways: tuple[Way, ...], predicted: csr_matrix, words: Vocabulary) -> tuple[tuple[int, ...], ...]:
         """Walks of different starts that find facts, the clearest first."""
-        right, here = said.multiply(self.told.y).tocoo(), self.walk(ways)
+        right, here = predicted.multiply(self.facts.y).tocoo(), self.walk(ways)
         sort, along = _sort(ways, words), torch.isin(self.types, torch.tensor([relation for relation, _ in ways]))
         edges, types = self.edges[:, along], self.types[along]
-        told, inverse = self.told.way or (None, False)
+        predicted_relation, inverse = self.facts.way or (None, False)
         found: dict[int, tuple[int, ...]] = {}
         for at in np.argsort(-right.data, kind="stable").tolist():
             row, c = int(right.row[at]), int(right.col[at])
-            start = int(self.told.starts[row])
+            start = int(self.facts.starts[row])
             if start not in found:
-                reached = here[row].multiply(self.told.ends[:, [c]].T).tocoo()
-                nodes = [int(n) for n in reached.col if self.told.way is not None or n != start]
-                kept = (types != told) | (edges[int(inverse)] != start)
+                reached = here[row].multiply(self.facts.ends[:, [c]].T).tocoo()
+                nodes = [int(n) for n in reached.col if self.facts.way is not None or n != start]
+                kept = (types != predicted_relation) | (edges[int(inverse)] != start)
                 walks = Instances(sort, words, edges[:, kept], types[kept], self.N)
                 found[start] = tuple(walks.between(start, nodes[0], 1)[0])
             if len(found) == EXAMPLES:
@@ -339,32 +339,32 @@ def _sort(ways: tuple[Way, ...], words: Vocabulary) -> Sort:
 
 
 class _Fit:
-    """The squares of the target that are not explained yet.
+    """The squares of the facts that are not explained yet.
 
     Args:
-        told: the target.
+        facts: to be predicted.
     """
 
-    def __init__(self, told: _Told) -> None:
+    def __init__(self, facts: _Facts) -> None:
         self.axes: list[np.ndarray] = []  # orthonormal: of the prior, and of the sorts that were chosen
-        self.rest = told.y.toarray().ravel()
-        self.add(told.prior.ravel())
+        self.rest = facts.y.toarray().ravel()
+        self.add(facts.prior.ravel())
         self.squares = float(self.rest @ self.rest)
 
-    def gain(self, said: csr_matrix) -> float:
+    def gain(self, predicted: csr_matrix) -> float:
         """The squares that a (S, C) matrix would explain, as `gains` of it; that needs a matrix of its own."""
-        S, C = said.shape
-        at, values = np.repeat(np.arange(S) * C, np.diff(said.indptr)) + said.indices, said.data
+        S, C = predicted.shape
+        at, values = np.repeat(np.arange(S) * C, np.diff(predicted.indptr)) + predicted.indices, predicted.data
         squares = values @ values
         own = squares - sum((values @ axis[at]) ** 2 for axis in self.axes)
         towards = values @ self.rest[at]
         return float(towards**2 / own) if towards > 0 and own > ALIKE * squares else 0.0
 
-    def gains(self, said: csr_matrix) -> np.ndarray:
+    def gains(self, predicted: csr_matrix) -> np.ndarray:
         """(K,) the squares that each row of a (K, S C) matrix would explain; 0 where it points away from the rest."""
-        squares = np.asarray(said.multiply(said).sum(1)).ravel()
-        own = squares - sum((said @ axis) ** 2 for axis in self.axes)
-        towards = said @ self.rest
+        squares = np.asarray(predicted.multiply(predicted).sum(1)).ravel()
+        own = squares - sum((predicted @ axis) ** 2 for axis in self.axes)
+        towards = predicted @ self.rest
         useful = (towards > 0) & (own > ALIKE * squares)
         return np.where(useful, towards**2 / np.where(useful, own, 1), 0)
 
@@ -378,19 +378,19 @@ class _Fit:
 
 def _best(search: _Search, found: Iterator[tuple[tuple[Way, ...], csr_matrix]]) -> list[Any]:
     """The sequences that explain most by themselves; of equal ones the first."""
-    fit, best = _Fit(search.told), list[Any]()
-    for at, (ways, said) in enumerate(found):
-        gain = fit.gain(said)
+    fit, best = _Fit(search.facts), list[Any]()
+    for at, (ways, predicted) in enumerate(found):
+        gain = fit.gain(predicted)
         if gain > 0:
-            (heappush if len(best) < POOL else heappushpop)(best, (gain, -at, ways, said))
-    return [(ways, said) for *_, ways, said in sorted(best, reverse=True)]
+            (heappush if len(best) < POOL else heappushpop)(best, (gain, -at, ways, predicted))
+    return [(ways, predicted) for *_, ways, predicted in sorted(best, reverse=True)]
 
 
 def _chosen(
-    told: _Told, pool: list[Any], most: int, least: float
+    facts: _Facts, pool: list[Any], most: int, least: float
 ) -> Iterator[tuple[tuple[Way, ...], csr_matrix, float]]:
     """The sequences that explain most beyond those before them, with the shares."""
-    fit, rows = _Fit(told), vstack([said.reshape(1, -1) for _, said in pool], "csr")
+    fit, rows = _Fit(facts), vstack([predicted.reshape(1, -1) for _, predicted in pool], "csr")
     for _ in range(most):
         gains = fit.gains(rows)
         at = int(gains.argmax())

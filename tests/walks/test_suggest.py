@@ -190,7 +190,7 @@ def test_beginnings_beyond_the_beam_are_left(monkeypatch: pytest.MonkeyPatch) ->
         ({"target": torch.tensor([0, 1])}, "expected labels of 6 nodes or more, got (2,)"),
         ({"target": torch.rand(6)}, "expected integers as labels"),
         ({"target": torch.full((6, 2), 0.5)}, "expected zeros and ones"),
-        ({"target": torch.tensor([0, 0, -1, -1, -1, -1]), "length": 1}, "expected a sort whose walks say something"),
+        ({"target": torch.tensor([0, 0, -1, -1, -1, -1]), "length": 1}, "a sort whose walks predict something"),
         ({"length": 0}, "length: expected an integer from 1 on"),
         ({"length": 1, "symmetric": True}, "length: expected at least 2 where symmetric=True"),
         ({"support": 2.0}, "support: expected a probability"),
