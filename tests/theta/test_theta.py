@@ -521,3 +521,11 @@ def test_a_wrong_parameter_fails(name: str, check: str, monkeypatch: pytest.Monk
 def test_every_kind_is_exported() -> None:
     for shown in REPRS:
         assert re.match(r"\w+", shown)[0] in theta.__all__
+
+
+@pytest.mark.parametrize("kind", [theta.LowRank(2), theta.Separable(2)], ids=str)
+def test_sizes_that_are_refused_leave_no_parameter(kind: theta.Theta) -> None:
+    with pytest.raises(ValueError, match=r"^out_channels: expected a positive integer, got 0"):
+        kind.build(2, 4, 0)
+    assert not list(kind.parameters())
+    assert kind.build(2, 4, 6).dense().shape == (2, 4, 6)
