@@ -21,6 +21,7 @@ from ..mechanisms import Mechanism
 from ..theta import Theta
 from ..theta.heads import Values
 
+_NO_VALUES = None, None, None  # what `of_entries` gives where edges have none
 _TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
 _OWN = __name__.partition(".")[0]
 _ACTIVATIONS = "torch.nn.modules.activation"
@@ -150,8 +151,10 @@ class Replay:
         if form is None:
             return None
         normalised, (z, of_edges, map) = self.normalize == "source", self.values
-        values = None if of_edges is None or map is None else Valued(found[of_edges], map.of(given).weight)
-        more = of_entries(values, form, normalised, self.K, found[z].shape[1])
+        more: Sequence[Tensor | None] = _NO_VALUES
+        if of_edges is not None and map is not None:
+            values = Valued(found[of_edges], map.of(given).weight)
+            more = of_entries(values, form, normalised, self.K, found[z].shape[1])
         y = one_pass(form, self.scoring, normalised, entries.pattern, self.K, found[z], None, *more, *rows)
         if self.adds and bias is not None and bias.dtype is y.dtype:
             return y.add_(bias)  # these sums are nobody else's

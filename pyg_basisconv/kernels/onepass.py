@@ -28,6 +28,7 @@ Saved = Sequence[Tensor | None]  # four tensors for the backward pass
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
 _CALL = struct.Struct("=9qd47q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_NO_FEATURES = 0, 0, 0, 0, 0, 0, 0
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
 _MANY = 1 << 22  # numbers gathered for a single head, 64 or more for an entry, from which torch's products are quicker
@@ -145,6 +146,7 @@ class Attend:
         if form.kind == PRODUCTS and terms[2] is not None:
             self.features, self.to_keys = terms[2], terms[3]
             self.terms = (*terms[:2], None, None, None)
+        self.width_of_features = 0 if self.features is None else self.features.shape[1]
         self.is_gate = is_gate(form, normalised, c, z.shape[1])
 
     def check(self) -> None:
@@ -152,16 +154,15 @@ class Attend:
         form, pattern, z, c = self.form, self.pattern, self.z, self.c
         source, target, entry, *vectors = self.terms
         M, N, E, W, width = pattern.M, pattern.N, pattern.E, z.shape[1] // c, c * form.inner
-        F = self.width_of_features
-        for name, t, *shape in (
-            ("tensors", source, M, width),
-            ("tensors", target, N, width),
-            ("tensors", entry, E, width),
-            ("factor", self.factor, E, c),
-            ("values", self.values, E, c * W),
-            ("features", self.features, E, F),
+        for name, t, shape in (
+            ("tensors", source, (M, width)),
+            ("tensors", target, (N, width)),
+            ("tensors", entry, (E, width)),
+            ("factor", self.factor, (E, c)),
+            ("values", self.values, (E, c * W)),
+            ("features", self.features, (E, self.width_of_features)),
         ):
-            if t is not None and [*t.shape] != shape:
+            if t is not None and t.shape != shape:
                 reject(name, f"{shape[0]} rows of {shape[1]}", tuple(t.shape), "pass those of this pattern")
         projected = form.kind == PROJECTED
         if W * c != z.shape[1] or (projected and M != N):
@@ -169,14 +170,11 @@ class Attend:
         for vector in vectors:
             if vector is not None and vector.shape != (c, W if projected else form.inner):
                 reject("tensors", f"a vector for each of {c} heads", tuple(vector.shape), "pass this parameter's")
-        for map, columns in ((self.to_keys, form.inner), (self.to_values, W)):
-            if map is not None and map.shape != (c, F, columns):
-                reject("tensors", f"{c} matrices of {F} x {columns}", tuple(map.shape), "pass this parameter's")
-
-    @property
-    def width_of_features(self) -> int:
-        """F, 0 where entries have none."""
-        return 0 if self.features is None else self.features.shape[1]
+        if self.features is not None:
+            F = self.width_of_features
+            for map, columns in ((self.to_keys, form.inner), (self.to_values, W)):
+                if map is not None and map.shape != (c, F, columns):
+                    reject("tensors", f"{c} matrices of {F} x {columns}", tuple(map.shape), "pass this parameter's")
 
     def _run(
         self, name: str, transposed: tuple[int, int, int], made: Sequence[Tensor | None], back: Sequence[Tensor | None]
@@ -190,15 +188,16 @@ class Attend:
         W, D = z.shape[1] // c, form.inner
         sizes = (pattern.N, M, index.numel(), c, W, D, form.kind, form.activation.number, self.normalised)
         addresses = [0 if t is None else t.data_ptr() for t in (ptr, index, z, *vectors, factor, *made, *back)]
-        maps = *_rows(self.to_keys), *_rows(self.to_values)
+        of_features = _NO_FEATURES
+        if self.features is not None:
+            maps = *_rows(self.to_keys), *_rows(self.to_values)
+            of_features = *_rows(self.features), self.width_of_features, *maps
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
             *(*addresses[:2], *transposed, addresses[2], *sides, *addresses[3:6], *strides),
             *_rows(self.values),
-            *_rows(self.features),
-            self.width_of_features,
-            *maps,
+            *of_features,
             *addresses[6:],
         )
         found = kernel(f"gate_{name}" if self.is_gate else f"attend_{name}", z.dtype)
