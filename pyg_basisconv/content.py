@@ -234,14 +234,12 @@ class Content:
     def edge_products(self, entries: Entries, map: Affine) -> Tensor:
         """(E, K D) the map of the edges' features at the entries, without a bias, in the dtype of scores.
 
-        They are cached, as scores and values may be made of the same matrices.
+        They are cached, as several scores may be made of the same matrices.
         """
         own = map.weight if map.made is None else cast(Tensor, map.made[1][0])
         key = "products", entries, id(own)
         if key not in self._shared:  # with the weight, so that no other has its address
-            rows = self.edge_rows_at(entries)
-            dtype = torch.promote_types(rows.dtype, torch.float32)
-            found = all_heads(rows.to(dtype), map.weight.to(dtype))
+            found = all_heads(*self.mapped_edges(entries, map))
             self.mapped.append(Mapped(2, (map,), (found,)))
             self._shared[key] = found, own
         return self._shared[key][0]  # type: ignore[no-any-return]

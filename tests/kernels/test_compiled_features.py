@@ -15,10 +15,9 @@ from pyg_basisconv.kernels import (
     TermScores,
     Valued,
     onepass,
-    scored,
     scored_attention,
 )
-from tests.kernels.test_compiled_attention import check_threads, in_torch_once
+from tests.kernels.test_compiled_attention import check_threads, in_torch, in_torch_once
 
 pytestmark = pytest.mark.skipif(onepass.KERNELS is None, reason="the compiled kernels were not built")
 
@@ -81,12 +80,6 @@ class Case:
         y = self.run()
         down = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
         return y.detach(), *torch.autograd.grad(y, self.inputs, down, materialize_grads=True)
-
-
-def in_torch(case: Case) -> tuple[Tensor, ...]:
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(scored, "supports", lambda *_: False)
-        return case.both()
 
 
 def check(case: Case, **tolerance: float) -> None:
