@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m pyg_basisconv")
     commands = parser.add_subparsers(dest="command", required=True)
-    about = "Compares every reproduced system with its reference in float64; exits with 1 where one fails."
+    about = "Compares every layer that has a recipe with PyG's or torch's own in float64; exits with 1 where one fails."
     command = commands.add_parser("verify", help="compare with the references", description=about)
     command.add_argument("--list", action="store_true", help="list the systems without comparing")
     command.add_argument("--only", action="append", metavar="NAME", help="this system; may be repeated")

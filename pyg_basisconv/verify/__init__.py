@@ -1,26 +1,11 @@
-"""Every reproduced system against its reference, in float64, forward and all gradients."""
+"""Every layer that has a recipe against PyG's or torch's own, in float64, forward and all gradients."""
 
 from ..convert.registry import sweeps
-from . import graphs, grids, pairs, recurrent, walks  # noqa: F401 (each registers systems)
-from .algebra import FOLDED, with_statistics
-from .comparison import (
-    SYSTEMS,
-    TOLERANCE,
-    Case,
-    Result,
-    System,
-    compare,
-    formula,
-    relative_error,
-    system,
-    table,
-    verify,
-)
+from .comparison import TOLERANCE, Case, Result, System, compare, relative_error, table, verify
 from .data import GRIDS, N, P, Q, drawn, features, graph
-from .recipes import cases, forget, made
+from .recipes import SYSTEMS, cases, forget, made
 
 __all__ = [
-    "FOLDED",
     "GRIDS",
     "SYSTEMS",
     "TOLERANCE",
@@ -35,13 +20,10 @@ __all__ = [
     "drawn",
     "features",
     "forget",
-    "formula",
     "graph",
     "made",
     "relative_error",
     "sweeps",
-    "system",
     "table",
     "verify",
-    "with_statistics",
 ]

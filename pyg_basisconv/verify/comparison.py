@@ -1,13 +1,10 @@
 """A system against its reference: the output, and the gradients of all inputs and parameters."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-
-from .data import drawn
 
 TOLERANCE = 1e-10
 
@@ -24,31 +21,6 @@ class Case(NamedTuple):
     reference: Callable[..., Tensor]
     leaves: Sequence[Tensor]
     call: Callable[..., Tensor] = lambda function, *leaves: function(*leaves)
-
-
-class Formula(nn.Module):
-    """A formula with a copy of a layer's parameters."""
-
-    def __init__(self, layer: nn.Module, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.layer, self.function = copy.deepcopy(layer), function
-
-    def forward(self, *args: Any) -> Tensor:
-        return self.function(self.layer, *args)
-
-
-def formula(
-    layer: nn.Module,
-    function: Callable[..., Tensor],
-    leaves: Sequence[Tensor],
-    call: Callable[..., Tensor] = lambda f, *leaves: f(*leaves),
-) -> Case:
-    """Compares a layer with `function(layer, *leaves)`, which reads only its parameters.
-
-    call: calls the layer.
-    """
-    reference = Formula(drawn(layer), function)
-    return Case(layer, reference, leaves, lambda f, *args: f(*args) if f is reference else call(f, *args))
 
 
 class System(NamedTuple):
@@ -71,22 +43,10 @@ class Result(NamedTuple):
         return self.cases > 0 and max(self.forward, self.gradients) <= TOLERANCE
 
 
-SYSTEMS: dict[str, System] = {}
-
-
-def system(name: str, reference: str) -> Callable[[Callable[[], Iterator[Case]]], Callable[[], Iterator[Case]]]:
-    """Makes a generator of cases a row of the table."""
-
-    def register(cases: Callable[[], Iterator[Case]]) -> Callable[[], Iterator[Case]]:
-        SYSTEMS[name] = System(name, reference, cases)
-        return cases
-
-    return register
-
-
 def verify(row: System) -> Result:
     """The largest relative errors of a system; the random numbers are always the same.
 
+    >>> from pyg_basisconv.verify import SYSTEMS
     >>> verify(SYSTEMS['GCN']).ok
     True
     """

@@ -20,7 +20,7 @@ from torch_geometric.typing import SparseTensor
 from ..conv import BasisConv
 from ..convert import convert
 from ..convert.registry import Options, example, of_edges, sweeps
-from .comparison import Case, system
+from .comparison import Case, System
 from .data import GRIDS, B, E, H, L, M, N, P, Q, drawn, features, graph
 
 R = 5  # relations; the last has no edge
@@ -425,10 +425,11 @@ def attended(f: Any, *leaves: Tensor, **call: Any) -> Tensor:
 
 
 def _sequences(kind: str, options: Options) -> Iterator[Case]:
-    """Batches in both layouts and single sequences, under all masks; also with the keys as values."""
+    """Batches in both layouts and single sequences, under all masks; also with the keys as values, or as all three."""
     for first, lead in ((True, (B,)), (False, (B,)), (False, ())):
         reference = made(kind, {"batch_first": first} | options)
-        ours, how = convert(reference), cycle([{"need_weights": False}, {}, {"average_attn_weights": False}])
+        ours: Any = convert(reference)
+        how = cycle([{"need_weights": False}, {}, {"average_attn_weights": False}])
         widths = (L, E), (M, options.get("kdim", E)), (M, options.get("vdim", E))
         leaves = [features(*((*lead, n, w) if first else (n, *lead, w))) for n, w in widths]
         for mask, weights in zip(_masks(lead), how, strict=False):
@@ -436,6 +437,11 @@ def _sequences(kind: str, options: Options) -> Iterator[Case]:
             yield Case(ours, reference, leaves, lambda f, *t, c=call: attended(f, *t, **c))
             if leaves[1].shape == leaves[2].shape:
                 yield Case(ours, reference, leaves[:2], lambda f, q, k, c=call: attended(f, q, k, k, **c))
+        if leaves[1].shape[-1] == leaves[2].shape[-1] == E:
+            later = torch.ones(M, M, dtype=torch.bool).triu(1)  # with added sources, torch reads `is_causal` otherwise
+            causal = {"attn_mask": later, "is_causal": not ours.rows, "need_weights": False}
+            for call in ({}, causal):
+                yield Case(ours, reference, leaves[1:2], lambda f, x, c=call: attended(f, x, x, x, **c))
 
 
 def _rows(kind: str, options: Options) -> Iterator[Case]:
@@ -512,17 +518,13 @@ _CASES: dict[str, Callable[..., Iterator[Case]]] = {
 }
 
 
-def _register() -> None:
-    """Makes each rule, with its options, a row of the table."""
-
-    def row(kinds: Any) -> Callable[[], Iterator[Case]]:
-        return lambda: chain.from_iterable(cases(k.__name__, one) for k, options in kinds.items() for one in options)
-
-    for name, kinds in sweeps().items():
-        first = next(iter(kinds))
-        source = "torch.nn" if of_torch(first.__name__) else "torch_geometric.nn"
-        known = first.__name__ if len(kinds) == 1 else re.sub(r"\d(?=d$)", "N", first.__name__)
-        system(name, f"{source}.{known}")(row(kinds))
+def _system(name: str, kinds: dict[type, Sequence[Options]]) -> System:
+    """A row of the table: the layers of a rule, with its options."""
+    first = next(iter(kinds))
+    source = "torch.nn" if of_torch(first.__name__) else "torch_geometric.nn"
+    known = first.__name__ if len(kinds) == 1 else re.sub(r"\d(?=d$)", "N", first.__name__)
+    every = [(kind.__name__, one) for kind, options in kinds.items() for one in options]
+    return System(name, f"{source}.{known}", lambda: chain.from_iterable(cases(*one) for one in every))
 
 
-_register()
+SYSTEMS = {name: _system(name, kinds) for name, kinds in sweeps().items()}

@@ -13,10 +13,10 @@ from torch.func import functional_call, grad, jvp, vmap
 from pyg_basisconv import convert, theta
 from pyg_basisconv.verify import GRIDS, Case, features, made
 from pyg_basisconv.verify.data import B
-from pyg_basisconv.verify.grids import P, Q
 from pyg_basisconv.verify.recipes import dimensions, grid_of, is_grid
 from tests.convert.conversion import FIRST, OPTIONS, agree
 
+P, Q = 4, 6  # channels
 GRIDDED = {kind: sweep for kind, sweep in OPTIONS.items() if is_grid(kind)}
 KINDS = [p for p in FIRST if is_grid(p.values[0])]
 FORMATS = {1: [torch.contiguous_format], 2: [torch.contiguous_format, torch.channels_last]}

@@ -8,46 +8,39 @@ from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
-from pyg_basisconv.verify import Case, N, P, Q, cases, drawn, features, forget, formula, graph
+from pyg_basisconv.verify import Case, N, P, Q, cases, drawn, features, forget, graph
 from pyg_basisconv.verify.recipes import default_dtype
 from tests.convert.conversion import agree, over
 
 
-class Both(nn.Module):
-    """The result and the matrix of a layer, in one vector."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        y, M = self.layer(x, edge_index)
-        return torch.cat([y.flatten(), M.to_dense().flatten()])
-
-
-def written_out(both: Both, x: Tensor, edge_index: Tensor) -> Tensor:
-    layer, A, power, M = both.layer, torch.zeros(N, N).double(), torch.eye(N).double(), 0
-    for m, n in edge_index.t().tolist():
-        A[n, m] += 1
-    reached, coefficient = torch.zeros(N, N, dtype=torch.bool), torch.ones(()).double()
-    for weight in layer.weight:
-        coefficient = coefficient * weight
-        reached, M, power = reached | (power > 0), M + coefficient * power, power @ A
-    scale = reached.sum(1).double() ** -0.5
-    M = scale[:, None] * M * scale
-    return torch.cat([layer.lin(M @ x).flatten(), M.flatten()])
+class WrittenOut(pyg.PANConv):
+    def forward(self, x: Tensor, edge_index: Tensor) -> tuple[Tensor, Tensor]:
+        A, power, M = torch.zeros(N, N).double(), torch.eye(N).double(), 0
+        for m, n in edge_index.t().tolist():
+            A[n, m] += 1
+        reached, coefficient = torch.zeros(N, N, dtype=torch.bool), torch.ones(()).double()
+        for weight in self.weight:
+            coefficient = coefficient * weight
+            reached, M, power = reached | (power > 0), M + coefficient * power, power @ A
+        scale = reached.sum(1).double() ** -0.5
+        M = scale[:, None] * M * scale
+        return self.lin(M @ x), M
 
 
 @pytest.mark.parametrize("filter_size", [0, 1, 3])
 @pytest.mark.parametrize("kind", [pyg.PANConv, drop_in.PANConv], ids=["converted", "drop-in"])
 @pytest.mark.parametrize("widths", [(P, Q), (Q, P)], ids=str)
 def test_paths(kind: type[nn.Module], filter_size: int, widths: tuple[int, int]) -> None:
-    layer, (edge_index, _) = drawn(kind(*widths, filter_size=filter_size)), graph()
-    case = formula(Both(layer), written_out, [features(N, widths[0])])
-    ours = Both(layer if kind is drop_in.PANConv else convert(layer))
-    expected = case.reference
-    expected.layer.layer.load_state_dict(layer.state_dict())
-    agree(Case(ours, expected, case.leaves, lambda f, x: f(x, edge_index)))
+    layer, expected = (drawn(made(*widths, filter_size=filter_size)) for made in (kind, WrittenOut))
+    expected.load_state_dict(layer.state_dict())
+    ours, edge_index = layer if kind is drop_in.PANConv else convert(layer), graph()[0]
+    agree(Case(ours, expected, [features(N, widths[0])], lambda f, x: both(f, x, edge_index)))
+
+
+def both(layer: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+    """The result and the matrix, in one vector."""
+    y, M = layer(x, edge_index)
+    return torch.cat([y.flatten(), M.to_dense().flatten()])
 
 
 def test_the_matrix_follows_its_weights() -> None:

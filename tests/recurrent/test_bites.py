@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map
 
-from pyg_basisconv.recurrent import BasisCell, BasisRNN, sequence
+from pyg_basisconv.recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell, sequence
+from pyg_basisconv.verify import SYSTEMS, verify
 from tests.recurrent.test_cells import KINDS, PLACES, H, Kind, check, named
 from tests.recurrent.test_sequences import LENGTHS, check_lengths, check_truncated, layers
 
@@ -127,7 +129,86 @@ def test_a_wrong_reading_fails(kind: Kind, read: Callable[..., Tensor]) -> None:
         check(kind, PLACE, changed(kind, read=read))
 
 
+# What is wrong with any cell, seen by comparison with torch's or with the formula.
+
+
+def forgetful(step: Step) -> Step:
+    """The state counts for nothing."""
+    return lambda self, gates, h, **more: step(self, gates, tree_map(lambda s: 0 * s, h), **more)
+
+
+def detached(step: Step) -> Step:
+    """Right values, and no gradient through the state."""
+    return lambda self, gates, h, **more: step(self, gates, tree_map(Tensor.detach, h), **more)
+
+
+def other_order(step: Step) -> Step:
+    """What is meant for one gate goes to the next one."""
+    return lambda self, gates, h, **more: step(
+        self, gates.roll(self.hidden_channels, -3 if self.images else -1), h, **more
+    )
+
+
+def twice(step: Step) -> Step:
+    return lambda self, gates, h, **more: step(self, gates, step(self, gates, h, **more), **more)
+
+
+PEEPING = ["LSTM, peepholes per channel; diffusion", "LSTM, peepholes per position; window, images"]
+COMPARISONS = {  # systems of `verify`, or a kind and a place
+    BasisRNNCell: ["RNN cell", "RNN, sequences"],
+    BasisGRUCell: ["GRU cell", "GRU, sequences", "GRU; diffusion"],
+    BasisLSTMCell: ["LSTM cell", "LSTM, sequences", *PEEPING],
+}
+ANY = [
+    pytest.param(cell, change, name, id=f"{name}-{change.__name__}")
+    for cell, names in COMPARISONS.items()
+    for change in (forgetful, detached, other_order, twice)
+    for name in names
+    if (cell, change) != (BasisRNNCell, other_order)  # which has one gate
+]
+
+
+def assert_seen(name: str) -> None:
+    """A comparison fails."""
+    if name in SYSTEMS:
+        assert not verify(SYSTEMS[name]).ok
+        return
+    kind, place = name.split("; ")
+    with pytest.raises(AssertionError):
+        check(KINDS[kind], PLACES[place])
+
+
+@pytest.mark.parametrize(("cell", "change", "name"), ANY)
+@pytest.mark.sweep(11)
+def test_what_is_wrong_with_any_cell_fails(cell: type[BasisCell], change: Any, name: str, monkeypatch) -> None:
+    monkeypatch.setattr(cell, "step", change(cell.step))
+    assert_seen(name)
+
+
+@pytest.mark.parametrize("name", PEEPING)
+def test_peepholes_of_other_gates_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = BasisLSTMCell._peepholes
+    monkeypatch.setattr(BasisLSTMCell, "_peepholes", lambda cell, c: right(cell, c).flip(0))
+    assert_seen(name)
+
+
 # Sequences.
+
+
+@pytest.mark.parametrize("name", ["RNN, sequences", "GRU, sequences", "LSTM, sequences"])
+def test_steps_past_the_end_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sequences as long as the longest one."""
+    right = BasisRNN.forward
+
+    def longer(self: BasisRNN, x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, PackedSequence):
+            return right(self, x, *args, **kwargs)
+        padded, lengths = pad_packed_sequence(x)
+        outputs, end = right(self, padded, *args, **kwargs)
+        return pack_padded_sequence(outputs, lengths, enforce_sorted=False), end
+
+    monkeypatch.setattr(BasisRNN, "forward", longer)
+    assert_seen(name)
 
 
 class Padded(BasisRNN):
