@@ -229,7 +229,12 @@ def check_orders(basis: Basis, g: Graph, matrices: Matrices) -> None:
 
 
 def check_gradients(
-    basis: Basis, g: Graph, matrices: Matrices, kind: str = "Full", paths: Sequence[str] = PATHS
+    basis: Basis,
+    g: Graph,
+    matrices: Matrices,
+    kind: str = "Full",
+    paths: Sequence[str] = PATHS,
+    tolerance: float = 1e-10,
 ) -> None:
     """Of x, Theta, bias, edge_weight and lambda_max, by every path, as by the oracle."""
     conv = make(basis, kind)
@@ -253,9 +258,9 @@ def check_gradients(
     theirs = gradients(reference)
     for path in paths:
         y = call(take(conv, path), x, inner)
-        close(y, reference)
+        close(y, reference, tolerance)
         for name, a, b in zip(leaves, gradients(y), theirs, strict=True):
-            assert_close(a, b, rtol=1e-10, atol=1e-10, msg=lambda m, n=name, p=path: f"{n} by {p}, {kind}: {m}")
+            assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name, p=path: f"{n} by {p}, {kind}: {m}")
 
 
 def check_thetas(basis: Basis, g: Graph, matrices: Matrices, kinds: Iterable[str] = THETAS) -> None:

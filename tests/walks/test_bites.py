@@ -26,6 +26,7 @@ from tests.bases.test_bites import (
 from tests.contract import Matrices
 from tests.oracle import Graph as Given
 from tests.walks import oracle as kg
+from tests.walks.test_walks import of_walks
 
 
 class OtherTypes(Basis):
@@ -79,10 +80,6 @@ def relations(*args, **options) -> Basis:
 
 def of_relations(*args, **options) -> Matrices:
     return lambda g: kg.relations(g, 3, *args, **options)
-
-
-def of_walks(sorts: str, **options) -> Matrices:
-    return lambda g: kg.walks(g, cases.sequences(sorts), **options)
 
 
 def typed() -> Given:

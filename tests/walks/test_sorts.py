@@ -8,11 +8,15 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from torch_geometric.data import HeteroData
 
 from pyg_basisconv.walks import Sort, Vocabulary, counting, parse
 from pyg_basisconv.walks.counting import Instances
+from tests.contract import tensors
+from tests.oracle import Graph
+from tests.walks import oracle as kg
+from tests.walks.test_properties import R, Written, brief, graphs, sorts
 
 ABC = ["a", "b", "c"]
 A, B, C = ((0, False),), ((1, False),), ((2, False),)
@@ -278,72 +282,15 @@ def test_whatever_is_written(text: str) -> None:
 
 # Counts, against walks that are enumerated one by one.
 
-edges = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 4)), max_size=12)
-simple = st.sampled_from(["a", "b", "c", "^a", "^b", "^c"])
-sorts = st.recursive(
-    simple,
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=2, max_size=3).map(".".join),
-        st.lists(inner, min_size=2, max_size=3).map(lambda parts: "(" + "|".join(parts) + ")"),
-        inner.map("^({})".format),
-        st.tuples(inner, st.sampled_from(["{2}", "{1,2}", "{0,1}", "{0,2}"])).map(lambda t: f"({t[0]}){t[1]}"),
-    ),
-    max_leaves=4,
-)
 
-
-def walks(sort: str, facts: list[tuple[int, int, int]]) -> list[tuple[int, ...]]:
-    """Every walk, by the letters of the expression: an evaluator of its own, which knows no sequences."""
-    return _Walker(sort, facts).alternatives()
-
-
-class _Walker:
-    def __init__(self, text: str, facts: list[tuple[int, int, int]]) -> None:
-        self.text, self.facts, self.at = text, facts, 0
-
-    def next(self) -> str:
-        return self.text[self.at : self.at + 1]
-
-    def alternatives(self) -> list[tuple[int, ...]]:
-        found = self.chain()
-        while self.next() == "|":
-            self.at += 1
-            found = found + self.chain()
-        return found
-
-    def chain(self) -> list[tuple[int, ...]]:
-        found = self.repeat()
-        while self.next() == ".":
-            self.at += 1
-            found = joined(found, self.repeat())
-        return found
-
-    def repeat(self) -> list[tuple[int, ...]]:
-        part = self.part()
-        if self.next() != "{":
-            return part
-        end = self.text.index("}", self.at)
-        bounds = [int(n) for n in self.text[self.at + 1 : end].split(",")]
-        self.at = end + 1
-        powers = [[(n,) for n in range(5)]]
-        for _ in range(bounds[-1]):
-            powers.append(joined(powers[-1], part))
-        return [walk for power in powers[bounds[0] : bounds[-1] + 1] for walk in power]
-
-    def part(self) -> list[tuple[int, ...]]:
-        sign = self.next()
-        self.at += 1
-        if sign == "^":
-            return [walk[::-1] for walk in self.part()]
-        if sign == "(":
-            found = self.alternatives()
-            self.at += 1
-            return found
-        return [(h, t) for h, r, t in self.facts if r == "abc".index(sign)]
-
-
-def joined(some: list[tuple[int, ...]], others: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    return [a + b[1:] for a, b in itertools.product(some, others) if a[-1] == b[0]]
+def walks(g: Graph, sort: kg.Sort) -> list[tuple[int, ...]]:
+    """The nodes of every walk."""
+    found = []
+    for sequence in sort:
+        ends = [[n for _, _, n in kg.moves(g, step)] for step in sequence]
+        for start, _, taken in kg.instances(g, sequence):
+            found.append((start, *(nodes[i] for nodes, i in zip(ends, taken, strict=True))))
+    return found
 
 
 def instances(sort: str, facts: list[tuple[int, int, int]], N: int) -> Instances:
@@ -355,16 +302,19 @@ ALL = [(a, 0, b) for a, b in itertools.product(range(6), range(6))]
 
 
 @settings(max_examples=60)
-@given(edges, sorts)
-def test_counts_are_those_of_walks(facts: list[tuple[int, int, int]], sort: str) -> None:
-    found, counted = walks(sort, facts), instances(sort, facts, 5)
+@given(graphs(), sorts)
+def test_counts_are_those_of_walks(g: Graph, written: Written) -> None:
+    assume(brief(g, [written]))
+    found, M = walks(g, written[1]), g.M
+    given, words = tensors(g), Vocabulary.of(R)
+    counted = Instances(parse(written[0], words), words, given["edge_index"], given["edge_type"], M)
     assert counted.count == len(found)
     assert [part.tolist() for part in counted.ends] == [
-        [sum(w[i] == n for w in found) for n in range(5)] for i in (0, -1)
+        [sum(w[i] == n for w in found) for n in range(M)] for i in (0, -1)
     ]
     assert counted.pairs == (len({(w[0], w[-1]) for w in found}), True)
-    for n in range(5):
-        assert counted.reached(n).tolist() == [sum((w[0], w[-1]) == (n, m) for w in found) for m in range(5)]
+    for n in range(M):
+        assert counted.reached(n).tolist() == [sum((w[0], w[-1]) == (n, m) for w in found) for m in range(M)]
     samples = counted.samples(3)
     assert {tuple(s) for s in samples} <= set(found)
     assert bool(samples) == bool(found)

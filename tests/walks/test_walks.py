@@ -12,7 +12,20 @@ from torch.autograd import grad
 from pyg_basisconv import BasisConv, bases, theta
 from tests import cases, oracle
 from tests.cases import SORTS
-from tests.contract import DOUBLE, PATHS, THETAS, bind, call, close, draw, expected, make, take, tensors
+from tests.contract import (
+    DOUBLE,
+    PATHS,
+    THETAS,
+    bind,
+    call,
+    check_gradients,
+    close,
+    draw,
+    expected,
+    make,
+    take,
+    tensors,
+)
 from tests.kernels.test_kernels import Largest
 from tests.oracle import Graph
 from tests.walks import oracle as kg
@@ -31,6 +44,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "binary-sym": {"binary": True, "norm": "sym"},
 }
 ALL = " ".join(SORTS)
+
+
+def of_walks(sorts: str, **options: Any) -> Callable[[Graph], Tensor]:
+    return lambda g: kg.walks(g, cases.sequences(sorts), **options)
 
 
 def test_by_hand() -> None:
@@ -75,20 +92,10 @@ def test_every_sort(options: dict[str, Any], weighted: bool) -> None:
 def test_weights_that_learn(options: dict[str, Any]) -> None:
     """All gradients by all paths; a binary family has none by the weights."""
     sorts = "a.b c{0,2} b.(a|^b).c (a.b|c) ^a.b.c"
-    g, basis = cases.steps(), cases.walks(sorts, **options)
-    weight = g.weight.clone().requires_grad_()
-    A = kg.walks(g.but(weight=weight), cases.sequences(sorts), **options)
-    for path in PATHS:
-        conv = make(basis, path=path)
-        x = draw(2, 6, 3).requires_grad_()
-        y, reference = call(conv, x, g, edge_weight=weight), expected(conv, A, x)
-        close(y, reference)
-        leaves, down = [x, weight, *conv.parameters()], draw(2, 6, 2, seed=3)
-        mine = grad(y, leaves, down, allow_unused=True, materialize_grads=True)
-        theirs = grad(reference, leaves, down, allow_unused=True, materialize_grads=True, retain_graph=True)
-        for a, b in zip(mine, theirs, strict=True):
-            close(a, b)
-        assert bool(mine[1].any()) != ("binary" in options)
+    matrices = of_walks(sorts, **options)
+    check_gradients(cases.walks(sorts, **options), cases.steps(), matrices)
+    weight = cases.steps().weight.requires_grad_()
+    assert matrices(cases.steps().but(weight=weight)).requires_grad != ("binary" in options)
 
 
 @pytest.mark.parametrize("kind", THETAS)
@@ -96,22 +103,13 @@ def test_weights_that_learn(options: dict[str, Any]) -> None:
 def test_every_parameter(kind: str) -> None:
     """And the compacted order, which is obeyed where members are summed."""
     sorts = "a.b ^b c{0,2} b.(a|^b).c d"
-    g, basis = cases.steps(), cases.walks(sorts, norm="row")
-    A, conv = kg.walks(g, cases.sequences(sorts), "row"), make(basis, kind)
-    x = draw(2, 6, conv.in_channels)
-    reference = expected(conv, A, x, kind)
-    for path in PATHS:
-        close(call(take(conv, path), x, g), reference)
-    take(conv, "compacted")
-    if not conv.theta.sums or conv.weight is None:
+    basis, g = cases.walks(sorts, norm="row"), cases.steps()
+    conv = make(basis, kind)
+    obeyed = conv.theta.sums and conv.weight is not None
+    check_gradients(basis, g, of_walks(sorts, norm="row"), kind, [*PATHS, *["compacted"] * obeyed])
+    if not obeyed:
         with pytest.raises(ValueError, match=r"^order: 'compacted' was asked for"):
-            call(conv, x, g)
-        return
-    leaves = [x.requires_grad_(), *conv.parameters()]
-    y, reference = call(conv, x, g), expected(conv, A, x, kind)
-    close(y, reference)
-    for a, b in zip(grad(y.square().sum(), leaves), grad(reference.square().sum(), leaves), strict=True):
-        close(a, b)
+            call(take(conv, "compacted"), draw(2, 6, conv.in_channels), g)
 
 
 # ------------------------------------------------------------------------------------------- how sorts are given
