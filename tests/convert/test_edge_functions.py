@@ -1,6 +1,7 @@
-"""SplineConv beside its formula by loops, since PyG's needs a compiled package; networks of edges; and SchNet."""
+"""SplineConv beside B-splines by loops, since PyG's needs a compiled package; networks of edges; and SchNet."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,46 +16,21 @@ import pyg_basisconv.nn as drop_in
 from pyg_basisconv import convert
 from pyg_basisconv.convert.edge_functions import spline
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, graph
+from tests import oracle
 from tests.contract import refused
 from tests.convert.conversion import agree, evaluated
 
 pytestmark = pytest.mark.filterwarnings("ignore:We do not recommend using the non-optimized CPU")
-FORMULAS = {  # what multiplies the powers of the place between two knots, by torch_spline_conv's documentation
-    1: (lambda v: 1 - v, lambda v: v),
-    2: (lambda v: 0.5 * v * v - v + 0.5, lambda v: -v * v + v + 0.5, lambda v: 0.5 * v * v),
-    3: (
-        lambda v: (1 - v) ** 3 / 6,
-        lambda v: (3 * v**3 - 6 * v * v + 4) / 6,
-        lambda v: (-3 * v**3 + 3 * v * v + 3 * v + 1) / 6,
-        lambda v: v**3 / 6,
-    ),
-}
 
 
-def basis(pseudo: Tensor, sizes: Tensor, is_open: Tensor, degree: int) -> tuple[list[list[Tensor]], list[list[int]]]:
-    """The splines that are not zero at each edge, and their numbers."""
-    values: list[list[Tensor]] = []
-    numbers: list[list[int]] = []
-    for row in pseudo:
-        values.append([])
-        numbers.append([])
-        for s in range((degree + 1) ** len(row)):
-            value, number, step = torch.ones((), dtype=torch.float64), 0, 1
-            for d, size in enumerate(sizes.tolist()):
-                s, k = divmod(s, degree + 1)
-                v = row[d] * (size - degree * int(is_open[d]))
-                whole = int(v)
-                number += (whole + k) % size * step
-                step *= size
-                value = value * FORMULAS[degree][k](v - whole)
-            values[-1].append(value)
-            numbers[-1].append(number)
-    return values, numbers
+def basis(pseudo: Tensor, sizes: Tensor, is_open: Tensor, degree: int) -> tuple[Tensor, Any]:
+    """The places of the edges, and the splines."""
+    return pseudo, oracle.splines(sizes.tolist(), degree, is_open.bool().tolist())
 
 
-def weighting(x: Tensor, weight: Tensor, values: list[list[Tensor]], numbers: list[list[int]]) -> Tensor:
-    rows = zip(x, values, numbers, strict=True)
-    return torch.stack([sum(b * (row @ weight[k]) for b, k in zip(bs, ks, strict=True)) for row, bs, ks in rows])
+def weighting(x: Tensor, weight: Tensor, places: Tensor, spline: Callable[[int, Tensor], Tensor]) -> Tensor:
+    rows = zip(x, places, strict=True)
+    return torch.stack([sum(spline(k, z) * (row @ W) for k, W in enumerate(weight)) for row, z in rows])
 
 
 @pytest.fixture

@@ -10,23 +10,19 @@ from torch import Tensor, nn
 from pyg_basisconv import convert
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import Case, drawn, features
-from pyg_basisconv.verify.recipes import attended, hidden, made
+from pyg_basisconv.verify.recipes import hidden, made
 from tests.convert.conversion import agree, left_of
 
 B, L, S, H, E = 3, 4, 6, 2, 8  # a batch, the numbers of queries and of keys, heads, and the width
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"add_bias_kv": True}, {"add_zero_attn": True}], ids=str)
-def test_self_attention(options: dict) -> None:
-    """Masked; the systems "Transformer, self" and "Transformer, causal" are compared in any case."""
-    reference = made("MultiheadAttention", {"batch_first": True} | options)
-    ours, call = convert(reference), {"attn_mask": torch.ones(S, S, dtype=torch.bool).triu(1)}
-    for lead in ((), (B,)):
-        agree(Case(ours, reference, [features(*lead, S, E)], lambda f, x: attended(f, x, x, x, **call)))
+def test_self_attention() -> None:
+    """Without gradients torch takes a path of its own; a hint alone is refused."""
+    reference = made("MultiheadAttention", {"batch_first": True})
+    ours, x = convert(reference), features(B, S, E)
     with pytest.raises(RuntimeError, match="Need attn_mask"):
-        ours(features(S, E), features(S, E), features(S, E), is_causal=True)
+        ours(x, x, x, is_causal=True)
     with torch.no_grad():
-        x = features(B, S, E)
         torch.testing.assert_close(ours.eval()(x, x, x), reference.eval()(x, x, x))
 
 

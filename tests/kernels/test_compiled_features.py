@@ -17,6 +17,7 @@ from pyg_basisconv.kernels import (
     onepass,
     scored_attention,
 )
+from tests.kernels import test_compiled_attention
 from tests.kernels.test_compiled_attention import check_threads, in_torch, in_torch_once
 
 pytestmark = pytest.mark.skipif(onepass.KERNELS is None, reason="the compiled kernels were not built")
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(onepass.KERNELS is None, reason="the compiled ke
 KINDS = ["terms", "hidden", "projected", "products", "keys", "keys and values"]
 
 
-class Case:
+class Case(test_compiled_attention.Case):
     """An attention whose entries have F features, with values that are made of them, and keys."""
 
     def __init__(
@@ -70,16 +71,10 @@ class Case:
         rest = [t for t in (self.factor, *self.terms) if t is not None and t is not self.features]
         return [self.z, *rest, *(own or [self.features])]
 
-    def run(self) -> Tensor:
+    def run(self, given: None = None) -> Tensor:
         valued = Valued(self.features, self.map.expand(self.c, -1, -1)) if self.kind != "keys" else None
         about = self.scoring, self.terms, self.z, self.c, self.normalised, self.pattern
         return scored_attention(*about, self.factor, valued)
-
-    def both(self) -> tuple[Tensor, ...]:
-        """The result and all gradients."""
-        y = self.run()
-        down = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
-        return y.detach(), *torch.autograd.grad(y, self.inputs, down, materialize_grads=True)
 
 
 def check(case: Case, **tolerance: float) -> None:

@@ -1362,61 +1362,38 @@ def weights_by_loops(scores, edge_index, normalize):
     return expected if normalize is None else expected / expected.sum(1, keepdim=True)
 
 
-@pytest.mark.parametrize("calls", [1, 3])
-@pytest.mark.parametrize("normalize", ["source", None])
-def test_returned_weights_of_projected_features_stay_when_parameters_change(normalize, calls):
-    mechanism = mechanisms.Additive(projected=True)
-    mask = bases.Adjacency(self_loops=True)
-    conv = BasisConv(4, 4, bases.Attention(2, mechanism, mask, normalize=normalize)).double()
-    x, edge_index = torch.randn(4, 4, dtype=torch.double), torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
-    weight, source, target = (t.detach() for t in (conv.weight, mechanism.source, mechanism.target))
-
-    def scores(k, m, n, e):
-        return x[m] @ weight[k] @ source[k] + x[n] @ weight[k] @ target[k]
-
-    expected = weights_by_loops(scores, edge_index, normalize)
-    for _ in range(calls):
-        _, A = conv(x, edge_index, return_attention=True)
-    with torch.no_grad():
-        for parameter in conv.parameters():
-            parameter.mul_(2)
-    torch.testing.assert_close(A.to_dense(), expected)
-
-
-@pytest.mark.parametrize("calls", [1, 3])
-@pytest.mark.parametrize("normalize", ["source", None])
-@pytest.mark.parametrize("projected", [False, True])
-def test_returned_weights_with_terms_of_edges_stay_when_parameters_change(projected, normalize, calls):
-    ends, edge = mechanisms.Additive(projected=projected), mechanisms.Edge(3)
-    attention = bases.Attention(2, ends + edge, bases.Adjacency(self_loops=True), normalize=normalize)
-    conv = BasisConv(4, 4, attention).double()
+def check_kept(mechanism, scores, normalize, calls, features_change=False, edge_attr=None):
+    """The weights that a call returned stay when parameters change in place, or features."""
+    attention = bases.Attention(2, mechanism, bases.Adjacency(self_loops=True), normalize=normalize)
+    conv, x = BasisConv(4, 4, attention).double(), torch.randn(4, 4, dtype=torch.double)
     edge_index = torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
-    x, z = torch.randn(4, 4, dtype=torch.double), torch.randn(5, 3, dtype=torch.double)
-    weight, source, target, of_edge = (t.detach() for t in (conv.weight, ends.source, ends.target, edge.weight))
-
-    def scores(k, m, n, e):
-        of_ends = [x[i] @ weight[k] if projected else x[i] for i in (m, n)]
-        found = of_ends[0] @ source[k] + of_ends[1] @ target[k]
-        return found if e is None else found + z[e] @ of_edge[k]
-
-    expected = weights_by_loops(scores, edge_index, normalize)
-    for _ in range(calls):
-        _, A = conv(x, edge_index, edge_attr=z, return_attention=True)
     with torch.no_grad():
-        for parameter in conv.parameters():
-            parameter.mul_(2)
+        expected = weights_by_loops(lambda *place: scores(conv.weight, x, *place), edge_index, normalize)
+    for _ in range(calls):
+        _, A = conv(x, edge_index, edge_attr=edge_attr, return_attention=True)
+    with torch.no_grad():
+        for changed in [x] if features_change else conv.parameters():
+            changed.mul_(2)
     torch.testing.assert_close(A.to_dense(), expected)
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+@pytest.mark.parametrize("normalize", ["source", None])
+@pytest.mark.parametrize("edges", [False, True])
+@pytest.mark.parametrize("projected", [False, True])
+def test_returned_weights_stay_when_parameters_change(projected, edges, normalize, calls):
+    ends, edge, z = mechanisms.Additive(projected=projected), mechanisms.Edge(3), torch.randn(5, 3, dtype=torch.double)
+
+    def scores(weight, x, k, m, n, e):
+        of_ends = [x[i] @ weight[k] if projected else x[i] for i in (m, n)]
+        found = of_ends[0] @ ends.source[k] + of_ends[1] @ ends.target[k]
+        return found + z[e] @ edge.weight[k] if edges and e is not None else found
+
+    check_kept(ends + edge if edges else ends, scores, normalize, calls, edge_attr=z if edges else None)
 
 
 @pytest.mark.parametrize("calls", [1, 3])
 @pytest.mark.parametrize("normalize", ["source", None])
 def test_returned_weights_of_a_bilinear_form_stay_when_features_change(normalize, calls):
     form = mechanisms.Bilinear()
-    conv = BasisConv(4, 4, bases.Attention(2, form, bases.Adjacency(self_loops=True), normalize=normalize)).double()
-    x, edge_index = torch.randn(4, 4, dtype=torch.double), torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 1, 2]])
-    weight = form.weight.detach()
-    expected = weights_by_loops(lambda k, m, n, e: x[m] @ weight[k] @ x[n], edge_index, normalize)
-    for _ in range(calls):
-        _, A = conv(x, edge_index, return_attention=True)
-    x.mul_(2)
-    torch.testing.assert_close(A.to_dense(), expected)
+    check_kept(form, lambda _, x, k, m, n, e: x[m] @ form.weight[k] @ x[n], normalize, calls, features_change=True)

@@ -1,4 +1,4 @@
-"""Recurrent cells are their papers' formulas over any basis, and torch's own cells over the identity."""
+"""Recurrent cells are their papers' formulas over any basis; `test_recipes.py` has torch's, over the identity."""
 
 import copy
 import io
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import grad
 from torch.testing import assert_close
 
@@ -117,9 +117,8 @@ KINDS = {
 
 
 def blocks(t: Tensor, gates: str) -> dict[str, Tensor]:
-    """The blocks of H channels by name."""
-    assert t.shape[-1] == len(gates) * H
-    return {gate: t[..., i * H : (i + 1) * H] for i, gate in enumerate(gates)}
+    """The blocks of as many channels by name."""
+    return dict(zip(gates, t.chunk(len(gates), -1), strict=True))
 
 
 def parameters(cell: BasisCell, kind: Kind, place: Place) -> papers.Parameters:
@@ -231,50 +230,6 @@ def test_gradients_of_edge_weights(kind: Kind) -> None:
         grad(tensors(t)[0].square().sum(), weight)[0] for t in (y, stepped(kind, cell, place, x[0], state))
     )
     assert_close(found, expected, rtol=1e-9, atol=1e-10)
-
-
-# torch's own cells.
-
-
-def copied(cell: BasisCell, theirs: nn.RNNCellBase) -> None:
-    with torch.no_grad():
-        cell.input.weight.copy_(theirs.weight_ih.t())
-        cell.hidden.weight.copy_(theirs.weight_hh.t())
-        cell.input.bias.copy_(theirs.bias_ih)
-        if cell.hidden.bias is None:
-            cell.input.bias += theirs.bias_hh
-        else:
-            cell.hidden.bias.copy_(theirs.bias_hh)
-
-
-TORCH = {
-    "RNNCell": (BasisRNNCell, nn.RNNCell, {}, {}),
-    "RNNCell, relu": (BasisRNNCell, nn.RNNCell, {"nonlinearity": "relu"}, {"nonlinearity": "relu"}),
-    "GRUCell": (BasisGRUCell, nn.GRUCell, {"reset": "after"}, {}),
-    "LSTMCell": (BasisLSTMCell, nn.LSTMCell, {}, {}),
-}
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs", "options", "their_options"), [pytest.param(*row, id=name) for name, row in TORCH.items()]
-)
-def test_over_the_identity_a_cell_is_that_of_torch(mine, theirs, options, their_options) -> None:
-    own, other = mine(P, H, bases.Identity(), **options).double(), theirs(P, H, **their_options).double()
-    copied(own, other)
-    x = draw(6, P, seed=1).requires_grad_()
-    state = tuple(draw(6, H, seed=2 + i).requires_grad_() for i in range(len(own.names)))
-    state = state if len(state) > 1 else state[0]
-    y, right = own(x, h=state), other(x, state)
-    down = [draw(6, H, seed=7 + i) for i in range(len(tensors(y)))]
-    for a, b in zip(tensors(y), tensors(right), strict=True):
-        assert_close(a, b, rtol=1e-12, atol=1e-12)
-    leaves = [x, *tensors(state)]
-    found = grad(tensors(y), [*leaves, own.input.weight, own.hidden.weight, own.input.bias], down)
-    expected = grad(tensors(right), [*leaves, other.weight_ih, other.weight_hh, other.bias_ih], down)
-    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
-        assert_close(
-            a.flatten(), (b.t() if i in (len(leaves), len(leaves) + 1) else b).flatten(), rtol=1e-10, atol=1e-12
-        )
 
 
 @pytest.mark.parametrize("kind", SOME_KINDS)

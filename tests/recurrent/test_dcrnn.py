@@ -8,7 +8,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from pyg_basisconv import bases
+from pyg_basisconv.recurrent import BasisGRUCell
 from pyg_basisconv.recurrent.seq2seq import DCRNN, inverse_sigmoid
+from tests import oracle
+from tests.oracle import Graph
+from tests.recurrent import oracle as papers
+from tests.recurrent.test_cells import KINDS, PLACES, parameters
 
 N, T, B, P, H, Q, HORIZON = 5, 4, 3, 2, 6, 2, 3
 EDGES = torch.tensor([[0, 1, 1, 2, 3, 4, 4], [1, 0, 2, 3, 4, 0, 2]])
@@ -32,38 +37,15 @@ def weight() -> Tensor:
     return torch.rand(EDGES.shape[1], dtype=torch.float64) + 0.1
 
 
-def walks(weight: Tensor, K: int) -> list[Tensor]:
-    """The transposed matrices of the paper: powers of D_O^-1 W, then of D_I^-1 W^T."""
-    W = torch.zeros(N, N, dtype=torch.float64)
-    for (m, n), w in zip(EDGES.t().tolist(), weight.tolist(), strict=True):
-        W[m, n] += w
-    found = []
-    for matrix in (W, W.t()):
-        walk = matrix / matrix.sum(1, keepdim=True).where(matrix.sum(1, keepdim=True) > 0, 1)
-        found += [torch.linalg.matrix_power(walk, k).t() for k in range(K)]
-    return found
-
-
-def diffuse(x: Tensor, theta: Tensor, family: list[Tensor]) -> Tensor:
-    return sum(A @ x @ theta_k for A, theta_k in zip(family, theta, strict=True))
-
-
-def unit(cell: torch.nn.Module, x: Tensor, h: Tensor, family: list[Tensor]) -> Tensor:
-    """The gated unit of the paper for one graph: the gates r, u and the candidate C, by name."""
-    of_x = dict(zip("ruC", cell.input.weight.split(H, -1), strict=True))
-    of_h = dict(zip("ru", cell.hidden.weight.split(H, -1), strict=True)) | {"C": cell.candidate.weight}
-    b = dict(zip("ruC", cell.input.bias.split(H), strict=True))
-
-    def linear(gate: str, state: Tensor) -> Tensor:
-        return diffuse(x, of_x[gate], family) + diffuse(state, of_h[gate], family) + b[gate]
-
-    r, u = linear("r", h).sigmoid(), linear("u", h).sigmoid()
-    return u * h + (1 - u) * linear("C", r * h).tanh()
+def unit(cell: BasisGRUCell, x: Tensor, h: Tensor, family: Tensor) -> Tensor:
+    """The gated unit of the paper for one graph."""
+    return papers.gru(parameters(cell, KINDS["GRU"], PLACES["diffusion"]), lambda part, x: family, x, h)
 
 
 def loops(model: DCRNN, x: Tensor, weight: Tensor, taught: dict[int, Tensor] | None = None) -> Tensor:
     """(HORIZON, B, N, Q), one sequence after the other; taught: what the decoder reads in place of its own output."""
-    family = walks(weight, model.encoder.cells[0].basis.K // 2)
+    graph = Graph(N, N, EDGES.t().tolist(), weight)
+    family = oracle.diffusion(graph, model.encoder.cells[0].basis.K // 2)
     batch = []
     for b in range(x.shape[1]):
         states = [x.new_zeros(N, H) for _ in model.decoder]

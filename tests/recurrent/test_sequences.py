@@ -1,4 +1,4 @@
-"""Sequences of steps: each sequence as if it ran alone, each step as the cell takes it, and torch's own networks."""
+"""Sequences of steps: each sequence as if it ran alone, and each step as the cell takes it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.testing import assert_close
 
 from pyg_basisconv import bases
-from pyg_basisconv.recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNN, BasisRNNCell, sequence
+from pyg_basisconv.recurrent import BasisCell, BasisGRUCell, BasisRNN, sequence
 from tests import cases
 from tests.bases.grids.cases import draw
 from tests.recurrent.test_cells import KINDS, PLACES, H, Kind, P, Place, edges, named, tensors
@@ -226,41 +226,6 @@ def test_images_without_a_batch() -> None:
     found, end = rnn(x[:, 0])
     right, right_end = rnn(x)
     same((found, end), (right[:, 0], part(right_end, 0)), {"x": x})
-
-
-# torch's own networks.
-
-NETWORKS = {
-    "RNN": (BasisRNNCell, nn.RNN, {}),
-    "GRU": (BasisGRUCell, nn.GRU, {"reset": "after"}),
-    "LSTM": (BasisLSTMCell, nn.LSTM, {}),
-}
-
-
-@pytest.mark.parametrize("lengths", [pytest.param(None, id="all"), pytest.param(LENGTHS, id="lengths")])
-@pytest.mark.parametrize(("cell", "network", "options"), [pytest.param(*v, id=k) for k, v in NETWORKS.items()])
-def test_over_the_identity_it_is_the_network_of_torch(cell, network, options, lengths) -> None:
-    theirs = network(P, H, num_layers=2).double()
-    rnn = BasisRNN([cell(width, H, bases.Identity(), **options) for width in (P, H)]).double()
-    with torch.no_grad():
-        for i, mine in enumerate(rnn.cells):
-            mine.input.weight.copy_(getattr(theirs, f"weight_ih_l{i}").t())
-            mine.hidden.weight.copy_(getattr(theirs, f"weight_hh_l{i}").t())
-            mine.input.bias.copy_(getattr(theirs, f"bias_ih_l{i}"))
-            (mine.input if mine.hidden.bias is None else mine.hidden).bias.add_(getattr(theirs, f"bias_hh_l{i}"))
-    x = draw(T, B, P, seed=1).requires_grad_()
-    states = [[draw(B, H, seed=2 + 2 * i + j) for j in range(len(mine.names))] for i, mine in enumerate(rnn.cells)]
-    stacked = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
-    given = x if lengths is None else pack_padded_sequence(x, torch.tensor(lengths), enforce_sorted=False)
-    right, right_end = theirs(given, stacked if len(stacked) > 1 else stacked[0])
-    if lengths is not None:
-        right = pad_packed_sequence(right)[0]
-    own = [tuple(s.unsqueeze(-2) for s in state) for state in states]
-    own = own if len(stacked) > 1 else [state[0] for state in own]
-    outputs, ends = rnn(x.unsqueeze(-2), h=own, lengths=lengths)
-    found = [t.squeeze(-2) for t in flat((outputs, ends))]
-    ends_right = [t[i] for i in range(2) for t in (right_end if isinstance(right_end, tuple) else (right_end,))]
-    same((found, []), ([right, *ends_right], []), {"x": x})
 
 
 # What depends on the structure is done once.
