@@ -1,4 +1,4 @@
-"""What the arguments of each public class may be, said again and apart from the classes.
+"""What the arguments of each public class may be, by their annotations, and else said again.
 
 A domain says of a value that it belongs to an argument (True), that it does not (False), or that this is left open
 (None), as for numbers of numpy or for sizes beyond all memory.
@@ -6,7 +6,8 @@ A domain says of a value that it belongs to an argument (True), that it does not
 
 import math
 from collections.abc import Callable
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import torch
@@ -78,287 +79,162 @@ def open_(v: Any) -> None:
     return None
 
 
+def annotated(hint: Any) -> tuple[Domain, list[Any]] | None:
+    """The domain that an annotation says, and values of it; None where it leaves more open than the class does."""
+    told, args = get_origin(hint), get_args(hint)
+    if hint is bool:
+        return flag, [True, False]
+    if hint is int:
+        return count(), [1, 2]
+    if told is Literal:
+        return among(*args), list(args)
+    if told in (Union, UnionType) and len(args) == 2 and args[1] is type(None):
+        inner = annotated(args[0])
+        return None if inner is None else (optional(inner[0]), [None, *inner[1]])
+    return None
+
+
 small = bases.Window(None, 3, padding=1)
-# name: (the class, {argument: (its domain, values that it may have)}); an argument that has no default comes first.
-CONSTRUCTORS: dict[str, tuple[Callable[..., Any], dict[str, tuple[Domain, list[Any]]]]] = {
-    "Adjacency": (
-        bases.Adjacency,
-        {
-            "norm": (among(None, "sym", "mean", "rw"), [None, "sym", "mean", "rw"]),
-            "self_loops": (lambda v: isinstance(v, bool) or number(v), [True, False, 0.5]),
-            "existing": (among("keep", "add", "replace"), ["keep", "add", "replace"]),
-            "diagonal": (number, [0.0, 0.5, -1]),
-        },
-    ),
-    "Laplacian": (bases.Laplacian, {"norm": (among(None, "sym", "rw"), [None, "sym", "rw"])}),
-    "Chebyshev": (
-        bases.Chebyshev,
-        {
-            "K": (count(), [1, 3]),
-            "norm": (among(None, "sym", "rw"), [None, "sym", "rw"]),
-            "lambda_max": (lambda v: among(None, "exact")(v) or (number(v) and v > 0), [None, "exact", 2]),
-        },
-    ),
-    "Powers": (
-        bases.Powers,
-        {
-            "K": (count(), [1, 3]),
-            "operator": (lambda v: v is None or (isinstance(v, bases.Basis) and v.K == 1), [None, bases.Adjacency()]),
-        },
-    ),
-    "Diffusion": (
-        bases.Diffusion,
-        {"K": (count(), [1, 2]), "direction": (among("both", "out", "in"), ["both", "out", "in"])},
-    ),
-    "Wavelets": (
-        bases.Wavelets,
-        {
-            "J": (count(), [1, 3]),
-            "operator": (lambda v: v is None or (isinstance(v, bases.Basis) and v.K == 1), [None, bases.Adjacency()]),
-            "low_pass": (flag, [True, False]),
-        },
-    ),
-    "Edges": (bases.Edges, {"K": (count(), [1, 3])}),
-    "Relations": (
-        bases.Relations,
-        {
-            "num_relations": (count(), [1, 3]),
-            "norm": (among(None, "mean", "row", "sym"), [None, "mean", "row", "sym"]),
-            "inverse": (flag, [True, False]),
-            "self_loop": (flag, [True, False]),
-        },
-    ),
-    "Walks": (
-        bases.Walks,
-        {
-            "sorts": (open_, [["0.1"], {"a": "0.^1"}]),
-            "relations": (open_, [None, 3, ["0", "1"]]),
-            "norm": (among(None, "mean", "row", "sym"), [None, "mean"]),
-            "per": (among("walk", "step"), ["walk"]),
-            "binary": (flag, [True, False]),
-            "memory_limit": (count(0), [0, 1000]),
-        },
-    ),
-    "Mix": (
-        bases.Mix,
-        {
-            "coefficients": (open_, [[0.5, 1.0], torch.ones(3, 2)]),
-            "basis": (lambda v: isinstance(v, bases.Basis) and v.K == 2, [bases.Powers(2)]),
-        },
-    ),
-    "Product": (
-        bases.Product,
-        {"first": (a(bases.Basis), [bases.Powers(2)]), "second": (a(bases.Basis), [bases.Adjacency()])},
-    ),
-    "Transpose": (bases.Transpose, {"basis": (a(bases.Basis), [bases.Powers(2)])}),
-    "Causal": (bases.Causal, {"align": (among(None, "start", "end"), [None, "start", "end"])}),
-    "Bags": (bases.Bags, {"norm": (among(None, "mean"), [None, "mean"])}),
-    "Shifts": (
-        bases.Shifts,
-        {
-            "shape": (optional(sizes(1)), [None, 4, (5,)]),
-            "offsets": (open_, [[0], [0, -1], range(-1, 2)]),
-            "padding_mode": (among("zeros", "circular", "reflect", "replicate"), ["zeros", "circular", "replicate"]),
-        },
-    ),
-    "Window": (
-        bases.Window,
-        {
-            "shape": (optional(lambda v: sizes(2)(v) and None), [None, (4, 5)]),
-            "kernel_size": (lambda v: sizes(2, 1)(v) and None, [(3, 2), (1, 1)]),
-            "stride": (sizes(2, 1), [1, (1, 2)]),
-            "padding": (lambda v: v == "valid" if isinstance(v, str) else sizes(2)(v), [0, 1, (0, 1), "valid"]),
-            "dilation": (sizes(2, 1), [1]),
-            "padding_mode": (among("zeros", "circular", "reflect", "replicate"), ["zeros"]),
-            "transposed": (lambda v: None if v is True else flag(v), [False]),  # it goes with few of the others
-            "output_padding": (lambda v: (type(v) is int and v == 0) or None, [0]),
-            "ceil_mode": (flag, [True, False]),
-            "norm": (among(None, "mean", "padded"), [None, "mean", "padded"]),
-            "sites": (optional(open_), [None]),
-        },
-    ),
-    "Group": (
-        bases.Group,
-        {
-            "group": (open_, ["p4", "p4m", [[0, 1], [1, 0]]]),
-            "window": (optional(open_), [None]),
-            "lift": (lambda v: v is False, [False]),
-            "action": (optional(open_), [None]),
-        },
-    ),
-    "FiniteGroup": (
-        bases.FiniteGroup,
-        {"table": (open_, [[[0, 1], [1, 0]]]), "action": (optional(open_), [None, [[[1]], [[-1]]]])},
-    ),
-    "Attention": (
-        bases.Attention,
-        {
-            "heads": (count(), [1, 2]),
-            "mechanism": (a(mechanisms.Mechanism), [mechanisms.Dot(2)]),
-            "mask": (optional(a(bases.Basis)), [None, bases.Causal()]),
-            "normalize": (
-                among("source", "target", "heads", "sigmoid", "tanh", None),
-                ["source", "target", "heads", "sigmoid", "tanh", None],
-            ),
-            "dropout": (share, [0.0, 0.5]),
-            "weighted": (flag, [True, False]),
-        },
-    ),
-    "Heads": (
-        theta.Heads,
-        {"combine": (among("concat", "mean"), ["concat", "mean"]), "bias": (flag, [True, False])},
-    ),
-    "LowRank": (theta.LowRank, {"dim": (count(), [1, 3]), "bias": (flag, [True, False])}),
-    "Depthwise": (
-        theta.Depthwise,
-        {
-            "shared": (optional(count()), [None, 2]),
-            "normalize": (among(None, "softmax"), [None, "softmax"]),
-            "dropout": (share, [0.0, 0.1]),
-        },
-    ),
-    "Pass": (
-        theta.Pass,
-        {
-            "scale": (
-                lambda v: (all(map(is_number, v)) if v else None) if isinstance(v, list | tuple) else number(v),
-                [1.0, 2, [1.0, 0.5]],
-            ),
-            "combine": (among("sum", "concat", "split"), ["sum", "concat", "split"]),
-        },
-    ),
-    "Grouped": (theta.Grouped, {"groups": (count(), [1, 2])}),
-    "Kernel": (
-        theta.Kernel,
-        {
-            "size": (
-                lambda v: all(count()(size) is not False for size in v) if isinstance(v, tuple | list) and v else False,
-                [(3,), (2, 2)],
-            ),
-            "groups": (count(), [1, 2]),
-            "transposed": (flag, [True, False]),
-        },
-    ),
-    "Separable": (theta.Separable, {"H": (count(), [1, 2]), "depthwise": (flag, [True, False])}),
-    "Additive": (
-        mechanisms.Additive,
-        {
-            "projected": (flag, [True, False]),
-            "target": (among("default", "own", None), ["default", "own", None]),
-            "bias": (flag, [True, False]),
-        },
-    ),
-    "Dot": (
-        mechanisms.Dot,
-        {
-            "dim": (lambda v: False if v is None else count()(v), [1, 3]),
-            "scale": (optional(number), [None, 0.5]),
-            "bias": (flag, [True, False]),
-            "projected": (lambda v: False if flag(v) is False else v is False or None, [False]),
-            "edge_dim": (count(0), [0, 2]),
-            "mix": (among("key", "both", "cross"), ["key", "both", "cross"]),
-        },
-    ),
-    "MLP": (
-        mechanisms.MLP,
-        {
-            "dim": (lambda v: False if v is None else count()(v), [1, 3]),
-            "activation": (lambda v: v is None or callable(v), [None, torch.tanh, nn.ReLU()]),
-            "projected": (lambda v: False if flag(v) is False else v is False or None, [False]),
-            "target": (among("own", None), ["own", None]),
-            "gated": (lambda v: False if flag(v) is False else v is False or None, [False]),
-            "bias": (flag, [True, False]),
-            "edge_dim": (count(0), [0, 2]),
-        },
-    ),
-    "Edge": (mechanisms.Edge, {"dim": (count(), [1, 2]), "inner": (optional(count()), [None, 2])}),
-    "Relative": (mechanisms.Relative, {"window": (open_, [(-1, 2), (0, 0)]), "period": (optional(open_), [None])}),
-    "Tap": (mechanisms.Tap, {"offsets": (open_, [[0], [-1, 0, 1]])}),
-    "BasisConv": (
-        BasisConv,
-        {
-            "in_channels": (lambda v: (type(v) is int and v == -1) or count()(v), [1, 2, -1]),
-            "out_channels": (count(), [1, 2]),
-            "basis": (lambda v: isinstance(v, bases.Basis) and not v.reads_content, [bases.Powers(2)]),
-            "theta": (optional(a(theta.Theta)), [None]),
-            "order": (
-                among("auto", "a_first", "theta_first", "phi", "native", "compacted", "mixed"),
-                ["auto", "a_first", "theta_first", "phi"],
-            ),
-            "bias": (flag, [True, False]),
-            "cached": (flag, [True, False]),
-            "aggr": (among("add", "sum"), ["add", "sum"]),
-            "flow": (among("source_to_target", "target_to_source"), ["source_to_target", "target_to_source"]),
-        },
-    ),
-    "GridConv": (
-        GridConv,
-        {
-            "in_channels": (lambda v: (type(v) is int and v == -1) or count()(v), [1, 2, -1]),
-            "out_channels": (count(), [1, 2]),
-            "basis": (lambda v: isinstance(v, bases.Basis) and not v.reads_content, [small]),
-            "theta": (optional(a(theta.Theta)), [None]),
-            "order": (
-                among("auto", "a_first", "theta_first", "phi", "native", "compacted", "mixed"),
-                ["auto", "a_first", "theta_first", "phi", "native"],
-            ),
-            "bias": (flag, [True, False]),
-        },
-    ),
-    "LightweightConv": (
-        blocks.LightweightConv,
-        {
-            "channels": (even, [2, 4]),
-            "heads": (lambda v: None if count()(v) else count()(v), [2]),
-            "taps": (count(), [1, 3]),
-            "causal": (flag, [True, False]),
-            "dropout": (share, [0.0, 0.1]),
-        },
-    ),
-    "AttentionPooling": (
-        blocks.AttentionPooling,
-        {"channels": (count(), [1, 2]), "hidden": (count(), [1, 3]), "gated": (flag, [True, False])},
-    ),
-    "CausalAttention": (
-        blocks.CausalAttention,
-        {
-            "channels": (even, [2, 4]),
-            "heads": (lambda v: None if count()(v) else count()(v), [2]),
-            "dropout": (share, [0.0, 0.1]),
-            "bias": (flag, [True, False]),
-        },
-    ),
-    "RoutingBlock": (
-        blocks.RoutingBlock,
-        {
-            "channels": (even, [2, 4]),
-            "heads": (lambda v: None if count()(v) else count()(v), [2]),
-            "hidden": (count(), [1, 3]),
-        },
-    ),
-    "ToGrid": (
-        transforms.ToGrid,
-        {
-            "window": (a(bases.Window, bases.Shifts), [small]),
-            "attr": (lambda v: isinstance(v, str) or False, ["x", "image"]),
-            "mask": (lambda v: isinstance(v, str) or False, ["mask"]),
-        },
-    ),
-    "Translation": (testing.Translation, {"shifts": (open_, [1, (1, 2)])}),
-    "Symmetry": (
-        testing.Symmetry,
-        {
-            "group": (lambda v: v in ("p4", "p4m") if isinstance(v, str) else isinstance(v, bases.FiniteGroup), ["p4"]),
-            "element": (lambda v: None if isinstance(v, np.integer) else type(v) is int and 0 <= v < 4, [0, 3]),
-            "lifted": (flag, [True, False]),
-        },
-    ),
-    "Permutation": (testing.Permutation, {"order": (open_, [[1, 0], (0,)]), "targets": (optional(open_), [None])}),
-    "Vocabulary": (
-        walks.Vocabulary,
-        {"names": (open_, [["a", "b"]]), "ends": (optional(open_), [None]), "aliases": (optional(open_), [None])},
-    ),
+OPERATOR = (lambda v: v is None or (isinstance(v, bases.Basis) and v.K == 1), [None, bases.Adjacency()])
+MODES = (among("zeros", "circular", "reflect", "replicate"), ["zeros", "circular", "replicate"])
+OPEN, ABSENT = (optional(open_), [None]), (lambda v: False if flag(v) is False else v is False or None, [False])
+EVEN, HEADS = (even, [2, 4]), (lambda v: None if count()(v) else count()(v), [2])
+DIM, DROPOUT = (lambda v: False if v is None else count()(v), [1, 3]), (share, [0.0, 0.1])
+ORDERS = ["auto", "a_first", "theta_first", "phi", "native", "compacted", "mixed"]
+LAYER = {
+    "in_channels": (lambda v: (type(v) is int and v == -1) or count()(v), [1, 2, -1]),
+    "basis": (lambda v: isinstance(v, bases.Basis) and not v.reads_content, [bases.Powers(2)]),
+    "theta": (optional(a(theta.Theta)), [None]),
+    "order": (among(*ORDERS), ORDERS[:4]),
 }
+
+# Of each class the arguments whose annotation does not say their domain, with values that they may have.
+OTHERS: dict[Callable[..., Any], dict[str, tuple[Domain, list[Any]]]] = {
+    bases.Adjacency: {
+        "self_loops": (lambda v: isinstance(v, bool) or number(v), [True, False, 0.5]),
+        "diagonal": (number, [0.0, 0.5, -1]),
+    },
+    bases.Laplacian: {},
+    bases.Chebyshev: {"lambda_max": (lambda v: among(None, "exact")(v) or (number(v) and v > 0), [None, "exact", 2])},
+    bases.Powers: {"operator": OPERATOR},
+    bases.Diffusion: {},
+    bases.Wavelets: {"operator": OPERATOR},
+    bases.Edges: {},
+    bases.Relations: {},
+    bases.Walks: {
+        "sorts": (open_, [["0.1"], {"a": "0.^1"}]),
+        "relations": (open_, [None, 3, ["0", "1"]]),
+        "norm": (among(None, "mean", "row", "sym"), [None, "mean"]),
+        "per": (among("walk", "step"), ["walk"]),
+        "memory_limit": (count(0), [0, 1000]),
+    },
+    bases.Mix: {
+        "coefficients": (open_, [[0.5, 1.0], torch.ones(3, 2)]),
+        "basis": (lambda v: isinstance(v, bases.Basis) and v.K == 2, [bases.Powers(2)]),
+    },
+    bases.Product: {"first": (a(bases.Basis), [bases.Powers(2)]), "second": (a(bases.Basis), [bases.Adjacency()])},
+    bases.Transpose: {"basis": (a(bases.Basis), [bases.Powers(2)])},
+    bases.Causal: {},
+    bases.Bags: {},
+    bases.Shifts: {
+        "shape": (optional(sizes(1)), [None, 4, (5,)]),
+        "offsets": (open_, [[0], [0, -1], range(-1, 2)]),
+        "padding_mode": MODES,
+    },
+    bases.Window: {
+        "shape": (optional(lambda v: sizes(2)(v) and None), [None, (4, 5)]),
+        "kernel_size": (lambda v: sizes(2, 1)(v) and None, [(3, 2), (1, 1)]),
+        "stride": (sizes(2, 1), [1, (1, 2)]),
+        "padding": (lambda v: v == "valid" if isinstance(v, str) else sizes(2)(v), [0, 1, (0, 1), "valid"]),
+        "dilation": (sizes(2, 1), [1]),
+        "padding_mode": (MODES[0], ["zeros"]),
+        "transposed": (lambda v: None if v is True else flag(v), [False]),  # it goes with few of the others
+        "output_padding": (lambda v: (type(v) is int and v == 0) or None, [0]),
+        "sites": OPEN,
+    },
+    bases.Group: {
+        "group": (open_, ["p4", "p4m", [[0, 1], [1, 0]]]),
+        "window": OPEN,
+        "lift": (lambda v: v is False, [False]),
+        "action": OPEN,
+    },
+    bases.FiniteGroup: {
+        "table": (open_, [[[0, 1], [1, 0]]]),
+        "action": (optional(open_), [None, [[[1]], [[-1]]]]),
+    },
+    bases.Attention: {
+        "mechanism": (a(mechanisms.Mechanism), [mechanisms.Dot(2)]),
+        "mask": (optional(a(bases.Basis)), [None, bases.Causal()]),
+        "dropout": (share, [0.0, 0.5]),
+    },
+    theta.Heads: {"shared": (flag, [False])},
+    theta.LowRank: {},
+    theta.Depthwise: {"dropout": DROPOUT},
+    theta.Pass: {
+        "scale": (
+            lambda v: (all(map(is_number, v)) if v else None) if isinstance(v, list | tuple) else number(v),
+            [1.0, 2, [1.0, 0.5]],
+        ),
+    },
+    theta.Grouped: {},
+    theta.Kernel: {
+        "size": (
+            lambda v: all(count()(size) is not False for size in v) if isinstance(v, tuple | list) and v else False,
+            [(3,), (2, 2)],
+        ),
+    },
+    theta.Separable: {},
+    mechanisms.Additive: {"target": (among("default", "own", None), ["default", "own", None])},
+    mechanisms.Dot: {
+        "dim": DIM,
+        "scale": (optional(number), [None, 0.5]),
+        "projected": ABSENT,
+        "edge_dim": (count(0), [0, 2]),
+    },
+    mechanisms.MLP: {
+        "dim": DIM,
+        "activation": (lambda v: v is None or callable(v), [None, torch.tanh, nn.ReLU()]),
+        "projected": ABSENT,
+        "target": (among("own", None), ["own", None]),
+        "gated": ABSENT,
+        "edge_dim": (count(0), [0, 2]),
+    },
+    mechanisms.Edge: {},
+    mechanisms.Relative: {"window": (open_, [(-1, 2), (0, 0)]), "period": OPEN},
+    mechanisms.Tap: {"offsets": (open_, [[0], [-1, 0, 1]])},
+    BasisConv: LAYER
+    | {
+        "aggr": (among("add", "sum"), ["add", "sum"]),
+        "flow": (among("source_to_target", "target_to_source"), ["source_to_target", "target_to_source"]),
+    },
+    GridConv: LAYER | {"basis": (LAYER["basis"][0], [small]), "order": (among(*ORDERS), ORDERS[:5])},
+    blocks.LightweightConv: {"channels": EVEN, "heads": HEADS, "dropout": DROPOUT},
+    blocks.AttentionPooling: {},
+    blocks.CausalAttention: {"channels": EVEN, "heads": HEADS, "dropout": DROPOUT},
+    blocks.RoutingBlock: {"channels": EVEN, "heads": HEADS},
+    transforms.ToGrid: {
+        "window": (a(bases.Window, bases.Shifts), [small]),
+        "attr": (lambda v: isinstance(v, str) or False, ["x", "image"]),
+        "mask": (lambda v: isinstance(v, str) or False, ["mask"]),
+    },
+    testing.Translation: {"shifts": (open_, [1, (1, 2)])},
+    testing.Symmetry: {
+        "group": (lambda v: v in ("p4", "p4m") if isinstance(v, str) else isinstance(v, bases.FiniteGroup), ["p4"]),
+        "element": (lambda v: None if isinstance(v, np.integer) else type(v) is int and 0 <= v < 4, [0, 3]),
+    },
+    testing.Permutation: {"order": (open_, [[1, 0], (0,)]), "targets": OPEN},
+    walks.Vocabulary: {"names": (open_, [["a", "b"]]), "ends": OPEN, "aliases": OPEN},
+}
+
+
+def arguments_of(kind: Callable[..., Any]) -> dict[str, tuple[Domain, list[Any]]]:
+    """The domain of each argument, and values of it."""
+    hints = get_type_hints(kind.__init__)
+    told = {name: found for name, hint in hints.items() if (found := annotated(hint)) is not None}
+    return told | OTHERS[kind]
+
+
+CONSTRUCTORS = {kind.__name__: (kind, arguments_of(kind)) for kind in OTHERS}
 
 
 @st.composite
