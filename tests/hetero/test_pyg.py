@@ -18,6 +18,7 @@ from torch_geometric.nn.fx import Transformer
 
 from pyg_basisconv import BasisConv, bases, theta
 from pyg_basisconv.mechanisms import Additive
+from tests.peers import copy_parameters
 
 DOUBLE = torch.float64
 SIZES = {"author": 5, "paper": 7, "venue": 3}
@@ -36,47 +37,17 @@ def gat() -> bases.Basis:
     return bases.Attention(2, Additive(projected=True).then(nn.LeakyReLU(0.2)), bases.Adjacency())
 
 
-def copy_mean(conv: BasisConv, peer: Any) -> None:
-    conv.weight.copy_(torch.stack([peer.lin_r.weight.t(), peer.lin_l.weight.t()]))
-    conv.bias.copy_(peer.lin_l.bias)
-
-
-def copy_sum(conv: BasisConv, peer: Any) -> None:
-    conv.weight.copy_(torch.stack([peer.lin_root.weight.t(), peer.lin_rel.weight.t()]))
-    conv.bias.copy_(peer.lin_rel.bias)
-
-
-def copy_neighbours(conv: BasisConv, peer: Any) -> None:
-    conv.weight.copy_(peer.lin_l.weight.t().unsqueeze(0))
-    conv.bias.copy_(peer.lin_l.bias)
-
-
-def copy_gat(conv: BasisConv, peer: Any) -> None:
-    lin = peer.lin if peer.lin is not None else peer.lin_src
-    conv.weight.copy_(lin.weight.t().unflatten(1, (2, -1)).transpose(0, 1))
-    score = conv.basis.mechanism.parts[0]
-    score.source.copy_(peer.att_src[0])
-    score.target.copy_(peer.att_dst[0])
-    conv.bias.copy_(peer.bias)
-
-
-# What makes our layer and PyG's for some widths, and copies the parameters.
+# What makes our layer and PyG's for some widths.
 KINDS: dict[str, Any] = {
     "neighbours": (
         lambda p, q: BasisConv(p, q, bases.Adjacency("mean")),
         lambda p, q: SAGEConv(p, q, root_weight=False),
-        copy_neighbours,
     ),
-    "sage": (
-        lambda p, q: BasisConv(p, q, bases.Identity() + bases.Adjacency("mean")),
-        SAGEConv,
-        copy_mean,
-    ),
-    "graph": (lambda p, q: BasisConv(p, q, bases.Identity() + bases.Adjacency()), GraphConv, copy_sum),
+    "sage": (lambda p, q: BasisConv(p, q, bases.Adjacency("mean") + bases.Identity()), SAGEConv),
+    "graph": (lambda p, q: BasisConv(p, q, bases.Adjacency() + bases.Identity()), GraphConv),
     "gat": (
         lambda p, q: BasisConv(p, q, gat(), theta.Heads()),
         lambda p, q: GATConv(p, q // 2, heads=2, add_self_loops=False),
-        copy_gat,
     ),
 }
 
@@ -100,7 +71,7 @@ def modules(model: nn.Module, kind: type) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
 
 
-def fill(model: nn.Module, peer: nn.Module, copy_: Any) -> None:
+def fill(model: nn.Module, peer: nn.Module) -> None:
     """Copies all parameters: of what both have under one name, and of the layers."""
     theirs = dict(peer.named_parameters())
     with torch.no_grad():
@@ -108,7 +79,7 @@ def fill(model: nn.Module, peer: nn.Module, copy_: Any) -> None:
             if name in theirs and parameter.shape == theirs[name].shape:
                 parameter.copy_(theirs[name])
         for name, conv in modules(model, BasisConv).items():
-            copy_(conv, peer.get_submodule(name))
+            copy_parameters(conv, peer.get_submodule(name))
 
 
 def assert_same(model: nn.Module, peer: nn.Module, x: dict[str, Tensor], *args: Any) -> None:
@@ -128,17 +99,16 @@ def assert_same(model: nn.Module, peer: nn.Module, x: dict[str, Tensor], *args: 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sweep(4)
 def test_to_hetero(kind: str, aggr: str):
-    make, make_peer, copy_ = KINDS[kind]
-    model, peer = (to_hetero(Net(one), METADATA, aggr).double() for one in (make, make_peer))
+    model, peer = (to_hetero(Net(one), METADATA, aggr).double() for one in KINDS[kind])
     x, edges = graph()
     assert len(modules(model, BasisConv)) == 2 * len(TYPES)
-    fill(model, peer, copy_)
+    fill(model, peer)
     assert_same(model, peer, x, edges)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_hetero_with_open_widths(kind: str):
-    make, make_peer, copy_ = KINDS[kind]
+    make, make_peer = KINDS[kind]
     if kind == "gat":
         make_peer = lambda p, q: GATConv((p, p), q // 2, heads=2, add_self_loops=False)  # noqa: E731
     model, peer = (to_hetero(Net(one, -1), METADATA).double() for one in (make, make_peer))
@@ -149,18 +119,17 @@ def test_to_hetero_with_open_widths(kind: str):
         with torch.no_grad():
             for conv in modules(peer, GATConv).values():
                 conv.lin_dst.weight.copy_(conv.lin_src.weight)
-    fill(model, peer, copy_)
+    fill(model, peer)
     assert_same(model, peer, x, edges)
 
 
 def test_types_of_different_widths():
     x, edges = graph()
     x["paper"] = torch.randn(SIZES["paper"], P + 1, dtype=DOUBLE, requires_grad=True)
-    make, make_peer, copy_ = KINDS["neighbours"]
-    model, peer = (to_hetero(Net(one, -1), METADATA).double() for one in (make, make_peer))
+    model, peer = (to_hetero(Net(one, -1), METADATA).double() for one in KINDS["neighbours"])
     with torch.no_grad():
         model(x, edges), peer(x, edges)
-    fill(model, peer, copy_)
+    fill(model, peer)
     assert_same(model, peer, x, edges)
     with pytest.raises(ValueError, match=r"x\[1\]: expected 4 channels"):  # one Theta_k for each matrix, one width
         to_hetero(Net(KINDS["sage"][0], -1), METADATA).double()(x, edges)
@@ -168,7 +137,7 @@ def test_types_of_different_widths():
 
 @pytest.mark.parametrize("kind", ["neighbours", "sage", "graph"])
 def test_to_hetero_with_bases(kind: str):
-    make, make_peer, copy_ = KINDS[kind]
+    make, make_peer = KINDS[kind]
     in_channels = {"x": P}
     model, peer = (
         to_hetero_with_bases(Net(one), METADATA, num_bases=3, in_channels=in_channels).double()
@@ -177,7 +146,7 @@ def test_to_hetero_with_bases(kind: str):
     x, edges = graph()
     with torch.no_grad():
         model(x, edges), peer(x, edges)
-    fill(model, peer, copy_)
+    fill(model, peer)
     assert_same(model, peer, x, edges)
 
 
@@ -185,10 +154,9 @@ def test_to_hetero_with_bases(kind: str):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sweep(6)
 def test_hetero_conv(kind: str, aggr: str):
-    make, make_peer, copy_ = KINDS[kind]
-    model, peer = (HeteroConv({t: one(P, Q) for t in TYPES}, aggr).double() for one in (make, make_peer))
+    model, peer = (HeteroConv({t: one(P, Q) for t in TYPES}, aggr).double() for one in KINDS[kind])
     x, edges = graph()
-    fill(model, peer, copy_)
+    fill(model, peer)
     assert_same(model, peer, x, edges)
     del edges["venue", "of", "paper"]
     found, expected = model(x, edges), peer(x, edges)
@@ -197,10 +165,9 @@ def test_hetero_conv(kind: str, aggr: str):
 
 
 def test_hetero_conv_with_weights():
-    make, make_peer, copy_ = KINDS["graph"]
-    model, peer = (HeteroConv({t: one(P, Q) for t in TYPES}).double() for one in (make, make_peer))
+    model, peer = (HeteroConv({t: one(P, Q) for t in TYPES}).double() for one in KINDS["graph"])
     x, edges = graph()
-    fill(model, peer, copy_)
+    fill(model, peer)
     weight = {t: torch.rand(9, dtype=DOUBLE) for t in TYPES}
     found, expected = (one(x, edges, edge_weight_dict=weight) for one in (model, peer))
     for t, y in expected.items():
