@@ -2,8 +2,7 @@
 
 from ..convert.registry import sweeps
 from .comparison import TOLERANCE, Case, Result, System, compare, relative_error, table, verify
-from .data import GRIDS, N, P, Q, drawn, features, graph
-from .recipes import SYSTEMS, cases, forget, made
+from .recipes import GRIDS, SYSTEMS, N, P, Q, cases, drawn, features, forget, graph, made
 
 __all__ = [
     "GRIDS",

@@ -5,15 +5,16 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain, cycle
 from math import prod
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch_geometric.backend
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch_geometric.typing import SparseTensor
 
@@ -21,8 +22,10 @@ from ..conv import BasisConv
 from ..convert import convert
 from ..convert.registry import Options, example, of_edges, sweeps
 from .comparison import Case, System
-from .data import GRIDS, B, E, H, L, M, N, P, Q, drawn, features, graph
 
+N, P, Q = 12, 6, 4  # nodes, and the widths of x and y
+E, H, M, L = 8, 2, 7, 5  # a Transformer's width and heads, and the numbers of keys and queries
+B, GRIDS = 2, {1: (9,), 2: (6, 7), 3: (5, 6, 7)}  # images
 R = 5  # relations; the last has no edge
 COUNTS = {"a": 7, "b": 4, "c": 3}  # of nodes, by type
 WIDTHS = {"a": 8, "b": 3, "c": 2}
@@ -37,6 +40,27 @@ _WIDER: dict[str, Options] = {
 # They, too, count nodes on the first axis of x.
 _UNBATCHED = ("EGConv", "GCN2Conv", "GatedGraphConv", "GeneralConv", "WLConvContinuous")
 _ON_GRIDS: Options = {"in_channels": 4, "out_channels": 6}
+
+
+def graph(loops: Sequence[int] = (2,)) -> tuple[Tensor, Tensor]:
+    """A directed graph with parallel edges, some loops and an isolated node, and positive weights."""
+    edge_index = torch.randint(0, N - 1, (2, 3 * N))  # node N - 1 is isolated
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    edge_index = torch.cat([edge_index, edge_index[:, :3], torch.tensor([list(loops)] * 2)], 1)
+    return edge_index, torch.rand(edge_index.shape[1], dtype=torch.float64) + 0.1
+
+
+def features(*shape: int) -> Tensor:
+    """Random numbers in float64."""
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def drawn(module: Any, std: float = 1.0) -> Any:
+    """A module in float64 with random parameters, no two numbers of which are equal."""
+    module = module.double()
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=std)
+    return module
 
 
 def of_torch(kind: str) -> bool:
@@ -146,15 +170,9 @@ def flat(outcome: Any) -> Tensor:
     return torch.cat([flat(part) for part in outcome if not (isinstance(part, Tensor) and part.dtype == torch.long)])
 
 
-@contextmanager
-def loop_path() -> Iterator[None]:
+def loop_path() -> AbstractContextManager[Any]:
     """Makes RGCNConv loop over relations; with pyg_lib it may take one mean over the edges of all relations."""
-    before = torch_geometric.backend.use_segment_matmul
-    torch_geometric.backend.use_segment_matmul = False
-    try:
-        yield
-    finally:
-        torch_geometric.backend.use_segment_matmul = before
+    return patch.object(torch_geometric.backend, "use_segment_matmul", False)
 
 
 def typed_graph(sources: int = N, targets: int = N) -> tuple[Tensor, Tensor]:
@@ -227,16 +245,6 @@ def typed_edges() -> dict[tuple[str, str, str], Tensor]:
     return {r: torch.stack([torch.randint(COUNTS[k] - 1, (12,)) for k in (r[0], r[2])]) for r in KINDS}
 
 
-def typed_features() -> list[Tensor]:
-    """The features of each node type."""
-    return [features(COUNTS[k], WIDTHS[k]) for k in COUNTS]
-
-
-def typed_call(edges: Any, **more: Any) -> Callable[..., Tensor]:
-    """Calls a layer with the features of each node type."""
-    return lambda f, *x: flat(f(dict(zip(COUNTS, x, strict=True)), edges, **more))
-
-
 def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """One graph, sources and targets of different widths, and sources alone, with features of edges that learn."""
 
@@ -259,13 +267,18 @@ def _attributed(kind: str, options: Options, change: Callable[..., Any] = _as_dr
 
 def _typed(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
     """Edges of all types and of some; and the weights of the types, where a layer returns them."""
-    reference, leaves = made(kind, options), typed_features()
+
+    def call(f: Any, *x: Tensor, **more: Any) -> Tensor:
+        return flat(f(dict(zip(COUNTS, x, strict=True)), **more))
+
+    reference, leaves = made(kind, options), [features(COUNTS[k], WIDTHS[k]) for k in COUNTS]
     ours = convert(reference)
     edges = {r: change(e, (COUNTS[r[0]], COUNTS[r[2]])) for r, e in typed_edges().items()}
     for some in (edges, {r: edges[r] for r in KINDS[1:3]}):
-        yield Case(ours, reference, leaves, typed_call(some))
+        yield Case(ours, reference, leaves, partial(call, edge_index_dict=some))
     if kind == "HANConv":
-        yield Case(ours, reference, leaves, typed_call(edges, return_semantic_attention_weights=True))
+        weighed = partial(call, edge_index_dict=edges, return_semantic_attention_weights=True)
+        yield Case(ours, reference, leaves, weighed)
 
 
 def _points(kind: str, options: Options, change: Callable[..., Any] = _as_drawn) -> Iterator[Case]:
@@ -335,8 +348,7 @@ def _labels(kind: str, options: Options, change: Callable[..., Any] = _as_drawn)
     yield Case(ours, reference, [features(N, 1)], lambda f, y: times(f, y, torch.arange(N) % 3))
 
 
-@contextmanager
-def differentiable_products() -> Iterator[None]:
+def differentiable_products() -> AbstractContextManager[Any]:
     """Makes products of two SparseTensors by dense ones; torch_sparse's have no gradient of the first."""
     before = SparseTensor.__matmul__
 
@@ -345,11 +357,7 @@ def differentiable_products() -> Iterator[None]:
             return before(a, b)
         return SparseTensor.from_dense(a.to_dense() @ b.to_torch_sparse_coo_tensor().to_dense())  # adds repeated edges
 
-    SparseTensor.__matmul__ = product
-    try:
-        yield
-    finally:
-        SparseTensor.__matmul__ = before
+    return patch.object(SparseTensor, "__matmul__", product)
 
 
 @contextmanager

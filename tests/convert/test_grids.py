@@ -12,8 +12,7 @@ from torch.func import functional_call, grad, jvp, vmap
 
 from pyg_basisconv import convert, theta
 from pyg_basisconv.verify import GRIDS, Case, features, made
-from pyg_basisconv.verify.data import B
-from pyg_basisconv.verify.recipes import dimensions, grid_of, is_grid
+from pyg_basisconv.verify.recipes import B, dimensions, grid_of, is_grid
 from tests.convert.conversion import FIRST, OPTIONS, agree
 
 P, Q = 4, 6  # channels
