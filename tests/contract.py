@@ -1,7 +1,7 @@
 """What every basis promises, as checks that raise. `test_contract` runs them; `test_bites` shows that they can fail."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import grad
 from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
 from torch_geometric import EdgeIndex
 from torch_geometric.typing import SparseTensor
 
@@ -226,6 +227,21 @@ def check_orders(basis: Basis, g: Graph, matrices: Matrices) -> None:
         reference = expected(conv, A, x)
         for path in PATHS:
             close(call(take(conv, path), x, g), reference)
+
+
+def alike(found: Any, expected: Any, leaves: Mapping[Any, Tensor], tolerance: float = 1e-10) -> None:
+    """The tensors in two results, and their gradients of all that may learn, by name."""
+    results = [tree_leaves(result) for result in (found, expected)]
+    gradients = []
+    for result in results:
+        pairs = [(y, draw(*y.shape, seed=i)) for i, y in enumerate(result) if y.requires_grad]
+        whole = sum((y * down.to(y)).sum() for y, down in pairs)
+        by = list(leaves.values())
+        gradients.append(grad(whole, by, allow_unused=True, materialize_grads=True, retain_graph=True))
+    for a, b in zip(*results, strict=True):
+        assert_close(a, b, rtol=tolerance, atol=tolerance)
+    for name, a, b in zip(leaves, *gradients, strict=True):
+        assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"the gradient of {n}: {m}")
 
 
 def check_gradients(

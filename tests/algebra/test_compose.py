@@ -19,7 +19,7 @@ from pyg_basisconv.bases import Basis
 from pyg_basisconv.mechanisms import Dot
 from pyg_basisconv.theta import chain
 from tests import cases, oracle
-from tests.contract import DOUBLE, PATHS, THETAS, bind, close, draw, take, tensors, widths
+from tests.contract import DOUBLE, PATHS, THETAS, alike, bind, close, draw, take, tensors, widths
 from tests.oracle import Graph
 
 # Families of every kind, with and without a structure that products keep; and their matrices by loops.
@@ -89,13 +89,7 @@ def same(g: Graph, first: BasisConv, second: BasisConv, A: Tensor, B: Tensor, co
     x = draw(2, g.M, first.theta.P).requires_grad_()
     arguments = call or {**tensors(g), "size": (g.M, g.N)}
     y, reference = composed(x, **arguments), stacked(first, second, A, B, x)
-    close(y, reference)
-    leaves = [x, *first.parameters(), *second.parameters()]
-    down = draw(*y.shape, seed=1)
-    theirs = torch.autograd.grad(reference, leaves, down, allow_unused=True, materialize_grads=True)
-    mine = torch.autograd.grad(y, leaves, down, allow_unused=True, materialize_grads=True)
-    for a, b in zip(mine, theirs, strict=True):
-        close(a, b)
+    alike(y, reference, dict(enumerate([x, *first.parameters(), *second.parameters()])))
     with torch.no_grad():
         close(composed(x, **arguments), reference)
 

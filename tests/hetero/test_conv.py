@@ -14,6 +14,7 @@ from torch_geometric.utils import trim_to_layer
 
 from pyg_basisconv import theta
 from pyg_basisconv.hetero import HeteroBasisConv
+from tests.contract import alike
 
 DOUBLE = torch.float64
 Edges = dict[tuple[str, str, str], Any]
@@ -73,16 +74,7 @@ def oracle(
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], inputs: list[Tensor]) -> None:
     """The values, and all gradients."""
     assert set(found) == set(expected)
-    probe = {t: torch.randn_like(y) for t, y in expected.items()}
-    gradients = []
-    for y_dict in (found, expected):
-        for t, y in y_dict.items():
-            torch.testing.assert_close(y, expected[t], rtol=1e-10, atol=1e-10)
-        loss = sum((y * probe[t]).sum() for t, y in y_dict.items())
-        grads = torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True, retain_graph=True)
-        gradients.append(grads)
-    for mine, theirs in zip(*gradients, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+    alike(found, {t: expected[t] for t in found}, dict(enumerate(inputs)))
 
 
 @pytest.mark.parametrize("weighted", [False, True], ids=["ones", "weights"])

@@ -18,7 +18,7 @@ from pyg_basisconv import bases, mechanisms, theta
 from pyg_basisconv.bases import Basis
 from pyg_basisconv.recurrent import BasisCell, BasisGRUCell, BasisLSTMCell, BasisRNNCell
 from pyg_basisconv.theta import Theta
-from tests import cases, oracle
+from tests import cases, contract, oracle
 from tests.bases.grids import oracle as grids
 from tests.bases.grids.cases import draw
 from tests.recurrent import oracle as papers
@@ -179,14 +179,7 @@ def check(kind: Kind, place: Place, cell: BasisCell | None = None) -> None:
         theirs = stepped(kind, cell, place, step, theirs)
     leaves = {"x1": x[0], "x2": x[1], **{f"state {i}": s for i, s in enumerate(tensors(state))}}
     leaves |= dict(cell.named_parameters())
-    down = [draw(*t.shape, seed=9 + i) for i, t in enumerate(tensors(mine))]
-    for a, b in zip(tensors(mine), tensors(theirs), strict=True):
-        assert_close(a, b, rtol=1e-10, atol=1e-10)
-    found, expected = (
-        grad(tensors(y), list(leaves.values()), down, allow_unused=True, materialize_grads=True) for y in (mine, theirs)
-    )
-    for name, a, b in zip(leaves, found, expected, strict=True):
-        assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"the gradient of {name}: {m}")
+    contract.alike(mine, theirs, leaves)
 
 
 def named(table: dict[str, Any]) -> list[Any]:

@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from torch.autograd import grad
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
+from torch.utils._pytree import tree_leaves
 
 from pyg_basisconv import bases
 from pyg_basisconv.recurrent import BasisCell, BasisGRUCell, BasisRNN, sequence
 from tests import cases
 from tests.bases.grids.cases import draw
+from tests.contract import alike
 from tests.recurrent.test_cells import KINDS, PLACES, H, Kind, P, Place, edges, named, tensors
 
 GRAPH = cases.graph(M=5, E=9)
@@ -65,26 +67,13 @@ def begin(rnn: BasisRNN, place: Place) -> tuple[Tensor, Any]:
     return x, states[0] if rnn.single else states
 
 
-def flat(states: Any) -> list[Tensor]:
-    if isinstance(states, Tensor):
-        return [states]
-    return [t for state in states for t in flat(state)]
-
-
 def same(found: tuple[Any, Any], expected: tuple[Any, Any], leaves: dict[str, Tensor]) -> None:
     """Outputs, states and all gradients."""
-    for a, b in zip(flat(found), flat(expected), strict=True):
-        assert_close(a, b, rtol=1e-10, atol=1e-12)
-    gradients = []
-    for result in (found, expected):
-        total = sum((t * draw(*t.shape, seed=i)).sum() for i, t in enumerate(flat(result)))
-        gradients.append(grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True))
-    for name, a, b in zip(leaves, *gradients, strict=True):
-        assert_close(a, b, rtol=1e-9, atol=1e-10, msg=lambda m, name=name: f"the gradient of {name}: {m}")
+    alike(found, expected, leaves, 1e-12)
 
 
 def leaves_of(rnn: BasisRNN, x: Tensor, state: Any) -> dict[str, Tensor]:
-    return {"x": x, **{f"state {i}": s for i, s in enumerate(flat(state))}, **dict(rnn.named_parameters())}
+    return {"x": x, **{f"state {i}": s for i, s in enumerate(tree_leaves(state))}, **dict(rnn.named_parameters())}
 
 
 def each_alone(rnn: BasisRNN, x: Tensor, state: Any, structure: dict[str, Any], truncate: int | None = None) -> Any:
