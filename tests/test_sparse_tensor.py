@@ -21,18 +21,11 @@ from pyg_basisconv.theta import LowRank
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, forget, graph, made
 from pyg_basisconv.verify.recipes import called, more_inputs, takes
 from tests.convert.conversion import ATTENDING as HEADED, LINEAR as SUMS, agree, over
+from tests.convert.test_graphs import simple_graph
 
 torch_sparse = pytest.importorskip("torch_sparse")
 SparseTensor = torch_sparse.SparseTensor
 Edges = tuple[Tensor, Tensor]
-
-
-def simple_graph() -> Edges:
-    """Without parallel edges, by target, as a SparseTensor holds them; with two loops."""
-    edge_index, weight = graph((2, 5))
-    W = torch.zeros(N, N, dtype=torch.float64).index_put(tuple(edge_index), weight)
-    target, source = W.t().nonzero().t()
-    return torch.stack([source, target]), W[source, target]
 
 
 def adj(edge_index: Tensor, value: Tensor | None = None, size: tuple[int, int] = (N, N)) -> Any:

@@ -2,9 +2,9 @@
 
 import copy
 import pickle
-import random
-from typing import Any
+from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from pyg_basisconv import convert, theta
 from pyg_basisconv.verify import GRIDS, Case, features, made
 from pyg_basisconv.verify.recipes import B, dimensions, grid_of, is_grid
+from tests.bases.grids.cases import _chosen, _config
 from tests.convert.conversion import FIRST, OPTIONS, agree
 
 P, Q = 4, 6  # channels
@@ -59,45 +60,14 @@ def test_a_window_larger_than_the_grid_that_is_cut_off(n: int) -> None:
         agree(Case(convert(reference), reference, [features(B, P, *([4] * (n - 1)), 1)]))
 
 
-def drawn_options(kind: str, draw: random.Random) -> dict[str, Any]:
-    """Options of a layer, any of them that torch takes."""
-    n = dimensions(kind)
-    kernel, stride, padding, dilation = (
-        tuple(draw.randint(*ends) for _ in range(n)) for ends in ((1, 4), (1, 3), (0, 3), (1, 3))
-    )
-    options: dict[str, Any] = {"kernel_size": kernel, "stride": stride, "padding": padding}
-    if kind.startswith("AvgPool"):
-        flags = {name: draw.random() < 0.5 for name in ("ceil_mode", "count_include_pad")}
-        return options | flags | {"padding": tuple(draw.randint(0, k // 2) for k in kernel)}
-    options |= {"dilation": dilation}
-    if kind == "Unfold":
-        return options
-    options |= {
-        "groups": draw.choice((1, 1, 2, P)),
-        "out_channels": draw.choice((P, 2 * P)),
-        "bias": draw.random() < 0.7,
-    }
-    if kind.startswith("ConvTranspose"):
-        most = zip(stride, dilation, strict=True)
-        return options | {"output_padding": tuple(draw.randint(0, max(pair) - 1) for pair in most)}
-    return options | {"padding_mode": draw.choice(("zeros", "reflect", "replicate", "circular"))}
-
-
-@pytest.mark.parametrize(
-    "kind", [kind for kind in GRIDDED if "Conv" in kind or kind.startswith("Avg") or kind == "Unfold"]
-)
+@pytest.mark.parametrize(("kind", "n"), [(kind, n) for kind in ("conv", "convT", "avgpool") for n in GRIDS], ids=str)
 @pytest.mark.sweep(2)
-def test_any_options(kind: str) -> None:
-    draw, compared = random.Random(kind), 0
-    while compared < 12:
-        reference = made(kind, drawn_options(kind, draw))
-        x = features(B, P, *(draw.randint(1, 6) for _ in range(dimensions(kind))))
-        try:
-            reference(x)
-        except RuntimeError:  # a window that does not fit, a padding that the grid is too small for
-            continue
-        agree(Case(convert(reference), reference, [x]))
-        compared += 1
+def test_any_options(kind: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    configs = (c for c in (_config(kind, n, rng) for _ in range(10_000)) if _chosen(c))
+    for c in islice(configs, 12):
+        reference = c.torch()
+        agree(Case(convert(reference), reference, [c.image()]))
 
 
 # torch's PixelUnshuffle gives a batch without images the shape of its input.

@@ -12,20 +12,22 @@ from pyg_basisconv.verify import Case, features
 from tests.convert.conversion import agree, left_of
 
 
-def test_any_fold() -> None:
+def test_any_fold_and_unfold() -> None:
     draw, compared = random.Random(0), 0
     while compared < 12:
         size, kernel, stride, padding, dilation = (
             tuple(draw.randint(*ends) for _ in range(2)) for ends in ((1, 9), (1, 3), (1, 3), (0, 2), (1, 3))
         )
         options = {"stride": stride, "padding": padding, "dilation": dilation}
+        unfold, image = nn.Unfold(kernel, **options), features(2, 3, *size)
         try:
-            x = nn.Unfold(kernel, **options)(features(2, 3, *size))
+            x = unfold(image)
         except RuntimeError:  # a window that does not fit
             assert "does not fit" in left_of(nn.Fold(size, kernel, **options))[""]
             continue
         reference = nn.Fold(size, kernel, **options)
         agree(Case(convert(reference), reference, [x]))
+        agree(Case(convert(unfold), unfold, [image]))
         compared += 1
 
 

@@ -72,13 +72,3 @@ def wrong(c: Case, made: Inputs) -> dict[str, dict[str, Any]]:
         found["edge_attr elsewhere"] = {"edge_attr": made.edge_attr.to("meta")}
         found["edge_attr of integers"] = {"edge_attr": made.edge_attr.long()}
     return found
-
-
-@st.composite
-def wrong_features(draw: st.DrawFn, made: Inputs) -> Any:
-    """No features for this attention."""
-    x, y = made.x, made.x if made.y is None else made.y
-    wide = torch.cat([y, y], -1)
-    return draw(
-        st.sampled_from([(x, wide), (x, x[..., :1, :0]), (x, "y"), (x[..., :0], y), (x, y, y), None, (x, y.long())])
-    )

@@ -1,7 +1,6 @@
 """Sorts of walks, and files that say them, with a character or a line out of place."""
 
 from pathlib import Path
-from typing import Any
 
 from hypothesis import strategies as st
 
@@ -76,7 +75,3 @@ def write(folder: Path, toml: str, table: str) -> Path:
     path = folder / "walks.toml"
     path.write_text(toml, encoding="utf-8")
     return path
-
-
-def wrong_sorts() -> st.SearchStrategy[Any]:
-    return st.sampled_from([None, 3, 1.5, [], {}, [[]], [None], object(), b"0", ["0", 1j], [["0", []]], {"a"}])

@@ -20,6 +20,7 @@ from tests.bases.test_bites import (
     Stale,
     Wrong,
     WrongTranspose,
+    merge_repeats,
     rewrite,
     turn,
 )
@@ -55,12 +56,6 @@ def members(basis: Basis, order: list[int]) -> Basis:
 
 def scaled(basis: Basis, factors: list[float]) -> Basis:
     return bases.Mix(torch.diag(torch.tensor(factors)), basis)
-
-
-def last_repeat_wins(e: EdgeList) -> EdgeList:
-    """What writing, instead of adding, does to edges that repeat."""
-    places = {(int(k), int(m), int(n)): i for i, (k, m, n) in enumerate(zip(*e[:3], strict=True))}
-    return EdgeList(*(t[list(places.values())] for t in e))
 
 
 def ones(e: EdgeList) -> EdgeList:
@@ -158,7 +153,7 @@ WRONG: dict[str, tuple[Callable[[], Basis], Callable[[], Given], Matrices, str]]
         "members written_out orders gradients",
     ),
     "repeats lost": (
-        lambda: Wrong(R(), rewrite(last_repeat_wins)),
+        lambda: Wrong(R(), rewrite(merge_repeats)),
         lambda: repeated(),
         of_relations(),
         "members written_out orders",
