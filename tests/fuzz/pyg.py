@@ -13,16 +13,14 @@ from pyg_basisconv import theta as thetas
 from pyg_basisconv.blocks import AttentionPooling, CausalAttention, RoutingBlock
 from pyg_basisconv.hetero import HeteroBasisConv
 from pyg_basisconv.models import BasisGNN
-from tests import oracle
 from tests.contract import DOUBLE, THETAS, expected, tensors, widths
 from tests.fuzz import calls as fuzz_calls
 from tests.fuzz.calls import Call
 from tests.fuzz.families import Family, families, graphs
 from tests.fuzz.support import JUNK, alien, junk, numbers
+from tests.hetero.oracle import EdgeType, by_types
 from tests.oracle import Graph
-from tests.walks import oracle as kg
 
-EdgeType = tuple[str, str, str]
 NORMS = (None, "mean", "row", "sym")
 PARTS = ("index", "type", "weight")
 
@@ -33,7 +31,6 @@ class Typed:
 
     conv: HeteroBasisConv
     graphs: dict[EdgeType, Graph]
-    kind: str
     norm: str | None
     x: Any
     edges: Any
@@ -43,20 +40,7 @@ class Typed:
         return self.conv(self.x, self.edges, self.weights)
 
     def reference(self) -> dict[str, Tensor]:
-        """What the definition says, one type of edges after the other."""
-        y: dict[str, Tensor] = {}
-        for _, _, t in self.graphs:
-            y[t] = self.x[t].new_zeros(*self.x[t].shape[:-1], self.conv.out_channels)
-        for t, root in self.conv.roots.items():
-            if t in self.x:
-                y[t] = y.get(t, 0) + self.x[t] @ root.weight[0]
-        for edge_type, g in self.graphs.items():
-            s, _, t = edge_type
-            own = self.conv.convs[s].theta
-            Theta = oracle.theta(self.kind, own.K, own.P, own.Q, dict(own.named_parameters()))
-            r = self.conv.starting[s].index(edge_type)
-            y[t] = y[t] + oracle.apply(kg.relations(g, 1, self.norm), self.x[s], Theta[r : r + 1])
-        return {t: value + self.conv.bias[t] if t in self.conv.bias else value for t, value in y.items()}
+        return by_types(self.conv, self.x, self.graphs, self.norm)
 
 
 @st.composite
@@ -87,7 +71,7 @@ def typed(draw: st.DrawFn) -> Typed:
     told = {edge_type: tensors(g) for edge_type, g in found.items()}
     edges = {edge_type: arguments["edge_index"] for edge_type, arguments in told.items()}
     weights = {t: arguments["edge_weight"] for t, arguments in told.items() if "edge_weight" in arguments}
-    return Typed(conv, found, kind, norm, x, edges, weights)
+    return Typed(conv, found, norm, x, edges, weights)
 
 
 def untyped(c: Typed, draw: Callable) -> None:

@@ -15,6 +15,8 @@ from torch_geometric.utils import trim_to_layer
 from pyg_basisconv import theta
 from pyg_basisconv.hetero import HeteroBasisConv
 from tests.contract import alike
+from tests.hetero.oracle import by_types
+from tests.oracle import Graph
 
 DOUBLE = torch.float64
 Edges = dict[tuple[str, str, str], Any]
@@ -52,23 +54,10 @@ def matrix(conv: HeteroBasisConv, t: tuple[str, str, str]) -> Tensor:
 def oracle(
     conv: HeteroBasisConv, x: dict[str, Tensor], edges: Edges, norm: str | None, weight: Any
 ) -> dict[str, Tensor]:
-    """The layer, edge by edge."""
-    y: dict[str, Tensor] = {}
-    for t, (source, target) in edges.items():
-        w = weight.get(t, torch.ones(source.numel(), dtype=DOUBLE))
-        out, into, count = (torch.zeros(6, dtype=DOUBLE) for _ in range(3))
-        for m, n, w_e in zip(source.tolist(), target.tolist(), w, strict=True):
-            out[m] += w_e.detach()
-            into[n] += w_e.detach()
-            count[n] += 1
-        y.setdefault(t[2], torch.zeros(SIZES[t[2]], 4, dtype=DOUBLE))
-        for m, n, w_e in zip(source.tolist(), target.tolist(), w, strict=True):
-            scale = {None: 1, "mean": 1 / count[n], "row": 1 / out[m], "sym": (out[m] * into[n]) ** -0.5}[norm]
-            row = torch.zeros(SIZES[t[2]], 1, dtype=DOUBLE).index_fill(0, torch.tensor(n), 1)
-            y[t[2]] = y[t[2]] + row * (scale * w_e * x[t[0]][m] @ matrix(conv, t))
-    for t, root in conv.roots.items():
-        y[t] = y.get(t, 0) + x[t] @ root.weight[0]
-    return {t: y_t + conv.bias[t] if t in conv.bias else y_t for t, y_t in y.items()}
+    """The layer, from its definition."""
+    sized = {t: (x[t[0]].shape[-2], x[t[2]].shape[-2]) for t in edges}
+    graphs = {t: Graph(*sized[t], e.t().tolist(), weight.get(t), [0] * e.shape[1]) for t, e in edges.items()}
+    return by_types(conv, x, graphs, norm)
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], inputs: list[Tensor]) -> None:
