@@ -1,6 +1,5 @@
 """The operator that stands for a layer in compiled code, and its derivative."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from threading import RLock
@@ -15,7 +14,7 @@ from ..cache import compared_by_value, without_cached
 from ..kernels.op import LIBRARY
 from .arguments import Flattened, arguments, is_float, tensor_indices
 from .recording import SavedArguments, find_record, keep_record, recording, storage_id
-from .serial import of_serial
+from .serial import in_each_process, of_serial
 
 # Arguments that the derivative may read even if no gradient is computed for them. It can read them in other ways than
 # from what autograd saved, so that it gets copies.
@@ -23,14 +22,10 @@ _READ_AGAIN = {"mask", "valid", "edge_attr", "attn_mask", "key_padding_mask"}
 _LOCK: Any  # held by the one thread that draws random numbers, or sets hooks aside
 
 
+@in_each_process  # a thread that a child does not have may hold the lock of its parent
 def _new_lock() -> None:
     global _LOCK
     _LOCK = RLock()
-
-
-_new_lock()
-if hasattr(os, "register_at_fork"):  # a thread that the child does not have may have held the lock
-    os.register_at_fork(after_in_child=_new_lock)
 
 
 def applies(layer: Any, *given: Any) -> bool:

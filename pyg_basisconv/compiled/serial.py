@@ -3,6 +3,7 @@
 import os
 import secrets
 import weakref
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import Any
@@ -11,15 +12,19 @@ _ALIVE: dict[int, weakref.ref[Any]] = {}
 _NUMBERS: "count[int]"
 
 
+def in_each_process(start: Callable[[], None]) -> Callable[[], None]:
+    """Calls a function now, and again in each process that is forked from this one."""
+    start()
+    if hasattr(os, "register_at_fork"):  # Windows has no forks
+        os.register_at_fork(after_in_child=start)
+    return start
+
+
+@in_each_process
 def _restart() -> None:
     """Starts at a random number, as compiled code is kept on disk and must not name a layer of another process."""
     global _NUMBERS
     _NUMBERS = count(secrets.randbits(40) << 22)
-
-
-_restart()
-if hasattr(os, "register_at_fork"):  # Windows has no forks
-    os.register_at_fork(after_in_child=_restart)
 
 
 def serial_number(thing: Any) -> int:
