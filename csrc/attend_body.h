@@ -32,6 +32,13 @@ INLINE typename Lanes<R>::V take(const R* p, const R* end) {
     return load<R>(held);
 }
 
+// Asks for a row that is read later; of a long one for the first part, which a cache has room for.
+INLINE void fetch(const void* row, int64_t bytes) {
+    const char* from = static_cast<const char*>(row);
+    bytes = std::min<int64_t>(bytes, 1024);
+    for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(from + b);
+}
+
 INLINE int64_t rounded(int64_t count, int64_t step) { return (count + step - 1) / step * step; }
 
 // Memory of one range; what does not fit makes `fine` false.
@@ -85,16 +92,20 @@ struct Heads {
 
 // For each entry and head the inner product of what a row and the entry's row have there, flat. The products of P pieces
 // of rows at a time become a vector of sums: pieces are heads, and P is L; or vectors of L / P heads, where they are PACKED.
+// `later`, which may be null, has for each entry a row that is fetched on the way.
 template <Fit fit, int P, typename R>
 void inner_products_by(
-    const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
+    const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end,
+    const R* const* later, R* out
 ) {
     typedef typename Lanes<R>::V V;
     typedef typename Lanes<R>::I I;
     constexpr int L = Lanes<R>::L;
     const int64_t total = count * heads.c, full = heads.W / L, piece = fit == PACKED ? L : heads.W;
-    int64_t i = 0, column = 0;
+    const int64_t bytes = heads.width * int64_t(sizeof(R)), entries = (L + heads.c - 1) / heads.c;  // at a time
+    int64_t i = 0, column = 0, fetched = later ? 0 : count;
     for (int64_t done = 0; done < total; done += L) {
+        for (; fetched < std::min(i + entries, count); fetched++) fetch(later[fetched], bytes);
         V parts[P];
 #pragma GCC unroll 16
         for (int l = 0; l < P; l++) {
@@ -114,27 +125,57 @@ void inner_products_by(
     }
 }
 
+// The same where heads are whole vectors, and their number a multiple of L; `one`: each head is one vector.
+template <bool one, typename R>
+void inner_products_of_whole(
+    const Heads<R>& heads, int64_t count, const R* row, const R* const* rows, const R* const* later, R* out
+) {
+    typedef typename Lanes<R>::V V;
+    constexpr int L = Lanes<R>::L;
+    const int64_t c = heads.c, W = one ? L : heads.W, bytes = heads.width * int64_t(sizeof(R));
+    for (int64_t i = 0; i < count; i++) {
+        const R *a = row, *b = rows[i];
+        if (later) fetch(later[i], bytes);
+        for (int64_t h = 0; h < c; h += L, out += L) {
+            V parts[L];
+#pragma GCC unroll 16
+            for (int l = 0; l < L; l++, a += W, b += W) {
+                parts[l] = load(a) * load(b);
+                for (int64_t k = L; !one && k < W; k += L) parts[l] += load(a + k) * load(b + k);
+            }
+            store(out, lane_sums<L, R>(parts));
+        }
+    }
+}
+
 template <Fit fit, typename R>
 void inner_products(
-    const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
+    const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end,
+    const R* const* later, R* out
 ) {
     constexpr int L = Lanes<R>::L;
+    if (fit == WHOLE && heads.c % L == 0) {
+        if (heads.W == L) return inner_products_of_whole<true>(heads, count, row, rows, later, out);
+        return inner_products_of_whole<false>(heads, count, row, rows, later, out);
+    }
     if constexpr (fit == PACKED) {
         switch (heads.W) {
-            case 1: return inner_products_by<fit, 1>(heads, count, row, row_end, rows, end, out);
-            case 2: return inner_products_by<fit, 2>(heads, count, row, row_end, rows, end, out);
-            case 4: return inner_products_by<fit, std::min(L, 4)>(heads, count, row, row_end, rows, end, out);
-            default: return inner_products_by<fit, std::min(L, 8)>(heads, count, row, row_end, rows, end, out);
+            case 1: return inner_products_by<fit, 1>(heads, count, row, row_end, rows, end, later, out);
+            case 2: return inner_products_by<fit, 2>(heads, count, row, row_end, rows, end, later, out);
+            case 4: return inner_products_by<fit, std::min(L, 4)>(heads, count, row, row_end, rows, end, later, out);
+            default: return inner_products_by<fit, std::min(L, 8)>(heads, count, row, row_end, rows, end, later, out);
         }
     } else {
-        inner_products_by<fit, L>(heads, count, row, row_end, rows, end, out);
+        inner_products_by<fit, L>(heads, count, row, row_end, rows, end, later, out);
     }
 }
 
 // Some vectors of columns from `start` on: to each, the sum over entries of its head's weight times the entry's row.
-template <int K, Fit fit, typename R>
+// `one`: each head is one vector. `later`: see above, if `fetches`.
+template <int K, Fit fit, bool one, bool fetches, typename R>
 INLINE void accumulate_some(
-    const Heads<R>& heads, int64_t start, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
+    const Heads<R>& heads, int64_t start, int64_t count, const R* weight, const R* const* rows, const R* end,
+    const R* const* later, R* out
 ) {
     typedef typename Lanes<R>::V V;
     typedef typename Lanes<R>::I I;
@@ -147,11 +188,12 @@ INLINE void accumulate_some(
             for (int j = 0; j < L; j++) mask[k][j] = lanes[k * L + j];
     for (int64_t i = 0; i < count; i++, weight += heads.c) {
         const R* row = rows[i] + start * L;
+        if (fetches) fetch(later[i], heads.width * int64_t(sizeof(R)));
 #pragma GCC unroll 8
         for (int k = 0; k < K; k++) {
             V w;
             if (fit == WHOLE) {
-                w = all<R>(weight[first[k]]);
+                w = all<R>(weight[one ? start + k : first[k]]);
             } else {
                 const V some = load(weight + first[k]);
                 w = PERMUTE(some, mask[k]);
@@ -164,15 +206,19 @@ INLINE void accumulate_some(
 }
 
 // The same for all columns; `out` has room for whole vectors, and the weights for one more.
-template <Fit fit, typename R>
+template <Fit fit, bool one, typename R>
 void accumulate(
-    const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
+    const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, const R* const* later,
+    R* out
 ) {
-    int64_t k = 0, last = heads.vectors;
-    for (; k + 8 <= last; k += 8) accumulate_some<8, fit>(heads, k, count, weight, rows, end, out);
-    if (last - k >= 4) accumulate_some<4, fit>(heads, k, count, weight, rows, end, out), k += 4;
-    if (last - k >= 2) accumulate_some<2, fit>(heads, k, count, weight, rows, end, out), k += 2;
-    if (last - k >= 1) accumulate_some<1, fit>(heads, k, count, weight, rows, end, out);
+    const int64_t last = heads.vectors;
+    int64_t k = 0;
+    if (later && last >= 8) accumulate_some<8, fit, one, true>(heads, k, count, weight, rows, end, later, out), k = 8;
+    else if (later) for (int64_t i = 0; i < count; i++) fetch(later[i], heads.width * int64_t(sizeof(R)));
+    for (; k + 8 <= last; k += 8) accumulate_some<8, fit, one, false>(heads, k, count, weight, rows, end, later, out);
+    if (last - k >= 4) accumulate_some<4, fit, one, false>(heads, k, count, weight, rows, end, later, out), k += 4;
+    if (last - k >= 2) accumulate_some<2, fit, one, false>(heads, k, count, weight, rows, end, later, out), k += 2;
+    if (last - k >= 1) accumulate_some<1, fit, one, false>(heads, k, count, weight, rows, end, later, out);
 }
 
 // Each row's columns times a number of their head, in whole vectors; the numbers have room for one vector more.
@@ -331,7 +377,8 @@ struct Pass {
     const Table<R> features;
     const FeatureMap<R> to_keys, to_values;
     R *asked, *passed, *summed, *asked_sums;
-    const R **terms_of, **rows_of;
+    const R **terms_of, **rows_of, **later_terms, **later_rows;
+    const R **unseen_terms = nullptr, **unseen_rows = nullptr;  // the later rows, until they are fetched
     // Of HIDDEN, (block, layer): the hidden layer before its activation, and under it.
     const int64_t layer;
     R *before, *after;
@@ -350,10 +397,10 @@ struct Pass {
         return std::max<int64_t>(8, std::min<int64_t>(64, 8192 / most));
     }
     int64_t room() const {
-        const int64_t pointers = 4 * (block + 8) * int64_t(sizeof(void*));
+        const int64_t pointers = 6 * (block + 8) * int64_t(sizeof(void*));
         const int64_t tables = Heads<R>::room(c, call.W) + Heads<R>::room(c, inner(call));
         const int64_t numbers = 8 * flat + 5 * widest + 5 * (period + L) + 2 * block * layer;
-        return (numbers + 4 * (narrow + 1)) * int64_t(sizeof(R)) + pointers + tables + 64 * 36;
+        return (numbers + 4 * (narrow + 1)) * int64_t(sizeof(R)) + pointers + tables + 64 * 38;
     }
     Table<R> end_terms(bool source) const {
         const int64_t width = c * inner(call);
@@ -388,10 +435,13 @@ struct Pass {
         for (R** of : {&asked, &passed, &summed, &asked_sums}) *of = memory.take<R>(narrow);
         terms_of = memory.take<const R*>(block);
         rows_of = memory.take<const R*>(block);
+        later_terms = memory.take<const R*>(block);
+        later_rows = memory.take<const R*>(block);
         befores = memory.take<const R*>(block);
         afters = memory.take<const R*>(block);
         before = memory.take<R>(block * layer);
         after = memory.take<R>(block * layer);
+        for (int64_t i = 0; i < block; i++) terms_of[i] = nothing;
         for (int64_t i = 0; i < block; i++) befores[i] = before + i * layer, afters[i] = after + i * layer;
         std::memset(before, 0, block * layer * sizeof(R));
         std::memset(nothing, 0, widest * sizeof(R));
@@ -418,27 +468,38 @@ struct Pass {
         for (; h < c; h++) to[h] += from[h];
     }
 
-    static INLINE_MEMBER void fetch(const R* row, int64_t width) {
-        const char* from = reinterpret_cast<const char*>(row);
-        const int64_t bytes = std::min<int64_t>(width * int64_t(sizeof(R)), 1024);
-        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(from + b);
-    }
-
-    // Finds the rows of entries p .. p + count - 1; false where an index is out of its range.
+    // Finds the rows of entries p .. p + count - 1, and the later ones that are fetched; false where an index is out of its
+    // range.
     bool gather(int64_t p, int64_t count) {
+        const int32_t* const from = index + p;
+        const int64_t bound = others, last = entries - 1 - p;
+        const Table<R> terms = other_terms, rows = other_rows;
+        const R **const of_terms = terms_of, **const of_rows = rows_of;
         for (int64_t i = 0; i < count; i++) {
-            const int64_t o = index[p + i];
-            if (o < 0 || o >= others) return false;
-            terms_of[i] = other_terms.data ? other_terms.row(o) : nothing;
-            rows_of[i] = other_rows.row(o);
-            if (far && p + i + AHEAD < entries) {
-                const int64_t next = index[p + i + AHEAD];
-                if (other_terms.data) fetch(other_terms.row(next), d.width);
-                fetch(other_rows.row(next), z.width);
-                if (by_source && knows) fetch(known + next * KNOWN * c, KNOWN * c);
+            const int64_t o = from[i];
+            if (o < 0 || o >= bound) return false;
+            of_rows[i] = rows.row(o);
+            if (terms.data) of_terms[i] = terms.row(o);
+        }
+        if (far) {
+            const R **const more_terms = later_terms, **const more_rows = later_rows;
+            for (int64_t i = 0; i < count; i++) {
+                const int64_t o = from[std::min(i + AHEAD, last)];
+                more_rows[i] = rows.row(o);
+                if (terms.data) more_terms[i] = terms.row(o);
             }
+            unseen_terms = terms.data ? more_terms : nullptr;
+            unseen_rows = more_rows;
         }
         return true;
+    }
+
+    // The rows to fetch while those of a block are read for the first time; null from then on. Fetched all at once, before
+    // the block, they would have to be waited for.
+    static const R* const* first_time(const R**& unseen) {
+        const R* const* found = unseen;
+        unseen = nullptr;
+        return found;
     }
 
     const R* own_of(int64_t n) const { return own_terms.data ? own_terms.row(n) : nothing; }
@@ -446,22 +507,32 @@ struct Pass {
 
     // Of each entry and head the inner product with a row; and += the sum of entries' rows under weights of each head.
     static void products(
-        const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out
+        const Heads<R>& heads, int64_t count, const R* row, const R* row_end, const R* const* rows, const R* end, R* out,
+        const R* const* later = nullptr
     ) {
         switch (heads.fit) {
-            case WHOLE: return inner_products<WHOLE>(heads, count, row, row_end, rows, end, out);
-            case PACKED: return inner_products<PACKED>(heads, count, row, row_end, rows, end, out);
-            default: return inner_products<LOOSE>(heads, count, row, row_end, rows, end, out);
+            case WHOLE: return inner_products<WHOLE>(heads, count, row, row_end, rows, end, later, out);
+            case PACKED: return inner_products<PACKED>(heads, count, row, row_end, rows, end, later, out);
+            default: return inner_products<LOOSE>(heads, count, row, row_end, rows, end, later, out);
         }
     }
     static void add(
-        const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out
+        const Heads<R>& heads, int64_t count, const R* weight, const R* const* rows, const R* end, R* out,
+        const R* const* later = nullptr
     ) {
+        if (heads.W == L) return accumulate<WHOLE, true>(heads, count, weight, rows, end, later, out);
         switch (heads.fit) {
-            case WHOLE: return accumulate<WHOLE>(heads, count, weight, rows, end, out);
-            case PACKED: return accumulate<PACKED>(heads, count, weight, rows, end, out);
-            default: return accumulate<LOOSE>(heads, count, weight, rows, end, out);
+            case WHOLE: return accumulate<WHOLE, false>(heads, count, weight, rows, end, later, out);
+            case PACKED: return accumulate<PACKED, false>(heads, count, weight, rows, end, later, out);
+            default: return accumulate<LOOSE, false>(heads, count, weight, rows, end, later, out);
         }
+    }
+    // The same of the rows of a block's entries; the later ones are fetched the first time.
+    void products_of_rows(int64_t count, const R* row, const R* row_end, R* out) {
+        products(z, count, row, row_end, rows_of, other_rows.end, out, first_time(unseen_rows));
+    }
+    void add_rows(int64_t count, const R* weight, R* out) {
+        add(z, count, weight, rows_of, other_rows.end, out, first_time(unseen_rows));
     }
 
     // The terms of a row's own end, where scores are made of terms; once more for each lane of a period.
@@ -484,16 +555,16 @@ struct Pass {
     void make_scores(int64_t n, int64_t p, int64_t count) {
         if (kind == HIDDEN) return make_hidden(own_of(n), p, count);
         if (kind == PRODUCTS) {
-            products(d, count, own_of(n), own_end(), terms_of, other_terms.end, score);
+            products(d, count, own_of(n), own_end(), terms_of, other_terms.end, score, first_time(unseen_terms));
             if (to_keys.data) meet(p, count, asked, call.asked, score);
             return;
         }
         if (by_source && knows)
-            for (int64_t i = 0; i < count; i++) copy(raw + i * c, known + index[p + i] * KNOWN * c);
+            copy_known(p, count);
         else if (kind == PROJECTED)  // the rows are read anyway; a table of their terms would be gathered, too
-            products(z, count, vectors.data, vectors.end, rows_of, other_rows.end, raw);
+            products_of_rows(count, vectors.data, vectors.end, raw);
         else
-            for (int64_t i = 0; i < count; i++) copy(raw + i * c, terms_of[i]);
+            copy_terms(count);
         if (entry.data)
             for (int64_t i = 0; i < count; i++) add(raw + i * c, entry.row(at(p + i)));
         for (int64_t k = 0; k < period; k += L) {
@@ -503,9 +574,30 @@ struct Pass {
         activate_all(activation, slope, raw, score, count * c);
     }
 
+    void copy_known(int64_t p, int64_t count) {
+        const int32_t* const from = index + p;
+        const int64_t last = entries - 1 - p, step = KNOWN * c;
+        const R* const first = known;
+        R* to = raw;
+        for (int64_t i = 0; i < count; i++, to += c) {
+            if (far) fetch(first + from[std::min(i + AHEAD, last)] * step, step * int64_t(sizeof(R)));
+            copy(to, first + from[i] * step);
+        }
+    }
+    void copy_terms(int64_t count) {
+        const R* const* later = first_time(unseen_terms);
+        R* to = raw;
+        for (int64_t i = 0; i < count; i++, to += c) {
+            if (later) fetch(later[i], c * int64_t(sizeof(R)));
+            copy(to, terms_of[i]);
+        }
+    }
+
     void make_hidden(const R* own, int64_t p, int64_t count) {
+        const R* const* later = first_time(unseen_terms);
         const int64_t width = d.width;
         for (int64_t i = 0; i < count; i++) {
+            if (later) fetch(later[i], d.width * int64_t(sizeof(R)));
             const R *__restrict mine = own, *__restrict other = terms_of[i];
             R* __restrict u = before + i * layer;
             for (int64_t j = 0; j < width; j++) u[j] = mine[j] + other[j];
@@ -646,7 +738,7 @@ struct Pass {
         for (int64_t j = 0; j < count * c; j += L) store(dot + j, pick<R>(load(raw + j) > V{}, load(weight + j), V{}));
         add_up(dot, count, shares);
         if (factor) multiply(dot, count);
-        add(z, count, dot, rows_of, other_rows.end, above);
+        add_rows(count, dot, above);
     }
     void multiply(R* weights, int64_t count) const {
         for (int64_t j = 0; j < count * c; j += L) store(weights + j, load(weights + j) * load(factors + j));
@@ -672,7 +764,7 @@ struct Pass {
             if (factor) make_factors(p, count);
             if (call.above) add_above(count);
             if (factor) multiply(used, count);
-            add(z, count, used, rows_of, other_rows.end, sums);
+            add_rows(count, used, sums);
             if (to_values.data) gather_features(p, count, used, summed);
         }
         if (normalised) {
@@ -735,7 +827,7 @@ struct Pass {
         }
         if (factor) make_factors(p, count);
         if (!of_scores) return;
-        products(z, count, own_rows.row(n), own_rows.end, rows_of, other_rows.end, dot);
+        products_of_rows(count, own_rows.row(n), own_rows.end, dot);
         if (to_values.data) meet(p, count, passed, call.passed, dot);
         if (kind == HIDDEN) derive_all(activation, slope, before, after, count * layer);
         if (by_terms) derive_all(activation, slope, raw, score, count * c);
@@ -881,7 +973,7 @@ struct Pass {
             if (wanted) add_terms(count, term_sums);
             if (!call.d_z) continue;
             if (factor) multiply(weight, count);
-            add(z, count, weight, rows_of, other_rows.end, sums);
+            add_rows(count, weight, sums);
         }
         if (kind == PROJECTED) {
             const R *row = own_rows.row(m), *end = own_rows.end;

@@ -151,6 +151,7 @@ INLINE typename Lanes<R>::V derivative(R slope, typename Lanes<R>::V u, typename
 #define LANES_OF(...) __VA_ARGS__
 
 // Of P vectors the sums of each P lanes, vector by vector and side by side; P is a power of two, up to L.
+// Of eight lanes, pairs of neighbours are added within each four, which takes one instruction for each half of a pair.
 template <int P, typename R>
 INLINE typename Lanes<R>::V lane_sums(typename Lanes<R>::V* v) {
     typedef typename Lanes<R>::I I;
@@ -161,8 +162,8 @@ INLINE typename Lanes<R>::V lane_sums(typename Lanes<R>::V* v) {
         PAIR_SUMS(1, LANES_OF(0, 4, 2, 6), LANES_OF(1, 5, 3, 7));
         PAIR_SUMS(2, LANES_OF(0, 1, 4, 5), LANES_OF(2, 3, 6, 7));
     } else if constexpr (L == 8) {
-        PAIR_SUMS(1, LANES_OF(0, 8, 2, 10, 4, 12, 6, 14), LANES_OF(1, 9, 3, 11, 5, 13, 7, 15));
-        PAIR_SUMS(2, LANES_OF(0, 1, 8, 9, 4, 5, 12, 13), LANES_OF(2, 3, 10, 11, 6, 7, 14, 15));
+        PAIR_SUMS(1, LANES_OF(0, 2, 8, 10, 4, 6, 12, 14), LANES_OF(1, 3, 9, 11, 5, 7, 13, 15));
+        PAIR_SUMS(2, LANES_OF(0, 2, 8, 10, 4, 6, 12, 14), LANES_OF(1, 3, 9, 11, 5, 7, 13, 15));
         PAIR_SUMS(4, LANES_OF(0, 1, 2, 3, 8, 9, 10, 11), LANES_OF(4, 5, 6, 7, 12, 13, 14, 15));
     } else if constexpr (L == 16) {
         PAIR_SUMS(1, LANES_OF(0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30), LANES_OF(1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31));
@@ -171,8 +172,13 @@ INLINE typename Lanes<R>::V lane_sums(typename Lanes<R>::V* v) {
         PAIR_SUMS(8, LANES_OF(0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23), LANES_OF(8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31));
     }
     if constexpr (P == 1 || P == L) return v[0];
-    I places;  // what stood apart by P lanes stands together
-    for (int j = 0; j < L; j++) places[j] = j % (L / P) * P + j / (L / P);
+    // What is of one vector stood apart, and is brought together: of L = 8, it stands within each four lanes already.
+    constexpr int near = L == 8 && P < 4 ? 4 / P : 1;
+    I places;
+    for (int j = 0; j < L; j++) {
+        const int vector = j / (L / P), sum = j % (L / P);
+        places[j] = sum / near * P * near + vector * near + sum % near;
+    }
     return PERMUTE(v[0], places);
 }
 #undef PAIR_SUMS
