@@ -279,76 +279,63 @@ void derive_all(int64_t activation, R slope, R* u, const R* v, int64_t count) {
     }
 }
 
+template <typename R>
+struct Pass;
+
 // Features of an entry are the same for all heads. So what they are multiplied by is summed, F times c numbers, and maps
-// (c, F, W) are applied to the sums, once for each target: nothing is as wide as the heads at an entry.
+// (c, F, W) are applied to the sums, once for each target: nothing is as wide as the heads at an entry. A map is read as
+// F rows of c heads, (F, c W), and so the sums are weights of rows.
 template <typename R>
 struct FeatureMap {
     typedef typename Lanes<R>::V V;
+    typedef typename Lanes<R>::I I;
     static constexpr int L = Lanes<R>::L;
     const R* data;
-    const int64_t step, c, F, W;
+    const int64_t F, stride;  // from row to row, whole vectors
+    Memory memory;
+    const Heads<R> heads;
+    R *table, *held;
+    const R** rows;
 
-    FeatureMap(const void* from, int64_t step, int64_t c, int64_t F, int64_t W)
-        : data(static_cast<const R*>(from)), step(step), c(c), F(F), W(W) {}
+    FeatureMap(const void* from, int64_t step, int64_t c, int64_t some, int64_t W)
+        : data(static_cast<const R*>(from)), F(data ? some : 0), stride(rounded(c * W, L)), memory(room(c, W)),
+          heads(memory.fine ? c : 0, W, memory) {
+        if (!memory.fine) return;
+        table = memory.take<R>(F * stride);
+        held = memory.take<R>(F * c + L);
+        rows = memory.take<const R*>(F);
+        std::memset(table, 0, F * stride * sizeof(R));
+        for (int64_t f = 0; f < F; f++) {
+            rows[f] = table + f * stride;
+            for (int64_t h = 0; h < c; h++)
+                std::memcpy(table + f * stride + h * W, data + h * step + f * W, W * sizeof(R));
+        }
+    }
+    int64_t room(int64_t c, int64_t W) const {
+        const int64_t numbers = F * (stride + c) + L;
+        return Heads<R>::room(c, W) + numbers * int64_t(sizeof(R)) + F * int64_t(sizeof(void*)) + 64 * 6;
+    }
 
     // The inner products of a row of c heads with what each feature is mapped to.
-    void narrow(const R* row, R* out) const {
-        constexpr int P = std::min(L, 4);  // features at a time
-        const int64_t full = W - W % L;
-        for (int64_t h = 0; h < c; h++, row += W)
-            for (int64_t f = 0; f < F; f += P) {
-                const int64_t some = std::min<int64_t>(P, F - f);
-                V parts[P] = {};
-                R held[L], rest[P] = {};
-                for (int64_t l = 0; l < some; l++) {
-                    const R* a = data + h * step + (f + l) * W;
-                    for (int64_t j = 0; j < full; j += L) parts[l] += load(a + j) * load(row + j);
-                    for (int64_t j = full; j < W; j++) rest[l] += a[j] * row[j];
-                }
-                store(held, lane_sums<P, R>(parts));
-                for (int64_t l = 0; l < some; l++) {
-                    R sum = rest[l];
-                    for (int64_t j = 0; j < L / P; j++) sum += held[l * (L / P) + j];
-                    out[(f + l) * c + h] = sum;
-                }
-            }
+    void narrow(const R* row, const R* end, R* out) const {
+        Pass<R>::products(heads, F, row, end, rows, table + F * stride, out);
     }
 
-    // += what the sums are mapped to, for each head.
-    void widen(const R* sums, R* row) const {
-        for (int64_t h = 0; h < c; h++, row += W) {
-            int64_t j = 0;
-            for (; j + 4 * L <= W; j += 4 * L) widen_some<4>(h, sums + h, j, row);
-            for (; j + L <= W; j += L) widen_some<1>(h, sums + h, j, row);
-            for (int64_t f = 0; f < F && j < W; f++) {
-                const R* __restrict a = data + h * step + f * W;
-                R* __restrict out = row;
-                const R by = sums[f * c + h];
-                for (int64_t i = j; i < W; i++) out[i] += by * a[i];
-            }
-        }
-    }
-    template <int K>
-    INLINE_MEMBER void widen_some(int64_t h, const R* sums, int64_t j, R* row) const {
-        V sum[K];
-        for (int k = 0; k < K; k++) sum[k] = load(row + j + k * L);
-        for (int64_t f = 0; f < F; f++) {
-            const R* a = data + h * step + f * W + j;
-            const V by = all<R>(sums[f * c]);
-            for (int k = 0; k < K; k++) sum[k] += by * load(a + k * L);
-        }
-        for (int k = 0; k < K; k++) store(row + j + k * L, sum[k]);
-    }
+    // += what the sums are mapped to, for each head; they have room for one vector more, and the row for whole ones.
+    void widen(const R* sums, R* row) const { Pass<R>::add(heads, F, sums, rows, table + F * stride, row); }
 
-    // += the gradient of the map, (c, F, W), given the sums and the gradient of what they are mapped to.
-    void learn(const R* sums, const R* row, R* into) const {
-        for (int64_t h = 0; h < c; h++, row += W)
-            for (int64_t f = 0; f < F; f++, into += W) {
-                const V by = all<R>(sums[f * c + h]);
-                int64_t j = 0;
-                for (; j + L <= W; j += L) store(into + j, load(into + j) + by * load(row + j));
-                for (; j < W; j++) into[j] += by[0] * row[j];
-            }
+    // += the gradient of the rows, given the sums and the gradient of what they are mapped to.
+    void learn(const R* sums, const R* row, const R* end, R* into) const {
+        std::memcpy(held, sums, F * heads.c * sizeof(R));
+        for (int64_t k = 0; k < heads.vectors; k++) {
+            const V mine = take<false>(row + k * L, end);
+            I mask;
+            for (int j = 0; j < L; j++) mask[j] = heads.lanes[k * L + j];
+            R* to = into + k * L;
+            const R* by = held + heads.first[k];
+            for (int64_t f = 0; f < F; f++, to += stride, by += heads.c)
+                store(to, load(to) + PERMUTE(load(by), mask) * mine);
+        }
     }
 };
 
@@ -428,7 +415,7 @@ struct Pass {
           to_keys(k.to_keys, k.to_keys_step, c, k.F, k.D), to_values(k.to_values, k.to_values_step, c, k.F, k.W),
           layer(k.kind == HIDDEN ? rounded(c * k.D, L) : 0), memory(room()),
           z(c, k.W, memory), d(c, inner(k), memory) {
-        if (!memory.fine) return;
+        if (!fine()) return;
         for (R** of : {&raw, &score, &weight, &dot, &top, &inverse, &delta, &factors}) *of = memory.take<R>(flat);
         for (R** of : {&nothing, &sums, &term_sums, &vector_sums, &above}) *of = memory.take<R>(widest);
         for (R** of : {&at_ends, &own, &tops, &totals, &shares}) *of = memory.take<R>(period + L);
@@ -448,6 +435,7 @@ struct Pass {
         for (R* of : {raw, score, weight, dot, top, inverse, delta, factors}) std::memset(of, 0, flat * sizeof(R));
     }
 
+    bool fine() const { return memory.fine && to_keys.memory.fine && to_values.memory.fine; }
     int64_t at(int64_t p) const { return place ? place[p] : p; }
 
     static void zero(R* of, int64_t count) { fill(of, count, V{}); }
@@ -754,7 +742,7 @@ struct Pass {
         zero(shares, c);
         fill(tops, c, all<R>(-std::numeric_limits<R>::infinity()));
         clear(summed, narrow);
-        if (to_keys.data) to_keys.narrow(own_of(n), asked);
+        if (to_keys.data) to_keys.narrow(own_of(n), own_end(), asked);
         for (int64_t p = start; p < end; p += block) {
             const int64_t count = std::min(block, end - p);
             if (!gather(p, count)) return false;
@@ -879,13 +867,13 @@ struct Pass {
     void know_features(int64_t n, R* of_values) {
         const R* g = own_rows.row(n);
         if (to_keys.data) {
-            to_keys.narrow(own_of(n), asked);
+            to_keys.narrow(own_of(n), own_end(), asked);
             std::memcpy(static_cast<R*>(call.asked) + n * narrow, asked, narrow * sizeof(R));
         }
         if (to_values.data) {
-            to_values.narrow(g, passed);
+            to_values.narrow(g, own_rows.end, passed);
             std::memcpy(static_cast<R*>(call.passed) + n * narrow, passed, narrow * sizeof(R));
-            if (call.d_to_values) to_values.learn(static_cast<const R*>(call.summed) + n * narrow, g, of_values);
+            if (call.d_to_values) to_values.learn(static_cast<const R*>(call.summed) + n * narrow, g, own_rows.end, of_values);
         }
     }
 
@@ -944,7 +932,7 @@ struct Pass {
             if (call.d_features) write_features(p, count);
         }
         if (asks && wanted) to_keys.widen(asked_sums, term_sums);
-        if (asks && call.d_to_keys) to_keys.learn(asked_sums, own_of(n), of_keys);
+        if (asks && call.d_to_keys) to_keys.learn(asked_sums, own_of(n), own_end(), of_keys);
         if (wanted) write_terms(static_cast<R*>(call.d_target) + n * d.width);
         if (learns)
             for (int64_t j = 0; j < d.width; j++) partial[j] += vector_sums[j];
@@ -1002,7 +990,7 @@ template <typename R, typename F>
 int each_row(const Call& call, const Ranges& ranges, bool by_source, F f) {
     return each_range(ranges, [&](int64_t k) -> int {
         Pass<R> pass(call, by_source);
-        if (!pass.memory.fine) return NO_MEMORY;
+        if (!pass.fine()) return NO_MEMORY;
         for (int64_t n = ranges.start(k), last = ranges.start(k + 1); n < last; n++)
             if (!f(pass, k, n)) return OUT_OF_RANGE;
         return FINE;
@@ -1036,24 +1024,32 @@ struct Parts {
     }
 };
 
+// Parts of the gradient of a map, whose rows are `stride` apart, into (c, F, W).
+template <typename R>
+void add_maps(const Call& call, const Parts<R>& parts, int64_t stride, int64_t W, void* into) {
+    for (int64_t h = 0; h < call.c; h++)
+        for (int64_t f = 0; f < call.F; f++)
+            parts.add(f * stride + h * W, W, static_cast<R*>(into) + (h * call.F + f) * W);
+}
+
 template <typename R>
 int attend_backward(const Call& call) {
     const int64_t width = call.c * std::max(call.W, call.D);
     const Ranges targets(call.ptr, call.N, call.E, width);
     {
         const bool learns = call.kind == HIDDEN && call.d_vectors;
-        const int64_t keys = call.c * call.F * call.D, values = call.c * call.F * call.W;
+        const int64_t keys = rounded(call.c * call.D, Lanes<R>::L), values = rounded(call.c * call.W, Lanes<R>::L);
         const Parts<R> parts(learns ? targets.count : 0, 1, width);
-        const Parts<R> of_keys(call.d_to_keys ? targets.count : 0, 1, keys);
-        const Parts<R> of_values(call.d_to_values ? targets.count : 0, 1, values);
+        const Parts<R> of_keys(call.d_to_keys ? targets.count : 0, 1, call.F * keys);
+        const Parts<R> of_values(call.d_to_values ? targets.count : 0, 1, call.F * values);
         if (!parts.memory.fine || !of_keys.memory.fine || !of_values.memory.fine) return NO_MEMORY;
         const int code = each_row<R>(call, targets, false, [&](Pass<R>& pass, int64_t k, int64_t n) {
             return pass.backward_target(n, parts.part(k), of_keys.part(k), of_values.part(k));
         });
         if (code) return code;
         if (learns) parts.add(0, call.c * call.D, call.d_vectors);
-        if (call.d_to_keys) of_keys.add(0, keys, call.d_to_keys);
-        if (call.d_to_values) of_values.add(0, values, call.d_to_values);
+        if (call.d_to_keys) add_maps(call, of_keys, keys, call.D, call.d_to_keys);
+        if (call.d_to_values) add_maps(call, of_values, values, call.W, call.d_to_values);
     }
     const bool learns = call.kind == PROJECTED && call.d_vectors;
     if (!call.d_z && !call.d_source && !learns) return FINE;
