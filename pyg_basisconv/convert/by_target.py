@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch_geometric.nn import EGConv, FiLMConv, MFConv
+from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.utils import add_remaining_self_loops
 
 from ..bases import Adjacency, Relations
 from ..basis import Basis
 from ..cache import once
+from ..kernels.pattern import tally
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, parameter, stack, takes_mean
 from .composite import Composite
@@ -116,25 +119,41 @@ class ConvertedFiLM(Composite):
         check_initialized(layer)
         if layer.act is not None:
             raise Unchanged("its messages pass through an activation, unless act=None")
-        family = Relations(layer.num_relations, "mean" if takes_mean(layer) else None)
-        self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=layer.num_relations)
-        self.count = basis_conv(layer, [], family, theta=Pass(combine="concat"))
+        R, P, Q = layer.num_relations, layer.lins[0].in_channels, layer.lins[0].out_channels
+        self.average = takes_mean(layer)
+        # Of all relations one product is quicker than one for each of them, unless it makes wider rows to be summed.
+        order = "theta_first" if Q <= P else "auto"
+        family = Relations(R, "mean" if self.average else None)
+        self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=R, order=order)
 
     def compute(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Tensor:
         source, target = pair(x)
         assert target is not None, "FiLMConv reads the features of targets"
-        size = source.shape[-2], target.shape[-2]
+        size, R = (source.shape[-2], target.shape[-2]), self.num_relations
         edge_index, values, _ = read_edges(edge_index, False, min(size), self.flow)
         kind = None
-        if self.num_relations > 1:
+        if R > 1:
             kind = values if edge_type is None else edge_type
             assert kind is not None, "FiLMConv needs edge_type"
-        about = {"edge_type": kind, "size": size}
-        one = source.new_ones(source.shape[-2], 1)
+        sums = self.conv((source, None), edge_index, edge_type=kind, size=size).unflatten(-1, (R, -1))
         beta, gamma = self.film_skip(target).chunk(2, -1)
-        y: Tensor = gamma * self.lin_skip(target) + beta
-        films = torch.stack([film(target) for film in self.films], -2)  # (*, N, R, 2 Q)
-        beta, gamma = films.chunk(2, -1)
-        sums = self.conv((source, None), edge_index, **about).unflatten(-1, (self.num_relations, -1))
-        count = self.count((one, None), edge_index, **about).unsqueeze(-1)
-        return y + (gamma * sums + beta * count).sum(-2)
+        y = torch.addcmul(beta, gamma, self.lin_skip(target))
+        beta, gamma = self._all_films(target).unflatten(-1, (R, 2, -1)).unbind(-2)  # (*, N, R, Q)
+        count = count_typed(edge_index, kind, size[1], R, self.flow).to(sums.dtype)
+        count = count.clamp(max=1) if self.average else count
+        return y + torch.addcmul(gamma * sums, beta, count).sum(-2)
+
+    def _all_films(self, target: Tensor) -> Tensor:
+        """The results of the R networks side by side; where these are linear, by one product."""
+        films = self.films
+        if all(type(film) is Linear and film.bias is not None for film in films):
+            return F.linear(
+                target, torch.cat([film.weight for film in films]), torch.cat([film.bias for film in films])
+            )
+        return torch.cat([film(target) for film in films], -1)
+
+
+def count_typed(edges: Tensor, kind: Tensor | None, N: int, R: int, flow: str) -> Tensor:
+    """(N, R, 1) the number of edges of each type into each target."""
+    into = targets_of(edges, flow).long()
+    return tally(into if kind is None else into * R + kind, N * R).view(N, R, 1)

@@ -5,15 +5,36 @@ from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..cache import kept
+from ..portable import portable
 from .op import acc_dtype, autocast, differentiated_again
-from .pattern import compress, index_dtype
+from .pattern import Compressed, compress, index_dtype
 from .products import _sddmm, _spmm, plain_sddmm
 
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
+_FEW = 1 << 12  # groups that are counted, however few entries there are
+
+
+def _grouped(group: Tensor, other: Tensor, num_groups: int) -> tuple[Tensor, Compressed]:
+    """The groups that have an entry, in order, and the entries by these."""
+    few = num_groups <= _FEW + 4 * group.numel()
+    if few and group.device.type == "cpu" and group.dtype == other.dtype and not portable():
+        ptr, other, order = compress(group, other, num_groups)
+        starts = ptr.numpy()
+        distinct = np.flatnonzero(starts[1:] != starts[:-1])
+        if distinct.size < num_groups:
+            ptr = torch.from_numpy(starts.take(np.append(distinct, num_groups)))
+        return torch.from_numpy(distinct), Compressed(ptr, other, order)
+    order = None
+    if not bool((group[1:] >= group[:-1]).all()):
+        group, order = torch.sort(group, stable=True)
+        other = other.index_select(0, order)
+    distinct, count = torch.unique_consecutive(group.long(), return_counts=True)
+    return distinct, Compressed(torch.cat([count.new_zeros(1), count.cumsum(0)]).to(other.dtype), other, order)
 
 
 class Chunk(NamedTuple):
@@ -53,16 +74,11 @@ class Pairs:
     def __init__(self, kind: Tensor, source: Tensor, target: Tensor, sizes: tuple[int, int, int]) -> None:
         K, M, N = self.sizes = sizes
         dtype = index_dtype(K * N)
-        key, self.order = kind.to(dtype) * N + target.to(dtype), None
-        index = source
-        if not bool((key[1:] >= key[:-1]).all()):
-            key, self.order = torch.sort(key, stable=True)
-            index = source.index_select(0, self.order)
-        distinct, count = torch.unique_consecutive(key.long(), return_counts=True)
-        self.index = index.to(index_dtype(M, key.numel()))
-        self.ptr = torch.cat([count.new_zeros(1), count.cumsum(0)]).to(self.index.dtype)
-        self.at = distinct % max(1, N)
-        self.runs = [run.tolist() for run in (distinct // max(1, N)).unique_consecutive(return_counts=True)]
+        pair = kind.to(dtype) * N + target.to(dtype)
+        distinct, (self.ptr, self.index, self.order) = _grouped(pair, source.to(index_dtype(M, source.numel())), K * N)
+        members = torch.div(distinct, max(1, N), rounding_mode="floor")
+        self.at = distinct - members * N
+        self.runs = [run.tolist() for run in members.unique_consecutive(return_counts=True)]
         self._pieces: dict[int, list[Chunk]] = {}
 
     @property
@@ -80,7 +96,7 @@ class Pairs:
         """(E,) the pair that each edge goes to, in the order in which they were given."""
         pair = torch.arange(self.count, dtype=self.index.dtype, device=self.index.device)
         place = pair.repeat_interleave(self.ptr.diff(), output_size=self.index.numel())
-        return place if self.order is None else torch.empty_like(place).index_copy_(0, self.order, place)
+        return place if self.order is None else torch.empty_like(place).index_copy_(0, self.order.long(), place)
 
     def pieces(self, width: int) -> list[Chunk]:
         """All pairs, a few at a time, for rows of some width."""
@@ -92,7 +108,7 @@ class Pairs:
         return self._pieces[size]
 
     def _cut(self, size: int) -> Iterator[Chunk]:
-        members, counts = self.runs
+        (_, M, N), (members, counts) = self.sizes, self.runs
         ends = list(accumulate(counts))
         first = 0
         for start in range(0, self.count, size):
@@ -108,12 +124,10 @@ class Pairs:
             a, b = int(self.ptr[start]), int(self.ptr[end])
             ptr, index, at = self.ptr[start : end + 1] - a, self.index[a:b], self.at[start:end]
             rows = torch.arange(end - start, dtype=ptr.dtype, device=ptr.device)
-            targets, place = torch.unique(at, return_inverse=True)
-            by_target = compress(place.to(ptr.dtype), rows, targets.numel())
+            targets, by_target = _grouped(at.to(ptr.dtype), rows, N)
             alone = targets.numel() == end - start
-            sources, place = torch.unique(index, return_inverse=True)
             row = torch.repeat_interleave(rows, ptr.diff(), output_size=b - a)
-            by_source = compress(place.to(ptr.dtype), row, sources.numel())
+            sources, by_source = _grouped(index, row, M)
             yield Chunk(
                 members=mine,
                 at=at,
@@ -121,7 +135,7 @@ class Pairs:
                 enter=[ptr, index],
                 targets=at if alone else targets,
                 leave=None if alone else [by_target.ptr, by_target.other],
-                sources=sources.long(),
+                sources=sources,
                 back=[by_source.ptr, by_source.other],
                 order=by_source.order,
             )

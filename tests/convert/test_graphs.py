@@ -494,3 +494,14 @@ def test_a_root_with_a_bias(width: int, bias: bool) -> None:
     pair = [features(N, P), features(N, width)]
     drawn(reference)
     agree(Case(convert(reference), reference, pair, lambda f, x, y: f((x, y), edge_index)))
+
+
+@pytest.mark.parametrize("aggr", ["add", "mean"])
+@pytest.mark.parametrize("width", [P, 3])
+def test_films_of_networks(width: int, aggr: str) -> None:
+    network = nn.Sequential(nn.Linear(width, 4), nn.Tanh(), nn.Linear(4, 2 * Q))
+    reference, edge_index = pyg.FiLMConv((P, width), Q, 3, nn=network, act=None, aggr=aggr), graph()[0]
+    kind = torch.arange(edge_index.shape[1]) % 3
+    pair = [features(N, P), features(N, width)]
+    drawn(reference)
+    agree(Case(convert(reference), reference, pair, lambda f, x, y: f((x, y), edge_index, kind)))

@@ -451,6 +451,14 @@ def test_few_relations_with_every_pair_are_not_compacted() -> None:
 # -------------------------------------------------------------------------------------------------- the kernel
 
 
+@pytest.fixture(params=["counted", "sorted"])
+def grouping(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to group entries: few groups are counted, many are sorted."""
+    if request.param == "sorted":
+        monkeypatch.setattr(typed, "_FEW", -(1 << 40))
+
+
+@pytest.mark.usefixtures("grouping")
 def test_pairs() -> None:
     g = cases.typed(4)
     call = tensors(g)
@@ -465,6 +473,7 @@ def test_pairs() -> None:
         assert found == [(g.type[e], g.edges[e][1]) for e in order.tolist()]
 
 
+@pytest.mark.usefixtures("grouping")
 @pytest.mark.parametrize("size", [1, 2, 64])
 @pytest.mark.parametrize("turned", [False, True], ids=["reach", "spread"])
 def test_pieces_of_any_size(turned: bool, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
