@@ -92,12 +92,12 @@ def _check_numbers(phi: Tensor, places: Places, sizes: tuple[int, int]) -> None:
         reject("phi", expected, tuple(phi.shape), "give the operator from all sources to all targets")
     if not phi.is_floating_point():
         reject("phi", "real numbers", phi.dtype, "convert it with .double()")
+    if phi.device != places.place.device:
+        reject("phi", f"a tensor on {places.place.device}, as the basis", phi.device, "move one to the other")
     if not constituents(phi.detach())[-1].isfinite().all():
         reject("phi", "finite numbers", "some that are not", "correct them")
     if not all(phi.shape[2:]):
         reject("phi", "at least one channel in and out", tuple(phi.shape), "there is nothing to decompose")
-    if phi.device != places.place.device:
-        reject("phi", f"a tensor on {places.place.device}, as the basis", phi.device, "move one to the other")
 
 
 class LayerOperator(Operator):

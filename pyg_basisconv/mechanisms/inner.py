@@ -98,8 +98,10 @@ class Bilinear(Mechanism):
 
     def score(self, content: Content, entries: Entries) -> Score:
         query = content.target_features
-        # A copy, as scores must not change when features are updated in place.
-        query = query.clone() if query.layout == torch.strided else query.to_dense()
+        if query.layout != torch.strided:
+            query = query.to_dense()
+        elif content.observed:  # weights that are returned must not change when features are updated in place
+            query = query.clone()
         H = self.weight.shape[0]
         return inner_score(copies(project(content.x, self.weight), content, H), copies(query[None], content, H))
 

@@ -631,6 +631,22 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: decompose(torch.ones(4, 4).to_sparse(1), SQUARE),
         r"^phi: expected a tensor that is sparse in its first two axes, got in 1",
     ),
+    "no channel": (
+        lambda: decompose(torch.zeros(4, 4, 0, 2), SQUARE),
+        r"^phi: expected at least one channel in and out, got \(4, 4, 0, 2\); there is nothing to decompose",
+    ),
+    "another device": (
+        lambda: decompose(torch.zeros(4, 4, device="meta"), SQUARE.bind()),
+        r"^phi: expected a tensor on cpu, as the basis, got meta; move one to the other",
+    ),
+    "a layer on another device": (
+        lambda: decompose(BasisConv(3, 2, SQUARE).to("meta"), SQUARE.bind()),
+        r"^phi: expected a layer on cpu, as the basis, got meta; move one to the other",
+    ),
+    "a basis that is not bound": (
+        lambda: decompose(BasisConv(3, 2, SQUARE), SQUARE, phi_basis=SQUARE),
+        r"^phi_basis: expected a bound basis, got Shifts",
+    ),
     "no operator": (
         lambda: decompose("phi", SQUARE),
         r"^phi: expected a tensor, a layer or a linear function, got str",

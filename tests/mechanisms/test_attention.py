@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd import grad, gradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv, GATConv, GATv2Conv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
@@ -1397,3 +1398,19 @@ def test_returned_weights_stay_when_parameters_change(projected, edges, normaliz
 def test_returned_weights_of_a_bilinear_form_stay_when_features_change(normalize, calls):
     form = mechanisms.Bilinear()
     check_kept(form, lambda _, x, k, m, n, e: x[m] @ form.weight[k] @ x[n], normalize, calls, features_change=True)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_bilinear_form_copies_features_only_for_returned_weights(returned):
+    class Copies(TorchDispatchMode):
+        found = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.found += func is torch.ops.aten.clone.default and args[0].shape == (7, 5)
+            return func(*args, **(kwargs or {}))
+
+    conv = BasisConv((4, 5), 4, bases.Attention(2, mechanisms.Bilinear(), bases.Adjacency()))
+    x, edge_index = (torch.randn(6, 4), torch.randn(7, 5)), torch.tensor([[0, 5, 2], [6, 0, 3]])
+    with torch.no_grad(), Copies() as copies:
+        conv(x, edge_index, return_attention=returned)
+    assert copies.found == returned

@@ -78,6 +78,11 @@ REFUSED: dict[str, tuple[str, Callable[[], Any]]] = {
     "out_channels of their own": ("out_channels", lambda: BasisConv(6, 3, POWERS, theta.Pass(combine="split"))),
     "in_channels open": ("out_channels", lambda: BasisConv(4, -1, POWERS, theta.Pass(), bias=False)),
     "width": ("width", lambda: theta.Pass().build(3, -1, -1).dense()),
+    "two parameters of any width": ("first", lambda: theta.Chain(*(theta.Pass().build(1, -1, -1) for _ in range(2)))),
+    "two layers of other sizes": (
+        "theta",
+        lambda: BasisConv(3, 5, POWERS, theta.Chain(theta.Full().build(3, 3, 4), theta.Full().build(1, 4, 4))),
+    ),
     **{
         f"{kind} of two layers": ("theta", lambda kind=kind: THETAS[kind]().build(3, 4, 12).build(3, 8, 24))
         for kind in ("Grouped", "Separable", "Separable(depthwise)", "Pass(concat)")
