@@ -39,6 +39,17 @@ __all__ = [
 ]
 
 
+_VALUES = {int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size}
+_OF_MODULES = {*vars(nn.Module()), "_frozen"}
+
+
+def _is_value(thing: object) -> bool:
+    """Whether it cannot change, and prints all that it is."""
+    if type(thing) in (tuple, frozenset):
+        return all(map(_is_value, thing))  # type: ignore[call-overload]
+    return type(thing) in _VALUES or isinstance(thing, np.generic)
+
+
 def _parts(module: nn.Module) -> "Iterator[Basis]":
     """The bases directly within a module, without the parts of these."""
     for part in module.children():
@@ -49,10 +60,10 @@ def _parts(module: nn.Module) -> "Iterator[Basis]":
 
 
 class Basis(nn.Module):
-    """Describes K matrices, before any data is seen. A value: bases that print the same are the same.
+    """Describes K matrices, before any data is seen. A value: bases of one class with equal attributes are the same.
 
-    A basis of your own calls `super().__init__(K)` and defines `edges(graph)`. Override `build(graph)` as well to
-    return a faster `BoundBasis`.
+    A basis of your own calls `super().__init__(K)` and defines `edges(graph)`, which depends on the attributes and the
+    graph alone. Override `build(graph)` as well to return a faster `BoundBasis`.
 
     >>> from pyg_basisconv import bases
     >>> family = bases.Identity() + bases.Adjacency('mean')
@@ -130,6 +141,9 @@ class Basis(nn.Module):
 
     def accept(self, bound: BoundBasis) -> BoundBasis:
         """Checks a bound family that a call gives instead of a graph; refuses one known to be of another basis."""
+        other = self if bound.origin is None else bound.origin[0]
+        if other is not self and None not in (self.key, other.key) and self.key != other.key:
+            reject("edge_index", f"{self}, the basis of the layer, bound to a graph", other, "bind that of the layer")
         return bound
 
     def edge_ids(self, graph: Graph) -> Tensor | slice | None:
@@ -169,7 +183,7 @@ class Basis(nn.Module):
         if key is None or graph.learns or graph.mask is not None:
             return self._made(graph)
         plain = graph if graph.content is None else graph.holding(None)  # what is kept must not hold the features
-        bound: BoundBasis = memo(graph._memo, key, self._made, plain)
+        bound: BoundBasis = memo(graph._memo, (key, self.has_custom and self.training), self._made, plain)
         return bound
 
     def _made(self, graph: Graph) -> BoundBasis:
@@ -184,13 +198,17 @@ class Basis(nn.Module):
 
     @cached_property
     def key(self) -> Hashable | None:
-        """A hashable value that identifies the family, or None for bases with tensors, which may be written to.
+        """A hashable value that identifies the family, or None for bases with something that may change unseen.
+
+        That are tensors, and in a custom class all but numbers, strings and the like.
 
         It is what the basis prints, its class, and the `extra_key` of its parts.
         """
         parts = [part for part in self.modules() if isinstance(part, Basis)]
-        own = (value for part in parts for value in vars(part).values() if isinstance(value, Tensor | np.ndarray))
-        if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers(), own)):
+        arrays = (value for part in parts for value in vars(part).values() if isinstance(value, Tensor | np.ndarray))
+        if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers(), arrays)):
+            return None
+        if not all(part._is_value for part in parts if part.is_custom):
             return None
         for part in parts:
             part._frozen = True
@@ -198,12 +216,33 @@ class Basis(nn.Module):
 
     @property
     def extra_key(self) -> Hashable:
-        """What identifies it beside its class and what it prints: itself, if the class has attributes of its own but
-        does not define how they print.
+        """What identifies it beside its class and what it prints: of a custom class, which may print less than all, the
+        attributes and the bases within it.
         """
-        own = vars(type(self)).keys() & {"extra_repr", "__repr__"}
-        says_all = bool(own) or vars(self).keys() <= vars(Basis(1)).keys() | {"_frozen", "key", "keeps"}
-        return None if says_all else self
+        if not self.is_custom:
+            return None
+        return repr(sorted(self._attributes.items())), *(part.key for part in _parts(self))
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether its class is not one of this package."""
+        return not type(self).__module__.startswith(f"{__package__}.")
+
+    @cached_property
+    def has_custom(self) -> bool:
+        """Whether it, or a part of it, is of a custom class, whose matrices may depend on `training`."""
+        return any(isinstance(part, Basis) and part.is_custom for part in self.modules())
+
+    @property
+    def _attributes(self) -> dict[str, Any]:
+        """Those that a class of its own has given it."""
+        return {name: value for name, value in without_cached(self).items() if name not in _OF_MODULES}
+
+    @property
+    def _is_value(self) -> bool:
+        """Whether nothing that it holds may change without a change of an attribute."""
+        held = [*self._attributes.values(), *(part for part in self.children() if not isinstance(part, Basis))]
+        return all(map(_is_value, held))
 
     def __getstate__(self) -> dict[str, Any]:
         # Copies may be changed.

@@ -84,10 +84,11 @@ def check_probability(name: str, value: object) -> None:
     >>> check_probability("dropout", 1.0)
     Traceback (most recent call last):
     ...
-    ValueError: dropout: expected a probability below 1, got 1.0; give a number from 0 to 1
+    ValueError: dropout: expected a number from 0 to below 1, got 1.0; lower it
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        reject(name, "a probability below 1", repr(value), "give a number from 0 to 1")
+        fix = "lower it" if isinstance(value, int | float) and value >= 1 else "correct it"
+        reject(name, "a number from 0 to below 1", repr(value), fix)
 
 
 def check_arguments(kwargs: dict[str, Any]) -> None:

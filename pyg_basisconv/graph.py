@@ -149,7 +149,7 @@ class Graph:
     if not TYPE_CHECKING:  # there, names that are not known are errors
 
         def __getattr__(self, name: str) -> NoReturn:
-            offered = "source, target, type, weights, M, N, edge_attr, batch, dtype and device"
+            offered = "source, target, type, weights, M, N, batch, dtype and device"
             raise AttributeError(f"the graph of a basis has no {name!r}; it has {offered}")
 
     @property

@@ -307,6 +307,8 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
             fix = "one entry per edge: zeros for a single type, ones as weights"
             reject(f"edges.{name}", "a tensor, (E,)", shape_or_type(part), fix)
     kind, source, target, weight = edges
+    if weight.dim() != 1:
+        reject("edges.weight", "a number for each edge, (E,)", tuple(weight.shape), "flatten it")
     for name, index, size in (("type", kind, K), ("source", source, M), ("target", target, N)):
         if index.is_floating_point():
             reject(f"edges.{name}", "integers", index.dtype, "convert it with .long()")

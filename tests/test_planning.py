@@ -66,7 +66,7 @@ def test_nothing_is_computed(capsys, monkeypatch) -> None:
         (("GCNConv", "8", "8", "--theta", "Full()"), "--theta: expected a basis beside it"),
         (("GCNConv", "8", "0"), "Q: expected an integer from 1 on, got 0"),
         (("Relations(3)", "8", "8", "--types", "0"), "types: expected an integer from 1 on, got 0"),
-        (("GCNConv", "8", "8", "--zeros", "1.5"), "zeros: expected a probability below 1, got 1.5"),
+        (("GCNConv", "8", "8", "--zeros", "1.5"), "zeros: expected a number from 0 to below 1, got 1.5"),
         (("Relations(3)", "8", "8"), "--types: expected the number of types of edges"),
         (("Relations(3)", "8", "8", "--types", "4"), "edge_type: expected"),
     ],

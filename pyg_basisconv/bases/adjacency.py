@@ -177,6 +177,7 @@ class Laplacian(GraphMatrix):
 
     def matrix(self, graph: Graph) -> tuple[Structure, Tensor]:
         """The edges followed by N loops, and their weights."""
+        check_square(graph, *_DIAGONAL)
         split = _split(graph)
         w = split.without_loops(graph.weights)
         loopless = split.loopless
@@ -196,11 +197,14 @@ class Laplacian(GraphMatrix):
         edges = graph.as_list
         if edges is None:
             return None
-        check_square(graph, "for self loops", "use a basis without self loops")
+        check_square(graph, *_DIAGONAL)
         return [laplacian(edges, graph.N, self.norm, graph.dtype)]
 
     def extra_repr(self) -> str:
         return arguments(self, norm=None)
+
+
+_DIAGONAL = "for the diagonal of the Laplacian", "take bases.Adjacency('mean')"
 
 
 def check_square(graph: Graph | Structure | BoundBasis, why: str, fix: str) -> None:

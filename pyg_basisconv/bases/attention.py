@@ -72,7 +72,8 @@ class Attention(Basis):
         if mask is not None and not isinstance(mask, Basis):
             reject("mask", "a Basis, or None for all pairs", repr(mask), "such as bases.Adjacency(self_loops=True)")
         if mask is not None and mask.reads_content:
-            reject("mask", "a basis that needs no content", mask, "bind it, and mask by the edges that it has")
+            fix = "take mask=bases.Adjacency(), and score features of edges by mechanisms.Edge(dim)"
+            reject("mask", "a basis that reads no features", mask, fix)
         check_flags(weighted=weighted)
         if weighted and mask is not None and mask.K > 1:
             reject("weighted", "False for a mask of several matrices", True, "mask by one matrix, such as a Mix")

@@ -1,6 +1,6 @@
 """The basis of two layers in sequence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -177,5 +177,5 @@ class Composition(Composed):
         return f"Composition({first!r}, {second!r}{how})"
 
     @property
-    def extra_key(self) -> Constants:
-        return self.constants
+    def extra_key(self) -> Hashable:
+        return self.constants, super().extra_key

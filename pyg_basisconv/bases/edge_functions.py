@@ -59,7 +59,7 @@ class EdgeFunctions(Basis):
 
     def values(self, z: Tensor) -> Tensor:
         """(E, D) -> (E, K) the functions, for features in float32 at least."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} gives no values(z)")
 
     def build(self, graph: Graph) -> BoundBasis:
         z, weight = self._features(graph), graph.weight
@@ -76,7 +76,10 @@ class EdgeFunctions(Basis):
         return SharedEdges(edge_set(s), values if weight is None else values * weight.unsqueeze(1), dtype)
 
     def _values_of(self, z: Tensor) -> Tensor:
-        return self.values(upcast(z))
+        found, shape = self.values(upcast(z)), (z.shape[0], self.K)
+        if not isinstance(found, Tensor) or found.shape != shape:
+            reject("values", f"{shape}, one column for each of K functions", shape_or_type(found), f"correct {self}")
+        return found
 
     def _normalised(self, graph: Graph) -> Tensor:
         weight = None if graph.weight is None else graph.weights

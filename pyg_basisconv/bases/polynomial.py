@@ -136,7 +136,7 @@ class OfSquareMatrix(Basis):
         if operator.K != 1:
             reject("operator", "a basis with K = 1", operator, "take powers of one matrix at a time")
         if operator.reads_content:
-            reject("operator", "a basis that needs no content", operator, "multiply attentions with @")
+            reject("operator", "a basis that reads no features", operator, "multiply such bases with @: a @ a")
         self.operator, self.needs_edges, self.reads_types = operator, operator.needs_edges, operator.reads_types
         self.depth = check_depth("operator", operator)
 

@@ -160,7 +160,7 @@ class Product(Composed):
         if self.is_reordered(bound):
             fix = "pass first_bound @ second_bound"
             reject("edge_index", f"the factors of {self} in their order", "another order", fix)
-        return bound
+        return super().accept(bound)
 
     def is_reordered(self, bound: BoundBasis) -> bool:
         """Whether a bound product is known to have the same factors in another order."""

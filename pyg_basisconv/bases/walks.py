@@ -112,5 +112,5 @@ class Walks(Basis):
     @property
     def extra_key(self) -> Hashable:
         # The printed names may belong to other relations in another vocabulary.
-        more = None if type(self) is Walks else super().extra_key
-        return tuple(sort.sequences for sort in self.sorts), len(self.vocabulary), self.memory_limit, more
+        sequences = tuple(sort.sequences for sort in self.sorts)
+        return sequences, len(self.vocabulary), self.memory_limit, super().extra_key

@@ -187,7 +187,10 @@ BAD: dict[str, tuple[str, Callable[[], object]]] = {
     "J a truth": ("J: expected an integer", lambda: bases.Wavelets(True)),
     "operator of two": ("operator: expected a basis with K = 1", lambda: bases.Wavelets(2, bases.Powers(2))),
     "operator a word": ("operator: expected a basis with K = 1", lambda: bases.Wavelets(2, "rw")),
-    "operator of content": ("operator: expected a basis that needs no content", lambda: bases.Wavelets(2, attention())),
+    "operator of content": (
+        "operator: expected a basis that reads no features",
+        lambda: bases.Wavelets(2, attention()),
+    ),
     "low_pass a number": ("low_pass: expected True or False", lambda: bases.Wavelets(2, low_pass=1)),
     "more sources": ("graph: expected as many sources as targets", lambda: bind(bases.Wavelets(2), cases.graph(N=3))),
     "no edges given": ("edge_index: expected the edges", lambda: BasisConv(2, 2, bases.Wavelets(2))(torch.ones(3, 2))),

@@ -81,7 +81,7 @@ def test_the_share_of_the_starts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(command) == 0
     assert '= "s"' in capsys.readouterr().out
     assert main([*command, "--support", "1.5"]) == 2
-    assert capsys.readouterr().err.startswith(PREFIX + "support: expected a probability below 1, got 1.5")
+    assert capsys.readouterr().err.startswith(PREFIX + "support: expected a number from 0 to below 1, got 1.5")
 
 
 def test_an_end_needs_a_beginning(capsys: pytest.CaptureFixture[str]) -> None:
