@@ -14,7 +14,8 @@ from ..errors import reject
 class Original:
     """A hook before `load_state_dict` that translates a checkpoint of the layer that was converted.
 
-    A checkpoint of the converted module itself passes unchanged.
+    A checkpoint of the converted module itself passes unchanged. One of the layer that lacks a key cannot be
+    translated: the key is among those that `load_state_dict` calls missing.
 
     Args:
         layer: of PyG, or of torch.
@@ -34,10 +35,31 @@ class Original:
                     memo[id(value)] = None
         self.layer, self.rebuild = deepcopy(layer, memo), rebuild
 
-    def __call__(self, module: nn.Module, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        theirs, ours = list(self.layer.state_dict()), list(module.state_dict())
-        there = [all(prefix + name in state for name in names) for names in (theirs, ours)]
-        if not there[0] or (ours and there[1]):
+    def __call__(
+        self,
+        module: nn.Module,
+        state: dict[str, Any],
+        prefix: str,
+        metadata: object,
+        strict: bool,
+        missing: list[str],
+        unexpected: object,
+        errors: list[str],
+    ) -> None:
+        originals, ours = self.layer.state_dict(), module.state_dict()
+        theirs, lacking = list(originals), [name for name in originals if prefix + name not in state]
+        if lacking or (ours and all(prefix + name in state for name in ours)):
+            if any(prefix + name in state for name in originals.keys() - ours.keys()):
+                missing += [prefix + name for name in lacking if name not in ours]
+            return
+        sizes = {name: tuple(t.shape) for name, t in originals.items() if not isinstance(t, UninitializedParameter)}
+        found = {name: tuple(state[prefix + name].shape) for name in sizes}
+        if found != sizes:
+            wrong = (name for name in sizes if found[name] != sizes[name])
+            errors += [f"size mismatch for {prefix}{name}: {found[name]}, and not {sizes[name]}." for name in wrong]
+            for name in theirs:  # whose names torch would call unexpected, and ours missing
+                state.pop(prefix + name)
+            state.update({prefix + name: value for name, value in ours.items()})
             return
         for name, constant in self.layer.named_buffers():
             if not torch.equal(state[prefix + name].to(constant), constant):

@@ -86,7 +86,7 @@ def suggest_sorts(
         least: the least gain.
 
     Raises:
-        ValueError: for a relation that the graph does not have, a target without facts, and if no sort has a walk.
+        ValueError: for a relation that the graph does not have, a target without facts, and if no sort predicts any.
 
     >>> import torch
     >>> edges, types = torch.tensor([[0, 1, 2, 3], [4, 4, 5, 5]]), torch.zeros(4, dtype=torch.long)
@@ -105,12 +105,13 @@ def suggest_sorts(
     _check_graph(edge_index, edge_type, words)
     search = _Search(edge_index, edge_type, _target(edge_index, edge_type, target, words, samples), width)
     floor = max(1, math.ceil(support * len(search.facts.starts)))
-    pool = _best(search, search.ways(length, floor, symmetric))
+    pool, seen = _best(search, search.ways(length, floor, symmetric))
     if not pool:
         fix = "make length larger, or support smaller"
         if symmetric:
             fix = f"ask without symmetric, as walks there and back end where they can start; or {fix}"
-        reject("target", "a sort whose walks predict something of it", f"none of up to {length} steps", fix)
+        got = f"{seen} sorts of up to {length} steps with walks, none of which predicts more than a constant would"
+        reject("target", "a sort whose walks predict something of it", got if seen else "no sort with walks", fix)
     return [
         Suggestion(_sort(ways, words), gain, *search.measures(predicted), search.examples(ways, predicted, words))
         for ways, predicted, gain in _chosen(search.facts, pool, most, least)
@@ -376,14 +377,14 @@ class _Fit:
             self.rest = self.rest - (self.axes[-1] @ self.rest) * self.axes[-1]
 
 
-def _best(search: _Search, found: Iterator[tuple[tuple[Way, ...], csr_matrix]]) -> list[Any]:
-    """The sequences that explain most by themselves; of equal ones the first."""
-    fit, best = _Fit(search.facts), list[Any]()
+def _best(search: _Search, found: Iterator[tuple[tuple[Way, ...], csr_matrix]]) -> tuple[list[Any], int]:
+    """The sequences that explain most by themselves, of equal ones the first; and how many were looked at."""
+    fit, best, at = _Fit(search.facts), list[Any](), -1
     for at, (ways, predicted) in enumerate(found):
         gain = fit.gain(predicted)
         if gain > 0:
             (heappush if len(best) < POOL else heappushpop)(best, (gain, -at, ways, predicted))
-    return [(ways, predicted) for *_, ways, predicted in sorted(best, reverse=True)]
+    return [(ways, predicted) for *_, ways, predicted in sorted(best, reverse=True)], at + 1
 
 
 def _chosen(

@@ -38,7 +38,7 @@ def test_in_another_dtype() -> None:
 
 def test_what_does_not_fit_is_told() -> None:
     model = nn.ModuleList([convert(pyg.GCNConv(P, Q))])
-    with pytest.raises(RuntimeError, match=r"size mismatch for lin\.weight"):
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.lin\.weight: \(\d+, \d+\), and not"):
         model.load_state_dict(nn.ModuleList([pyg.GCNConv(P + 1, Q)]).state_dict())
     saved = nn.ModuleList([pyg.GCNConv(P, Q)]).state_dict()
     with pytest.raises(RuntimeError, match=r'Unexpected key\(s\) in state_dict: "0\.lin\.bias"'):
@@ -46,6 +46,17 @@ def test_what_does_not_fit_is_told() -> None:
     del saved["0.bias"]
     with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "0\.bias", "0\.theta\.weight"'):
         model.load_state_dict(saved)
+
+
+@pytest.mark.parametrize("lost", ["lin_l.weight", "att"])
+def test_what_lacks_is_named(lost: str) -> None:
+    model, reference = nn.ModuleList([convert(pyg.GATv2Conv(P, Q))]), nn.ModuleList([pyg.GATv2Conv(P, Q)])
+    saved = reference.state_dict()
+    del saved[f"0.{lost}"]
+    with pytest.raises(RuntimeError, match=rf'Missing key\(s\) in state_dict: "0\.{lost}", '):
+        model.load_state_dict(saved)
+    assert model.load_state_dict(saved, strict=False).missing_keys[0] == f"0.{lost}"
+    assert model.load_state_dict({}, strict=False).unexpected_keys == []
 
 
 def test_a_number_that_is_not_learnt_is_the_same() -> None:
