@@ -142,7 +142,8 @@ class Basis(nn.Module):
     def accept(self, bound: BoundBasis) -> BoundBasis:
         """Checks a bound family that a call gives instead of a graph; refuses one known to be of another basis."""
         other = self if bound.origin is None else bound.origin[0]
-        if other is not self and None not in (self.key, other.key) and self.key != other.key:
+        keys = self.key, other.key
+        if self.axes is None and None not in keys and keys[0] != keys[1]:  # a grid's shape may be left open
             reject("edge_index", f"{self}, the basis of the layer, bound to a graph", other, "bind that of the layer")
         return bound
 

@@ -398,9 +398,9 @@ class Reading(bases.Basis):
 
 def test_a_graph_says_what_it_has() -> None:
     for name in ("edge_index", "edge_weight", "num_nodes", "x"):
-        with pytest.raises(AttributeError, match=f"no '{name}'; it has source, target, type, weights, M, N, edge_attr"):
+        with pytest.raises(AttributeError, match=f"no '{name}'; it has source, target, type, weights, M, N, batch"):
             conv(Reading(lambda graph, name=name: getattr(graph, name)))(X, EDGES)
-    for name in ("source", "target", "type", "weights", "M", "N", "edge_attr", "batch", "dtype", "device"):
+    for name in ("source", "target", "type", "weights", "M", "N", "batch", "dtype", "device"):
         conv(Reading(lambda graph, name=name: [getattr(graph, name), 0 * graph.source][1]))(X, EDGES)
 
 
