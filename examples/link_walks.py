@@ -166,7 +166,7 @@ class Rule:
         self.basis = bases.Walks(sorts, norm="row") if sorts else None
         self.theta = self._fit(sided) if theta is None else torch.tensor(theta, device=answers.device)
 
-    def said(self, triples: Tensor, source: Tensor) -> Tensor:
+    def shares(self, triples: Tensor, source: Tensor) -> Tensor:
         """(1 + K, Q, N) how frequent entities are, and the shares of the walks from the sources."""
         N, Q = self.graph.entities, len(source)
         prior = self.frequency.expand(1, Q, N)
@@ -185,7 +185,7 @@ class Rule:
         starts = starts[torch.randperm(len(starts), generator=random)[:STARTS].sort().values]
         if not len(starts):
             return (torch.arange(1 + len(self.sorts), device=train.device) == 0).float()
-        X = self.said(train[:, ~hidden], starts)
+        X = self.shares(train[:, ~hidden], starts)
         y, left = torch.zeros_like(X[0]), torch.ones_like(X[0])
         for facts, matrix, value in ((hidden, y, 1.0), (~hidden, left, 0.0)):  # what walks may use is no answer
             source, target = asked(train[:, facts], sided, self.graph.relations)
@@ -195,19 +195,19 @@ class Rule:
         return torch.linalg.solve(X @ X.t() + RIDGE * torch.eye(len(X), device=X.device), X @ y.flatten())
 
 
-def both(embedding: Tensor, said: Tensor, weights: Tensor) -> Tensor:
-    """The scores of an embedding, and what walks add to them; said has a first dimension more."""
-    return embedding + torch.tensordot(weights, (said / FLOOR).log1p(), 1)
+def both(embedding: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
+    """The scores of an embedding, and what walks add to them; shares has a first dimension more."""
+    return embedding + torch.tensordot(weights, (shares / FLOOR).log1p(), 1)
 
 
 @torch.enable_grad()
-def weigh(embedding: Tensor, said: Tensor) -> Tensor:
+def weigh(embedding: Tensor, shares: Tensor) -> Tensor:
     """(1 + K,) b, from (Q, 1 + L) scores of answers, each followed by L wrong ones, and (1 + K, Q, 1 + L) shares."""
-    weights = torch.zeros(len(said), device=said.device, requires_grad=True)
+    weights = torch.zeros(len(shares), device=shares.device, requires_grad=True)
     optimizer = torch.optim.Adam([weights], RATE)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        found = both(embedding, said, weights).log_softmax(1)[:, 0].sum()
+        found = both(embedding, shares, weights).log_softmax(1)[:, 0].sum()
         (SHRINK * weights.square().sum() - found).backward()
         optimizer.step()
         weights.data[1:].clamp_(min=0)
@@ -250,15 +250,15 @@ def choose(graph: Triples, rules: Iterable[Rule], nets: list[ComplEx]) -> Iterat
     for sided, rule in enumerate(rules):
         pieces: list[list[tuple[Tensor, Tensor]]] = [[] for _ in nets]
         for source, target in zip(*(part.split(64) for part in asked(graph.validation, sided, R)), strict=True):
-            said, relation = rule.said(graph.train, source), torch.full_like(source, sided)
+            shares, relation = rule.shares(graph.train, source), torch.full_like(source, sided)
             row, place = known.answers(known.find(source, relation))
             for net, found in zip(nets, pieces, strict=True):
                 scores = net(source, relation)
                 own = scores.gather(1, target[:, None])
                 wrong = scores.index_put((row, known.targets[place]), scores.new_tensor(-torch.inf))
                 likeliest = wrong.topk(min(LIKELIEST, graph.entities))
-                answers = torch.cat([target[:, None], likeliest.indices], 1).expand(len(said), -1, -1)
-                found.append((torch.cat([own, likeliest.values], 1), said.gather(2, answers)))
+                answers = torch.cat([target[:, None], likeliest.indices], 1).expand(len(shares), -1, -1)
+                found.append((torch.cat([own, likeliest.values], 1), shares.gather(2, answers)))
         yield [weigh(torch.cat([one for one, _ in found]), torch.cat([one for _, one in found], 1)) for found in pieces]
 
 
@@ -277,11 +277,11 @@ def compare(graph: Triples, options: argparse.Namespace) -> tuple[list[Rule], Re
         weights = list(bar.track(choose(graph, rules, nets), total=len(rules), description="weights of walks"))
 
         def scores(source: Tensor, sided: int) -> Iterator[Tensor]:
-            said = rules[sided].said(graph.train, source)
-            yield torch.tensordot(rules[sided].theta, said, 1)
+            shares = rules[sided].shares(graph.train, source)
+            yield torch.tensordot(rules[sided].theta, shares, 1)
             for net, own in zip(nets, weights[sided], strict=True):
                 embedding = net(source, torch.full_like(source, sided))
-                yield from (embedding, both(embedding, said, own))
+                yield from (embedding, both(embedding, shares, own))
 
         found = measure(graph, graph.test, scores)
     results: Results = {name: [] for name in MODELS}
@@ -295,7 +295,7 @@ def reasons(graph: Triples, rules: list[Rule], triple: Tensor, name: Callable[[i
     """The walks that carry the answer to (head, relation, ?), by name, with what they add to y."""
     head, relation, tail = triple.tolist()
     rule = rules[relation]
-    parts = rule.theta * rule.said(graph.train, triple[:1])[:, 0, tail]
+    parts = rule.theta * rule.shares(graph.train, triple[:1])[:, 0, tail]
     found = []
     for k in parts[1:].topk(min(most, len(rule.sorts))).indices.tolist():
         if parts[k + 1] > 0:

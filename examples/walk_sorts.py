@@ -59,6 +59,13 @@ class Case:
     def __init__(self, task: Task, seed: int, shared: "Shared") -> None:
         self.task, self.seed, self.shared = task, seed, shared
         self.train, self.validation, self.test = task.split(seed)
+        self._scores: dict["Model", Tensor] = {}
+
+    def scores(self, model: "Model") -> Tensor:
+        """What a model gives, which is fitted once."""
+        if model not in self._scores:
+            self._scores[model] = model(self)
+        return self._scores[model]
 
     @property
     def known(self) -> Tensor:
@@ -288,7 +295,7 @@ def suggested(model: Model) -> Model:
     """A model on the sorts that the graph suggests."""
 
     def scores(case: Case) -> Tensor:
-        return frequencies(case) if case.suggested is None else model(case.suggested)
+        return frequencies(case) if case.suggested is None else case.suggested.scores(model)
 
     return scores
 
@@ -299,7 +306,7 @@ def together(*models: Model) -> Model:
     def scores(case: Case) -> Tensor:
         total, rest = torch.zeros_like(case.task.y), torch.cat([case.validation, case.test])
         for model in models:
-            found = model(case)
+            found = case.scores(model)
             total += (found - found[rest].mean(0)) / found[rest].std(0).clamp(min=1e-9)
         return total
 
@@ -339,7 +346,7 @@ def compare(task: Task, seeds: int, minutes: float, device: str = "cpu") -> dict
             for name, model in MODELS.items():
                 bar.update(job, description=f"{name}, seed {seed}")
                 start = time.perf_counter()
-                scores = model(case)
+                scores = case.scores(model)
                 seconds = time.perf_counter() - start
                 runs[name].append(Run(case.validate(scores), case.precision(scores, case.test), seconds))
                 bar.advance(job)

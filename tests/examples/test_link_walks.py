@@ -82,7 +82,7 @@ def test_others_stand_for_those_that_are_not_drawn(graph: Triples) -> None:
     assert np.mean(drawn) == pytest.approx(whole, abs=0.1)
 
 
-def shares(triples: torch.Tensor, sort: tuple, start: int) -> list[float]:
+def shares_by_hand(triples: torch.Tensor, sort: tuple, start: int) -> list[float]:
     """The share of the walks from a start that end in each node."""
     ends = [start]
     for relation, inverse in sort:
@@ -106,17 +106,17 @@ def test_the_weights_of_walks_are_least_squares_on_hidden_triples(
     frequency = [count / sum(counts) for count in counts]
     X, y = [], []
     for source in sorted(source for source, relation in gone if relation == sided):
-        said = [frequency, *(shares(graph.train[:, ~hidden], sort, source) for sort in SORTS.values())]
+        shares = [frequency, *(shares_by_hand(graph.train[:, ~hidden], sort, source) for sort in SORTS.values())]
         for n in range(N):
             if n not in kept.get((source, sided), ()):
-                X.append([one[n] for one in said])
+                X.append([one[n] for one in shares])
                 y.append(float(n in gone[source, sided]))
     A, b = np.array(X), np.array(y)
     theta = np.linalg.solve(A.T @ A + RIDGE * np.eye(3), A.T @ b)
     np.testing.assert_allclose(rule.theta, theta, rtol=1e-3, atol=1e-5)
-    expected = [[frequency, *(shares(graph.train, sort, s) for sort in SORTS.values())] for s in (3, 7)]
-    said = rule.said(graph.train, torch.tensor([3, 7])).transpose(0, 1)
-    np.testing.assert_allclose(said, expected, rtol=1e-3, atol=1e-5)
+    expected = [[frequency, *(shares_by_hand(graph.train, sort, s) for sort in SORTS.values())] for s in (3, 7)]
+    shares = rule.shares(graph.train, torch.tensor([3, 7])).transpose(0, 1)
+    np.testing.assert_allclose(shares, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_ranks_of_walks_embeddings_and_both(graph: Triples) -> None:
@@ -125,18 +125,18 @@ def test_ranks_of_walks_embeddings_and_both(graph: Triples) -> None:
     net, weights = ComplEx(graph, 4), torch.tensor([-0.5, 0.25, 1.0])
 
     def scores(source: torch.Tensor, sided: int) -> list[torch.Tensor]:
-        said, embedding = rules[sided].said(graph.train, source), net(source, torch.full_like(source, sided))
-        return [said[1], embedding, both(embedding, said, weights)]
+        shares, embedding = rules[sided].shares(graph.train, source), net(source, torch.full_like(source, sided))
+        return [shares[1], embedding, both(embedding, shares, weights)]
 
     found = measure(graph, graph.test, scores)
     known, at = answers(torch.cat(graph[2:], 1)), 0
     for sided in range(2 * R):
         for source, target in zip(*(part.tolist() for part in asked(graph.test, sided, R)), strict=True):
-            said = rules[sided].said(graph.train, torch.tensor([source]))[:, 0].double().numpy()
-            s, logs = score(net, source, sided), [[math.log(1 + share / FLOOR) for share in one] for one in said]
+            shares = rules[sided].shares(graph.train, torch.tensor([source]))[:, 0].double().numpy()
+            s, logs = score(net, source, sided), [[math.log(1 + share / FLOOR) for share in one] for one in shares]
             mixed = [s[n] - 0.5 * logs[0][n] + 0.25 * logs[1][n] + logs[2][n] for n in range(N)]
             others = [n for n in range(N) if n not in known[source, sided]]
-            for ranked, scores in zip(found, (said[1], s, mixed), strict=True):
+            for ranked, scores in zip(found, (shares[1], s, mixed), strict=True):
                 above, equal = (sum(test(scores[n] - scores[target]) for n in others) for test in (above_, equal_))
                 assert float(ranked[at]) == 1 + above + equal / 2
             at += 1
@@ -145,23 +145,23 @@ def test_ranks_of_walks_embeddings_and_both(graph: Triples) -> None:
 
 def test_weights_lower_the_cross_entropy_and_those_of_walks_only_speak_for_an_answer() -> None:
     torch.manual_seed(0)
-    embedding, said = torch.randn(30, 6), 0.1 * torch.rand(4, 30, 6)
-    said[2, :, 0] += 0.1  # speaks for the answers, and the next against them
-    said[3, :, 1:] += 0.1
-    said[0, :, 1:] += 0.1  # frequency, which may
+    embedding, shares = torch.randn(30, 6), 0.1 * torch.rand(4, 30, 6)
+    shares[2, :, 0] += 0.1  # speaks for the answers, and the next against them
+    shares[3, :, 1:] += 0.1
+    shares[0, :, 1:] += 0.1  # frequency, which may
 
     def objective(weights: np.ndarray | list[float]) -> float:
         total = SHRINK * sum(b * b for b in weights)
         for q in range(30):
             scores = [
                 float(embedding[q, n])
-                + sum(b * math.log(1 + float(said[k, q, n]) / FLOOR) for k, b in enumerate(weights))
+                + sum(b * math.log(1 + float(shares[k, q, n]) / FLOOR) for k, b in enumerate(weights))
                 for n in range(6)
             ]
             total += math.log(sum(math.exp(s) for s in scores)) - scores[0]
         return total
 
-    weights = weigh(embedding, said).tolist()
+    weights = weigh(embedding, shares).tolist()
     assert weights[0] < 0 < weights[2]
     assert weights[3] == 0
     least = minimize(objective, np.zeros(4), bounds=[(None, None), *[(0, None)] * 3]).fun

@@ -198,6 +198,13 @@ def authors() -> HeteroData:
     return data
 
 
+def test_what_two_models_share_is_fitted_once(films, monkeypatch):
+    fitted = []
+    monkeypatch.setattr("examples.walk_sorts.fit", lambda case: fitted.append(case) or fit(case))
+    compare(films, 1, 1.0)
+    assert len(fitted) == 2  # on written sorts and on suggested ones
+
+
 @pytest.mark.slow
 def test_what_models_say_together(films):
     """Each counts as much, whatever its scale, and what it says of items that it was trained on does not matter."""
