@@ -10,8 +10,9 @@ x are numbers for each training film and genre, zero for all others; c are the w
 solution of (sum_k c_k A_k + ridge) x = y - b on the training films, kernel ridge regression. It tells what each
 training film would be taken for if its own genres were not known: the values of c and of the ridge make the
 correlation of that with its genres large, by Adam; the average precision, too, asks only for an order of the films. The
-validation films say at which step to stop. The last models have sorts that the genres of the training films suggest,
-and none that is written down; the very last one adds to the walk model what logistic regression says on these.
+validation films say at which step to stop. The last three models have sorts that the genres of the training films
+suggest, and none that is written down: the walk model; the same with one more A_k, which tells how alike the neighbours
+of two films are; and the sum of what these two and logistic regression say.
 
 Beside it: the frequencies of the classes; logistic regression, on the known genres of those that the walks lead to, on
 neighbours, and on both; and an R-GCN of two layers. Each is trained on 60 % of the films. What is chosen is chosen by
@@ -59,7 +60,7 @@ class Case:
     def __init__(self, task: Task, seed: int, shared: "Shared") -> None:
         self.task, self.seed, self.shared = task, seed, shared
         self.train, self.validation, self.test = task.split(seed)
-        self._scores: dict["Model", Tensor] = {}
+        self._scores: dict[Model, Tensor] = {}
 
     def scores(self, model: "Model") -> Tensor:
         """What a model gives, which is fitted once."""
@@ -135,6 +136,13 @@ class Shared:
         columns = np.unique(columns, return_inverse=True)[1]
         every = scipy.sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), (N, columns.max() + 1))[items]
         return every[:, np.asarray((every > 0).sum(0)).ravel() > 1]
+
+    @cached_property
+    def likeness(self) -> Tensor:
+        """(n, n) the cosines between the neighbours of two items; one that k items have counts for log(n / k)."""
+        x = torch.from_numpy(self.neighbours.toarray()).float()
+        x = F.normalize(x * (len(x) / x.sum(0)).log().sqrt(), dim=1)
+        return x @ x.t()
 
     def known_by_walks(self, case: Case) -> scipy.sparse.csr_matrix:
         """(n, K C) for each sort, the mean classes of the other training items that its walks reach."""
@@ -272,23 +280,37 @@ def learn(A: Tensor, y: Tensor) -> Iterator[tuple[Ridge, Tensor]]:
                 yield weights, solve(A, weights, rest)[0]
 
 
-def fit(case: Case) -> WalkModel:
-    """The model at the step with the best validation result."""
-    A, train, validation = case.shared.walks, case.train, case.validation
-    model, seen, highest = WalkModel(case.task), A[:, train][:, :, validation], -1.0
-    device = case.shared.device
-    for found in learn(A[:, train][:, :, train].to(device), case.known.to(device)):
-        weights, x = Ridge(*(t.cpu() for t in found[0])), found[1].cpu()
+def choose(case: Case, A: Tensor) -> tuple[Tensor, Tensor]:
+    """c and x at the step with the best validation result, from the (K, n, n) matrices between the items."""
+    train, validation, device = case.train, case.validation, case.shared.device
+    seen = A[:, train][:, :, validation]
+    steps = learn(A[:, train][:, :, train].to(device), case.known.to(device))
+
+    def precision(step: tuple[Tensor, Tensor]) -> float:
         scores = torch.zeros_like(case.task.y)
-        scores[validation] = torch.tensordot(weights.c, seen, 1).t() @ x
-        if (value := case.validate(scores)) > highest:
-            model.put(case.task.items[train], x, weights.c, case.known.mean(0))
-            highest = value
+        scores[validation] = torch.tensordot(step[0], seen, 1).t() @ step[1]
+        return case.validate(scores)
+
+    return max(((weights.c.cpu(), x.cpu()) for weights, x in steps), key=precision)
+
+
+def fit(case: Case) -> WalkModel:
+    """The model of the walks alone."""
+    model = WalkModel(case.task)
+    c, x = choose(case, case.shared.walks)
+    model.put(case.task.items[case.train], x, c, case.known.mean(0))
     return model
 
 
 def walks(case: Case) -> Tensor:
     return fit(case)().detach()
+
+
+def walks_and_neighbours(case: Case) -> Tensor:
+    """The same with the likeness of neighbours as one more matrix, whose weight is learnt with those of the sorts."""
+    A = torch.cat([case.shared.walks, case.shared.likeness[None]])
+    c, x = choose(case, A)
+    return case.known.mean(0) + torch.tensordot(c, A[:, case.train], 1).t() @ x
 
 
 def suggested(model: Model) -> Model:
@@ -322,7 +344,8 @@ MODELS: dict[str, Model] = {
     "R-GCN": rgcn,
     "BasisConv, bases.Walks": walks,
     "BasisConv, suggested sorts": suggested(walks),
-    "that and logistic, both": suggested(together(walks, both)),
+    "that and likeness of neighbours": suggested(walks_and_neighbours),
+    "these two and logistic, both": suggested(together(walks, walks_and_neighbours, both)),
 }
 
 

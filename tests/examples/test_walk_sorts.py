@@ -1,5 +1,6 @@
 """The example of walk sorts: its tasks, what its models may see, what they compute, and its command line."""
 
+import math
 import os
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from examples.walk_sorts import (
     suggested,
     table,
     together,
+    walks_and_neighbours,
 )
 from pyg_basisconv import load_walks
 
@@ -157,6 +159,28 @@ def test_the_model_is_the_formula(films):
     torch.testing.assert_close(b, case.known.mean(0))
     expected = b + torch.einsum("k,kmn,mc->nc", c, case.shared.walks, model.x[films.items])
     torch.testing.assert_close(model(), expected)
+
+
+def test_neighbours_that_few_items_have_make_items_alike(films):
+    shared = Shared(films)
+    x, n = shared.neighbours.toarray().tolist(), len(films.items)
+    worth = [math.log(n / sum(column)) for column in zip(*x, strict=True)]
+    dot = [[sum(w for w, p, q in zip(worth, a, b, strict=True) if p and q) for b in x] for a in x]
+    expected = [[dot[i][j] / math.sqrt(dot[i][i] * dot[j][j]) for j in range(n)] for i in range(n)]
+    torch.testing.assert_close(shared.likeness, torch.tensor(expected))
+
+
+def test_likeness_of_neighbours_is_one_more_matrix(films):
+    """With the walks between items gone, only that is left to tell the classes."""
+    shared = Shared(films)
+    shared.walks = torch.zeros(1, len(films.items), len(films.items))
+    case = Case(films, 0, shared)
+    A = shared.likeness
+    steps = learn(A[case.train][:, case.train][None], case.known)
+    expected = [case.known.mean(0) + weights.c * A[:, case.train] @ x for weights, x in steps]
+    best = max(expected, key=case.validate)
+    scores = walks_and_neighbours(case)
+    assert case.validate(scores) == pytest.approx(case.validate(best), abs=1e-3)
 
 
 def test_features_of_the_baselines(films):
