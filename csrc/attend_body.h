@@ -298,9 +298,9 @@ struct FeatureMap {
     const R** rows;
 
     FeatureMap(const void* from, int64_t step, int64_t c, int64_t some, int64_t W)
-        : data(static_cast<const R*>(from)), F(data ? some : 0), stride(rounded(c * W, L)), memory(room(c, W)),
-          heads(memory.fine ? c : 0, W, memory) {
-        if (!memory.fine) return;
+        : data(static_cast<const R*>(from)), F(data ? some : 0), stride(rounded(c * W, L)),
+          memory(room(data ? c : 0, W)), heads(data && memory.fine ? c : 0, W, memory) {
+        if (!data || !memory.fine) return;
         table = memory.take<R>(F * stride);
         held = memory.take<R>(F * c + L);
         rows = memory.take<const R*>(F);
