@@ -209,7 +209,7 @@ class Basis(nn.Module):
         arrays = (value for part in parts for value in vars(part).values() if isinstance(value, Tensor | np.ndarray))
         if self.reads_content or any(True for _ in chain(self.parameters(), self.buffers(), arrays)):
             return None
-        if not all(part._is_value for part in parts if part.is_custom):
+        if not all(part._holds_values for part in parts if part.is_custom):
             return None
         for part in parts:
             part._frozen = True
@@ -236,12 +236,12 @@ class Basis(nn.Module):
 
     @property
     def _attributes(self) -> dict[str, Any]:
-        """Those that a class of its own has given it."""
+        """Those that `nn.Module` does not have."""
         return {name: value for name, value in without_cached(self).items() if name not in _OF_MODULES}
 
     @property
-    def _is_value(self) -> bool:
-        """Whether nothing that it holds may change without a change of an attribute."""
+    def _holds_values(self) -> bool:
+        """Whether nothing that it holds may change within."""
         held = [*self._attributes.values(), *(part for part in self.children() if not isinstance(part, Basis))]
         return all(map(_is_value, held))
 

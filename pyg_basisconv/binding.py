@@ -140,8 +140,9 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
         value = getattr(call, name)
         if value is not None and not basis.reads_edges and call.edge_values is None:
             fix = "no part of this basis reads it"
-            fix += "; a basis of your own that does is a subclass of bases.EdgeFunctions" if basis.has_custom else ""
-            if name == "edge_attr" and basis.reads_content:
+            if name == "edge_attr" and basis.has_custom:
+                fix += "; a basis of your own that does is a subclass of bases.EdgeFunctions"
+            elif name == "edge_attr" and basis.reads_content:
                 fix += ": give its mechanism edge_dim=, if it has one, or add mechanisms.Edge(R)"
             reject(name, f"None, for {basis}", type(value).__name__, fix)
     inputs = Inputs(features, theta)

@@ -197,8 +197,8 @@ def call_key(layer: Any, call: Call) -> Hashable | None:
     else:
         return None
     numbers = None if weight is None else (weight.dtype, weight.device, weight.requires_grad)
-    mode = basis.has_custom and basis.training
-    chosen = theta, basis, mode, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image
+    training = basis.has_custom and basis.training
+    chosen = theta, basis, training, layer.order, layer.cached, layer.flow, torch.is_grad_enabled(), image
     modes = torch._C._is_any_autocast_enabled() and _autocast()
     graph = None if edges is None else _identity(edges) or _identity_of_edges(edges)
     if graph is None and edges is not None:

@@ -194,5 +194,7 @@ def test_features_of_edges_are_for_functions_of_them() -> None:
     layer, z = conv(Rounded(1.0)), torch.ones(5, 1)
     with pytest.raises(ValueError, match="a basis of your own that does is a subclass"):
         layer(X, EDGES, edge_attr=z)
+    with pytest.raises(ValueError, match=r"no part of this basis reads it$"):
+        layer(X, EDGES, mask=torch.ones(5, dtype=torch.bool))
     with pytest.raises(NotImplementedError, match="Empty gives no values"):
         BasisConv(2, 3, type("Empty", (bases.EdgeFunctions,), {})(2))(X, EDGES, edge_attr=z)
