@@ -1,6 +1,8 @@
 """The command line: `python -m pyg_basisconv verify`, `recipes`, and `walks FILE`."""
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from .convert import refused
@@ -65,5 +67,16 @@ def verify_command(names: Sequence[str], only_list: bool) -> int:
     return int(failed)
 
 
+def quietly() -> int:
+    """`main`, for output of which somebody reads only the beginning, as `| head` does."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes what is left when it ends
+        return 1
+    return code
+
+
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(quietly())

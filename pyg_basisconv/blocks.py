@@ -111,6 +111,7 @@ class AttentionPooling(nn.Module):
         self.conv = BasisConv(channels, channels, bags, theta.Pass(), bias=False)
 
     def forward(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+        """Pools the members x, (*, M, P), of each bag of `batch`, (M,): (*, G, P). None stands for one bag."""
         _check(x, self.conv, sparse=True)
         if batch is None:
             batch = torch.zeros(x.size(-2), dtype=torch.long, device=x.device)

@@ -403,10 +403,10 @@ class BasisConv(MessagePassing):
         return _add_in_place(y, bias) if own else y + bias.to(y.dtype)
 
     @fixed_mode
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, x: Tensor | tuple[Tensor, Tensor | None], edge_index: Any = None, *args: Any, **kwargs: Any) -> Plan:
         """The cost of each order for a call with its gradients, and which one is taken; called as the layer is."""
         self.theta.prepare()
-        call = Call(*args, **kwargs)
+        call = Call(x, edge_index, *args, **kwargs)
         bound = self._bind(call)
         taken, exact = self._choose(bound), planned(self._problem(bound), self.order)
         if exact.order != taken.order:

@@ -36,7 +36,8 @@ def read_features(
         rows = x.size(-2)
         for name, given in (("M", M), ("N", N)):
             if given is not None and given != rows and (name == "M" or reads_target):
-                reject("size", f"{name} = {rows}, the rows of x", given, "pass (x_src, x_dst) for a bipartite graph")
+                fix = "one number stands for both: pass size=(M, N), or (x_src, x_dst)"
+                reject("size", f"{name} = {rows}, the rows of x", given, fix)
         N = found if N is None and not reads_target else N
         return x, rows, rows if N is None else N, 0
     if len(x) != 2:

@@ -134,7 +134,9 @@ class GridConv(BasisConv):
         channels = image.shape[-axes - 1]
         if self.in_channels not in (-1, channels):
             expected = f"{self.in_channels} channels on axis {-axes - 1}"
-            fix = f"correct it, or in_channels; the grid of {self.basis} has {axes} axes"
+            fix = (
+                f"correct it, or in_channels; {self.basis} is for a grid of {axes} axes, a plane takes pairs as (3, 3)"
+            )
             reject("image", expected, f"{channels}, of {tuple(image.shape)}", fix)
         grid = tuple(image.shape[-axes:])
         given = isinstance(call.edge_index, BoundBasis)

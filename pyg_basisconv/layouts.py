@@ -96,7 +96,9 @@ def layout(edge_index: Any, flow: str = "source_to_target") -> Layout:
     if not isinstance(edge_index, Tensor):
         expected = "a (2, E) tensor, EdgeIndex, sparse tensor, SparseTensor or bound basis"
         fix = "convert lists and arrays with torch.as_tensor"
-        if hasattr(edge_index, "tocoo"):
+        if isinstance(getattr(edge_index, "edge_index", None), Tensor):
+            fix = "pass its edge_index, and its edge_type where the basis reads types"
+        elif hasattr(edge_index, "tocoo"):
             fix = "convert it with torch_geometric.utils.from_scipy_sparse_matrix"
         reject("edge_index", expected, type(edge_index).__name__, fix)
     return _sparse(edge_index)

@@ -18,6 +18,7 @@ from .portable import any_seen, checked, portable
 
 _CPU = torch.device("cpu")
 _INTEGERS = (torch.int64, torch.int32)
+_OTHERS = "types of edges go in edge_type=, the graphs of a batch in batch="
 _STRUCTURES = IdentityCache()
 _GRAPHS = IdentityCache()
 
@@ -208,7 +209,7 @@ def _dtype(weight: Tensor | None) -> torch.dtype:
     if not isinstance(weight, Tensor):
         return torch.get_default_dtype()
     if not weight.dtype.is_floating_point:
-        reject("edge_weight", "a floating point dtype", weight.dtype, "convert it with .float()")
+        reject("edge_weight", "a floating point dtype", weight.dtype, f"{_OTHERS}; convert weights with .float()")
     return weight.dtype
 
 
@@ -221,7 +222,7 @@ def _check_device(name: str, t: Any, device: torch.device | None) -> None:
 
 def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:
     if not weight.is_floating_point():
-        fix = f"types of edges go in edge_type=, the graphs of a batch in batch=; convert weights with .to({dtype})"
+        fix = f"{_OTHERS}; convert weights with .to({dtype})"
         reject("edge_weight", "a floating point dtype", weight.dtype, fix)
     if weight.dim() not in (1, 2) or weight.shape[0] != E:
         expected, fix = f"one row per edge, shape ({E},) or ({E}, K)", "give as many weights as edge_index has columns"

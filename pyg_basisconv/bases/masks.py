@@ -198,7 +198,8 @@ class Bags(Basis):
 
     def __init__(self, norm: Literal["mean"] | None = None) -> None:
         super().__init__(1)
-        check_choice("norm", norm, None, "mean", fix="None is the sum")
+        fix = "None is the sum; a maximum is not linear in x: torch_geometric.nn.global_max_pool"
+        check_choice("norm", norm, None, "mean", fix=fix)
         self.norm = norm
 
     def sized(self, M: int | None, N: int | None, batch: Any, grid: Ints | None) -> Counts:
@@ -211,7 +212,8 @@ class Bags(Basis):
 
     def edges(self, graph: Graph) -> EdgeList:
         if graph.batch is None:
-            reject("batch", "the graph of each entry, for bases.Bags", None, "pass batch=(M,), zeros for one graph")
+            fix = "pass it by name, batch=; zeros for one graph"
+            reject("batch", "(M,) the graph of each entry, for bases.Bags", None, fix)
         M, N, batch = graph.sources, graph.N, graph.batch
         if batch.is_floating_point() or batch.shape != (M,):
             reject("batch", f"integers of shape ({M},)", f"{batch.dtype} {tuple(batch.shape)}", "one for each entry")

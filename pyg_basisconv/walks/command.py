@@ -67,7 +67,8 @@ def _answer(options: argparse.Namespace) -> str:
     sorts = _sorts(graph, options.sort)
     if options.start is None:
         if options.end is not None:
-            reject("--to", "--from beside it", "it alone", "say where the walks begin, or follow the inverse")
+            fix = "name the entity where the walks begin, or take it for --from and the inverse of the sort"
+            reject("--to", "--from beside it", "it alone", fix)
         found, text = report(graph, sorts), text_of_report
     elif options.end is None:
         found, text = followed(graph, sorts, graph.entity(options.start)), text_of_followed

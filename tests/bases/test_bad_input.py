@@ -347,7 +347,18 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: conv(bases.Attention(2, mechanisms.Dot(4)), theta=theta.Heads())(X, mask=torch.ones(5, 5).long()),
     ),
     "an image": ("GridConv", lambda: conv(bases.Window(None, (3, 3)))(torch.ones(2, 3, 8, 8))),
-    "a window of one axis": ("has 1 axes", lambda: GridConv(3, 2, bases.Window(None, 3))(torch.ones(2, 3, 8, 8))),
+    "a window of one axis": (
+        r"a grid of 1 axes, a plane takes pairs as \(3, 3\)",
+        lambda: GridConv(3, 2, bases.Window(None, 3))(torch.ones(2, 3, 8, 8)),
+    ),
+    "types as weights of a bound basis": (
+        r"; types of edges go in edge_type=",
+        lambda: bases.Relations(3).bind(EDGES, torch.zeros(4).long()),
+    ),
+    "a knowledge graph": ("pass its edge_index", lambda: conv()(X, Data(edge_index=EDGES, x=X).stores[0])),
+    "edges for bags": ("pass it by name, batch=", lambda: conv(bases.Bags())(X, EDGES)),
+    "the number of bags alone": (r"size=\(M, N\)", lambda: conv(bases.Bags())(X, batch=torch.zeros(5).long(), size=2)),
+    "the largest of a bag": ("global_max_pool", lambda: bases.Bags("max")),
     "walks without names": ("relations=", lambda: bases.Walks(["played.in"])),
     "weights of attention, as in PyG": (
         "; return_attention=True returns",

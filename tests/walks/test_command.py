@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import subprocess
 import sys
 import textwrap
 import time
@@ -28,6 +29,17 @@ def write(folder: Path, facts: str, sorts: str) -> str:
     (folder / "facts.tsv").write_text(facts, "utf-8")
     (folder / "walks.toml").write_text(f'[graph]\ntriples = "facts.tsv"\n[sorts]\n{sorts}', "utf-8")
     return str(folder / "walks.toml")
+
+
+def test_only_the_beginning_is_read() -> None:
+    """As `| head` does: no error is printed when the pipe has no reader."""
+    command = [sys.executable, "-m", "pyg_basisconv", "walks", FILMS]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 1
 
 
 def test_report(capsys: pytest.CaptureFixture[str]) -> None:
