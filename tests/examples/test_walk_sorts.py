@@ -2,7 +2,9 @@
 
 import math
 import os
+from itertools import product
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 import scipy.sparse
@@ -19,6 +21,7 @@ from examples.walk_sorts import (
     Ridge,
     Shared,
     WalkModel,
+    choose,
     compare,
     fit,
     learn,
@@ -113,19 +116,56 @@ def test_what_the_test_items_are_is_not_seen(name, films):
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.sweep(2)
+def test_what_the_validation_items_are_is_learnt_for_the_test_items_alone(name, films, monkeypatch):
+    """Where there is nothing to choose."""
+    monkeypatch.setattr("examples.walk_sorts.STRENGTHS", (3.0,))
+    monkeypatch.setattr("examples.walk_sorts.EPOCHS", 1)
+    monkeypatch.setattr("examples.walk_sorts.LOOK", STEPS)
+    found = []
+    for turned in (False, True):
+        task = films._replace(y=films.y.clone())
+        case = Case(task, 1, Shared(task))
+        if turned:
+            task.y[case.validation] = 1 - task.y[case.validation]
+        found.append(MODELS[name](case))
+    torch.testing.assert_close(found[0][case.validation], found[1][case.validation], rtol=0, atol=0)
+    assert (found[0][case.test] - found[1][case.test]).abs().max() > 1e-4
+
+
+def test_the_best_fit_on_the_validation_items_is_fitted_again_for_the_test(films):
+    case, asked = Case(films, 0, Shared(films)), []
+
+    def right(known):
+        asked.append(known.tolist())
+        return films.y + len(known)
+
+    scores = case.chosen([lambda known: 1 - films.y, right, lambda known: 1 - films.y])
+    both = [*case.train.tolist(), *case.validation.tolist()]
+    assert asked == [case.train.tolist(), both]
+    torch.testing.assert_close(scores[case.validation], films.y[case.validation] + len(case.train))
+    torch.testing.assert_close(scores[case.test], films.y[case.test] + len(both))
+
+
 def test_what_the_validation_items_are_only_chooses_the_step(films):
     shared = Shared(films)
     case = Case(films, 0, shared)
-    steps = [x for _, x in learn(shared.walks[:, case.train][:, :, case.train], case.known)]
+    steps = [c for (c, _), _ in learn(shared.walks[:, case.train][:, :, case.train], films.y[case.train])]
     for turned in (False, True):
         task = films._replace(y=films.y.clone())
         if turned:
             task.y[case.validation] = 1 - task.y[case.validation]
-        x = fit(Case(task, 0, shared)).x
-        outside = torch.ones(len(x), dtype=torch.bool)
-        outside[films.items[case.train]] = False
-        assert x[outside].count_nonzero() == 0
-        assert any(torch.equal(x[films.items[case.train]], step) for step in steps)
+        c, _ = choose(Case(task, 0, shared), shared.walks)
+        assert any(torch.equal(c, step) for step in steps)
+
+
+def test_the_model_reads_known_items_alone(films):
+    case = Case(films, 0, Shared(films))
+    x = fit(case, choose(case, case.shared.walks), case.train).x
+    outside = torch.ones(len(x), dtype=torch.bool)
+    outside[films.items[case.train]] = False
+    assert x[outside].count_nonzero() == 0
 
 
 def test_errors_of_leaving_out_are_what_leaving_out_gives():
@@ -153,12 +193,16 @@ def test_the_weights_of_sorts_are_learnt():
 
 def test_the_model_is_the_formula(films):
     case = Case(films, 0, Shared(films))
-    model = fit(case)
+    weights = choose(case, case.shared.walks)
+    known = torch.cat([case.train, case.validation])
+    model = fit(case, weights, known)
     assert isinstance(model, WalkModel)
-    c, b = model.conv.theta.mix[0], model.conv.bias
-    torch.testing.assert_close(b, case.known.mean(0))
-    expected = b + torch.einsum("k,kmn,mc->nc", c, case.shared.walks, model.x[films.items])
-    torch.testing.assert_close(model(), expected)
+    b, x = model.conv.bias, model.x[films.items]
+    torch.testing.assert_close(b, films.y[known].mean(0))
+    torch.testing.assert_close(model.conv.theta.mix[0], weights.c)
+    told = torch.einsum("k,kmn,mc->nc", weights.c, case.shared.walks, x)
+    torch.testing.assert_close(model(), b + told)
+    torch.testing.assert_close((told + weights.ridge * x)[known], films.y[known] - b, rtol=1e-4, atol=1e-4)
 
 
 def test_neighbours_that_few_items_have_make_items_alike(films):
@@ -175,9 +219,9 @@ def test_likeness_of_neighbours_is_one_more_matrix(films):
     shared = Shared(films)
     shared.walks = torch.zeros(1, len(films.items), len(films.items))
     case = Case(films, 0, shared)
-    A = shared.likeness
-    steps = learn(A[case.train][:, case.train][None], case.known)
-    expected = [case.known.mean(0) + weights.c * A[:, case.train] @ x for weights, x in steps]
+    A, known = shared.likeness, films.y[case.train]
+    steps = learn(A[case.train][:, case.train][None], known)
+    expected = [known.mean(0) + weights.c * A[:, case.train] @ x for weights, x in steps]
     best = max(expected, key=case.validate)
     scores = walks_and_neighbours(case)
     assert case.validate(scores) == pytest.approx(case.validate(best), abs=1e-3)
@@ -194,7 +238,7 @@ def test_features_of_the_baselines(films):
     place = [k.entities[i] for i in films.items].index("Star Trek")
     inside = (k.edge_index == films.items[place]).any(0)
     assert neighbours[place].sum() <= int(inside.sum())
-    known = torch.from_numpy(shared.known_by_walks(case).toarray()).view(33, k.basis.K, -1)
+    known = torch.from_numpy(shared.known_by_walks(case.train).toarray()).view(33, k.basis.K, -1)
     A = shared.walks.double()
     for n in range(0, 33, 5):
         seen = [int(m) for m in case.train if m != n]
@@ -224,29 +268,24 @@ def authors() -> HeteroData:
 
 def test_what_two_models_share_is_fitted_once(films, monkeypatch):
     fitted = []
-    monkeypatch.setattr("examples.walk_sorts.fit", lambda case: fitted.append(case) or fit(case))
-    compare(films, 1, 1.0)
-    assert len(fitted) == 2  # on written sorts and on suggested ones
+    monkeypatch.setattr("examples.walk_sorts.fit", lambda *given: fitted.append(given) or fit(*given))
+    compare(films, MODELS, 1, 1.0)
+    assert len(fitted) == 4  # on written sorts and on suggested ones, for the validation items and for the test
 
 
 @pytest.mark.slow
 def test_what_models_say_together(films):
-    """Each counts as much, whatever its scale, and what it says of items that it was trained on does not matter."""
+    """Each counts as much on either part, whatever its scale, and what it says of training items does not matter."""
     case, random = Case(films, 0, Shared(films)), torch.Generator().manual_seed(0)
     one, two = (torch.randn(films.y.shape, generator=random) for _ in range(2))
     far = two.index_fill(0, case.train, 1e3)
-    rest = sorted({*range(len(films.items))} - {*case.train.tolist()})
     for scale, second in ((1, two), (100, two), (1, far)):
         found = together(lambda case, scale=scale: 5 + scale * one, lambda case, second=second: second)(case)
-        for c in range(films.y.shape[1]):
-            columns = [[float(x[i, c]) for i in rest] for x in (one, two)]
-            means = [sum(column) / len(rest) for column in columns]
-            size = [
-                (sum((v - mean) ** 2 for v in column) / (len(rest) - 1)) ** 0.5
-                for column, mean in zip(columns, means, strict=True)
-            ]
-            expected = [sum((columns[j][i] - means[j]) / size[j] for j in range(2)) for i in range(len(rest))]
-            assert found[rest, c].tolist() == pytest.approx(expected, abs=1e-4)
+        for part, c in product((case.validation.tolist(), case.test.tolist()), range(films.y.shape[1])):
+            columns = [[float(x[i, c]) for i in part] for x in (one, two)]
+            means, sizes = [mean(column) for column in columns], [stdev(column) for column in columns]
+            expected = [sum((columns[j][i] - means[j]) / sizes[j] for j in range(2)) for i in range(len(part))]
+            assert found[part, c].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_model_on_suggested_sorts_sees_no_written_ones(films, monkeypatch):
@@ -258,7 +297,7 @@ def test_a_model_on_suggested_sorts_sees_no_written_ones(films, monkeypatch):
     assert all(len(sequence) in (2, 4) for sort in basis.sorts for sequence in sort.sequences)
     monkeypatch.setattr("examples.walk_sorts.suggest_sorts", lambda *args, **settings: [])
     scores = suggested(lambda case: 1 / 0)(Case(films, 0, Shared(films)))
-    torch.testing.assert_close(scores, films.y[case.train].mean(0).expand_as(films.y))
+    torch.testing.assert_close(scores, MODELS["class frequencies"](case))
 
 
 def test_dblp(tmp_path, monkeypatch):
@@ -283,7 +322,7 @@ def test_dblp(tmp_path, monkeypatch):
     conferences = Shared(task).walks[1]
     same = data["author"].y[:, None] == data["author"].y
     torch.testing.assert_close(conferences, same.float() / 10)  # as many walks to each of the ten of the field
-    found = compare(task, 2, 1.0)
+    found = compare(task, MODELS, 2, 1.0)
     assert min(run.test for run in found["BasisConv, bases.Walks"]) > 0.99
 
 
@@ -307,6 +346,12 @@ def test_the_films_need_neither(capsys, offline):
     assert all(title in shown for title in MODELS)
 
 
+def test_models_that_are_left_out(capsys):
+    main(["--seeds", "1", "--without", *MODELS.keys() - {"class frequencies"}])
+    shown = capsys.readouterr().out
+    assert [title for title in MODELS if title in shown] == ["class frequencies"]
+
+
 def test_a_download_is_kept(tmp_path, monkeypatch):
     config = made_up(tmp_path / "there")
 
@@ -321,14 +366,14 @@ def test_a_download_is_kept(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_walks_tell_more_of_the_films_than_frequencies(films):
-    runs = compare(films, 3, 1.0)
-    mean = {name: sum(run.test for run in found) / 3 for name, found in runs.items()}
-    assert mean["BasisConv, bases.Walks"] > mean["class frequencies"] + 0.2
+    runs = compare(films, MODELS, 3, 1.0)
+    test = {name: mean(run.test for run in found) for name, found in runs.items()}
+    assert test["BasisConv, bases.Walks"] > test["class frequencies"] + 0.2
     assert table(runs).row_count == len(MODELS)
 
 
 def test_the_clock_leaves_out_seeds_but_the_first(films):
-    assert {len(found) for found in compare(films, 3, 0.0).values()} == {1}
+    assert {len(found) for found in compare(films, MODELS, 3, 0.0).values()} == {1}
 
 
 @pytest.mark.parametrize(
@@ -338,6 +383,7 @@ def test_the_clock_leaves_out_seeds_but_the_first(films):
         ("--minutes -1", "at least 0"),
         ("--dataset flims", "invalid choice"),
         ("--device abacus", "--device abacus"),
+        ("--without R-CNN", "invalid choice"),
         ("--dataset films --config nowhere.toml", "nowhere.toml"),
     ],
 )
