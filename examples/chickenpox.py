@@ -38,14 +38,14 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from sklearn.linear_model import LinearRegression
 from torch import Tensor, nn
 
-from examples.options import add_device, add_root, at_least, check_device, parser as options_of
+from examples.options import add_machine, add_root, at_least, parsed, parser as options_of
+from examples.tables import spread, table
 from pyg_basisconv import bases
 from pyg_basisconv.recurrent import DCRNN, BasisGRUCell, BasisRNN, inverse_sigmoid
 
@@ -279,7 +279,7 @@ def pairs(data: Windows, K: int, seed: int, *, steps: int) -> list[float]:
 
 def rows_table(rows: Rows, counted: str, passes: int) -> Table:
     """A table of the errors after all passes and after the chosen ones; baselines have one error."""
-    made = table(["parameters", "learnt", f"after {passes}", counted, "error"])
+    made = table("model", "parameters", "learnt", f"after {passes}", counted, "error")
     for name, found in rows.items():
         chosen = [one.passes for one in found if one.passes is not None]
         last = spread([one.test for one in found]) if chosen else ""
@@ -287,20 +287,6 @@ def rows_table(rows: Rows, counted: str, passes: int) -> Table:
         cells.append(f"{statistics.mean(chosen):.0f}" if chosen else "")
         made.add_row(name, *cells, spread([one.chosen for one in found]))
     return made
-
-
-def table(headings: Sequence[str]) -> Table:
-    made = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    made.add_column("model", no_wrap=True)
-    for heading in headings:
-        made.add_column(heading, justify="right", no_wrap=True)
-    return made
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and standard deviation over the seeds."""
-    more = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.3f}{more}"
 
 
 def columns(found: Sequence[Sequence[float]]) -> list[str]:
@@ -312,17 +298,13 @@ def arguments() -> argparse.ArgumentParser:
     add_root(parser, "Chickenpox")
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=1, help="number of trainings of each network")
-    add_device(parser)
-    add("--quick", action="store_true", help="one seed and few steps, as a smoke test")
-    add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay for so few counties")
+    add_machine(parser, "of torch; more do not pay for so few counties", quick="one seed and few steps")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
-    check_device(parser, options.device)
-    torch.set_num_threads(options.threads)
+    options = parsed(parser, argv)
     try:
         cases = Cases(*(t.to(options.device) for t in load(options.root.expanduser())))
     except ValueError as error:
@@ -361,7 +343,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         console.print(rows_table(found, "steps", steps))
     for share, errors in every.items():
         print(f"\nEach with each, trained on {SHARES[share]}, {steps} steps")
-        made = table(["each with each", "squared error"])
+        made = table("model", "each with each", "squared error")
         for name, values in errors.items():
             made.add_row(name, *columns(values))
         console.print(made)
@@ -369,7 +351,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"The next {HORIZON} weeks from {PAST}, trained on {SHARES[MOST]}, tested on the rest")
     console.print(rows_table(whole, "passes", passes))
     print("\nThe same, week by week, after the passes that were chosen")
-    made = table([f"week {t}" for t in range(1, HORIZON + 1)])
+    made = table("model", *(f"week {t}" for t in range(1, HORIZON + 1)))
     for name, trainings in whole.items():
         made.add_row(name, *columns([one.weeks for one in trainings]))
     console.print(made)

@@ -19,7 +19,6 @@ a validation set, of upright digits, with each seed; of the 1,797 digits 700 are
 
 import argparse
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -27,14 +26,14 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 
 from examples.data import digits
-from examples.options import add_device, at_least, check_device, parser as options_of
+from examples.options import add_machine, at_least, parsed, parser as options_of
+from examples.tables import spread, table
 from pyg_basisconv import BasisConv, bases, theta
 
 SIZE, CLASSES, REACH = 8, 10, 2.3  # REACH: of neighbours, in pixels, between two distances of the grid
@@ -191,17 +190,11 @@ def compare(seeds: int, epochs: int, device: str = "cpu") -> dict[str, list[Run]
     return runs
 
 
-def table(runs: dict[str, list[Run]]) -> Table:
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    rows.add_column("kernel", no_wrap=True)
-    for heading in ("parameters", *ANGLES):
-        rows.add_column(heading, justify="right", no_wrap=True)
+def results(runs: dict[str, list[Run]]) -> Table:
+    rows = table("kernel", "parameters", *ANGLES)
     for name, found in runs.items():
-        cells = [name, f"{found[0].parameters:,}"]
-        for values in zip(*(run.accuracies for run in found), strict=True):
-            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.1f}{spread}")
-        rows.add_row(*cells)
+        accuracies = zip(*(run.accuracies for run in found), strict=True)
+        rows.add_row(name, f"{found[0].parameters:,}", *(spread(values, 1) for values in accuracies))
     return rows
 
 
@@ -210,24 +203,20 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=3, help="number of splits and trainings")
     add("--epochs", type=at_least(1, int), default=10, help="of a training")
-    add_device(parser)
-    add("--quick", action="store_true", help="one seed and one epoch, as a smoke test")
-    add("--threads", type=at_least(1, int), default=1, help="of torch")
+    add_machine(parser, quick="one seed and one epoch")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
-    check_device(parser, options.device)
-    torch.set_num_threads(options.threads)
+    options = parsed(parser, argv)
     if options.quick:
         options.seeds = options.epochs = 1
     start = time.perf_counter()
     runs = compare(options.seeds, options.epochs, options.device)
     print(f"\nHandwritten digits as points, {FIT} upright ones to learn from, the tests turned by a random angle:")
     print(f"accuracy in percent, mean ± standard deviation of {options.seeds} seeds")
-    Console().print(table(runs))
+    Console().print(results(runs))
     print(f"{time.perf_counter() - start:.0f} s")
 
 

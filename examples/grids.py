@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -39,7 +38,8 @@ from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_max_pool, global_mean_pool
 
 from examples.data import digits
-from examples.options import add_device, at_least, check_device, parser as options_of
+from examples.options import add_machine, at_least, parsed, parser as options_of
+from examples.tables import spread, table
 from pyg_basisconv import BasisConv, GridConv, bases
 from pyg_basisconv.transforms import ToGrid
 
@@ -281,10 +281,7 @@ def compare(seeds: int, epochs: int | None, device: str = "cpu") -> tuple[dict[s
 
 def same(losses: dict[str, Tensor]) -> Table:
     """A row for each way to evaluate the layers: how far its losses are from those of Conv2d."""
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    rows.add_column("layers", no_wrap=True)
-    for heading in ("first loss", "last loss", "largest difference"):
-        rows.add_column(heading, justify="right", no_wrap=True)
+    rows = table("layers", "first loss", "last loss", "largest difference")
     for name, found in losses.items():
         apart = float((found - losses["nn.Conv2d"]).abs().max())
         if not apart <= TOLERANCE:
@@ -293,18 +290,12 @@ def same(losses: dict[str, Tensor]) -> Table:
     return rows
 
 
-def table(headings: Sequence[str], runs: dict[str, list[Run]]) -> Table:
+def results(headings: Sequence[str], runs: dict[str, list[Run]]) -> Table:
     """A row for each network: its parameters, and its accuracies over the seeds."""
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    rows.add_column("layers", no_wrap=True)
-    for heading in ("params", *headings):
-        rows.add_column(heading, justify="right", no_wrap=True)
+    rows = table("layers", "params", *headings)
     for name, found in runs.items():
-        cells = [name, f"{found[0].parameters:,}"]
-        for values in zip(*(run.test for run in found), strict=True):
-            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.1f}{spread}")
-        rows.add_row(*cells)
+        accuracies = zip(*(run.test for run in found), strict=True)
+        rows.add_row(name, f"{found[0].parameters:,}", *(spread(values, 1) for values in accuracies))
     return rows
 
 
@@ -340,18 +331,14 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=at_least(1, int), default=3, help="number of trainings of each network")
     add("--epochs", type=at_least(1, int), help="of a training; each network has its own number")
     add("--choose", action="store_true", help="print what other settings reach on images kept from training")
-    add_device(parser)
-    add("--quick", action="store_true", help="one seed and two epochs, as a smoke test")
-    add("--threads", type=at_least(1, int), default=1, help="of torch; more do not pay with such small images")
+    add_machine(parser, "of torch; more do not pay with such small images", quick="one seed and two epochs")
     add("--picture", type=Path, default=Path("results/shifts.svg"), help="where the matrices of shifts are drawn")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
-    check_device(parser, options.device)
-    torch.set_num_threads(options.threads)
+    options = parsed(parser, argv)
     if options.quick:
         options.seeds, options.epochs = 1, min(options.epochs or 2, 2)
     if options.choose:
@@ -372,9 +359,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"\nTrained from the same weights in float64: {len(losses['nn.Conv2d'])} steps, and their losses")
     console.print(same(losses))
     print(f"\nA fifth of the pixels missing: accuracy in percent,\n{after}")
-    console.print(table(["test"], {name: runs[name] for name in HOLES}))
+    console.print(results(["test"], {name: runs[name] for name in HOLES}))
     print(f"\nTrained upright, tested upright and turned by quarters: accuracy in percent,\n{after}")
-    console.print(table([f"{90 * quarters}°" for quarters in QUARTERS], {name: runs[name] for name in TURNS}))
+    console.print(results([f"{90 * quarters}°" for quarters in QUARTERS], {name: runs[name] for name in TURNS}))
     print(f"\n{time.perf_counter() - start:.0f} s. The matrices of shifts are in {options.picture}.")
 
 

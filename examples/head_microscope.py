@@ -26,7 +26,6 @@ and numbers of steps are the same for all, and were not searched.
 import argparse
 import copy
 import math
-import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,8 +38,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from examples.options import add_device, at_least, check_device, parser as options_of
+from examples.options import add_machine, at_least, parsed, parser as options_of
 from examples.shift_heads import on, sines, text
+from examples.tables import spread
 from pyg_basisconv import BasisConv, bases, explain_head, plot, theta
 from pyg_basisconv.algebra import HeadReport
 from pyg_basisconv.mechanisms import Dot
@@ -228,19 +228,13 @@ def table(rows: Sequence[Row]) -> Table:
         last = positions
         heads = ", ".join(str(count) for count in sorted({row.heads for row in own}))
         if title == AS_LEARNT:
-            bits = [over([row.before for row in own]), over([row.after for row in own])]
+            bits = [spread([row.before for row in own]), spread([row.after for row in own])]
         else:
             pairs = [(row, learnt[positions, row.seed]) for row in own]
             more = [row.before - same.before for row, same in pairs], [row.after - same.after for row, same in pairs]
-            bits = [over(values, "+") for values in more]
+            bits = [spread(values, sign="+") for values in more]
         lines.add_row(positions, "" if least is None else f"{least}", title, str(len(own)), heads, *bits)
     return lines
-
-
-def over(values: Sequence[float], sign: str = "") -> str:
-    """Mean and standard deviation."""
-    deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.3f}{deviation}"
 
 
 def draw(path: Path, found: Sequence[tuple[Positions, list[HeadReport]]]) -> None:
@@ -271,18 +265,14 @@ def arguments() -> argparse.ArgumentParser:
     add("--steps", type=at_least(1, int), default=1200, help="of a training")
     add("--more", type=at_least(1, int), default=150, help="steps of training after heads are replaced")
     add("--least", nargs="+", type=part, default=[0.9, 0.5], help="R2, fixed, from which on heads are replaced")
-    add_device(parser)
-    add("--quick", action="store_true", help="one seed and 50 steps, as a smoke test")
-    add("--threads", type=at_least(1, int), default=1, help="of torch")
+    add_machine(parser, quick="one seed and 50 steps")
     add("--picture", type=Path, default=Path("results/heads.svg"), help="where heads are drawn")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
-    check_device(parser, options.device)
-    torch.set_num_threads(options.threads)
+    options = parsed(parser, argv)
     if options.quick:
         options.seeds, options.steps, options.more = 1, min(options.steps, 50), min(options.more, 10)
     start = time.perf_counter()

@@ -22,13 +22,11 @@ ones would learn how FB15k-237 was made: what a training triple joins, no valida
 
 import argparse
 import json
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -37,6 +35,7 @@ from torch import Tensor, nn
 from examples import knowledge
 from examples.link_prediction import HITS, Questions, Triples, load, ranks
 from examples.options import add_device, add_root, at_least, check_device, parser as options_of
+from examples.tables import spread, table
 from pyg_basisconv import bases, load_walks, suggest_sorts
 from pyg_basisconv.walks.counting import Instances
 
@@ -307,19 +306,13 @@ def reasons(graph: Triples, rules: list[Rule], triple: Tensor, name: Callable[[i
     return found
 
 
-def table(results: Results) -> Table:
-    rows = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)  # several seeds in 80 columns
-    for column in ("model", "seeds", "MRR", *(f"hits@{k}" for k in HITS)):
-        rows.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+def summary(results: Results) -> Table:
+    rows = table("model", "seeds", "MRR", *(f"hits@{k}" for k in HITS))
     for name, found in results.items():
         if found:
             values = [[one[key] for one in found] for key in found[0]]
             rows.add_row(name, str(len(found)), *(spread(value) for value in values))
     return rows
-
-
-def spread(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def names_of(dataset: str, root: Path) -> tuple[list[str], list[str]]:
@@ -373,7 +366,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rules, results = compare(graph, options)
     except (OSError, ValueError) as error:
         parser.error(str(error))
-    Console().print(table(results))
+    Console().print(summary(results))
     shown = 0
     for triple in graph.test.t():
         found = reasons(graph, rules, triple, entities.__getitem__) if shown < options.explain else []

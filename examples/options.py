@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -40,6 +40,22 @@ def check_device(parser: argparse.ArgumentParser, device: str) -> None:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
         parser.error(f"--device {device}: {str(error).splitlines()[0]}")
+
+
+def add_machine(parser: argparse.ArgumentParser, threads: str = "of torch", quick: str | None = None) -> None:
+    """Adds --device and --threads, and --quick where it is described, for `parsed`."""
+    add_device(parser)
+    if quick is not None:
+        parser.add_argument("--quick", action="store_true", help=f"{quick}, as a smoke test")
+    parser.add_argument("--threads", type=at_least(1, int), default=1, help=threads)
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a script, whose --device is checked and whose --threads are set."""
+    options = parser.parse_args(arguments)
+    check_device(parser, options.device)
+    torch.set_num_threads(options.threads)
+    return options
 
 
 def at_least(least: float, kind: type[int] | type[float]) -> Callable[[str], float]:

@@ -25,7 +25,6 @@ beforehand, without a validation set.
 """
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -34,7 +33,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -46,7 +44,8 @@ from torch_geometric.nn import global_max_pool
 from torch_geometric.utils import to_undirected
 
 from examples.data import digits
-from examples.options import add_device, at_least, check_device, parser as options_of
+from examples.options import add_machine, at_least, parsed, parser as options_of
+from examples.tables import spread, table
 from pyg_basisconv import BasisConv, bases, theta
 
 SIZE, CLASSES, FIT = 8, 10, 700
@@ -235,17 +234,12 @@ def compare(seeds: int, epochs: int, device: str = "cpu") -> tuple[dict[str, lis
     return runs, seconds
 
 
-def table(runs: dict[str, list[Run]], seconds: dict[str, float]) -> Table:
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    rows.add_column("model", no_wrap=True)
-    for heading in ("numbers", *TESTS, "s"):
-        rows.add_column(heading, justify="right", no_wrap=True)
+def results(runs: dict[str, list[Run]], seconds: dict[str, float]) -> Table:
+    rows = table("model", "numbers", *TESTS, "s")
     for name, found in runs.items():
-        cells = [name, f"{found[0].numbers:,}"]
-        for values in zip(*(run.accuracies for run in found), strict=True):
-            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.mean(values):.1f}{spread}")
-        rows.add_row(*cells, f"{seconds[name]:.1f}")
+        accuracies = zip(*(run.accuracies for run in found), strict=True)
+        cells = [spread(values, 1) for values in accuracies]
+        rows.add_row(name, f"{found[0].numbers:,}", *cells, f"{seconds[name]:.1f}")
     return rows
 
 
@@ -254,24 +248,20 @@ def arguments() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--seeds", type=at_least(1, int), default=5, help="number of splits")
     add("--epochs", type=at_least(1, int), default=40, help="of the training of the network")
-    add_device(parser)
-    add("--quick", action="store_true", help="one seed and one epoch, as a smoke test")
-    add("--threads", type=at_least(1, int), default=1, help="of torch")
+    add_machine(parser, quick="one seed and one epoch")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
-    check_device(parser, options.device)
-    torch.set_num_threads(options.threads)
+    options = parsed(parser, argv)
     if options.quick:
         options.seeds = options.epochs = 1
     start = time.perf_counter()
     runs, seconds = compare(options.seeds, options.epochs, options.device)
     print(f"\nHandwritten digits as graphs, {FIT} to learn from: accuracy in percent on the others,")
     print(f"mean ± standard deviation of {options.seeds} splits; and the features, or parameters, of a model")
-    Console().print(table(runs, seconds))
+    Console().print(results(runs, seconds))
     print(f"{time.perf_counter() - start:.0f} s")
 
 
