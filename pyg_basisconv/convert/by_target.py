@@ -16,11 +16,12 @@ from ..basis import Basis
 from ..cache import once
 from ..kernels.pattern import tally
 from ..theta import Heads, Pass
-from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, parameter, stack, takes_mean
+from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
 from .composite import Composite
 from .edges import is_matrix, read_edges, sizes_of, targets_of
 from .layers import pair
 from .registry import Unchanged, combinations, rule
+from .typed_linear import TypedLinear
 
 _with_loops = once(lambda edges: add_remaining_self_loops(edges)[0])
 
@@ -70,20 +71,16 @@ class ConvertedEG(Composite):
 
 @rule(MFConv, "molecular fingerprints", [{"max_degree": 2}, {"aggr": "mean"}])
 class ConvertedMF(Composite):
-    r""":math:`A^\top x \Theta_d + x \Theta'_d + b_d`, for the degree d of the target: a relation for each degree, whose
-    edges are loops of the targets.
-    """
+    r""":math:`A^\top x \Theta_d + x \Theta'_d + b_d`, for the degree d of the target."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         check_initialized(layer)
-        K = layer.max_degree + 1
         self.sums, both = basis_conv(layer, [], adjacency(layer)), (stack(layer.lins_l), stack(layer.lins_r))
         check_frozen_alike(*both)
-        self.conv = basis_conv(layer, torch.cat(both, 1), Relations(K))
         biases = [lin.bias for lin in layer.lins_l]
         check_frozen_alike(*biases)
-        self.bias = None if biases[0] is None else parameter(torch.stack(biases))
+        self.maps = TypedLinear(torch.cat(both, 1), None if biases[0] is None else torch.stack(biases))
 
     def compute(self, x: Any, edge_index: Any, size: Any = None) -> Tensor:
         source, target = pair(x)
@@ -91,19 +88,17 @@ class ConvertedMF(Composite):
             size = sizes_of(edge_index)
         N = target.shape[-2] if target is not None else source.shape[-2] if size is None else size[1]
         edges = read_edges(edge_index, False, N, self.flow).edge_index
-        degree, loops = degrees(edges, N, self.max_degree, self.flow)
         h = self.sums((source, None), edges, size=(source.shape[-2], N))
         if target is None:
-            target = h.new_zeros(*h.shape[:-1], self.conv.theta.P - h.shape[-1])
-        y: Tensor = self.conv(torch.cat([h, target], -1), loops, edge_type=degree)
-        return y if self.bias is None else y + self.bias.index_select(0, degree)
+            target = h.new_zeros(*h.shape[:-1], self.maps.weight.shape[1] - h.shape[-1])
+        y: Tensor = self.maps(torch.cat([h, target], -1), degrees(edges, N, self.max_degree, self.flow))
+        return y
 
 
 @once
-def degrees(edges: Tensor, N: int, largest: int, flow: str) -> tuple[Tensor, Tensor]:
-    """The degree of each target, up to the largest; and a loop for each target."""
-    degree = torch.bincount(targets_of(edges, flow), minlength=N).clamp_(max=largest)
-    return degree, torch.arange(N, device=edges.device).expand(2, N).contiguous()
+def degrees(edges: Tensor, N: int, largest: int, flow: str) -> Tensor:
+    """The degree of each target, up to the largest."""
+    return torch.bincount(targets_of(edges, flow), minlength=N).clamp_(max=largest)
 
 
 @rule(FiLMConv, "GNN-FiLM, linear", combinations(num_relations=(1, 5), aggr=("add", "mean")), given={"act": None})

@@ -8,17 +8,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch_geometric.nn import HEATConv
 
-from ..bases import Relations
-from ..cache import once
 from ..kernels import Affine, repeated
 from ..mechanisms import Additive, Edge
 from ..theta import Heads
 from ..theta.base import param
 from .attention import attention_conv
-from .build import META, basis_conv, check_initialized, fill, matrix, parameter
+from .build import META, check_initialized, fill, matrix
 from .edges import read_edges, with_features
 from .operator_module import OperatorModule
 from .registry import rule
+from .typed_linear import TypedLinear
 
 
 def _of_last(weight: Tensor, skipped: int, heads: int) -> Affine:
@@ -61,8 +60,7 @@ class ConvertedHEAT(OperatorModule):
         check_initialized(layer)
         typed, D, H = layer.hetero_lin, layer.out_channels, layer.heads
         self.width = Q = D * (H if layer.concat else 1)
-        self.nodes = basis_conv(layer, typed.weight, Relations(typed.num_types))
-        self.biases = parameter(typed.bias)
+        self.nodes = TypedLinear(typed.weight, typed.bias)
         of_target, of_source, of_edge = matrix(layer.att).split([D, D, matrix(layer.att).shape[1] - 2 * D], 1)
         R, T = of_edge.shape[1], layer.edge_type_emb.embedding_dim
         combine: Literal["concat", "mean"] = "concat" if layer.concat else "mean"
@@ -82,17 +80,10 @@ class ConvertedHEAT(OperatorModule):
         call = with_features(call)
         x, kinds, N = call["x"], call["node_type"], call["x"].shape[0]
         edges = read_edges(call["edge_index"], False, N, self.flow).edge_index
-        h = self.nodes(x, loops_at(kinds), edge_type=kinds)
-        h = h if self.biases is None else h + self.biases.index_select(0, kinds)
+        h = self.nodes(x, kinds)
         z = torch.cat([self.edge_type_emb(call["edge_type"]), self.edge_attr_emb(call["edge_attr"])], 1)
         z = F.leaky_relu(z, self.negative_slope)
         y: Tensor = self.conv(h, edges, edge_attr=z, edge_values=self.of_edges)
         if not self.root_weight:
             return y
         return (y.unflatten(-1, (self.heads, -1)) + h.unsqueeze(-2)).flatten(-2) if self.concat else y + h
-
-
-@once
-def loops_at(kinds: Tensor) -> Tensor:
-    """A loop for each node, whose types these are."""
-    return torch.arange(len(kinds), device=kinds.device).expand(2, -1).contiguous()
