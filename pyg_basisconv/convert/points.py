@@ -8,15 +8,17 @@ from torch import Tensor, nn
 from torch_geometric.nn import PointTransformerConv
 from torch_geometric.nn.dense.linear import Linear
 
-from ..bases import Adjacency
 from ..cache import once
 from ..content import Content
 from ..entries import Entries
+from ..graph import gather_pattern
+from ..kernels import Pattern, spmm
 from ..mechanisms import Mechanism, Score
 from ..mechanisms.rows import TermRows
+from ..reading import read_graph
 from ..theta import Split
 from .attention import apply_weights, attention_conv, weigh
-from .build import basis_conv, check_initialized, check_sum
+from .build import check_initialized, check_sum
 from .edges import count_edges, read_edges
 from .layers import pair, unpaired
 from .operator_module import OperatorModule
@@ -61,8 +63,6 @@ class ConvertedPointTransformer(OperatorModule):
         self.conv = attention_conv(layer, Q, Channels(), Split(), Q, Q)
         self.conv.flow = "source_to_target"
         self.of_nodes = layer.attn_nn is None and type(layer.pos_nn) in (nn.Linear, Linear)
-        self.pick = basis_conv(layer, [], Adjacency())
-        self.pick.flow = "source_to_target"
 
     def compute(self, x: Any, pos: Any, edge_index: Any) -> Tensor:
         forward = self.flow == "source_to_target"
@@ -86,22 +86,22 @@ class ConvertedPointTransformer(OperatorModule):
     def _by_edges(
         self, keys: Tensor, queries: Tensor, values: Tensor, positions: Any, edges: Tensor, size: tuple[int, int]
     ) -> Tensor:
-        E = edges.shape[1]
-        both, of_source, into = _ends(edges, size[0])
+        both, of_source, into = _ends(edges, size)
 
         def difference(source: Tensor, target: Tensor) -> Tensor:
-            return self.pick((torch.cat([-source, target]), None), both, size=(sum(size), E))  # (E, *)
+            return spmm(torch.cat([-source, target]), None, both)  # (E, *)
 
         delta = self.pos_nn(difference(*positions))
         score = difference(keys, queries) + delta
         score = score if self.attn_nn is None else self.attn_nn(score)
         A = weigh(self.conv, score, torch.zeros_like(queries), into)
-        return apply_weights(self.conv, self.pick((values, None), of_source, size=(size[0], E)) + delta, A)
+        return apply_weights(self.conv, spmm(values, None, of_source) + delta, A)
 
 
 @once
-def _ends(edges: Tensor, M: int) -> tuple[Tensor, Tensor, Tensor]:
-    """From both ends to edges, where the targets follow the M sources; from sources to edges; from edges to targets."""
-    each = torch.arange(edges.shape[1], device=edges.device)
-    ends = torch.stack([torch.cat([edges[0], edges[1] + M]), torch.cat([each, each])])
-    return ends, torch.stack([edges[0], each]), torch.stack([each, edges[1]])
+def _ends(edges: Tensor, size: tuple[int, int]) -> tuple[Pattern, Pattern, Tensor]:
+    """From both ends to edges, where the targets follow the sources; from sources to edges; from edges to targets."""
+    graph = read_graph(edges, size=size, dtype=torch.float32, device=edges.device)  # which checks the indices
+    source, target, each = graph.source, graph.target, torch.arange(graph.E, device=edges.device)
+    both = Pattern(torch.cat([source, target + size[0]]), torch.cat([each, each]), sum(size), graph.E)
+    return both, gather_pattern(source, size[0]), torch.stack([each, edges[1]])
