@@ -368,6 +368,8 @@ def sum_by_target(pattern: Pattern, weight: Tensor | None, dtype: torch.dtype) -
     """(N,) the sum of the weights of the edges into each target, in a fixed order of summation; None for ones."""
     if weight is None:
         return pattern.in_degree.to(dtype)
+    if not weight.is_cuda:  # there it adds in order, and needs no sorted weights
+        return weight.new_zeros(pattern.N).index_add(0, pattern.target, weight)
     ones = torch.ones(pattern.M, 1, dtype=dtype, device=pattern.source.device)
     order = pattern.by_target.order
     w = weight if order is None else weight.index_select(0, order)
