@@ -13,6 +13,7 @@ from .memory import room
 from .op import autocasting, raw_apply
 
 _SMALL = 1 << 20  # outputs of several maps, up to which one product computes all
+_FEW = 1 << 16  # numbers of rows up to which the association does not matter
 
 
 class _Products(torch.autograd.Function):
@@ -65,7 +66,8 @@ def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     tensor([4., 4.])
     """
     plain = _needs_plain_matmul(x)
-    y = x @ weight if plain else _products((x,), weight.unsqueeze(0))
+    small = plain or (x.dim() == 2 and x.numel() <= _FEW)
+    y = x @ weight if small else _products((x,), weight.unsqueeze(0))
     if bias is None:
         return y
     return y + bias if plain or y.dim() > 2 or bias.dtype != y.dtype else y.add_(bias)
@@ -156,40 +158,28 @@ def repeated(matrix: Tensor, bias: Tensor | None, heads: int) -> Affine:
 
 @with_plain(lambda x, maps: False)  # sizes may be symbols there
 def can_join(x: Tensor, maps: Sequence[Affine]) -> bool:
-    """Whether several maps of the same rows may be computed as one product, and are small enough to gain by it."""
-    if x.layout != torch.strided:
+    """Whether several maps of the same rows may be computed as one product, and gain by it.
+
+    It has to be small. To put two matrices together, or some of several shapes, takes longer than their products; and
+    the result of a frozen map must not require a gradient because of the others.
+    """
+    if x.layout != torch.strided or len(maps) < 3:
         return False
-    numbers, learns = 0, maps[0].weight.requires_grad
-    for weight, bias, *_ in maps:
-        if weight.requires_grad != learns or not (bias is None or bias.requires_grad == learns):
-            return False  # the result of a frozen map must not require a gradient because of the others
-        numbers += weight.numel()
-    return 0 < x.numel() * numbers <= _SMALL * x.shape[-1] ** 2
+    forms = {(w.shape, w.requires_grad, b is None or (b.shape, b.requires_grad)) for w, b, *_ in maps}
+    return len(forms) == 1 and 0 < x.numel() * len(maps) * maps[0].weight.numel() <= _SMALL * x.shape[-1] ** 2
 
 
 def affine(x: Tensor, maps: Sequence[Affine]) -> Sequence[Tensor]:
-    """Several maps as one product: (*, M, P) -> (*, M, K D) each; see `can_join`.
+    """Several maps of one shape as one product: (*, M, P) -> (*, M, K D) each; see `can_join`.
 
-    >>> one, two = affine(torch.ones(2, 3), [Affine(torch.ones(1, 3)), Affine(torch.ones(2, 3, 4), None, 0.5)])
-    >>> one.flatten(), two.shape, two[0, 0]
-    (tensor([3., 3.]), torch.Size([2, 8]), tensor(1.5000))
+    >>> one, two = affine(torch.ones(2, 3), [Affine(torch.ones(2, 3, 4)), Affine(torch.ones(2, 3, 4), None, 0.5)])
+    >>> one.shape, one[0, 0], two[0, 0]
+    (torch.Size([2, 8]), tensor(3.), tensor(1.5000))
     """
-    P, biases = x.shape[-1], [bias for _, bias, *_ in maps if bias is not None]
-    widths = [weight.numel() // P for weight, *_ in maps]
-    matrix = _joined([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps], P)
-    if biases and len(biases) < len(maps):
-        biases = [x.new_zeros(w) if b is None else b for (_, b, *_), w in zip(maps, widths, strict=True)]
-    found = F.linear(x, matrix, _joined(biases) if biases else None).split_with_sizes(widths, -1)
+    biases = [bias for _, bias, *_ in maps if bias is not None]
+    matrix = torch.cat([weight if weight.dim() == 2 else weight.mT for weight, *_ in maps]).view(-1, x.shape[-1])
+    found = F.linear(x, matrix, torch.cat(biases).view(-1) if biases else None).chunk(len(maps), -1)
     return [y if scale == 1 else y * scale for y, (_, _, scale, _) in zip(found, maps, strict=True)]
-
-
-def _joined(parts: list[Tensor], *width: int) -> Tensor:
-    """The tensors concatenated as rows of a given width, or flat where none is given."""
-    dim = 1 + len(width)
-    if len({t.shape[1:] for t in parts}) > 1:
-        parts = [t if t.dim() == dim else t.reshape(-1, *width) for t in parts]
-    found = torch.cat(parts)
-    return found if found.dim() == dim else found.view(-1, *width)
 
 
 def from_diagonal_blocks(blocks: Tensor) -> Tensor:

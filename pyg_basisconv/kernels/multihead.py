@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..cache import drop_oldest, memo
 from ..portable import in_fake_mode, with_plain
-from .op import acc_dtype, autocasting, differentiated_again, needs_gradient, recorded
+from .op import acc_dtype, autocasting, differentiated_again, needs_gradient, raw_apply, recorded
 from .pattern import End, Pattern
 from .products import sddmm, sddmm_raw, spmm, spmm_raw
 from .segments import collect, exponentials
@@ -166,6 +166,9 @@ class _AtEntries(torch.autograd.Function):
         )
 
 
+_record_at_entries = raw_apply(_AtEntries)
+
+
 def _at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -> Tensor:
     found: Tensor | None = None
     for values, end in zip((source, target), pattern.ends, strict=True):
@@ -192,7 +195,8 @@ def at_entries(source: Tensor | None, target: Tensor | None, pattern: Pattern) -
             [ 6.,  4.,  5.]])
     """
     if torch.is_grad_enabled() and needs_gradient(source, target):
-        return _AtEntries.apply(source, target, pattern)  # type: ignore[no-any-return]
+        found: Tensor = _record_at_entries(source, target, pattern)
+        return found
     return _at_entries(source, target, pattern)
 
 

@@ -124,7 +124,7 @@ def primitive(
         return result
 
     rule = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    eager = type(name, (torch.autograd.Function,), rule)
+    eager = raw_apply(type(name, (torch.autograd.Function,), rule))
 
     def call(first: Tensor, *rest: Any) -> Tensor:
         if portable():
@@ -134,7 +134,8 @@ def primitive(
             return result
         if not torch.is_grad_enabled():
             return compute(first, *rest)
-        return eager.apply(first, *rest)  # type: ignore[attr-defined, no-any-return]
+        result = eager(first, *rest)
+        return result
 
     return call
 

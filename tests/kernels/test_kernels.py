@@ -280,18 +280,16 @@ def test_typed_edges_that_meet_once_are_gathered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lead", "biases"), [((), "all"), ((2,), "some"), ((), "none")], ids=["rows-all", "batch-some", "rows-none"]
+    ("lead", "shape", "bias"),
+    [((), (2, 3, 2), True), ((2,), (4, 3), True), ((), (2, 3, 2), False)],
+    ids=["rows", "batch", "rows without biases"],
 )
 @pytest.mark.sweep(1)
-def test_several_maps_in_one_product(lead: tuple[int, ...], biases: str) -> None:
+def test_several_maps_in_one_product(lead: tuple[int, ...], shape: tuple[int, ...], bias: bool) -> None:
     torch.manual_seed(0)
-    shapes, scales = [(2, 3, 2), (2, 3, 2), (3, 3), (1, 3, 2)], (1.0, 0.5, 1.0, -2.0)
-    weights = [torch.randn(s, dtype=torch.float64).requires_grad_() for s in shapes]
-    widths = [s[0] * s[2] if len(s) == 3 else s[0] for s in shapes]
-    there = [biases == "all" or (biases == "some" and i % 2 == 0) for i in range(4)]
-    shifts = [
-        torch.randn(n, dtype=torch.float64).requires_grad_() if b else None for n, b in zip(widths, there, strict=True)
-    ]
+    scales = (1.0, 0.5, -2.0)
+    weights = [torch.randn(shape, dtype=torch.float64).requires_grad_() for _ in scales]
+    shifts = [torch.randn(4, dtype=torch.float64).requires_grad_() if bias else None for _ in scales]
     x = torch.randn(*lead, 2, 3, dtype=torch.float64).requires_grad_()
     leaves = [t for t in (x, *weights, *shifts) if t is not None]
     maps = [Affine(*one) for one in zip(weights, shifts, scales, strict=True)]
