@@ -315,8 +315,9 @@ class BasisConv(MessagePassing):
             return Evaluation(result, program, None if on is None else partial(_build_content_step, on))
         result = partial(self._in_order, inputs, family, chosen, call)
         if graph is not None and graph.learns:
-            weightless = graph.holding_weight(None)
-            return Evaluation(result, partial(_run_order_of_weights, chosen, weightless, reads))
+            program = partial(_run_order_of_weights, chosen, graph.holding_weight(None), reads)
+            build = partial(_build_order_of_weights, chosen) if usual and self._is_plain(call) else None
+            return Evaluation(result, program, build)
         if graph is not None and self.basis.reads_content:
             return Evaluation(result, partial(_run_content_order, chosen, graph, reads, observed))
         build = partial(_build_order, chosen) if usual and graph is not None and self._is_plain(call) else None
@@ -572,6 +573,14 @@ def _build_order(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | Non
         return None
     family = basis.on(graph)
     return partial(_run_order, chosen, family, reads) if family.M == graph.M else None
+
+
+def _build_order_of_weights(chosen: Plan, layer: BasisConv, call: Call, seen: Witness | None) -> Program | None:
+    """The program `_run_order_of_weights` for another graph; None if it does not fit."""
+    graph, reads = _read_alike(layer._basis_for(call), layer, call, seen)
+    if graph is None or reads is None or graph.M != graph.N:
+        return None
+    return partial(_run_order_of_weights, chosen, graph.holding_weight(None), reads)
 
 
 def _build_content_step(

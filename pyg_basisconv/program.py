@@ -253,7 +253,7 @@ def form(layer: Any, key: Any, call: Call) -> Hashable | None:
             found.append(i)
         elif isinstance(t, Tensor):
             entries = t._nnz() if t.layout in _SPARSE else t.numel()
-            found.append((i, type(t), t.dtype, t.layout, t.dim(), rounded(entries)))
+            found.append((i, type(t), t.dtype, t.layout, t.dim(), rounded(entries), i == _WEIGHTS and learns(t)))
         else:
             return None
     return tuple(found)

@@ -102,6 +102,33 @@ def _dense(conv: BasisConv, x: Tensor, edge_index: Tensor) -> Tensor:
     return torch.einsum("kmn,mp,kpq->nq", A, x, conv.theta.dense()) + conv.bias
 
 
+@pytest.mark.parametrize("parameter", [theta.Full, theta.Depthwise])
+@pytest.mark.parametrize("order", ["a_first", "theta_first"])
+def test_weights_that_learn_on_new_graphs(order: str, parameter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their graphs are planned once, and neither their form nor their program is that of fixed weights."""
+    kind = torch.arange(E) % R
+    conv = BasisConv(P, P, bases.Relations(R, "sym"), parameter(), order=order).double()
+    x, weights = draw(N, P), [draw(E, seed=seed).abs() for seed in range(8)]
+    conv(x, edges(1), weights[0], kind)
+    conv(x, edges(2), weights[1].clone().requires_grad_(), kind)
+    choose, planned = BasisConv._choose, []
+
+    def noted(layer: BasisConv, *args: Any) -> Any:
+        planned.append(layer)
+        return choose(layer, *args)
+
+    monkeypatch.setattr(BasisConv, "_choose", noted)
+    again, peer = edges(3), copy.deepcopy(conv)
+    peer.fuse, peer.order = False, "auto"
+    for seed, weight in enumerate(weights[2:]):
+        e = again if seed % 2 else edges(seed + 4)
+        one, other = weight.clone().requires_grad_(), weight.clone().requires_grad_()
+        y, expected = conv(x, e, one, kind), peer(x, e.clone(), other, kind)
+        close(y, expected)
+        close(*(torch.autograd.grad(v.sin().sum(), w)[0] for v, w in ((y, one), (expected, other))))
+    assert not any(layer is conv for layer in planned)
+
+
 def test_a_wrong_graph_of_a_known_form_is_refused() -> None:
     """Whatever was looked up by form, each graph's own numbers are looked at."""
     conv, x, good = BasisConv(P, Q, bases.Relations(R, "mean")).double(), draw(N, P), edges(0)
