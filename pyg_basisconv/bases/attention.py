@@ -68,9 +68,14 @@ class Attention(Basis):
         check_count("heads", heads)
         super().__init__(heads)
         if not isinstance(mechanism, Mechanism):
-            reject("mechanism", "a Mechanism", repr(mechanism), "choose one from pyg_basisconv.mechanisms")
+            made = isinstance(mechanism, type) and issubclass(mechanism, Mechanism)
+            fix = "call it, with its width" if made else "choose one from pyg_basisconv.mechanisms"
+            reject("mechanism", "a Mechanism", repr(mechanism), fix)
         if mask is not None and not isinstance(mask, Basis):
-            reject("mask", "a Basis, or None for all pairs", repr(mask), "such as bases.Adjacency(self_loops=True)")
+            fix = (
+                f"call it: {mask.__name__}()" if isinstance(mask, type) else "such as bases.Adjacency(self_loops=True)"
+            )
+            reject("mask", "a Basis, or None for all pairs", repr(mask), fix)
         if mask is not None and mask.reads_content:
             fix = "take mask=bases.Adjacency(), and score features of edges by mechanisms.Edge(dim)"
             reject("mask", "a basis that reads no features", mask, fix)

@@ -72,7 +72,7 @@ class Walks(Basis):
         if binary and per == "step" and norm is not None:
             reject("per", "'walk' where binary=True", repr(per), "the matrix of ones has no steps")
         if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < 0:
-            reject("memory_limit", "a number of bytes", repr(memory_limit), "such as 1 << 30")
+            reject("memory_limit", "a number of bytes", repr(memory_limit), "such as 1073741824")
         self.vocabulary = Vocabulary.of(relations)
         found = list(sorts.values() if isinstance(sorts, Mapping) else sorts)
         super().__init__(len(found))

@@ -358,6 +358,10 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "a knowledge graph": ("pass its edge_index", lambda: conv()(X, Data(edge_index=EDGES, x=X).stores[0])),
     "edges for bags": ("pass it by name, batch=", lambda: conv(bases.Bags())(X, EDGES)),
     "the number of bags alone": (r"size=\(M, N\)", lambda: conv(bases.Bags())(X, batch=torch.zeros(5).long(), size=2)),
+    "batch_size for bags": (r"size=\(M, G\)", lambda: conv(bases.Bags())(X, batch_size=2)),
+    "a window's size in the layer": (r"bases.Window\(None, \(3, 3\)", lambda: conv(bases.Bags(), padding=1)),
+    "a mechanism not called": ("call it", lambda: bases.Attention(2, mechanisms.Dot)),
+    "a mask not called": (r"call it: Causal\(\)", lambda: bases.Attention(2, mechanisms.Dot(4), bases.Causal)),
     "the largest of a bag": ("global_max_pool", lambda: bases.Bags("max")),
     "walks without names": ("relations=", lambda: bases.Walks(["played.in"])),
     "weights of attention, as in PyG": (
