@@ -21,7 +21,6 @@ from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.onepass import one_pass_fits
 from ..kernels.op import autocasting
-from ..kernels.scored import adds_values
 from ..portable import portable, refuse, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
@@ -400,11 +399,7 @@ class BoundAttention(MemberByMember):
         found = self.weighing.in_rows if self.valued is not None and self.is_by_rows else None
         if found is None:
             return False
-        form, E = found[0].form(found[1], self.K), self.entries.E
-        if form is None or not one_pass_fits(form, self.device, E):
-            return False
-        width = self.K * cast(Theta, cast(Content, self.valued).edge_values).inner
-        return adds_values(form, self.normalize == "source", self.K, width, self.device)
+        return one_pass_fits(found[0].form(found[1], self.K), self.device, self.entries.E)
 
     @property
     def requires_grad(self) -> bool:

@@ -5,7 +5,6 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
-from ..backend import uses_triton
 from ..portable import with_plain
 from .activations import ActivationCode
 from .multihead import group_sums, rows_at, scale_rows, sum_channels, to_heads
@@ -116,7 +115,4 @@ class EdgeProductScores(NamedTuple):
         return _plain_edge_products(key, query, Valued(*of_key).tensor, None, c, pattern).t()
 
     def form(self, tensors: Tensors, c: int) -> ScoreForm | None:
-        key = cast(Tensor, tensors[0])
-        if uses_triton(key.device):
-            return None
-        return ScoreForm(PRODUCTS, key.shape[1] // c, ActivationCode(0), slice(0, 4))
+        return ScoreForm(PRODUCTS, cast(Tensor, tensors[0]).shape[1] // c, ActivationCode(0), slice(0, 4))

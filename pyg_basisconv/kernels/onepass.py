@@ -90,7 +90,7 @@ def supports(form: ScoreForm | None, tensors: Sequence[Tensor | None], z: Tensor
     given = [t for t in tensors if t is not None]
     if in_triton:  # of any precision, of which half is no more than an input
         sums = acc_dtype(z.dtype)
-        wide = max(z.shape[1] // c, form.inner) > _WIDEST
+        wide = max(z.shape[1] // c, form.inner, *(t.shape[1] for t in given if t.dim() == 3)) > _WIDEST
         return not wide and all(t.is_floating_point() and acc_dtype(t.dtype) == sums for t in (z, *given))
     if c == 1 and form.kind != HIDDEN and pattern.E * max(z.shape[1], 64) >= _MANY:  # it fills one lane of a vector
         return False

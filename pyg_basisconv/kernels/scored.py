@@ -521,11 +521,6 @@ def observed_attention(
     return y, weights if factor is None else weights * factor
 
 
-def adds_values(form: ScoreForm, normalised: bool, c: int, width: int, device: torch.device) -> bool:
-    """Whether compiled kernels add values of the entries; those in Triton do so for gates."""
-    return not uses_triton(device) or is_gate(form, normalised, c, width)
-
-
 def of_entries(
     values: Valued | None, form: ScoreForm, normalised: bool, c: int, width: int
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -551,8 +546,6 @@ def kernels_take(
     if form is None:
         return None
     if values is not None:
-        if not adds_values(form, normalised, c, z.shape[1], z.device):
-            return None
         of_keys = form.in_slots(tensors)[2] if form.kind == PRODUCTS else None
         if of_keys is not None and of_keys is not values.features:  # the kernels read one table of features
             return None

@@ -14,7 +14,7 @@ from pyg_basisconv.kernels import Pattern, Valued, onepass, scored_attention, sd
 from pyg_basisconv.kernels.activations import activation_code
 from pyg_basisconv.kernels.op import acc_dtype
 from pyg_basisconv.kernels.scored import _plain_with_values
-from tests.kernels import test_compiled_gate as gates, test_scored as few
+from tests.kernels import test_compiled_features as features, test_compiled_gate as gates, test_scored as few
 from tests.kernels.test_compiled_attention import ACTIVATIONS, KINDS, Case
 
 SMALL = 4, 3, 9
@@ -329,7 +329,7 @@ def test_gates(there: set[str], c: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, *HALF], ids=str)
 @pytest.mark.parametrize("kind", ["all", "hidden, all", "products", "products with edges"])
 def test_values_of_entries(kind: str, dtype: torch.dtype) -> None:
-    """They are added by torch's operations, in the precision of the values."""
+    """They are mapped in the precision of sums."""
     scoring, make, _ = few.CASES[kind]
     z, values = few.draw(few.N, 2 * few.W).detach().to(dtype), (few.draw(few.E, few.F), few.draw(2, few.F, few.W))
     drawn = [t if t is None else t.detach() for t in (*values, *make(2))]
@@ -349,6 +349,120 @@ def test_values_of_entries(kind: str, dtype: torch.dtype) -> None:
     for found, expected in zip(*results, strict=True):
         tolerance = EXACT if dtype == torch.float64 else {"rtol": 5e-3, "atol": 5e-3}
         torch.testing.assert_close(found.cpu().double(), expected, **tolerance)
+
+
+class WithFeatures(features.Case):
+    """An attention whose entries have features, on the device."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.pattern = self.pattern.to(DEVICE)
+
+        def there(t: Tensor | None) -> Tensor | None:
+            return self.features if t is first else None if t is None else t.detach().to(DEVICE).requires_grad_()
+
+        first, self.features = self.features, self.features.detach().to(DEVICE).requires_grad_()
+        self.z, self.map, self.factor, *self.terms = map(there, (self.z, self.map, self.factor, *self.terms))
+
+
+def check_features(case: WithFeatures, dtype: torch.dtype = torch.float64, **closeness: float) -> None:
+    """Against torch's operations, in float64 on the CPU."""
+    seen: list[Any] = []
+    with pytest.MonkeyPatch.context() as m:
+        real = TritonAttend.forward
+        m.setattr(TritonAttend, "forward", lambda self, *a: (seen.append(self.features), real(self, *a))[1])
+        found = results(case)
+    assert len(seen) == 1  # else nothing is compared here
+    assert seen[0] is not None
+    given = [case.z, case.factor, case.features, case.map, *case.terms]
+    copies = {id(t): t.detach().cpu().double().requires_grad_() for t in given if t is not None}
+    z, factor, table, map, *terms = (None if t is None else copies[id(t)] for t in given)
+    valued = (None, None) if case.kind == "keys" else (table, map.expand(case.c, -1, -1))
+    pattern = case.pattern.to(torch.device("cpu"))
+    y = _plain_with_values(case.scoring, case.normalised, pattern, case.c, z, factor, None, *valued, *terms)
+    expected = y, *torch.autograd.grad(y, [copies[id(t)] for t in case.inputs], down(y))
+    for mine, theirs, like in zip(found, expected, [case.z, *case.inputs], strict=True):
+        assert (mine.dtype, mine.device) == (like.dtype, like.device)
+        torch.testing.assert_close(mine.cpu().double(), theirs.detach(), **(closeness or EXACT))
+
+
+@pytest.mark.parametrize("normalised", [True, False], ids=["softmax", "sums"])
+@pytest.mark.parametrize("kind", features.KINDS)
+def test_features_of_entries(kind: str, normalised: bool) -> None:
+    for F in (4, 1):  # of one feature, the products of queries and maps do not stand row by row
+        check_features(WithFeatures(kind, c=3, F=F, factors=True, normalised=normalised, sizes=SMALL))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    kind=st.sampled_from(features.KINDS),
+    c=st.sampled_from([1, 2, 3, 5, 9]),
+    W=st.sampled_from([2, 3, 8, 33]),
+    D=st.sampled_from([1, 3, 16]),
+    F=st.sampled_from([1, 2, 5, 17]),
+    normalised=st.booleans(),
+    factors=st.booleans(),
+    shared=st.booleans(),
+    sizes=st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 20)),
+    seed=st.integers(0, 1000),
+)
+def test_features_of_entries_and_sizes(seed: int, **arguments: Any) -> None:
+    torch.manual_seed(seed)
+    check_features(WithFeatures(**arguments))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("kind", ["terms", "projected", "keys", "keys and values"])
+def test_features_of_long_rows(kind: str) -> None:
+    """Targets of ten entries and more, which several programs share; heads in several blocks."""
+    for c, W in ((2, 3), (9, 33)):
+        check_features(WithFeatures(kind, c=c, W=W, factors=True, sizes=(4, 3, 40)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("kind", features.KINDS)
+def test_features_in_precisions(kind: str, dtype: torch.dtype) -> None:
+    check_features(WithFeatures(kind, factors=True, sizes=SMALL, dtype=dtype), **tolerance(dtype))
+
+
+@pytest.mark.parametrize("kind", features.KINDS)
+def test_features_whose_gradients_are_asked_for_one_by_one(kind: str) -> None:
+    case = WithFeatures(kind, factors=True, sizes=SMALL)
+    _, *together = results(case)
+    for i, expected in enumerate(together):
+        for j, t in enumerate(case.inputs):
+            t.requires_grad_(i == j)
+        y = case.run()
+        torch.testing.assert_close(torch.autograd.grad(y, case.inputs[i], down(y))[0], expected)
+
+
+@pytest.mark.parametrize("wrong", ["features", "to_values", "to_keys"])
+def test_wrong_features_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, real = WithFeatures("keys and values"), TritonAttend._launch
+
+    def run(self: Any, *rest: Any, **options: Any) -> None:
+        kept = getattr(self, wrong)
+        setattr(self, wrong, kept.flip(0))
+        given = (*rest[:3], *(t.flip(0) if t is kept else t for t in rest[3:]))
+        try:
+            real(self, *given, **options)
+        finally:
+            setattr(self, wrong, kept)
+
+    check_features(case)
+    monkeypatch.setattr(TritonAttend, "_launch", run if wrong == "features" else real)
+    if wrong != "features":
+        map = TritonAttend._mapped
+        other = "to_values" if wrong == "to_keys" else "to_keys"
+        monkeypatch.setattr(
+            TritonAttend,
+            "_mapped",
+            lambda self, rows, maps: map(
+                self, rows, maps if maps.data_ptr() == getattr(self, other).data_ptr() else maps.flip(0)
+            ),
+        )
+    with pytest.raises(AssertionError):
+        check_features(case)
 
 
 def matrix(dtype: torch.dtype = torch.float64, W: int = 3, M: int = 5) -> tuple[Pattern, Tensor, Tensor, Tensor]:

@@ -29,6 +29,9 @@ FORMS = {  # heads, columns, numbers of a term, activation, what there is
     "GAT": (8, 8, 1, 1, TERMS),
     "GATv2": (3, 20, 20, 1, HIDDEN),
     "Transformer": (8, 8, 8, 0, PRODUCTS),
+    "Transformer with features": (8, 8, 8, 0, [*PRODUCTS, "features", "asked", "summed", "passed"]),
+    "GATv2 with values": (3, 20, 20, 1, [*HIDDEN, "features", "summed", "passed"]),
+    "keys with features": (2, 5, 3, 0, [*PRODUCTS, "features", "asked"]),
     "gate": (33, 1, 1, 3, [*TERMS, "entry", "factor", "values"]),
     "spmm": (64, 1, 1, 7, []),
     "wide": (1, 2000, 1, 6, [*TERMS, "factor"]),
@@ -49,7 +52,8 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     c, W, D, activation, there = FORMS[form]
     sums = "*fp64" if dtype == torch.float64 else "*fp32"
     types = dict.fromkeys(("z", "own_rows", "other_rows", *there), NAMES[dtype])
-    types |= {f"{name}_stride": "i32" for name in there if name != "vectors"}
+    types |= {name: sums for name in ("asked", "summed", "passed") if name in there}
+    types |= {f"{name}_stride": "i32" for name in there if name not in ("vectors", "asked", "summed", "passed")}
     types |= {"ptr": index, "index": index, "rows": "i32", "others": "i32", "split": "i32", "y": sums}
     if form not in ("gate", "spmm"):
         types["stats"] = types["delta"] = sums
@@ -61,9 +65,11 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
         "D": D,
         "WB": power_of_two(W),
         "DB": power_of_two(D),
-        "PRODUCTS": form == "Transformer",
+        "F": 5,
+        "FB": 8,
+        "PRODUCTS": there[:2] == PRODUCTS and D > 1 and "vectors" not in there,
     }
-    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, "STEP": 1, **blocks(c, W, D)}
+    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, "STEP": 1, **blocks(c, W, D, 5)}
     return types, constants | {"ACC": tl.float64 if dtype == torch.float64 else tl.float32}
 
 
@@ -83,6 +89,8 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
         if not by_source:
             wanted = {"entry": "d_entry", "vectors": "d_vectors", "factor": "d_factor", "values": "d_values"}
             given |= {wanted[name]: NAMES[dtype] for name in there if name in wanted}
+            of_features = {"asked": "d_asked", "features": "d_features"}
+            given |= {of_features[name]: types["y"] for name in there if name in of_features}
         given = {name: kind for name, kind in given.items() if name in jit.backward.arg_names}
         if by_source:
             given.pop("y")

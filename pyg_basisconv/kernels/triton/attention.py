@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..multihead import block_columns
+from ..multihead import block_columns, to_heads, to_rows
 from ..onepass import HIDDEN, PRODUCTS, PROJECTED, Attend, Saved
 from ..op import acc_dtype
 from . import jit
@@ -24,20 +24,28 @@ class TritonAttend(Attend):
             with torch.autocast(z.device.type, enabled=False):
                 projected = torch.bmm(z.to(self._sums).expand(2, *z.shape), self._columns)  # (2, M, c)
         rows = self._rows(False)
-        y = rows.new(z.shape[1], self._sums)
+        y, summed = rows.new(z.shape[1], self._sums), None
         stats = rows.new(2 * c, self._sums) if self.normalised else None
+        if self.to_values is not None:
+            summed = rows.new(c * self.width_of_features, self._sums)
         source, target = self._ends(projected)
-        self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, y, stats)
+        self._launch(rows, jit.forward, (), z, *target, *source, *self._shared, self._asked, y, stats, summed)
         y = rows.combined(y, c, y.dtype, stats)
-        return y, (projected, y.clone() if keep and self.normalised else None, stats, None)
+        if summed is not None and self.to_values is not None:
+            summed = rows.combined(summed, c, summed.dtype, stats)
+            y += self._mapped(summed, self.to_values)
+        return y, (projected, y.clone() if keep and self.normalised else None, stats, summed)
 
     def backward(
         self, saved: Saved, grad: Tensor, needs_rows: Sequence[bool], needs: Sequence[bool]
     ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-        projected, y, stats, _ = saved
+        projected, y, stats, summed = saved
         z, c, pattern, sums = self.z, self.c, self.pattern, self._sums
-        E, width = pattern.E, c * self.form.inner
+        E, width, F = pattern.E, c * self.form.inner, self.width_of_features
         at_source, at_target, at_entry, *learns = needs
+        of_features, of_map, of_keys = *needs_rows[3:], False
+        if self.to_keys is not None:
+            of_features, of_keys, at_entry, learns = of_features or at_entry, learns[0], False, [False, False]
         if projected is not None:
             at_source = at_target = needs_rows[0] or any(learns)
         source, target = self._ends(projected)
@@ -52,25 +60,31 @@ class TritonAttend(Attend):
             return None if table is None else rows.combined(table, c, table.dtype if of is None else of.dtype)
 
         by_target = self._rows(False)
-        d_target = new(at_target, target[0] if projected is None else None, by_target, width)
+        like_target = target[0] if projected is self.to_keys is None else None  # else there is more to be added
+        d_target = new(at_target, like_target, by_target, width)
         d_entry = new(at_entry, self.terms[2], None, width)
         d_vectors = new(self.form.kind == HIDDEN and learns[0], None, by_target, width)
         d_factor, d_values = new(needs_rows[1], self.factor, None, c), new(needs_rows[2], self.values, None, z.shape[1])
+        d_asked = new(self.to_keys is not None and (at_target or of_keys), None, by_target, c * F)
+        d_features = new(of_features, None, None, self._blocks_of_heads * F)
+        asked, passed = self._asked, None if self.to_values is None else self._mapped(grad, self.to_values.mT)
         delta = z.new_empty(pattern.N, c, dtype=sums) if self.normalised else None
         at_entries = d_entry, d_vectors, d_factor, d_values
-        if any(t is not None for t in (d_target, delta, *at_entries)):
-            given = grad, z, *target, *source, *self._shared, y, stats, delta, None, d_target, *at_entries
-            self._launch(by_target, jit.backward, (None,), *given, BY_SOURCE=False)
-        d_target = combined(by_target, d_target, target[0] if projected is None else None)
+        of_features_too = *at_entries, d_asked, d_features
+        if any(t is not None for t in (d_target, delta, *of_features_too)):
+            given = grad, z, *target, *source, *self._shared, asked, passed, y, stats, delta, None, d_target
+            self._launch(by_target, jit.backward, (None,), *given, *of_features_too, BY_SOURCE=False)
+        d_target = combined(by_target, d_target, like_target)
 
         by_source = self._rows(True) if needs_rows[0] or at_source else by_target
         d_z = new(needs_rows[0], z if projected is None else None, by_source, z.shape[1])
         d_source = new(at_source, source[0] if projected is None else None, by_source, width)
         if d_z is not None or d_source is not None:
             place = None
-            if not (self.factor is self.terms[2] is self.values is None):
+            if not (self.factor is self.terms[2] is self.values is self.features is None):
                 place = pattern.both_ways_and_across[5]
-            given = z, grad, *source, *target, *self._shared, None, stats, delta, d_z, d_source, *[None] * 4
+            given = z, grad, *source, *target, *self._shared, asked, passed, None, stats, delta, d_z, d_source
+            given = *given, *[None] * 6
             self._launch(by_source, jit.backward, (place,), *given, BY_SOURCE=True)
         d_z = combined(by_source, d_z, z if projected is None else None)
         d_source = combined(by_source, d_source, source[0] if projected is None else None)
@@ -81,7 +95,36 @@ class TritonAttend(Attend):
         if d_source is not None and d_target is not None and projected is not None:
             with torch.autocast(z.device.type, enabled=False):
                 d_z = self._through_projections(d_z, d_source, d_target, learns, found)
-        return [d_z, d_factor, d_values, None, None], found
+        d_map = None
+        if of_map and summed is not None and self.to_values is not None:
+            d_map = self._of_maps(summed, grad).to(self.to_values.dtype)
+        if d_asked is not None and self.to_keys is not None:
+            d_asked, query = by_target.combined(d_asked, c, d_asked.dtype), cast(Tensor, self.terms[1])
+            if d_target is not None:
+                found[1] = (d_target + self._mapped(d_asked, self.to_keys)).to(query.dtype)
+            if of_keys:
+                found[3] = self._of_maps(d_asked, query).to(self.to_keys.dtype)
+        if d_features is not None:
+            d_features = d_features.view(E, self._blocks_of_heads, F).sum(1).to(cast(Tensor, self.features).dtype)
+            if self.to_values is None:
+                found[2], d_features = d_features, None
+        return [d_z, d_factor, d_values, d_features, d_map], found
+
+    def _mapped(self, rows: Tensor, maps: Tensor) -> Tensor:
+        """What a matrix (c, A, B) of each head makes of rows, (N, c A) -> (N, c B), contiguous."""
+        with torch.autocast(rows.device.type, enabled=False):
+            return to_rows(torch.bmm(to_heads(rows.to(self._sums), self.c), maps.to(self._sums))).contiguous()
+
+    def _of_maps(self, rows: Tensor, grad: Tensor) -> Tensor:
+        """(c, A, B) the gradients of the matrices of heads, given rows, (N, c A), and the gradients of `_mapped`."""
+        with torch.autocast(rows.device.type, enabled=False):
+            left, right = (to_heads(t.to(self._sums), self.c) for t in (rows, grad))
+            return torch.bmm(left.mT, right)
+
+    @property
+    def _asked(self) -> Tensor | None:
+        """(N, c F) what features of entries are multiplied by, where keys are made of them."""
+        return None if self.to_keys is None else self._mapped(cast(Tensor, self.terms[1]), self.to_keys.mT)
 
     @property
     def _sums(self) -> torch.dtype:
@@ -119,20 +162,31 @@ class TritonAttend(Attend):
         entry, vectors, factor, values = self.terms[2], self.terms[3], self.factor, self.values
         if self.form.kind != HIDDEN:
             vectors = None
-        entry_stride, factor_stride, values_stride = (0 if t is None else t.stride(0) for t in (entry, factor, values))
-        return entry, entry_stride, vectors, factor, factor_stride, values, values_stride
+        read = entry, factor, values, self.features
+        entry_stride, factor_stride, values_stride, features_stride = (0 if t is None else t.stride(0) for t in read)
+        of_values = values, values_stride, self.features, features_stride
+        return entry, entry_stride, vectors, factor, factor_stride, *of_values
 
     def _rows(self, by_source: bool) -> RowLists:
         pattern = self.pattern
         ptr, index = pattern.both_ways[2:4] if by_source else pattern.one_way
         return RowLists(ptr, index, pattern.N if by_source else pattern.M, self._sums)
 
+    @property
+    def _sizes(self) -> tuple[int, int, int, int]:
+        """The heads, the columns of a head, of its terms, and the features of an entry, one where there are none."""
+        return self.c, self.z.shape[1] // self.c, self.form.inner, max(1, self.width_of_features)
+
+    @property
+    def _blocks_of_heads(self) -> int:
+        return -(-self.c // int(blocks(*self._sizes)["HB"]))
+
     def _launch(self, rows: RowLists, kernel: Any, place: Sequence[Tensor | None], *given: Any, **options: Any) -> None:
-        form, c, W, D = self.form, self.c, self.z.shape[1] // self.c, self.form.inner
-        options |= blocks(c, W, D)
+        form, (c, W, D, F) = self.form, self._sizes
+        options |= blocks(c, W, D, F)
         rows.run(
-            kernel, -(-c // options["HB"]), place, *given, **options,
-            c=c, W=W, D=D, WB=power_of_two(W), DB=power_of_two(D), PRODUCTS=form.kind == PRODUCTS,
+            kernel, self._blocks_of_heads, place, *given, **options, c=c, W=W, D=D, F=F,
+            WB=power_of_two(W), DB=power_of_two(D), FB=power_of_two(F), PRODUCTS=form.kind == PRODUCTS,
             ACTIVATION=form.activation.number, SLOPE=form.activation.slope,
             STEP=0 if self.factor is None else self.factor.stride(1),
         )  # fmt: skip

@@ -4,7 +4,8 @@ A program has one row of a compressed matrix, or a piece of one that is long, an
 the row in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed.
 Nothing is added to memory that other programs write to. Rows and entries are numbered in int64: offsets exceed int32.
 
-Letters: BE entries of a block, HB heads, WB columns of a row's head, DB of a term's head; all powers of two, masked.
+Letters: BE entries of a block, HB heads, WB columns of a row's head, DB of a term's head, FB features of an entry; all
+powers of two, masked.
 """
 
 import triton
@@ -150,6 +151,14 @@ def _factors(factor, stride, STEP: tl.constexpr, e, there, head, c, ACC: tl.cons
 
 
 @triton.jit
+def _features(features, stride, e, there, F: tl.constexpr, FB: tl.constexpr, ACC: tl.constexpr):
+    """The features of entries, which are the same for all heads, (BE, 1, FB)."""
+    column = tl.arange(0, FB)
+    known = there[:, None] & (column < F)[None, :]
+    return tl.load(features + e[:, None] * stride + column[None, :], mask=known, other=0.0).to(ACC)[:, None, :]
+
+
+@triton.jit
 def _scores(
     own, other, other_stride, entry, entry_stride, a, o, e, there, cells, mask,
     PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
@@ -177,15 +186,16 @@ def _scores(
 def forward(
     ptr, index, piece_row, piece_start, rows, others, split,
     z, own, own_stride, other, other_stride, entry, entry_stride, vectors,
-    factor, factor_stride, values, values_stride, y, stats,
-    c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr,
-    SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
-    BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr,
+    factor, factor_stride, values, values_stride, features, features_stride, asked, y, stats, summed,
+    c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
+    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
+    BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
     """The weighted sums y of each row; normalised where there are statistics, of which each head has two numbers.
 
     These are what is taken off scores and the inverse of the sum of exponentials; of a piece the greatest score and
-    the sum, and its y is not divided.
+    the sum, and its y is not divided. The features of entries are `summed` with the same weights; their products with
+    what the heads of a row have `asked`, (rows, c F), are added to the scores.
     """
     pid = tl.program_id(0).to(tl.int64)
     row, start, end = _span(ptr, piece_row, piece_start, rows, split)
@@ -198,9 +208,13 @@ def forward(
     a = tl.full((HB, DB), 1.0, ACC)
     if vectors is not None:
         a = _row(vectors, 0, 0, term_cells, term_mask, ACC)
+    feature_cells, feature_mask = _cells(c, F, HB, FB)
+    if asked is not None:
+        asks = _row(asked, row, c * F, feature_cells, feature_mask, ACC)
     top = tl.full((HB,), float("-inf"), ACC)
     total = tl.zeros((BE, HB), ACC)
     sums = tl.zeros((BE, HB, WB), ACC)
+    feature_sums = tl.zeros((BE, HB, FB), ACC)
     for p in range(start, end, BE):
         o, e, there = _entries(index, None, p, end, others, BE)
         known = there[:, None] & (head < c)[None, :]
@@ -208,6 +222,10 @@ def forward(
             mine, other, other_stride, entry, entry_stride, a, o, e, there, term_cells, term_mask,
             PRODUCTS, ACTIVATION, SLOPE, ACC,
         )  # fmt: skip
+        if features is not None:
+            z_entry = _features(features, features_stride, e, there, F, FB, ACC)
+        if asked is not None:
+            score += tl.sum(z_entry * asks[None, :, :], 2)
         weight = tl.where(known, score, 0.0)
         if stats is not None:
             above = tl.maximum(top, _greatest(tl.where(known, score, float("-inf"))))
@@ -216,13 +234,17 @@ def forward(
             scale = tl.where(above > top, tl.exp(top - base), 1.0)
             total = total * scale[None, :] + weight
             sums = sums * scale[None, :, None]
+            feature_sums = feature_sums * scale[None, :, None]
             top = above
         weight *= _factors(factor, factor_stride, STEP, e, there, head, c, ACC)
         x = _rows(z, o, there, W * c, cells, mask, ACC)
         if values is not None:
             x += _rows(values, e, there, values_stride, cells, mask, ACC)
         sums += weight[:, :, None] * x
+        if summed is not None:
+            feature_sums += weight[:, :, None] * z_entry
     found = tl.sum(sums, 0)
+    found_features = tl.sum(feature_sums, 0)
     if stats is not None:
         base = _base(top)
         down = tl.sum(total, 0)
@@ -231,30 +253,36 @@ def forward(
             whole = pid < rows
             base = tl.where(whole, base, top)
             found = tl.where(whole, found * inverse[:, None], found)
+            found_features = tl.where(whole, found_features * inverse[:, None], found_features)
             inverse = tl.where(whole, inverse, down)
         else:
             found = found * inverse[:, None]
+            found_features = found_features * inverse[:, None]
         tl.store(stats + pid * (2 * c) + head, base, mask=head < c)
         tl.store(stats + pid * (2 * c) + c + head, inverse, mask=head < c)
     tl.store(y + pid * (c * W) + cells, found, mask=mask)
+    if summed is not None:
+        tl.store(summed + pid * (c * F) + feature_cells, found_features, mask=feature_mask)
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def backward(
     ptr, index, place, piece_row, piece_start, rows, others, split,
     own_rows, other_rows, own, own_stride, other, other_stride, entry, entry_stride, vectors,
-    factor, factor_stride, values, values_stride, y, stats, delta,
-    d_rows, d_own, d_entry, d_vectors, d_factor, d_values,
-    c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr,
-    SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
-    BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr,
+    factor, factor_stride, values, values_stride, features, features_stride, asked, passed, y, stats, delta,
+    d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
+    c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
+    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
+    BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
     BY_SOURCE: tl.constexpr,
 ):  # fmt: skip
     """The way back at each target, whose own rows are gradients, or at each source, whose own rows are those of z.
 
     With w the weight of an entry and f its factor, the gradient of a score is w (f <z, g> - delta), where delta is
     <y, g> of its target; and f <z, g> where weights are not normalised. The pass over targets writes delta for the
-    one over sources, and what entries have. Of `d_vectors` each program writes its own part.
+    one over sources, and what entries have. Of `d_vectors` each program writes its own part, and of `d_features`,
+    (E, blocks of heads, F), the part of its heads. `passed`, (targets, c F), is what multiplies the features of entries
+    in the place of <z, g>.
     """
     pid = tl.program_id(0).to(tl.int64)
     row, start, end = _span(ptr, piece_row, piece_start, rows, split)
@@ -268,18 +296,26 @@ def backward(
     if vectors is not None:
         a = _row(vectors, 0, 0, term_cells, term_mask, ACC)
     mine_rows = _row(own_rows, row, c * W, cells, mask, ACC)
+    feature_cells, feature_mask = _cells(c, F, HB, FB)
+    if not BY_SOURCE:
+        if asked is not None:
+            asks = _row(asked, row, c * F, feature_cells, feature_mask, ACC)[None, :, :]
+        if passed is not None:
+            passes = _row(passed, row, c * F, feature_cells, feature_mask, ACC)[None, :, :]
     if stats is not None and not BY_SOURCE:
         top = tl.load(stats + row * (2 * c) + head, mask=head < c, other=0.0)[None, :]
         inverse = tl.load(stats + row * (2 * c) + c + head, mask=head < c, other=0.0)[None, :]
         mean = tl.sum(mine_rows * _row(y, row, c * W, cells, mask, ACC), 1)
         tl.store(delta + row * c + head, mean, mask=head < tl.where(pid < rows, c, 0))
         mean = mean[None, :]
-    of_rows = d_rows is not None or d_own is not None or d_vectors is not None
-    if not (of_rows or d_entry is not None or d_factor is not None or d_values is not None):
+    of_rows = d_rows is not None or d_own is not None or d_vectors is not None or d_asked is not None
+    of_entries = d_entry is not None or d_factor is not None or d_values is not None or d_features is not None
+    if not (of_rows or of_entries):
         end = start  # delta is all that was wanted
     sums = tl.zeros((BE, HB, WB), ACC)
     term_sums = tl.zeros((BE, HB, DB), ACC)
     vector_sums = tl.zeros((BE, HB, DB), ACC)
+    asked_sums = tl.zeros((BE, HB, FB), ACC)
     for p in range(start, end, BE):
         o, e, there = _entries(index, place, p, end, others, BE)
         known = there[:, None] & (head < c)[None, :]
@@ -287,6 +323,12 @@ def backward(
             mine, other, other_stride, entry, entry_stride, a, o, e, there, term_cells, term_mask,
             PRODUCTS, ACTIVATION, SLOPE, ACC,
         )  # fmt: skip
+        if features is not None:
+            z_entry = _features(features, features_stride, e, there, F, FB, ACC)
+        if asked is not None:
+            if BY_SOURCE:
+                asks = _rows(asked, o, there, c * F, feature_cells, feature_mask, ACC)
+            score += tl.sum(z_entry * asks, 2)
         weight = tl.where(known, score, 0.0)
         if stats is not None:
             if BY_SOURCE:
@@ -305,6 +347,10 @@ def backward(
         if values is not None:
             x = x + _rows(values, e, there, values_stride, cells, mask, ACC)
         dot = tl.sum(x * g, 2)
+        if passed is not None:
+            if BY_SOURCE:
+                passes = _rows(passed, o, there, c * F, feature_cells, feature_mask, ACC)
+            dot += tl.sum(z_entry * passes, 2)
         down = f * dot
         if stats is not None:
             down = weight * (down - mean)
@@ -318,6 +364,17 @@ def backward(
             tl.store(d_values + at_cells, weight * g, mask=there[:, None, None] & mask[None, :, :])
         if d_rows is not None:
             sums += weight * theirs
+        if d_asked is not None:
+            asked_sums += down * z_entry
+        if d_features is not None:
+            d_z_entry = tl.zeros((BE, HB, FB), ACC)
+            if asked is not None:
+                d_z_entry += down * asks
+            if passed is not None:
+                d_z_entry += weight * passes
+            column = tl.arange(0, FB)
+            at_features = (e * tl.num_programs(1) + tl.program_id(1))[:, None] * F + column[None, :]
+            tl.store(d_features + at_features, tl.sum(d_z_entry, 1), mask=there[:, None] & (column < F)[None, :])
         if d_vectors is not None:
             vector_sums += down * v
         if PRODUCTS:
@@ -334,6 +391,8 @@ def backward(
         tl.store(d_own + pid * (c * D) + term_cells, tl.sum(term_sums, 0), mask=term_mask)
     if d_vectors is not None:
         tl.store(d_vectors + pid * (c * D) + term_cells, tl.sum(vector_sums, 0), mask=term_mask)
+    if d_asked is not None:
+        tl.store(d_asked + pid * (c * F) + feature_cells, tl.sum(asked_sums, 0), mask=feature_mask)
 
 
 @triton.jit(do_not_specialize=["rows"])
