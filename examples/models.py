@@ -127,7 +127,7 @@ class Model(NamedTuple):
 
     Where there are several samples, each step predicts so often, each time with other entries and nodes dropped, and
     the predictions of all nodes are drawn to their sharpened mean (W. Feng et al., Graph Random Neural Network for
-    Semi-Supervised Learning on Graphs, arXiv:2005.11079).
+    Semi-Supervised Learning on Graphs, arXiv:2005.11079), by the Kullback-Leibler divergence.
 
     Args:
         lost: see `Stack`.
@@ -136,6 +136,7 @@ class Model(NamedTuple):
         warmup: epochs over which this weight grows from nothing: before anything is learnt, the predictions that agree
             best are those that are the same for all nodes, and some trainings stay there.
         temperature: by which their mean is sharpened: 1 leaves it as it is, 0 would make it one class.
+        averaged: the share of earlier epochs in the running mean of predictions that is judged; 0 for none.
         sparse: whether PyG's layers take sparse features.
     """
 
@@ -154,6 +155,7 @@ class Model(NamedTuple):
     consistency: float = 0.0
     warmup: int = 1
     temperature: float = 0.3
+    averaged: float = 0.0
     sparse: bool = True
 
     def build(self, P: int, Q: int, pyg: bool = False) -> Stack:
@@ -166,8 +168,8 @@ _FAR, _FAR_PEER = pageranks(0.2, 0.05, steps=20)
 _NEAR, _NEAR_PEER = steps_alike(8)
 _CHEB2, _CHEB3 = (((conv(bases.Chebyshev(K)),) * 2, (partial(ChebConv, K=K),) * 2) for K in (2, 3))
 
-_RANDOM: dict[str, Any] = {"lr": 0.01, "lost": 0.5, "temperature": 0.5, "consistency": 2.0, "warmup": 200}
-_RANDOM |= {"epochs": 1500, "patience": 100, "samples": 2, "sparse": False}
+_RANDOM: dict[str, Any] = {"lr": 0.01, "lost": 0.5, "temperature": 0.5, "consistency": 1.0, "warmup": 200}
+_RANDOM |= {"averaged": 0.95, "epochs": 1500, "patience": 100, "samples": 2, "sparse": False}
 # Among which a search for the settings of a model draws.
 SPACE: dict[str, tuple[float, ...]] = {
     "hidden": (16, 32, 64, 128),
@@ -178,7 +180,7 @@ SPACE: dict[str, tuple[float, ...]] = {
 LOSING_SPACE: dict[str, tuple[float, ...]] = {
     "lost": (0.3, 0.5, 0.7),
     "temperature": (0.2, 0.3, 0.5),
-    "consistency": (1.0, 2.0, 4.0),
+    "consistency": (0.5, 1.0, 2.0),
 }
 
 MODELS = {

@@ -64,7 +64,7 @@ def objective(net: nn.Module, x: Tensor, data: Data, model: Model, epoch: int) -
         sharp = drawn.exp().mean(0) ** (1 / model.temperature)
         sharp /= sharp.sum(-1, keepdim=True)
     weight = model.consistency * min(1.0, epoch / model.warmup)
-    return loss + weight * (drawn.exp() - sharp).square().sum(-1).mean()
+    return loss + weight * F.kl_div(drawn, sharp.expand_as(drawn), reduction="none").sum(-1).mean()
 
 
 def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: float = math.inf) -> Iterator[Run]:
@@ -73,7 +73,7 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
     Yields the run after each epoch. A run that the clock finds unfinished at the time `end` says so.
     """
     optimizer = torch.optim.Adam(net.parameters(), lr=model.lr, weight_decay=model.weight_decay)
-    best, since = math.inf, 0
+    best, since, mean = math.inf, 0, None
     for epoch in range(model.epochs):
         start = time.perf_counter()
         if start > end and run.losses:
@@ -86,9 +86,11 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
 
         net.eval()
         with torch.no_grad():
-            scores = net(x, data.edge_index)
-        loss = F.cross_entropy(scores[data.val_mask], data.y[data.val_mask]).item()
-        right = (scores.argmax(-1) == data.y).float()
+            found = net(x, data.edge_index).softmax(-1)
+        mean = found if mean is None else torch.lerp(found, mean, model.averaged)
+        scores = mean.clamp_min(torch.finfo(mean.dtype).tiny).log()
+        loss = F.nll_loss(scores[data.val_mask], data.y[data.val_mask]).item()
+        right = (mean.argmax(-1) == data.y).float()
         accuracy = right[data.val_mask].mean().item()
         run.seconds.append(time.perf_counter() - start)
         run.losses.append(loss)

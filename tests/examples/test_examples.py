@@ -259,13 +259,40 @@ def test_the_objective_is_its_definition(epoch: int, share: float):
     for n in range(network.num_nodes):
         mean = [sum(float(p[s, n, c]) for s in range(3)) / 3 for c in range(10)]
         sharp = [m ** (1 / 0.4) / sum(one ** (1 / 0.4) for one in mean) for m in mean]
-        differ = sum((float(p[s, n, c]) - sharp[c]) ** 2 for s in range(3) for c in range(10))
+        differ = sum(sharp[c] * math.log(sharp[c] / float(p[s, n, c])) for s in range(3) for c in range(10))
         total += share * 0.7 * differ / (3 * network.num_nodes)
         if network.train_mask[n]:
             nodes = int(network.train_mask.sum())
             total -= sum(math.log(float(p[s, n, network.y[n]])) for s in range(3)) / (3 * nodes)
     assert abs(float(loss) - total) < 1e-10
     assert len(drawn) == 3
+
+
+def test_a_running_mean_of_predictions_is_judged():
+    network, shown = digits(), []
+
+    class Drawn(torch.nn.Module):
+        """Predicts at random, whatever it has learnt."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+            scores = torch.randn(network.num_nodes, 10) + self.weight
+            if not self.training:
+                shown.append(scores.detach().softmax(-1))
+            return scores
+
+    model = MODELS["gcn"]._replace(averaged=0.75, epochs=4)
+    (*_, run) = train(Drawn(), network.x, network, Run("gcn", "ours", 0), model)
+    mean = shown[0]
+    for epoch, p in enumerate(shown):
+        mean = 0.75 * mean + 0.25 * p
+        right = mean[network.val_mask].argmax(1) == network.y[network.val_mask]
+        assert abs(run.accuracies[epoch] - float(right.float().mean())) < 1e-6
+        picked = mean[network.val_mask].gather(1, network.y[network.val_mask].unsqueeze(1))
+        assert abs(run.losses[epoch] + float(picked.log().mean())) < 1e-5
 
 
 def test_random_splits_have_a_seed_of_their_own():
