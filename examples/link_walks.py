@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from examples import knowledge
 from examples.link_prediction import HITS, Questions, Triples, load, ranks
-from examples.options import add_device, add_root, at_least, check_device, parser as options_of
+from examples.options import add_machine, add_root, at_least, parsed, parser as options_of
 from examples.tables import spread, table
 from pyg_basisconv import bases, load_walks, suggest_sorts
 from pyg_basisconv.walks.counting import Instances
@@ -344,19 +344,16 @@ def arguments() -> argparse.ArgumentParser:
     add("--bfloat16", action="store_true", help="the scores of the training: faster where the processor can do it")
     add("--explain", type=at_least(0, int), default=5, help="predictions whose reasons are shown")
     add("--keep", type=Path, help="folder of what has been computed; the same command goes on from there")
-    add_device(parser)
-    add("--threads", type=at_least(1, int), default=1, help="of torch on the CPU")
+    add_machine(parser, "of torch on the CPU")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
+    options = parsed(parser, argv)
     for key, value in DEFAULTS[options.dataset].items():
         if getattr(options, key) is None:
             setattr(options, key, value)
-    torch.set_num_threads(options.threads)
-    check_device(parser, options.device)
     root = options.root.expanduser()
     try:
         if options.keep is not None:

@@ -36,7 +36,6 @@ import numpy as np
 import scipy.sparse
 import torch
 import torch.nn.functional as F
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -45,7 +44,8 @@ from sklearn.metrics import average_precision_score
 from torch import Tensor, nn
 
 from examples.knowledge import DATASETS, Task, load
-from examples.options import add_device, add_root, at_least, check_device, parser as options_of
+from examples.options import add_machine, add_root, at_least, parsed, parser as options_of
+from examples.tables import spread, table
 from pyg_basisconv import BasisConv, bases, suggest_sorts, theta
 
 STEPS, RATE, LOOK = 30, 0.3, 3  # of the weights of sorts: Adam, and a look at the validation set each third step
@@ -407,19 +407,12 @@ def compare(
     return runs
 
 
-def table(runs: dict[str, list[Run]]) -> Table:
-    rows = Table(box=box.SIMPLE, pad_edge=False, show_edge=False)
-    rows.add_column("model", no_wrap=True)
-    for column in ("validation", "test", "seeds", "s/seed"):
-        rows.add_column(column, justify="right", no_wrap=True)
+def results(runs: dict[str, list[Run]]) -> Table:
+    rows = table("model", "validation", "test", "seeds", "s/seed")
     for name, found in runs.items():
-        cells = [_spread([run.validation for run in found]), _spread([run.test for run in found]), str(len(found))]
+        cells = [spread([run.validation for run in found]), spread([run.test for run in found]), str(len(found))]
         rows.add_row(name, *cells, f"{statistics.mean(run.seconds for run in found):.1f}")
     return rows
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{statistics.mean(values):.3f}" + (f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else "")
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -435,16 +428,13 @@ def arguments() -> argparse.ArgumentParser:
     add("--seeds", type=at_least(1, int), default=10, help="number of splits")
     add("--minutes", type=at_least(0, float), default=15.0, help="to be done in: fewer seeds, but one at least")
     add("--without", nargs="+", choices=list(MODELS), default=[], metavar="MODEL", help="models to leave out, by title")
-    add_device(parser)
-    add("--threads", type=at_least(1, int), default=1, help="of torch")
+    add_machine(parser)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = arguments()
-    options = parser.parse_args(argv)
-    check_device(parser, options.device)
-    torch.set_num_threads(options.threads)
+    options = parsed(parser, argv)
     try:
         task = load(options.dataset, options.root.expanduser(), options.config)
     except (OSError, ValueError) as error:
@@ -455,7 +445,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     graph = f"{task.knowledge.num_nodes:,} nodes, {len(task.knowledge.edge_type):,} edges"
     counts = f"{len(task.items):,} items, {len(task.classes)} classes, {task.knowledge.basis.K} sorts of walks"
     print(f"\n{task.name}: {graph}, {counts}\nMean average precision over the classes, mean ± standard deviation")
-    Console().print(table(runs))
+    Console().print(results(runs))
     print(f"{time.perf_counter() - start:.0f} s")
 
 

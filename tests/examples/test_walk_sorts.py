@@ -26,9 +26,9 @@ from examples.walk_sorts import (
     fit,
     learn,
     main,
+    results,
     solve,
     suggested,
-    table,
     together,
     walks_and_neighbours,
 )
@@ -369,7 +369,7 @@ def test_walks_tell_more_of_the_films_than_frequencies(films):
     runs = compare(films, MODELS, 3, 1.0)
     test = {name: mean(run.test for run in found) for name, found in runs.items()}
     assert test["BasisConv, bases.Walks"] > test["class frequencies"] + 0.2
-    assert table(runs).row_count == len(MODELS)
+    assert results(runs).row_count == len(MODELS)
 
 
 def test_the_clock_leaves_out_seeds_but_the_first(films):

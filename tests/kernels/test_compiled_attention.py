@@ -72,7 +72,7 @@ class Case:
     def both(self, down: Tensor | None = None) -> tuple[Tensor, ...]:
         """The result and all gradients."""
         y = self.run()
-        down = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype) if down is None else down
+        down = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y) if down is None else down
         return y.detach(), *torch.autograd.grad(y, self.inputs, down, materialize_grads=True)
 
 

@@ -89,6 +89,17 @@ def check(case: Case, **tolerance: float) -> None:
         torch.testing.assert_close(found, expected, **tolerance)
 
 
+def check_one_by_one(case: Case) -> None:
+    """Each gradient is the same where no other is asked for."""
+    _, *together = case.both()
+    for i, expected in enumerate(together):
+        for j, t in enumerate(case.inputs):
+            t.requires_grad_(i == j)
+        y = case.run()
+        down = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y)
+        torch.testing.assert_close(torch.autograd.grad(y, case.inputs[i], down)[0], expected)
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     kind=st.sampled_from(KINDS[:3] + KINDS[4:] + ["products"]),
@@ -124,14 +135,7 @@ def test_any_number_of_threads_gives_the_same_bits(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_that_are_asked_for_one_by_one(kind: str) -> None:
-    case = Case(kind, factors=True)
-    _, *together = case.both()
-    for i, expected in enumerate(together):
-        for j, t in enumerate(case.inputs):
-            t.requires_grad_(i == j)
-        y = case.run()
-        down = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).to(y.dtype)
-        torch.testing.assert_close(torch.autograd.grad(y, case.inputs[i], down)[0], expected)
+    check_one_by_one(Case(kind, factors=True))
 
 
 @pytest.mark.parametrize("kind", KINDS)

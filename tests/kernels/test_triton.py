@@ -365,7 +365,7 @@ class WithFeatures(features.Case):
         self.z, self.map, self.factor, *self.terms = map(there, (self.z, self.map, self.factor, *self.terms))
 
 
-def check_features(case: WithFeatures, dtype: torch.dtype = torch.float64, **closeness: float) -> None:
+def check_features(case: WithFeatures, **closeness: float) -> None:
     """Against torch's operations, in float64 on the CPU."""
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as m:
@@ -427,40 +427,19 @@ def test_features_in_precisions(kind: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("kind", features.KINDS)
 def test_features_whose_gradients_are_asked_for_one_by_one(kind: str) -> None:
-    case = WithFeatures(kind, factors=True, sizes=SMALL)
-    _, *together = results(case)
-    for i, expected in enumerate(together):
-        for j, t in enumerate(case.inputs):
-            t.requires_grad_(i == j)
-        y = case.run()
-        torch.testing.assert_close(torch.autograd.grad(y, case.inputs[i], down(y))[0], expected)
+    features.check_one_by_one(WithFeatures(kind, factors=True, sizes=SMALL))
 
 
 @pytest.mark.parametrize("wrong", ["features", "to_values", "to_keys"])
 def test_wrong_features_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case, real = WithFeatures("keys and values"), TritonAttend._launch
+    case, made = WithFeatures("keys and values"), TritonAttend.__init__
 
-    def run(self: Any, *rest: Any, **options: Any) -> None:
-        kept = getattr(self, wrong)
-        setattr(self, wrong, kept.flip(0))
-        given = (*rest[:3], *(t.flip(0) if t is kept else t for t in rest[3:]))
-        try:
-            real(self, *given, **options)
-        finally:
-            setattr(self, wrong, kept)
+    def make(self: Any, *args: Any) -> None:
+        made(self, *args)
+        setattr(self, wrong, getattr(self, wrong).flip(0))
 
     check_features(case)
-    monkeypatch.setattr(TritonAttend, "_launch", run if wrong == "features" else real)
-    if wrong != "features":
-        map = TritonAttend._mapped
-        other = "to_values" if wrong == "to_keys" else "to_keys"
-        monkeypatch.setattr(
-            TritonAttend,
-            "_mapped",
-            lambda self, rows, maps: map(
-                self, rows, maps if maps.data_ptr() == getattr(self, other).data_ptr() else maps.flip(0)
-            ),
-        )
+    monkeypatch.setattr(TritonAttend, "__init__", make)
     with pytest.raises(AssertionError):
         check_features(case)
 

@@ -69,11 +69,10 @@ class TritonAttend(Attend):
         d_features = new(of_features, None, None, self._blocks_of_heads * F)
         asked, passed = self._asked, None if self.to_values is None else self._mapped(grad, self.to_values.mT)
         delta = z.new_empty(pattern.N, c, dtype=sums) if self.normalised else None
-        at_entries = d_entry, d_vectors, d_factor, d_values
-        of_features_too = *at_entries, d_asked, d_features
-        if any(t is not None for t in (d_target, delta, *of_features_too)):
+        made = d_entry, d_vectors, d_factor, d_values, d_asked, d_features
+        if any(t is not None for t in (d_target, delta, *made)):
             given = grad, z, *target, *source, *self._shared, asked, passed, y, stats, delta, None, d_target
-            self._launch(by_target, jit.backward, (None,), *given, *of_features_too, BY_SOURCE=False)
+            self._launch(by_target, jit.backward, (None,), *given, *made, BY_SOURCE=False)
         d_target = combined(by_target, d_target, like_target)
 
         by_source = self._rows(True) if needs_rows[0] or at_source else by_target
