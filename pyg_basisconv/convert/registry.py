@@ -9,6 +9,7 @@ import torch
 import torch_geometric.nn
 from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils.parametrize import is_parametrized
 from torch_geometric.nn.conv import GCNConv, MessagePassing
 
@@ -189,6 +190,7 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
         Unchanged: with the reason, where it cannot be reproduced.
     """
     known = _RULES[kind]
+    _clear_lazy_biases(layer)
     if METHODS & vars(layer).keys():
         raise Unchanged(f"its {min(METHODS & vars(layer).keys())}() was replaced")
     for name, part in layer.named_modules():
@@ -200,6 +202,14 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
         raise Unchanged(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
     with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
         return known.rebuild(layer)
+
+
+def _clear_lazy_biases(layer: nn.Module) -> None:
+    """Sets to zero the biases that a lazy Linear of PyG leaves as its memory was, until its first call draws them."""
+    for part in layer.modules():
+        weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
+        if isinstance(weight, UninitializedParameter) and type(bias) is nn.Parameter:
+            nn.init.zeros_(bias)
 
 
 def convertible(module: nn.Module, alone: bool = False) -> bool:
