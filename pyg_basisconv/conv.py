@@ -353,6 +353,11 @@ class BasisConv(MessagePassing):
         """Whether the width of the parameter is not known before the first call."""
         return isinstance(self.theta.reference, UninitializedParameter)
 
+    @property
+    def is_explained(self) -> bool:
+        """Whether an explainer has set a mask on it."""
+        return bool(self.explain)
+
     def laid_out(self, y: Tensor, given: dict[str, Any]) -> Tensor:
         """The result of a call, in the memory format of `fake_result`."""
         return y.contiguous()

@@ -619,8 +619,9 @@ def test_attention_is_shown_as_by_the_layers_of_pyg(name: str, reduce: str) -> N
     for f in (convert(model), model):
         explainer = Explainer(f, AttentionExplainer(reduce), "model", CONFIG, edge_mask_type="object")
         shown.append(explainer(x, edge_index, index=1).edge_mask)
-    close(*shown)
-    assert shown[0].count_nonzero() > 2
+    reached = shown[1] != 0  # explainers count hops by layers: by converted ones, with their parts, they reach further
+    close(*(mask[reached] for mask in shown))
+    assert reached.sum() > 2
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside-others"])

@@ -27,6 +27,7 @@ from torch_geometric.nn import (
     global_mean_pool,
 )
 
+from ..convert.composite import Composite
 from ..convert.layers import Converted
 from ..errors import reject
 from ..testing import cloned
@@ -80,7 +81,7 @@ def hooked(module: nn.Module) -> bool:
 
 def is_layer(module: nn.Module) -> bool:
     """Whether a module is a leaf of the trace."""
-    if isinstance(module, MessagePassing | Aggregation | Absorbed):
+    if isinstance(module, MessagePassing | Aggregation | Absorbed) and not isinstance(module, Composite):
         return True
     return type(module).__module__.startswith(_LAYERS) and not isinstance(module, nn.Sequential)
 

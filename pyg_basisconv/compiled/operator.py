@@ -37,7 +37,7 @@ def applies(layer: Any, *given: Any) -> bool:
     if not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return False
     replica = getattr(layer, "_is_replica", False)  # the tensors of a replica are not parameters
-    if replica or layer.explain or layer.is_lazy or torch._C._are_functorch_transforms_active():
+    if replica or layer.is_explained or layer.is_lazy or torch._C._are_functorch_transforms_active():
         return False
     return not any(isinstance(t, Tensor) and t.layout != torch.strided for t in given)
 

@@ -22,6 +22,7 @@ from ..portable import portable
 from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
+from .composite import GraphLayer
 from .edges import CallEdges, as_returned, count_targets, read_edges, targets_of
 from .layers import pair
 from .operator_module import OperatorModule
@@ -31,7 +32,7 @@ class Unsupported(ValueError, NotImplementedError):
     """What PyG has not implemented either, and says so."""
 
 
-class AttentionLayer(OperatorModule):
+class AttentionLayer(OperatorModule, GraphLayer):
     r"""A layer with attention over the edges of a graph, called as the layer of PyG that it replaces.
 
     Self loops and features of edges are those of that layer: `loops` says how the features of added loops are made

@@ -17,7 +17,7 @@ from ..cache import once
 from ..kernels.pattern import tally
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
-from .composite import Composite
+from .composite import GraphLayer
 from .edges import is_matrix, read_edges, sizes_of, targets_of
 from .layers import pair
 from .registry import Unchanged, combinations, rule
@@ -35,7 +35,7 @@ _with_loops = once(lambda edges: add_remaining_self_loops(edges)[0])
     ],
     node_dim=0,
 )
-class ConvertedEG(Composite):
+class ConvertedEG(GraphLayer):
     r""":math:`y_{nh} = \sum_{kb} w_{nhkb} \, (A_k^\top x \Theta_b)_n` for sums and means :math:`A_k`; coefficients w
     are computed from the target.
     """
@@ -70,7 +70,7 @@ class ConvertedEG(Composite):
 
 
 @rule(MFConv, "molecular fingerprints", [{"max_degree": 2}, {"aggr": "mean"}])
-class ConvertedMF(Composite):
+class ConvertedMF(GraphLayer):
     r""":math:`A^\top x \Theta_d + x \Theta'_d + b_d`, for the degree d of the target."""
 
     def __init__(self, layer: Any) -> None:
@@ -102,7 +102,7 @@ def degrees(edges: Tensor, N: int, largest: int, flow: str) -> Tensor:
 
 
 @rule(FiLMConv, "GNN-FiLM, linear", combinations(num_relations=(1, 5), aggr=("add", "mean")), given={"act": None})
-class ConvertedFiLM(Composite):
+class ConvertedFiLM(GraphLayer):
     r""":math:`\sum_r \gamma_{rn} \odot (A_r^\top x \Theta_r)_n + \beta_{rn} (A_r^\top 1)_n`, with :math:`\beta` and
     :math:`\gamma` that each target computes from itself; and the same of its own features.
     """

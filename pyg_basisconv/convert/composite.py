@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.nn.conv import MessagePassing
 
 from ..conv import BasisConv
+from ..errors import reject
 from .build import parameter
 from .checkpoints import original_of
 from .layers import Signature, pair
@@ -25,6 +27,7 @@ class Composite(nn.Module):
         **reads: how a call is read, see `Signature.of`.
     """
 
+    rebuilt = True  # no layer that `convert` has still to convert, whatever its class
     kept: tuple[str, ...] = ()  # the parts and parameters that it takes over as they are, under their names
 
     if TYPE_CHECKING:
@@ -32,11 +35,14 @@ class Composite(nn.Module):
         def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, layer: Any, **reads: Any) -> None:
-        nn.Module.__init__(self)
+        self._begin()
         vars(self).update((name, value) for name, value in vars(layer).items() if self._is_option(name, value))
         self.call = Signature.of(layer, **reads)
         for name in self.kept:
             setattr(self, name, copied(getattr(layer, name, None)))
+
+    def _begin(self) -> None:
+        nn.Module.__init__(self)
 
     def _is_option(self, name: str, value: Any) -> bool:
         """Whether an attribute of the layer is an option that this class does not define itself."""
@@ -58,6 +64,31 @@ class Composite(nn.Module):
             reset(self.children())
 
 
+class GraphLayer(Composite, MessagePassing):
+    """A layer made of converted parts that replaces one of PyG's layers of message passing.
+
+    It is a `MessagePassing` for what looks for such layers in a model: `to_hetero` makes one of it for each type of
+    edges. The messages are those of its parts.
+    """
+
+    _set_jittable_templates = BasisConv._set_jittable_templates
+    __repr__ = nn.Module.__repr__
+
+    def _begin(self) -> None:
+        MessagePassing.__init__(self, aggr=None)
+        self._explain = False  # explainers set their masks on its parts
+
+
+def _hooks_are_of_parts(self: GraphLayer, *args: Any, **kwargs: Any) -> Any:
+    """Rejects a hook on messages, which would never be called."""
+    parts = ", ".join(name for name, part in self.named_modules() if isinstance(part, BasisConv))
+    reject("hook", f"a part of the layer that passes messages, {parts}", type(self).__name__, "register it there")
+
+
+for _name in [name for name in vars(MessagePassing) if name.startswith("register_")]:
+    setattr(GraphLayer, _name, _hooks_are_of_parts)
+
+
 def copied(part: Any) -> Any:
     """A copy of a part of a layer, or of a parameter."""
     if isinstance(part, Tensor):
@@ -66,7 +97,7 @@ def copied(part: Any) -> Any:
     return deepcopy(part, {id(b): b.clone() for b in part.buffers()} if isinstance(part, nn.Module) else None)
 
 
-class WithRoot(Composite):
+class WithRoot(GraphLayer):
     r"""The sum of what the neighbours give and what the target itself gives.
 
     Args:

@@ -10,7 +10,7 @@ from torch_geometric.nn import DirGNNConv, GATConv, GraphConv, SAGEConv, SignedC
 from ..bases import Identity
 from ..cache import once
 from .build import adjacency, basis_conv, matrix, takes_mean
-from .composite import Composite
+from .composite import Composite, GraphLayer
 from .layers import pair
 from .registry import REVERSED, Unchanged, combinations, rebuild_part, rule
 from .sums import with_root
@@ -35,7 +35,7 @@ def _reads(layer: Any) -> dict[str, Any]:
     return {"names": ("x", "edge_index"), "values": "drop", "merge": takes_mean(layer)}
 
 
-class FirstSigned(Composite):
+class FirstSigned(GraphLayer):
     """The first layer: the results of positive and negative edges, concatenated."""
 
     def __init__(self, layer: Any) -> None:
@@ -48,7 +48,7 @@ class FirstSigned(Composite):
         return torch.cat([self.pos(x, pos_edge_index), self.neg(x, neg_edge_index)], -1)
 
 
-class DeepSigned(Composite):
+class DeepSigned(GraphLayer):
     """A later layer, on features of both signs: friends of friends and foes of foes are friends.
 
     For each half of the result, `like` reads the half of x with the same sign, along positive edges and at the node

@@ -16,7 +16,7 @@ from ..mechanisms.rows import TermRows
 from ..theta import Heads
 from .attention import attention_conv
 from .build import check_sum, fill
-from .composite import Composite
+from .composite import GraphLayer
 from .registry import rule
 
 
@@ -35,7 +35,7 @@ class EdgeChannels(Mechanism):
 
 
 @rule(CFConv)
-class ConvertedCF(Composite):
+class ConvertedCF(GraphLayer):
     r""":math:`\sum_m c_{mn} \, x_m \Theta \odot h(z_{mn})`, with a gate for each channel by a network h, then a
     Linear; c falls to zero at the cutoff. Of numbers for each edge and channel there are only the gates.
     """

@@ -17,7 +17,7 @@ from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism
 from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
-from .composite import Composite, normalized
+from .composite import GraphLayer, normalized
 from .edges import CallEdges, count_edges, read_edges, targets_of
 from .layers import pair
 from .registry import Unchanged, combinations, rule
@@ -43,7 +43,7 @@ def general(layer: Any) -> nn.Module:
     return attended(layer) if layer.attention else ConvertedGeneral(layer)
 
 
-class ConvertedGeneral(Composite):
+class ConvertedGeneral(GraphLayer):
     r"""The mean over heads of :math:`A^\top x \Theta + Z + A^\top 1 (x \Theta' + b)`, for the sums Z of
     :math:`z_{mn} V` over edges, and the target's own features.
     """

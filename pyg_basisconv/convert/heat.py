@@ -14,6 +14,7 @@ from ..theta import Heads
 from ..theta.base import param
 from .attention import attention_conv
 from .build import META, check_initialized, fill, matrix
+from .composite import GraphLayer
 from .edges import read_edges, with_features
 from .operator_module import OperatorModule
 from .registry import rule
@@ -47,7 +48,7 @@ class OfLast(Heads):
     [{"heads": 3}, {"heads": 2, "concat": False, "negative_slope": 0.4}, {"heads": 2, "aggr": "mean"}],
     node_dim=0,
 )
-class ConvertedHEAT(OperatorModule):
+class ConvertedHEAT(OperatorModule, GraphLayer):
     r"""Attention on :math:`h_m = x_m W_{t(m)} + b_{t(m)}`, whose values are :math:`h_m U + z_{mn} V + c` for all heads.
 
     The scores read a vector of each type of edges, too: these stand before z in what the attention has as features.

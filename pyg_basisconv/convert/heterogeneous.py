@@ -14,7 +14,7 @@ from ..mechanisms import Additive, Dot
 from ..theta import Split
 from .attention import attention_conv, weigh
 from .build import fill
-from .composite import Composite
+from .composite import GraphLayer
 from .edges import read_edges
 from .registry import Unchanged, combinations, rule
 
@@ -29,7 +29,7 @@ def check_flow(layer: Any) -> None:
 
 
 @rule(HANConv, "HAN", [{"heads": 4}, {"heads": 2, "negative_slope": 0.4}], fixed=("flow",), node_dim=0)
-class ConvertedHAN(Composite):
+class ConvertedHAN(GraphLayer):
     r"""For each type of edges :math:`relu(A_k^\top h_k)` of projected features h, with the softmax of
     :math:`LeakyReLU(s_k \cdot h_{mk} + t_k \cdot h_{nk})` for A: a BasisConv. Their mixture, whose coefficients are a
     softmax over the types of edges into a node type, is not linear.
@@ -62,7 +62,7 @@ class ConvertedHAN(Composite):
 
 
 @rule(HGTConv, "HGT", combinations(heads=(2, 4)), fixed=("flow",), node_dim=0)
-class ConvertedHGT(Composite):
+class ConvertedHGT(GraphLayer):
     r"""Attention by scaled dot products along the edges of all types: a BasisConv whose sources are the pairs of a type
     of edges and a source node, with keys and values that are the node's, times a matrix for each head and type.
     """

@@ -22,6 +22,7 @@ from ..reading import read_graph
 from ..theta import Heads
 from .attention import attention_conv
 from .build import basis_conv, check_initialized, check_sum, fill, heads_of
+from .composite import GraphLayer
 from .layers import repr_as
 from .operator_module import OperatorModule, promoted
 from .registry import combinations, rule
@@ -115,7 +116,7 @@ class ConvertedHypergraph(BasisConv):
         return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # `seen` witnesses other tensors
 
 
-class ConvertedHypergraphAttention(OperatorModule):
+class ConvertedHypergraphAttention(OperatorModule, GraphLayer):
     r"""With attention between nodes and their hyperedges, :math:`D^{-1} \alpha B^{-1} \alpha^\top x V`.
 
     The same :math:`\alpha`, after dropout, leads from nodes to hyperedges and back.

@@ -44,7 +44,6 @@ class ConvertedMultihead(OperatorModule, nn.MultiheadAttention):
     in_proj_weight = None  # type: ignore[assignment]
     in_proj_bias = None  # type: ignore[assignment]
     _qkv_same_embed_dim = False
-    rebuilt = True
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)

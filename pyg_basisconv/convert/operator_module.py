@@ -59,7 +59,7 @@ class OperatorModule(Composite):
         return compiled.results(self, given)
 
     @property
-    def explain(self) -> bool:
+    def is_explained(self) -> bool:
         """Whether an explainer has set a mask on a part of it."""
         return any(bool(part.explain) for part in self.modules() if isinstance(part, BasisConv))
 

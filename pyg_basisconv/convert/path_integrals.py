@@ -12,7 +12,7 @@ from torch_geometric.typing import WITH_TORCH_SPARSE, SparseTensor
 from ..bases import Adjacency, Identity
 from ..cache import once
 from .build import basis_conv, check_sum, parameter
-from .composite import Composite
+from .composite import GraphLayer
 from .edges import read_edges
 from .registry import Unchanged, combinations, rule
 
@@ -32,7 +32,7 @@ class Paths(NamedTuple):
 
 
 @rule(PANConv, "PAN, path integrals" if WITH_TORCH_SPARSE else "", combinations(filter_size=(0, 1, 3)), fixed=["flow"])
-class ConvertedPAN(Composite):
+class ConvertedPAN(GraphLayer):
     r""":math:`D^{-1/2} (\sum_k w_0 \cdots w_k \, A^k)^\top D^{-1/2} x \Theta + b`, and the matrix that multiplies
     x; D counts its entries. The sum is evaluated step by step; the matrix is made of powers that are kept.
 

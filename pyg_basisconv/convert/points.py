@@ -19,6 +19,7 @@ from ..reading import read_graph
 from ..theta import Split
 from .attention import apply_weights, attention_conv, weigh
 from .build import check_initialized, check_sum
+from .composite import GraphLayer
 from .edges import count_edges, read_edges
 from .layers import pair, unpaired
 from .operator_module import OperatorModule
@@ -45,7 +46,7 @@ def _network(of: int | None) -> Callable[[int, int], nn.Module]:
         *({"attn_nn": _network(None)} | one for one in turned_round(PointTransformerConv)),
     ],
 )
-class ConvertedPointTransformer(OperatorModule):
+class ConvertedPointTransformer(OperatorModule, GraphLayer):
     r"""The softmax of :math:`h(x_n W - x_m W' + \delta_{mn})` over m, for each channel, applied to
     :math:`x_m V + \delta_{mn}`, where :math:`\delta_{mn} = g(p_n - p_m)`.
 

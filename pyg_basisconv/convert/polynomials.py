@@ -13,7 +13,7 @@ from ..basis import Basis
 from ..conv import BasisConv
 from ..theta import Heads
 from .build import adjacency, basis_conv, check_sum, takes_mean
-from .composite import Composite
+from .composite import GraphLayer
 from .layers import Signature
 from .registry import REVERSED, Unchanged, combinations, rule, turned_round
 
@@ -136,7 +136,7 @@ def mixhop(layer: Any) -> nn.Module:
     return Repeat(layer, conv, [powers.index(p) for p in layer.powers]) if repeats else conv
 
 
-class Repeat(Composite):
+class Repeat(GraphLayer):
     """Some heads of a convolution several times, and a bias.
 
     Args:

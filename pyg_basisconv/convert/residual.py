@@ -13,7 +13,7 @@ from ..basis import Basis, EdgeList
 from ..graph import Graph
 from ..theta import Pass
 from .build import adjacency, basis_conv, parameter, takes_mean
-from .composite import Composite, WithRoot, copied
+from .composite import GraphLayer, WithRoot, copied
 from .layers import pair
 from .polynomials import polynomial
 from .registry import Unchanged, combinations, rule, turned_round
@@ -31,7 +31,7 @@ def _narrowing(P: int, Q: int) -> nn.Module:
         *combinations({"normalize": False, "shared_weights": False}, aggr=("add", "mean")),
     ],
 )
-class ConvertedGCN2(Composite):
+class ConvertedGCN2(GraphLayer):
     r""":math:`y = (1 - \beta) u + \beta u \Theta` for :math:`u = (1 - \alpha) A^\top x + \alpha x_0`; the
     second term of u may have a parameter of its own.
     """
@@ -55,7 +55,7 @@ class ConvertedGCN2(Composite):
 
 
 @rule(GINConv, "GIN, a network behind", [{"eps": 0.3}, {"aggr": "mean"}, {"nn": _narrowing}])
-class ConvertedGIN(Composite):
+class ConvertedGIN(GraphLayer):
     r""":math:`h(A^\top x + (1 + \epsilon) x)`, for a network h.
 
     If h begins with a Linear that makes x narrower, its matrix comes before the sum.

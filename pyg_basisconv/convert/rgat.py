@@ -20,6 +20,7 @@ from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
 from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
+from .composite import GraphLayer
 from .edges import as_returned, read_edges
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
@@ -80,7 +81,7 @@ class OfRelation(Mechanism):
     ],
     node_dim=0,
 )
-class ConvertedRGAT(OperatorModule):
+class ConvertedRGAT(OperatorModule, GraphLayer):
     r""":math:`\sum_{r, m} a_{rmn} \, x_m W_r` with the softmax of :math:`LeakyReLU(k \cdot x_m W_r + q \cdot x_n W_r)`
     for a, or of the product of the two: a BasisConv whose sources are the pairs of a relation and a node.
 

@@ -12,14 +12,14 @@ from torch_geometric.typing import SparseTensor
 from ..bases import Adjacency
 from ..errors import reject
 from .build import adjacency, basis_conv, check_initialized, takes_mean
-from .composite import Composite
+from .composite import Composite, GraphLayer
 from .layers import Signature
 from .polynomials import polynomial
 from .registry import combinations, rebuild_part, rule
 
 
 @rule(PDNConv, "PDN, weights by a network", [{"normalize": False, "aggr": "mean"}])
-class ConvertedPDN(Composite):
+class ConvertedPDN(GraphLayer):
     """A GCN, whose edges are weighted by a network of their features."""
 
     kept = ("mlp",)
@@ -41,7 +41,7 @@ class ConvertedPDN(Composite):
 
 
 @rule(GatedGraphConv, "gated, GRU steps", [{"aggr": "mean", "num_layers": 1}])
-class ConvertedGated(Composite):
+class ConvertedGated(GraphLayer):
     """Sums of the neighbours, each the input of a GRU cell whose state is x, padded by zeros."""
 
     kept = ("rnn",)
@@ -66,7 +66,7 @@ class ConvertedGated(Composite):
     "ARMA, stacked steps",
     [*combinations({"num_stacks": 2, "num_layers": 3}, shared_weights=(True, False)), {"act": None}],
 )
-class ConvertedARMA(Composite):
+class ConvertedARMA(GraphLayer):
     r"""The mean over stacks of :math:`x_{t+1} = \sigma(S^\top x_t \Theta_t + x \Theta'_t + b_t)`."""
 
     kept = ("init_weight", "weight", "root_weight", "bias", "act")
@@ -120,7 +120,7 @@ class ConvertedAntiSymmetric(Composite):
 
 
 @rule(LabelPropagation, "labels, propagated", [{"num_layers": 3, "alpha": 0.7}, {"num_layers": 0}])
-class ConvertedLabelPropagation(Composite):
+class ConvertedLabelPropagation(GraphLayer):
     r"""Steps :math:`\alpha A^\top y + (1 - \alpha) y_0`, each followed by a function; without gradients, as PyG's.
 
     Weights of edges that are given are taken as they are. Others are normalised in the dtype of y; PyG does so in

@@ -14,7 +14,7 @@ from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
-from .composite import Composite, WithRoot, after_root, normalized
+from .composite import GraphLayer, WithRoot, after_root, normalized
 from .layers import Signature, pair
 from .registry import Unchanged, combinations, rule, turned_round
 
@@ -145,7 +145,7 @@ class LoopedMean(Basis):
 
 
 @rule(LEConv, "local extremum")
-class ConvertedLE(Composite):
+class ConvertedLE(GraphLayer):
     r""":math:`y = A^\top x \Theta_1 - D x \Theta_2 + x \Theta_3 + b_3 + A^\top 1 b_1`, as LEConv.
 
     The bias of the messages, :math:`b_1`, is added for each edge, which is a convolution of the constant 1. Sources and

@@ -370,6 +370,37 @@ def test_to_hetero(aggr: str) -> None:
     agree(Case(ours, whole, leaves, call))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p, q: pyg.GATConv(p, q, add_self_loops=False),
+        lambda p, q: pyg.GATv2Conv(p, q, add_self_loops=False),
+        pyg.TransformerConv,
+        lambda p, q: pyg.GINConv(nn.Linear(p, q)),
+        pyg.GraphConv,
+        pyg.LEConv,
+        pyg.MFConv,
+    ],
+    ids=["GAT", "GATv2", "Transformer", "GIN", "GraphConv", "LE", "MF"],
+)
+def test_to_hetero_of_converted_layers(make: Any) -> None:
+    """Layers made of several parts are layers of message passing, too: each type of edges gets one of its own."""
+    metadata = (["a", "b"], [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "a")])
+    x = {"a": torch.randn(7, P), "b": torch.randn(4, P)}
+    edges = {k: torch.stack([torch.randint(len(x[t]), (20,)) for t in (k[0], k[2])]) for k in metadata[1]}
+    model = pyg.Sequential(
+        "x, edge_index", [(make(P, 8), "x, edge_index -> x"), nn.ReLU(), (make(8, Q), "x, edge_index -> x")]
+    )
+    peer, ours = pyg.to_hetero(model, metadata), pyg.to_hetero(convert(model), metadata)
+    ours.load_state_dict(convert(peer).state_dict())
+    torch.testing.assert_close(ours(x, edges), peer(x, edges), rtol=1e-4, atol=1e-5)
+
+
+def test_messages_are_of_parts() -> None:
+    with pytest.raises(ValueError, match=r"a part of the layer that passes messages, conv, got"):
+        convert(pyg.TransformerConv(P, Q)).register_message_forward_hook(print)
+
+
 def test_hetero() -> None:
     keys = [("a", "to", "b"), ("b", "of", "a"), ("a", "in", "b")]
     layers = [pyg.SAGEConv((P, 3), Q), pyg.TransformerConv((3, P), Q), pyg.GATConv((P, 3), Q, add_self_loops=False)]
