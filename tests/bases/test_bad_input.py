@@ -381,6 +381,10 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         r"bases.GCN, got False; the basis says whether it adds loops",
         lambda: bases.GCN(add_self_loops=False),
     ),
+    "a basis in the place of a width": (
+        r"the order is BasisConv\(in_channels, out",
+        lambda: BasisConv(bases.GCN(), 4, 2),
+    ),
     "a parameter not made": (r"theta: expected a Theta, got .*; call it: Heads\(\)", lambda: conv(theta=theta.Heads)),
     "a batch in place of edges": (
         r"edge_index: .*; the graphs of a batch are passed by name, batch=",
