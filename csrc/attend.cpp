@@ -61,6 +61,7 @@ struct Call {
     int64_t target_stride;
     const void* entry;
     int64_t entry_stride;
+    const int32_t* entry_row;  // of each entry by target, its row in `entry`; null where it is its place; for gates alone
     const void *vectors, *others, *factor;
     int64_t factor_stride, factor_step;
     const void* values;  // of entries, added to z; for gates alone

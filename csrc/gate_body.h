@@ -14,7 +14,7 @@ struct Gate {
     const int64_t c, others, entries;
     const bool far;
     const R slope;
-    const int32_t *ptr, *index, *place;
+    const int32_t *ptr, *index, *place, *entry_row;
     // Of the terms s, t and u, those of the own end, of the other and of entries; the rows z, and v of entries; gradients.
     const Table<R> own_terms, other_terms, entry, z, values, grad;
     const R* factor;
@@ -25,7 +25,7 @@ struct Gate {
     explicit Gate(const Call& k)
         : call(k), c(k.c), others(back ? k.N : k.M), entries(k.E), far(others * 2 * c * int64_t(sizeof(R)) > NEAR),
           slope(R(k.slope)), ptr(back ? k.t_ptr : k.ptr), index(back ? k.t_index : k.index),
-          place(back ? k.t_back : nullptr), own_terms(back ? source_terms(k) : target_terms(k)),
+          place(back ? k.t_back : nullptr), entry_row(k.entry_row), own_terms(back ? source_terms(k) : target_terms(k)),
           other_terms(back ? target_terms(k) : source_terms(k)), entry(k.entry, k.E, k.entry_stride, c),
           z(k.z, k.M, c, c), values(k.values, k.E, k.values_stride, c), grad(k.grad, k.N, c, c),
           factor(static_cast<const R*>(k.factor)) {}
@@ -67,7 +67,7 @@ struct Gate {
             value[k] = back ? at<whole>(z, n, j + k * L) : V{};
         }
         for (int64_t p = ptr[n], end = ptr[n + 1]; p < end; p++) {
-            const int64_t o = index[p], e = place ? place[p] : p;
+            const int64_t o = index[p], e = place ? place[p] : p, term = entry_row ? entry_row[e] : e;
             if (far && p + AHEAD < entries) {
                 const int64_t next = index[p + AHEAD];
                 if (other_terms.data) fetch(other_terms.row(next) + j, K * LANE_BYTES);
@@ -77,7 +77,7 @@ struct Gate {
             for (int k = 0; k < K; k++) {
                 const int64_t at_k = j + k * L;
                 V u = own[k] + at<whole>(other_terms, o, at_k);
-                if (entry.data) u += at<whole>(entry, e, at_k);
+                if (entry.data) u += at<whole>(entry, term, at_k);
                 V v = activate<activation, R>(slope, u), d = derivative<activation, R>(slope, u, v);
                 const V row = at<whole>(rows, o, at_k);
                 V x = back ? value[k] : row;
@@ -92,7 +92,7 @@ struct Gate {
                     v *= row;
                     d *= x * row;
                     if (call.d_values) give<whole>(call.d_values, e, at_k, v);
-                    if (call.d_entry) give<whole>(call.d_entry, e, at_k, d);
+                    if (call.d_entry) give<whole>(call.d_entry, term, at_k, d);
                     sum[k] += v;
                 } else {
                     sum[k] += v * x;

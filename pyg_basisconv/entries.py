@@ -102,6 +102,11 @@ class Entries:
         """Whether it is known which edge of the graph is at each entry."""
         return self._edges is not None
 
+    @property
+    def are_edges(self) -> bool:
+        """Whether it is known that the entries are the graph's edges, given in the order of these."""
+        return isinstance(self._edges, slice)
+
     def set_edge_ids(self, edge_ids: Tensor | slice, num_edges: int) -> None:
         """Sets the graph's edge of each entry, see `Basis.edge_ids`."""
         self._edges, self.num_edges = edge_ids, num_edges

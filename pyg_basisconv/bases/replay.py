@@ -70,6 +70,7 @@ class Replay:
         values: the indices of what is summed, and of the features that values of edges are made of or None, among the
             columns; and the map that makes them.
         rows: for each argument of the scoring, its index there, or ~i for parameter i, or None.
+        listed: whether it reads the features of edges in their own order.
         adds: whether the parameter does no more to the sums than to add the bias.
     """
 
@@ -82,11 +83,12 @@ class Replay:
         columns: Sequence[_Columns],
         values: tuple[int, int | None, _Map | None],
         rows: Sequence[int | None],
+        listed: bool,
         adds: bool,
     ) -> None:
         self.K, self.normalize, self.of_weights, self.scoring = basis.K, basis.normalize, basis.weighted, scoring
         self.reads, self.ties = parameters.reads, parameters.ties
-        self.columns, self.values, self.rows, self.adds = columns, values, rows, adds
+        self.columns, self.values, self.rows, self.listed, self.adds = columns, values, rows, listed, adds
         self.edge_values, self.edge_dim, self.edge_width = content.edge_values, 0, 0
         if content.edge_attr is not None:
             self.edge_dim = content.edge_attr.shape[1]
@@ -101,7 +103,8 @@ class Replay:
         """Whether the features of edges are those of a graph, and few enough to be evaluated as in the record."""
         if edge_attr is None or not self.edge_dim:
             return edge_attr is None and edge_values is None and not self.edge_dim
-        if not entries.has_edge_ids or edge_values is not self.edge_values or entries.E * self.edge_width > HELD:
+        known = entries.are_edges if self.listed else entries.has_edge_ids
+        if not known or edge_values is not self.edge_values or entries.E * self.edge_width > HELD:
             return False
         plain = type(edge_attr) in PLAIN and edge_attr.is_cpu and not edge_attr.is_neg()
         return plain and edge_attr.dtype is x.dtype and edge_attr.shape == (entries.num_edges, self.edge_dim)
@@ -141,7 +144,9 @@ class Replay:
         for parameters, name, index in self.ties:
             if parameters.get(name) is not given[index]:
                 return None
-        features = x, target, None if edge_attr is None else entries.rows_of_edges(edge_attr)
+        features = x, target, edge_attr
+        if edge_attr is not None and not self.listed:
+            features = x, target, entries.rows_of_edges(edge_attr)
         found: list[Any] = []
         for side, maps in self.columns:
             of = features[side]
@@ -220,8 +225,11 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
     if not any(y is rows for one in mapped for y in one.results):
         of_rows = () if theta.affine is None else (theta.affine,)
         mapped.append(Mapped(0, of_rows, (rows,)))
+    listed = form is not None and form.listed
+    if listed and (values is not None or any(one.side == 2 for one in mapped)):  # these read them by target
+        return None
     if z is not None:
-        mapped.append(Mapped(2, (), (content.edge_rows_at(entries),)))
+        mapped.append(Mapped(2, (), (z if listed else content.edge_rows_at(entries),)))
     columns = [id(y) for one in mapped for y in one.results]
     products = []
     for one in mapped:
@@ -248,7 +256,8 @@ def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> 
         if made is None or id(values.features) not in columns:
             return None
         of_sums = of_sums[0], columns.index(id(values.features)), made
-    return Replay(basis, content, scoring, parameters, products, of_sums, indices, theta.join(rows) is rows)
+    adds = theta.join(rows) is rows
+    return Replay(basis, content, scoring, parameters, products, of_sums, indices, listed, adds)
 
 
 def _known(basis: Any, theta: Theta) -> bool:

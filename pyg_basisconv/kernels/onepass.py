@@ -27,7 +27,7 @@ Saved = Sequence[Tensor | None]  # four tensors for the backward pass
 # How scores are computed, as `Kind` in the kernels.
 TERMS, PROJECTED, HIDDEN, PRODUCTS = range(4)
 
-_CALL = struct.Struct("=9qd47q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
+_CALL = struct.Struct("=9qd48q")  # `Call` in the kernels: the fields that `Attend._run` packs, in order
 _NO_FEATURES = 0, 0, 0, 0, 0, 0, 0
 _OUT_OF_RANGE = 1
 _DTYPES = {torch.float32: "float", torch.float64: "double"}
@@ -44,12 +44,14 @@ class ScoreForm(NamedTuple):
     activation: of the terms.
     slots: the positions of the given tensors among the kernels' five: terms of sources, of targets, of entries, and two
     vectors per head. Of products the third are features of entries, and the fourth what maps them to keys.
+    listed: whether the terms of entries stand in the order in which the pattern was given, and not by target.
     """
 
     kind: int
     inner: int
     activation: ActivationCode
     slots: slice
+    listed: bool = False
 
     def in_slots(self, tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
         """All five tensors, None for those that are not given."""
@@ -148,6 +150,7 @@ class Attend:
             self.terms = (*terms[:2], None, None, None)
         self.width_of_features = 0 if self.features is None else self.features.shape[1]
         self.is_gate = is_gate(form, normalised, c, z.shape[1])
+        self.entry_rows = pattern.by_target.order if form.listed else None  # None: by target
 
     def check(self) -> None:
         """Refuses tensors that are not of the pattern's sizes, beyond which the kernels would read."""
@@ -182,7 +185,7 @@ class Attend:
         self.check()
         form, pattern, z, c, factor = self.form, self.pattern, self.z, self.c, self.factor
         source, target, entry, *vectors = self.terms
-        ptr, index = pattern.one_way
+        (ptr, index), order = pattern.one_way, self.entry_rows
         M, sides = pattern.M, (*_rows(source), *_rows(target), *_rows(entry))
         strides = (0, 0) if factor is None else factor.stride()
         W, D = z.shape[1] // c, form.inner
@@ -195,7 +198,8 @@ class Attend:
         call = _CALL.pack(
             *sizes,
             form.activation.slope,
-            *(*addresses[:2], *transposed, addresses[2], *sides, *addresses[3:6], *strides),
+            *(*addresses[:2], *transposed, addresses[2], *sides, 0 if order is None else order.data_ptr()),
+            *(*addresses[3:6], *strides),
             *_rows(self.values),
             *of_features,
             *addresses[6:],

@@ -84,14 +84,22 @@ class TermScores(NamedTuple):
     r"""The sum u of terms of the source, the target and the entry, under an activation.
 
     The tensors are these terms, (M, c D), (N, c D) and (E, c D) by target, each may be None; and the vectors a, (c, D),
-    of a hidden layer, :math:`s_h = a_h \cdot act(u_h)`, or None for :math:`s_h = act(u_h)` with D = 1.
+    of a hidden layer, :math:`s_h = a_h \cdot act(u_h)`, or None for :math:`s_h = act(u_h)` with D = 1. With
+    `listed`, the terms of entries stand in the order in which the pattern was given.
     """
 
     activation: Activation | None = None
+    listed: bool = False
+
+    def _by_target(self, terms: Tensors, pattern: Pattern) -> Tensors:
+        """The terms, those of entries by target."""
+        source, target, entry = terms
+        order = pattern.by_target.order if self.listed else None
+        return source, target, entry if entry is None or order is None else entry.index_select(0, order)
 
     def score(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> tuple[Tensor, tuple[Tensor, ...]]:
         *terms, out = tensors
-        u = _sum_of_terms(terms, pattern)
+        u = _sum_of_terms(self._by_target(terms, pattern), pattern)
         if out is not None:  # u is (E, c D), too large to be saved
             return sum_channels(_activate(self.activation, u) * out.reshape(-1), c), ()
         return (u, ()) if self.activation is None else (self.activation(u), (u,))
@@ -100,12 +108,15 @@ class TermScores(NamedTuple):
         _, (*terms, out), kept, grad, pattern, needs, _ = given
         d_out = None
         if out is not None:
-            d, u = grad.unsqueeze(-1), _sum_of_terms(terms, pattern)
+            d, u = grad.unsqueeze(-1), _sum_of_terms(self._by_target(terms, pattern), pattern)
             d_out = (_activate(self.activation, u).view(-1, *out.shape) * d).sum(0) if needs[3] else None
             grad = activation_grad(self.activation, u, (d * out).view(u.shape))
         elif kept:
             grad = activation_grad(self.activation, kept[0], grad)
         at_entry = grad if needs[2] else None
+        place = pattern.as_given if self.listed else None
+        if at_entry is not None and place is not None:
+            at_entry = at_entry.index_select(0, place)
         if needs[0] and needs[1] and grad.numel() <= HELD:
             return *_to_ends(grad, pattern).split([pattern.M, pattern.N]), at_entry, d_out
         at_source = group_sums(grad, pattern.at_source) if needs[0] else None
@@ -114,7 +125,8 @@ class TermScores(NamedTuple):
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
         *terms, out = tensors
-        found = [t if end is None else t.index_select(0, end) for t, end in _present(terms, pattern)]
+        present = _present(self._by_target(terms, pattern), pattern)
+        found = [t if end is None else t.index_select(0, end) for t, end in present]
         v = _activate(self.activation, sum(found[1:], found[0]))
         return v.t() if out is None else (v.view(v.shape[0], *out.shape) * out).sum(-1).t()
 
@@ -123,7 +135,7 @@ class TermScores(NamedTuple):
         if activation is None:
             return None
         kind, inner = (TERMS, 1) if out is None else (HIDDEN, out.shape[1])
-        return ScoreForm(kind, inner, activation, slice(0, 4))
+        return ScoreForm(kind, inner, activation, slice(0, 4), self.listed)
 
 
 class ProjectedScores(NamedTuple):
@@ -543,7 +555,7 @@ def kernels_take(
     """The factors, values of entries, features of entries and their map, and all tensors of scores, as the compiled
     kernels take them; None if they do not.
     """
-    if form is None:
+    if form is None or (form.listed and not (uses_triton(z.device) or is_gate(form, normalised, c, z.shape[1]))):
         return None
     if values is not None:
         of_keys = form.in_slots(tensors)[2] if form.kind == PRODUCTS else None

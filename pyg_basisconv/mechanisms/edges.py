@@ -14,11 +14,17 @@ from .base import Mechanism, Score, Sizes, check_width, entry_score, per_copy, u
 from .rows import EdgeTerms, TermRows
 
 
-def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
-    """The edges' features at the entries, by target, (E, R) or (*, E, R), checked."""
+def edge_features(content: Content, dim: int) -> Tensor:
+    """The edges' features, checked."""
     edge_attr = content.edge_features
     if edge_attr.shape[-1] != dim:
         reject("edge_attr", f"{dim} features (edge_dim) on the last axis", edge_attr.shape[-1], "correct one of them")
+    return edge_attr
+
+
+def edge_rows(content: Content, entries: Entries, dim: int) -> Tensor:
+    """The same at the entries, by target, (E, R) or (*, E, R)."""
+    edge_features(content, dim)
     return upcast(content.edge_rows_at(entries))
 
 

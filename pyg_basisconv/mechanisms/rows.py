@@ -68,13 +68,38 @@ class EdgeTerms:
         return found
 
 
+class ListedTerms:
+    """Terms of entries that are the features of edges themselves, (E, K), in the order of these.
+
+    Kernels read them in this order; a sum with other terms is by target.
+    """
+
+    def __init__(self, content: Content, entries: Entries) -> None:
+        self.content, self.entries = content, entries
+
+    def __add__(self, other: "Tensor | EdgeTerms | ListedTerms") -> Tensor:
+        return self.tensor + as_tensor(other)
+
+    __radd__ = __add__
+
+    @property
+    def listed(self) -> Tensor:
+        """(E, K) in the order of the edges."""
+        return upcast(self.content.edge_features)
+
+    @property
+    def tensor(self) -> Tensor:
+        """(E, K) by target."""
+        return upcast(self.content.edge_rows_at(self.entries))
+
+
 def _sum(first: Tensor, second: Tensor) -> Affine:
     return Affine(first + second, made=(_sum, (first, second)))
 
 
-def as_tensor(terms: Tensor | EdgeTerms) -> Tensor:
-    """The terms as a tensor."""
-    return terms.tensor if isinstance(terms, EdgeTerms) else terms
+def as_tensor(terms: Tensor | EdgeTerms | ListedTerms) -> Tensor:
+    """The terms as a tensor, by target."""
+    return terms if isinstance(terms, Tensor) else terms.tensor
 
 
 class TermRows(RowScore):
@@ -88,7 +113,7 @@ class TermRows(RowScore):
     (tensor(16.), <built-in method relu of type object at ...>, ('source', 'target'))
     """
 
-    entry: Tensor | EdgeTerms | None = None
+    entry: Tensor | EdgeTerms | ListedTerms | None = None
     activation: Callable[[Tensor], Tensor] | None = None
     constant: Tensor | None = None
     targets = 0
@@ -98,7 +123,7 @@ class TermRows(RowScore):
         self,
         source: Tensor | None = None,
         target: Tensor | None = None,
-        entry: Tensor | EdgeTerms | None = None,
+        entry: Tensor | EdgeTerms | ListedTerms | None = None,
         activation: Callable[[Tensor], Tensor] | None = None,
         constant: Tensor | None = None,
         targets: int = 0,
@@ -106,20 +131,32 @@ class TermRows(RowScore):
     ) -> None:
         self.of_ends, self.entry, self.activation = (source, target), entry, activation
         self.constant, self.targets, self.batch = constant, targets, batch
-        self.scoring = TermScores(activation)
+        self.scoring = TermScores(activation, isinstance(entry, ListedTerms))
 
     @cached_property
-    def rows(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def _ends(self) -> tuple[Tensor | None, Tensor | None]:
+        """The terms of sources and targets, with the constant."""
         source, target = self.of_ends
         if self.constant is not None:
             constant = self.constant  # a parameter, hence the clone: scores must not change with it
             target = constant.expand(self.targets, -1).clone() if target is None else target + constant
-        return source, target, None if self.entry is None else as_tensor(self.entry), None
+        return source, target
+
+    @cached_property
+    def by_target(self) -> tuple[Tensor | None, ...]:
+        """The terms of sources, of targets, and of entries by target."""
+        return *self._ends, None if self.entry is None else as_tensor(self.entry)
+
+    @cached_property
+    def rows(self) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        if isinstance(self.entry, ListedTerms):
+            return *self._ends, self.entry.listed, None
+        return *self.by_target, None
 
     def snapshot(self) -> Score:
-        if self.constant is None and not isinstance(self.entry, EdgeTerms):
+        if self.constant is None and (self.entry is None or isinstance(self.entry, Tensor)):
             return self
-        source, target, entry, _ = self.rows  # computed here, with constants and maps as they are now
+        source, target, entry = self.by_target  # computed here, with constants and maps as they are now
         return TermRows(source, target, entry, self.activation, batch=self.batch)
 
     @property
@@ -129,7 +166,7 @@ class TermRows(RowScore):
 
     def at(self, entries: Entries) -> Tensor:
         """(E, K) the sum of the terms at the entries of a graph, by target."""
-        source, target, entry = [None if t is None else upcast(t) for t in self.rows[:3]]
+        source, target, entry = [None if t is None else upcast(t) for t in self.by_target]
         if source is target is None:
             assert entry is not None
             return entry
@@ -138,7 +175,7 @@ class TermRows(RowScore):
         return found if entry is None else found + entry
 
     def heads_first_score(self) -> Score:
-        source, target, entry = [None if t is None else heads_first(t, self.batch) for t in self.rows[:3]]
+        source, target, entry = [None if t is None else heads_first(t, self.batch) for t in self.by_target]
         parts = [] if source is None and target is None else [node_score(source, target)]
         parts += [] if entry is None else [entry_score(entry)]
         score = parts[0] if len(parts) == 1 else parts[0] + parts[1]

@@ -124,6 +124,27 @@ def test_continuous_filters(bias: bool) -> None:
     assert evaluated(own)
 
 
+@pytest.mark.parametrize("filters", [3, 8], ids=["few", "gates"])
+def test_continuous_filters_on_graph_after_graph(filters: int) -> None:
+    """The kernels read filters in the order of the edges, which is another for each graph, or that of targets."""
+    reference = drawn(
+        CFConv(P, Q, filters, nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, filters)), cutoff=2.0)
+    )
+    ours, (first, _) = convert(reference), graph()
+    by_target = first[:, first[1].argsort(stable=True)]
+    for edges in (first, by_target, first.flip(1), first.flip(0), first):
+        x, distance, z = features(N, P), torch.rand(edges.shape[1], dtype=torch.float64), features(edges.shape[1], 3)
+        results = []
+        for layer in (ours, reference):
+            leaves = [t.detach().clone().requires_grad_() for t in (x, distance, z)]
+            inputs = [*leaves, *layer.parameters()]
+            y = layer(leaves[0], edges, *leaves[1:])
+            forces = torch.autograd.grad(y.sin().sum(), inputs, create_graph=True)
+            again = torch.autograd.grad(sum(f.square().sum() for f in forces), leaves)
+            results.append([y, *forces[:3], *again])
+        torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+
+
 def test_schnet_is_made_of_them() -> None:
     def graph_of(pos: Tensor, batch: Tensor) -> tuple[Tensor, Tensor]:
         pairs = (batch[:, None] == batch).fill_diagonal_(False).nonzero().t()

@@ -31,10 +31,11 @@ class Case:
         sizes: tuple[int, int, int] = (7, 5, 20),
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
+        listed: bool = False,
     ) -> None:
         M, N, E = sizes
         torch.manual_seed(seed)
-        self.c, self.scoring = c, TermScores(activation)
+        self.c, self.scoring = c, TermScores(activation, listed)
         self.pattern = Pattern(torch.randint(M, (E,)), torch.randint(N, (E,)), M, N)
         rows = {"z": M, "source": M, "target": N}
         there = there | {"z"} | (set() if there & {"target", "entry"} else {"source"})
@@ -82,6 +83,7 @@ def test_gates_and_twin_agree(calls: list[bool]) -> None:
         activation=st.sampled_from(ACTIVATIONS),
         sizes=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(0, 150)),
         seed=st.integers(0, 1000),
+        listed=st.booleans(),
     )
     def run(**arguments: Any) -> None:
         calls.clear()

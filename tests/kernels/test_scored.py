@@ -62,6 +62,12 @@ def of_terms(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activati
     return v[0] if out is None else (v * out[k]).sum()
 
 
+def of_listed(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
+    """The terms of entries stand in the order in which these were given."""
+    order = sorted(range(E), key=lambda i: int(TARGET[i]))  # stable
+    return of_terms([*t[:2], t[2][order], t[3]], z, e, m, n, k, c, activation)
+
+
 def of_projected(t: Any, z: Tensor, e: int, m: int, n: int, k: int, c: int, activation: Any = None) -> Tensor:
     return activated((own(z, m, k, c) * t[0][k]).sum() + (own(z, n, k, c) * t[1][k]).sum(), activation)
 
@@ -93,6 +99,8 @@ CASES: dict[str, tuple[Any, Callable[[int], list[Tensor | None]], Score]] = {
     "hidden": (TermScores(LEAKY), terms(True, True, False, hidden=True), of_terms),
     "hidden, all": (TermScores(torch.tanh), terms(True, True, True, hidden=True), of_terms),
     "hidden, sources": (TermScores(torch.tanh), terms(True, False, False, hidden=True), of_terms),
+    "all, as given": (TermScores(torch.tanh, listed=True), terms(True, True, True), of_listed),
+    "hidden, as given": (TermScores(torch.tanh, listed=True), terms(True, True, True, hidden=True), of_listed),
     "projected": (ProjectedScores(LEAKY), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "projected, alone": (ProjectedScores(), lambda c: [draw(c, W), draw(c, W)], of_projected),
     "products": (ProductScores(), lambda c: [draw(N, c * D), draw(N, c * D)], of_products),

@@ -311,14 +311,16 @@ def test_wrong_calls_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("c", [4, 9, 33])
 @pytest.mark.parametrize("there", [set(gates.NAMES), {"source"}, {"target", "values"}], ids=["all", "source", "values"])
-def test_gates(there: set[str], c: int) -> None:
-    """Values of entries, which are added to the rows."""
-    case = put(gates.Case(there, c))
+@pytest.mark.parametrize("listed", [False, True], ids=["", "as given"])
+def test_gates(there: set[str], c: int, listed: bool) -> None:
+    """Values of entries, which are added to the rows; terms of entries, by target or as they were given."""
+    case = put(gates.Case(there, c, listed=listed))
     found = results(case)
     inputs = [t if t is None else t.detach().cpu().requires_grad_() for t in case.tensors]
     z, factor, values, source, target, entry = inputs
-    (m, n), E = (t.cpu().long() for t in case.pattern.ends), case.pattern.E
-    weight = sum(t[at] for t, at in ((source, m), (target, n), (entry, torch.arange(E))) if t is not None).sigmoid()
+    (m, n), order = (t.cpu().long() for t in case.pattern.ends), case.pattern.by_target.order
+    at_entry = order.cpu().long() if listed else torch.arange(case.pattern.E)
+    weight = sum(t[at] for t, at in ((source, m), (target, n), (entry, at_entry)) if t is not None).sigmoid()
     weight = weight if factor is None else weight * factor
     y = z.new_zeros(case.pattern.N, c).index_add(0, n, weight * (z[m] if values is None else z[m] + values))
     expected = y, *torch.autograd.grad(y, [t for t in inputs if t is not None], down(y))

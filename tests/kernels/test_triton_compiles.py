@@ -33,6 +33,7 @@ FORMS = {  # heads, columns, numbers of a term, activation, what there is
     "GATv2 with values": (3, 20, 20, 1, [*HIDDEN, "features", "summed", "passed"]),
     "keys with features": (2, 5, 3, 0, [*PRODUCTS, "features", "asked"]),
     "gate": (33, 1, 1, 3, [*TERMS, "entry", "factor", "values"]),
+    "gate, as given": (33, 1, 1, 3, [*TERMS, "entry", "entry_rows"]),
     "spmm": (64, 1, 1, 7, []),
     "wide": (1, 2000, 1, 6, [*TERMS, "factor"]),
 }
@@ -53,9 +54,11 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     sums = "*fp64" if dtype == torch.float64 else "*fp32"
     types = dict.fromkeys(("z", "own_rows", "other_rows", *there), NAMES[dtype])
     types |= {name: sums for name in ("asked", "summed", "passed") if name in there}
-    types |= {f"{name}_stride": "i32" for name in there if name not in ("vectors", "asked", "summed", "passed")}
+    without = ("vectors", "asked", "summed", "passed", "entry_rows")
+    types |= {f"{name}_stride": "i32" for name in there if name not in without}
+    types |= {"entry_rows": index} if "entry_rows" in there else {}
     types |= {"ptr": index, "index": index, "rows": "i32", "others": "i32", "split": "i32", "y": sums}
-    if form not in ("gate", "spmm"):
+    if form not in ("gate", "gate, as given", "spmm"):
         types["stats"] = types["delta"] = sums
     if pieces:
         types |= {"piece_row": "*i64", "piece_start": "*i64"}

@@ -164,7 +164,7 @@ class TritonAttend(Attend):
         read = entry, factor, values, self.features
         entry_stride, factor_stride, values_stride, features_stride = (0 if t is None else t.stride(0) for t in read)
         of_values = values, values_stride, self.features, features_stride
-        return entry, entry_stride, vectors, factor, factor_stride, *of_values
+        return entry, entry_stride, self.entry_rows, vectors, factor, factor_stride, *of_values
 
     def _rows(self, by_source: bool) -> RowLists:
         pattern = self.pattern

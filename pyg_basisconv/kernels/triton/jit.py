@@ -138,6 +138,15 @@ def _entries(index, place, start, end, others, BE: tl.constexpr):
 
 
 @triton.jit
+def _rows_of_terms(entry_rows, e, there):
+    """The rows of the terms of entries, which are their positions by target where there is no list of them."""
+    row = e
+    if entry_rows is not None:
+        row = tl.load(entry_rows + e, mask=there, other=0).to(tl.int64)
+    return row
+
+
+@triton.jit
 def _factors(factor, stride, STEP: tl.constexpr, e, there, head, c, ACC: tl.constexpr):
     """The factors of entries, (BE, HB), or (BE, 1) where all heads have the same; ones where there are none."""
     if factor is None:
@@ -160,12 +169,12 @@ def _features(features, stride, e, there, F: tl.constexpr, FB: tl.constexpr, ACC
 
 @triton.jit
 def _scores(
-    own, other, other_stride, entry, entry_stride, a, o, e, there, cells, mask,
+    own, other, other_stride, entry, entry_stride, a, o, row, there, cells, mask,
     PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Of a block of entries the terms u, (BE, HB, DB), their activation v, and scores, (BE, HB).
 
-    Of PRODUCTS the terms are those of the other ends.
+    Of PRODUCTS the terms are those of the other ends. The terms of an entry are in a row of their own.
     """
     if PRODUCTS:
         u = _rows(other, o, there, other_stride, cells, mask, ACC)
@@ -176,7 +185,7 @@ def _scores(
         if other is not None:
             u += _rows(other, o, there, other_stride, cells, mask, ACC)
         if entry is not None:
-            u += _rows(entry, e, there, entry_stride, cells, mask, ACC)
+            u += _rows(entry, row, there, entry_stride, cells, mask, ACC)
         v = _activate(u, ACTIVATION, SLOPE)
         score = tl.sum(v * a[None, :, :], 2)
     return u, v, score
@@ -185,7 +194,7 @@ def _scores(
 @triton.jit(do_not_specialize=_SIZES)
 def forward(
     ptr, index, piece_row, piece_start, rows, others, split,
-    z, own, own_stride, other, other_stride, entry, entry_stride, vectors,
+    z, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors,
     factor, factor_stride, values, values_stride, features, features_stride, asked, y, stats, summed,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
     PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
@@ -217,9 +226,10 @@ def forward(
     feature_sums = tl.zeros((BE, HB, FB), ACC)
     for p in range(start, end, BE):
         o, e, there = _entries(index, None, p, end, others, BE)
+        at_entry = _rows_of_terms(entry_rows, e, there)
         known = there[:, None] & (head < c)[None, :]
         _, _, score = _scores(
-            mine, other, other_stride, entry, entry_stride, a, o, e, there, term_cells, term_mask,
+            mine, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
             PRODUCTS, ACTIVATION, SLOPE, ACC,
         )  # fmt: skip
         if features is not None:
@@ -268,7 +278,7 @@ def forward(
 @triton.jit(do_not_specialize=_SIZES)
 def backward(
     ptr, index, place, piece_row, piece_start, rows, others, split,
-    own_rows, other_rows, own, own_stride, other, other_stride, entry, entry_stride, vectors,
+    own_rows, other_rows, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors,
     factor, factor_stride, values, values_stride, features, features_stride, asked, passed, y, stats, delta,
     d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
@@ -318,9 +328,10 @@ def backward(
     asked_sums = tl.zeros((BE, HB, FB), ACC)
     for p in range(start, end, BE):
         o, e, there = _entries(index, place, p, end, others, BE)
+        at_entry = _rows_of_terms(entry_rows, e, there)
         known = there[:, None] & (head < c)[None, :]
         u, v, score = _scores(
-            mine, other, other_stride, entry, entry_stride, a, o, e, there, term_cells, term_mask,
+            mine, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
             PRODUCTS, ACTIVATION, SLOPE, ACC,
         )  # fmt: skip
         if features is not None:
@@ -382,7 +393,7 @@ def backward(
         else:
             d_u = down * a[None, :, :] * _derivative(u, v, ACTIVATION, SLOPE)
             if d_entry is not None:
-                at_terms = e[:, None, None] * (c * D) + term_cells[None, :, :]
+                at_terms = at_entry[:, None, None] * (c * D) + term_cells[None, :, :]
                 tl.store(d_entry + at_terms, d_u, mask=there[:, None, None] & term_mask[None, :, :])
             term_sums += tl.where(there[:, None, None], d_u, 0.0)
     if d_rows is not None:
