@@ -32,4 +32,6 @@ def table_of(path: Path, columns: tuple[str, ...], what: str) -> Iterator[tuple[
             got = shown(line) if len(fields) == len(columns) else f"{len(fields)} in {shown(line)}"
             expected = f"{len(columns)} fields with tabs between them"
             reject(f"{path}, line {number}", expected, got, f"write {'<tab>'.join(columns)}")
+        if tuple(field.lower() for field in fields) == columns:
+            reject(f"{path}, line {number}", "values", f"a line of headings, {shown(line)}", "delete it")
         yield number, fields

@@ -347,6 +347,11 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
     ),
     "four fields": (GRAPH + SORTS, {"facts_tsv": "a\tb\tc\td"}, ["facts.tsv, line 1: expected 3 fields", "got 4"]),
     "blanks, no tabs": (GRAPH + SORTS, {"facts_tsv": "a b c"}, ["facts.tsv, line 1", "head<tab>relation<tab>tail"]),
+    "headings": (
+        GRAPH + SORTS,
+        {"facts_tsv": "Head\tRelation\tTail"},
+        ["line 1: expected values, got a line of headings"],
+    ),
     "empty field": (GRAPH + SORTS, {"facts_tsv": "a\t \tc"}, ["facts.tsv, line 1: expected 3 fields"]),
     "facts not UTF-8": (
         GRAPH + SORTS,
