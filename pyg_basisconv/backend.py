@@ -74,7 +74,9 @@ def _triton_status(index: int | None) -> str:
 
 def uses_triton(device: torch.device) -> bool:
     """Whether the kernels in Triton are used for tensors of a device."""
-    if device.type == "cpu" or not TRITON:
+    if not TRITON:
+        return False
+    if device.type == "cpu":
         return _INTERPRETED
     return device.type == "cuda" and _triton_status(device.index) == "in use"
 

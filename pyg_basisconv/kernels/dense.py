@@ -132,7 +132,9 @@ class Affine(NamedTuple):
     def matrix(self) -> Tensor:
         """(K D, P)."""
         weight = self.weight
-        return weight if weight.dim() == 2 else weight.mT.reshape(-1, weight.shape[1])
+        if weight.dim() == 2:
+            return weight
+        return weight.squeeze(2) if weight.shape[2] == 1 else weight.mT.reshape(-1, weight.shape[1])
 
 
 def contracted(matrices: Tensor, vectors: Tensor, bias: Tensor | None = None) -> Affine:

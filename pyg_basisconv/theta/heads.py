@@ -222,8 +222,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float 
 
 def all_heads(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """All s (x W_k + b_k) in one product, side by side, see `Affine`: (*, M, P), (K, P, D), (K, D) -> (*, M, K D)."""
-    flat = Affine(weight).matrix
-    return product(x, flat, None if bias is None else bias.reshape(flat.shape[0]), scale)
+    bias = bias if bias is None or bias.dim() == 1 else bias.flatten()  # flattening a vector would make a view
+    return product(x, Affine(weight).matrix, bias, scale)
 
 
 def split_heads(rows: Tensor, K: int) -> Tensor:
