@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .bound import CONSTRUCTORS, BoundBasis, EdgeList
 from .cache import cached_property, memo, without_cached
 from .costs import Direction, Work
-from .errors import check_count, reject
+from .errors import call_it, check_count, reject
 from .graph import Counts, Graph, Size, grid_shape, sizes
 from .kernels.grids import Ints
 from .kernels.lists import List
@@ -356,8 +356,7 @@ def check_bases(*parts: object) -> None:
     """Rejects arguments that are not bases, and calls without any."""
     for part in parts or (None,):
         if not isinstance(part, Basis):
-            name = getattr(part, "__name__", "")
-            fix = f"call it: {name}()" if name and callable(part) else "choose one from pyg_basisconv.bases"
+            fix = call_it(part, "choose one from pyg_basisconv.bases")
             fix = "add the bases up: a + b" if isinstance(part, list | tuple) else fix
             fix = "the order is BasisConv(in_channels, out_channels, basis)" if isinstance(part, int) else fix
             reject("basis", "a Basis", repr(part), fix)

@@ -21,7 +21,7 @@ from .bound import ContentStep
 from .cache import Witness, drop_oldest
 from .content import Inputs
 from .costs import Problem
-from .errors import check_arguments, check_flags, refuse_arguments, reject
+from .errors import call_it, check_arguments, check_flags, refuse_arguments, reject
 from .features import read_features
 from .graph import Graph, Size, grid_shape, sizes
 from .kernels.op import autocasting
@@ -124,8 +124,7 @@ class BasisConv(MessagePassing):
             if isinstance(size, bool) or not isinstance(size, int) or not (size >= 1 or (open_ and size == -1)):
                 reject(name, "a positive integer" + (", or -1" if open_ else ""), repr(size), "give the width")
         if theta is not None and not isinstance(theta, Theta):
-            fix = f"call it: {theta.__name__}()" if isinstance(theta, type) else "make one, such as theta.Full()"
-            reject("theta", "a Theta", repr(theta), fix)
+            reject("theta", "a Theta", repr(theta), call_it(theta, "make one, such as theta.Full()"))
         self.in_channels, self.out_channels = in_channels, out_channels
         self.target_channels = widths[1] if basis.reads_nodes else -1
         self.basis = basis

@@ -45,6 +45,17 @@ def reject(argument: str, expected: str, got: object, fix: str) -> NoReturn:
     raise ValueError(f"{argument}: expected {expected}, got {got}; {fix}")
 
 
+def call_it(given: object, otherwise: str) -> str:
+    """The fix for an argument that should be an instance: to call what came, if that makes one.
+
+    >>> from pyg_basisconv import bases
+    >>> call_it(bases.Identity, "choose a basis"), call_it(3, "choose a basis")
+    ('call it: Identity()', 'choose a basis')
+    """
+    name = getattr(given, "__name__", "")
+    return f"call it: {name}()" if name and callable(given) else otherwise
+
+
 def shape_or_type(value: object) -> object:
     """What a message says of a value that does not fit: the shape of a tensor, None, or the type of anything else.
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ..basis import Basis, BoundBasis
 from ..content import Content
 from ..entries import Entries
-from ..errors import check_choice, check_count, check_depth, check_flags, check_probability, reject
+from ..errors import call_it, check_choice, check_count, check_depth, check_flags, check_probability, reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
 from ..mechanisms import Mechanism, Score, Sizes
@@ -72,9 +72,7 @@ class Attention(Basis):
             fix = "call it, with its width" if made else "choose one from pyg_basisconv.mechanisms"
             reject("mechanism", "a Mechanism", repr(mechanism), fix)
         if mask is not None and not isinstance(mask, Basis):
-            fix = (
-                f"call it: {mask.__name__}()" if isinstance(mask, type) else "such as bases.Adjacency(self_loops=True)"
-            )
+            fix = call_it(mask, "such as bases.Adjacency(self_loops=True)")
             reject("mask", "a Basis, or None for all pairs", repr(mask), fix)
         if mask is not None and mask.reads_content:
             fix = "take mask=bases.Adjacency(), and score features of edges by mechanisms.Edge(dim)"

@@ -1,6 +1,5 @@
 """Families of ones: masks of attention, and pooling."""
 
-from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -15,7 +14,8 @@ from ..kernels.grids import Ints
 from ..kernels.pattern import extremes, in_range, tally
 from ..portable import refuse, with_plain
 from ..printing import arguments
-from ..typed_edges import TypedEdges, explicit, members
+from ..typed_edges import TypedEdges, explicit
+from .by_member import MemberByMember
 
 
 def _all_pairs(M: int, N: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ class BoundPairs(BoundBasis):
         return LazyEntries(lambda: self.explicit.edge_set.expand, *sizes, self.device, full and self.complete, causal)
 
 
-class BoundComplete(BoundPairs):
+class BoundComplete(MemberByMember, BoundPairs):
     """Ones everywhere: every target sees the sum of all sources."""
 
     complete = True
@@ -53,17 +53,9 @@ class BoundComplete(BoundPairs):
     def count(self) -> int:
         return self.sources * self.N
 
-    def iterate(self, x: Tensor) -> Iterator[Tensor]:
-        total = x[..., : self.sources, :].sum(-2, keepdim=True)
-        return iter([total.expand(*x.shape[:-2], self.N, x.shape[-1])])
-
-    def combine(self, z: Tensor | Sequence[Tensor | None]) -> Tensor:
-        (z_k,) = members(z, 1)
-        assert z_k is not None
-        return next(self.iterate(z_k))
-
     def each(self, z: Tensor) -> Tensor:
-        return self.combine(z).unsqueeze(0)
+        total = z[..., : self.sources, :].sum(-2, keepdim=True)
+        return total.expand(*z.shape[:-2], self.N, z.shape[-1])
 
     def edges(self) -> EdgeList:
         source, target = _all_pairs(self.sources, self.N, self.device)

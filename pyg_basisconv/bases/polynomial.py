@@ -9,7 +9,7 @@ from torch import Tensor
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work
 from ..bound import Derived
 from ..cache import kept
-from ..errors import check_choice, check_depth, reject
+from ..errors import call_it, check_choice, check_depth, reject
 from ..graph import Graph
 from ..kernels.lists import scaled
 from ..portable import any_seen, refuse
@@ -132,7 +132,8 @@ class OfSquareMatrix(Basis):
             reject("K", "a number, before the operator", K, "write the number first, such as (3, bases.Adjacency())")
         super().__init__(K)
         if not isinstance(operator, Basis):
-            reject("operator", "a basis with K = 1", repr(operator), "such as bases.Adjacency('sym')")
+            fix = call_it(operator, "such as bases.Adjacency('sym')")
+            reject("operator", "a basis with K = 1", repr(operator), fix)
         if operator.K != 1:
             reject("operator", "a basis with K = 1", operator, "take powers of one matrix at a time")
         if operator.reads_content:

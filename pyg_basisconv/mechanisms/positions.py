@@ -29,9 +29,6 @@ class Uniform(Mechanism):
 
     is_zero = True
 
-    def make(self, sizes: Sizes) -> None:
-        """There is nothing to learn."""
-
     def score(self, content: Content, entries: Entries) -> Score:
         heads = self.sizes.heads if self.sizes is not None else 1
         zero = upcast(content.x.new_zeros(heads))

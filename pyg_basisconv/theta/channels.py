@@ -111,9 +111,6 @@ class Split(Pass):
     def by_rows(self) -> bool:
         return type(self) is Split
 
-    def rows(self, x: Tensor) -> Tensor:
-        return x if x.layout == torch.strided else x.to_dense()
-
     def project(self, x: Tensor) -> Members:
         return self.rows(x).unflatten(-1, (self.K, self.inner)).movedim(-2, 0)  # (K, *, M, D)
 

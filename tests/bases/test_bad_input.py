@@ -326,6 +326,7 @@ def network() -> bases.Basis:
 
 # What a message says to do, of arguments in which newcomers err.
 FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "operator not called": (r"call it: Adjacency\(\)", lambda: bases.Powers(2, bases.Adjacency)),
     "basis not called": (r"call it: GCN\(\)", lambda: BasisConv(3, 2, bases.GCN)),
     "basis a list": (r"a \+ b", lambda: BasisConv(3, 2, [bases.Identity(), bases.Adjacency()])),
     "heads": (r"bases.GAT\(heads\)", lambda: conv(heads=3)),
