@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..basis import Basis, BoundBasis, Direction, EdgeList, Work, check_bases
-from ..bound import Change
+from ..bound import Derived
 from ..errors import reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
@@ -26,7 +26,7 @@ class Constants(NamedTuple):
     of_second: bool = False
 
 
-class BoundComposition(BoundBasis):
+class BoundComposition(Derived):
     """The family of two layers in sequence, and the weights with which their constants reach the targets.
 
     Args:
@@ -38,6 +38,7 @@ class BoundComposition(BoundBasis):
 
     def __init__(self, family: BoundBasis, first: BoundBasis | None, second: BoundBasis, constants: Constants) -> None:
         self.family, self.first, self.second, self._constants = family, first, second, constants
+        self.parts = (family,)
         self.K, self.M, self.N = family.K, family.M, family.N
         self.dtype, self.device = family.dtype, family.device
         self.source_grid, self.target_grid = family.source_grid, family.target_grid
@@ -72,19 +73,11 @@ class BoundComposition(BoundBasis):
     def each(self, z: Tensor) -> Tensor:
         return self.family.each(z)
 
-    @property
-    def T(self) -> BoundBasis:
-        return self.family.T
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.family.requires_grad
+    def remake(self, parts: Sequence[BoundBasis]) -> BoundBasis:
+        return parts[0]  # the constants are not those of a transposed or changed family
 
     def work(self, direction: Direction) -> Work:
         return self.family.work(direction)
-
-    def map(self, change: Change) -> BoundBasis:
-        return self.family.map(change)
 
     def moved(self, device: torch.device) -> "BoundComposition":
         first = None if self.first is None else self.first.moved(device)

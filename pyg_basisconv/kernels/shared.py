@@ -15,7 +15,7 @@ from ..errors import reject
 from ..portable import with_plain
 from .dense import Products, matmul
 from .onepass import Kernel, kernel
-from .op import PLAIN, derivative, primitive, raw_apply
+from .op import PLAIN, derivative, primitive, recorded
 from .pattern import Pattern, extremes
 from .products import plain_spmm, sddmm_raw, spmm_raw
 
@@ -253,11 +253,7 @@ class Expanded(Products):
         x, weight, pattern = self.x.contiguous(), self.weight.contiguous(), self.pattern
         alike = theta.dtype == x.dtype and type(theta) in PLAIN
         if self._numbers > _HELD and alike and _takes(pattern.one_way, x, weight):
-            arrays = _arrays(pattern, x, weight)
-            if torch.is_grad_enabled():
-                found: Tensor = _record_expand_matmul(x, weight, theta, arrays)
-                return found
-            return _expand_matmul(x, weight, theta, arrays)
+            return _record_expand_matmul(_arrays(pattern, x, weight), x, weight, theta)
         return matmul(expand(x, weight, pattern), theta.flatten(0, 1))
 
 
@@ -268,54 +264,46 @@ def _runs(arrays: Arrays, width: int) -> Iterator[tuple[slice, Tensor]]:
     return ((slice(n, min(N, n + step)), ptr[n : n + step + 1]) for n in range(0, N, step))
 
 
-def _expand_matmul(x: Tensor, weight: Tensor, theta: Tensor, arrays: Arrays) -> Tensor:
-    """The products of some targets at a time, times theta, (K, W, Q): (N, Q)."""
+def _expand_matmul(keep: bool, arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> tuple[Tensor, tuple[()]]:
+    """The products of some targets at a time, times theta, (K, W, Q): (N, Q). The backward pass makes them again."""
     (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
     y = x.new_empty(arrays[0].numel() - 1, Q)
     for targets, ptr in _runs(arrays, K * W):
         u = x.new_empty(ptr.numel() - 1, K * W)
         _run("expand", (M, K, W), (ptr, arrays[1], None, x, weight, None, u))
         torch.mm(u, matrix, out=y[targets])
-    return y
+    return y, ()
 
 
-def _plain_expand_matmul(x: Tensor, weight: Tensor, theta: Tensor, arrays: Arrays) -> Tensor:
+def _expand_matmul_backward(
+    grad: Tensor, needs: Sequence[bool], fixed: tuple[Arrays], tensors: Sequence[Tensor], further: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    ((arrays,), (x, weight, theta), grad) = fixed, tensors, grad.contiguous()
+    if not _takes(arrays[:2], grad):
+        return derivative(_plain_expand_matmul, (arrays, x, weight, theta), grad)[1:]
+    (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
+    needs_x, needs_weight, needs_theta = needs
+    sizes, index = (M, K, W), arrays[1]
+    d_x = torch.zeros_like(x) if needs_x else None
+    d_weight = torch.empty_like(weight) if needs_weight else None
+    d_theta = theta.new_zeros(Q, K * W) if needs_theta else None
+    for targets, ptr in _runs(arrays, K * W):
+        here = grad[targets]
+        u = x.new_empty(len(here), K * W)
+        if d_theta is not None:
+            _run("expand", sizes, (ptr, index, None, x, weight, None, u))
+            d_theta.addmm_(here.t(), u)
+        if needs_x or needs_weight:
+            torch.mm(here, matrix.t(), out=u)
+        if d_weight is not None:
+            _run("inner", sizes, (ptr, index, None, x, None, u, d_weight))
+        if d_x is not None:
+            _run("scatter", sizes, (ptr, index, None, None, weight, u, d_x))
+    return d_x, d_weight, None if d_theta is None else d_theta.view(Q, K, W).permute(1, 2, 0)
+
+
+def _plain_expand_matmul(arrays: Arrays, x: Tensor, weight: Tensor, theta: Tensor) -> Tensor:
     return expand_raw(x, weight, False, arrays) @ theta.flatten(0, 1)
 
 
-class _ExpandMatmul(torch.autograd.Function):
-    """See `Expanded.matmul`; the products are made again in the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, theta: Tensor, arrays: Arrays) -> Tensor:
-        ctx.save_for_backward(x, weight, theta)
-        ctx.arrays = arrays
-        return _expand_matmul(x, weight, theta, arrays)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (x, weight, theta), arrays = ctx.saved_tensors, ctx.arrays
-        if torch.is_grad_enabled() or not _takes(arrays[:2], grad.contiguous()):
-            return derivative(_plain_expand_matmul, (x, weight, theta, arrays), grad)
-        (M, W), (K, _, Q), matrix = x.shape, theta.shape, theta.flatten(0, 1)
-        needs_x, needs_weight, needs_theta, _ = ctx.needs_input_grad
-        sizes, index, grad = (M, K, W), arrays[1], grad.contiguous()
-        d_x = torch.zeros_like(x) if needs_x else None
-        d_weight = torch.empty_like(weight) if needs_weight else None
-        d_theta = theta.new_zeros(Q, K * W) if needs_theta else None
-        for targets, ptr in _runs(arrays, K * W):
-            here = grad[targets]
-            u = x.new_empty(len(here), K * W)
-            if d_theta is not None:
-                _run("expand", sizes, (ptr, index, None, x, weight, None, u))
-                d_theta.addmm_(here.t(), u)
-            if needs_x or needs_weight:
-                torch.mm(here, matrix.t(), out=u)
-            if d_weight is not None:
-                _run("inner", sizes, (ptr, index, None, x, None, u, d_weight))
-            if d_x is not None:
-                _run("scatter", sizes, (ptr, index, None, None, weight, u, d_x))
-        return d_x, d_weight, None if d_theta is None else d_theta.view(Q, K, W).permute(1, 2, 0), None
-
-
-_record_expand_matmul = raw_apply(_ExpandMatmul)
+_record_expand_matmul = recorded(1, _expand_matmul, _expand_matmul_backward, _plain_expand_matmul)
