@@ -14,7 +14,7 @@ from ..content import Content
 from ..entries import Entries
 from ..kernels import Affine
 from ..mechanisms import Additive, Cosine, Mechanism, Relative, Score, Sizes
-from ..mechanisms.rows import MappedRows
+from ..mechanisms.rows import MappedRows, TermRows
 from ..theta import Full, Pass
 from .attention import AttentionLayer, attention_conv
 from .build import check_initialized, check_sum, fill, heads_of, matrix
@@ -124,4 +124,7 @@ class Steered(Mechanism):
         self.parameter("bias", sizes.heads)
 
     def score(self, content: Content, entries: Entries) -> Score:
-        return MappedRows(content, Affine(self.source, self.bias), Affine(self.source, scale=-1.0))
+        if content.target_features is not content.x:
+            return MappedRows(content, Affine(self.source, self.bias), Affine(self.source, scale=-1.0))
+        (rows,) = content.affine([Affine(self.source)])  # one product for both ends
+        return TermRows(rows + self.bias, -rows, batch=content.batch)
