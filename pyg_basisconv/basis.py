@@ -358,7 +358,6 @@ def check_bases(*parts: object) -> None:
         if not isinstance(part, Basis):
             fix = call_it(part, "choose one from pyg_basisconv.bases")
             fix = "add the bases up: a + b" if isinstance(part, list | tuple) else fix
-            fix = "the order is BasisConv(in_channels, out_channels, basis)" if isinstance(part, int) else fix
             reject("basis", "a Basis", repr(part), fix)
         if "_parameters" not in vars(part):  # torch would raise an AttributeError of another name
             name = type(part).__name__

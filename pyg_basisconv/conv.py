@@ -108,6 +108,8 @@ class BasisConv(MessagePassing):
             *(self._message_forward_pre_hooks, self._message_forward_hooks),
             *(self._aggregate_forward_pre_hooks, self._aggregate_forward_hooks),
         )
+        if isinstance(in_channels, Basis):
+            reject("in_channels", "a width", in_channels, "the order is BasisConv(in_channels, out_channels, basis)")
         check_bases(basis)
         if not basis.needs_edges:
             self._explain = False  # PyG's explainers have masks for the edges of a graph
