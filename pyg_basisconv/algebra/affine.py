@@ -1,4 +1,4 @@
-"""AffineMap maps of each entry by itself: linear layers, batch norms."""
+"""Affine maps of each entry by itself: linear layers, batch norms."""
 
 from typing import Any, NamedTuple, cast
 
