@@ -384,6 +384,8 @@ class BoundWalks(BoundBasis):
 
     def ends_of(self, k: int) -> tuple[Tensor, Tensor]:
         """The numbers of walks of member k that begin, (M,), and end, (N,), at each node; in float64, unweighted."""
+        if isinstance(k, str):
+            reject("k", "the number of a sort", repr(k), f"that of a name is basis.names.index({k!r})")
         one = self.unweighted._replace(sorts=[self.sorts[k]], texts=[self.texts[k]])
         return one.T.column_sums[0], one.column_sums[0]
 

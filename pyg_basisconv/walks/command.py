@@ -28,7 +28,7 @@ def add_walks(commands: Any) -> None:
     command.add_argument("--from", dest="start", metavar="ENTITY", help="follow the sorts from this entity")
     command.add_argument("--to", dest="end", metavar="ENTITY", help="with --from: show the walks that end here")
     about = "suggest sorts that tell the tails of this relation, the heads of ^RELATION, or the labels in this file, "
-    about += "whose lines are entity<tab>label"
+    about += "whose lines are entity<tab>label; its path starts at the current folder"
     command.add_argument("--suggest", metavar="TARGET", help=about)
     about = "with --suggest: a relation that the sorts must not use; may be repeated"
     command.add_argument("--without", action="append", metavar="RELATION", help=about)

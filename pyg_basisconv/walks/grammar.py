@@ -325,7 +325,10 @@ def _item(item: Any, at: int, words: Vocabulary) -> _Part:
             several = " or ".join(repr(words.shown(i)) for i in ids[:3])
             reject("sorts", "an edge type of the graph", where, f"say which: {several}" if ids else "name its relation")
         return _step(ids[0], False, None, words)
-    reject("sorts", "ids, names or edge types of relations", where, "name one relation per step")
+    fix = "name one relation per step"
+    if isinstance(item, Sort):  # of what `suggest_sorts` returned
+        fix = "a sort is no step: pass [one.sort for one in found]"
+    reject("sorts", "ids, names or edge types of relations", where, fix)
 
 
 def _product(

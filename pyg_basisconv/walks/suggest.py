@@ -107,11 +107,12 @@ def suggest_sorts(
     floor = max(1, math.ceil(support * len(search.facts.starts)))
     pool, seen = _best(search, search.ways(length, floor, symmetric))
     if not pool:
-        fix = "make length larger, or support smaller"
+        fix = "make length larger, or support smaller, or let sorts use more relations"
         if symmetric:
             fix = f"ask without symmetric, as walks there and back end where they can start; or {fix}"
-        got = f"{seen} sorts of up to {length} steps with walks, none of which predicts more than a constant would"
-        reject("target", "a sort whose walks predict something of it", got if seen else "no sort with walks", fix)
+        got = f"{seen} sort{'s' * (seen > 1)} with walks of up to {length} step{'s' * (length > 1)}"
+        got = f"{got} that predict no more than a constant would" if seen else "no sort with walks"
+        reject("target", "a sort whose walks predict something of it", got, fix)
     return [
         Suggestion(_sort(ways, words), gain, *search.measures(predicted), search.examples(ways, predicted, words))
         for ways, predicted, gain in _chosen(search.facts, pool, most, least)
@@ -179,8 +180,12 @@ def _way(target: Any, words: Vocabulary, types: Tensor) -> Way:
     name = name[1:] if name is not None and inverse else name
     found = words.find(name) if name is not None else int(target)
     if found is None or not bool((types == found).any()):
+        got = shown(target)
         fix = words.suggestion(name) if name is not None else "take the id of a relation that has edges"
-        reject("target", "labels, or a relation with facts", shown(target if name is None else name), fix)
+        if found is not None and (words.open or 0 <= found < len(words)):
+            got += ", which has no facts in edge_type"
+            fix = "leave them in: no walk uses those of the entity that it starts from"
+        reject("target", "labels, or a relation with facts", got, fix)
     return found, inverse
 
 

@@ -46,10 +46,14 @@ def suggested(graph: NamedGraph, target: str, without: Sequence[str], **settings
 
 def _labels(graph: NamedGraph, path: str) -> Tensor:
     """(N, C) the labels of the entities; an entity may have several."""
-    if not Path(path).is_file():
-        reject("target", "a relation, or a file of labels", shown(path), graph.relations.suggestion(path))
+    file = Path(path)
+    if not file.is_file():
+        fix = graph.relations.suggestion(path)
+        if file.suffix or file.name != path:
+            fix = f"there is no file {file.absolute()}, sought from the current folder, and no such relation: {fix}"
+        reject("target", "a relation, or a file of labels", shown(path), fix)
     found, classes = [], dict[str, int]()
-    for line, (name, label) in table_of(Path(path), ("entity", "label"), "labels"):
+    for line, (name, label) in table_of(file, ("entity", "label"), "labels"):
         try:
             entity = graph.entity(name)
         except ValueError as error:

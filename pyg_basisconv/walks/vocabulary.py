@@ -97,9 +97,9 @@ class Vocabulary:
             return cls([str(i) for i in range(int(relations))])
         if isinstance(relations, Sequence) and not isinstance(relations, str):
             return cls(relations)
-        reject(
-            "relations", f"names, a number from 1 to {MOST}, or a HeteroData", shown(relations), "pass a list of names"
-        )
+        named = isinstance(getattr(relations, "relations", None), Vocabulary)  # a graph of `load_walks`
+        fix = "pass its attribute relations" if named else "pass a list of names"
+        reject("relations", f"names, a number from 1 to {MOST}, or a HeteroData", shown(relations), fix)
 
     @classmethod
     def _of_hetero(cls, data: HeteroData) -> "Vocabulary":

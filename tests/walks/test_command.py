@@ -89,7 +89,7 @@ def test_the_share_of_the_starts(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file = write(tmp_path, facts, "")
     command = ["walks", file, "--suggest", "r", "--length", "1"]
     assert main([*command, "--support", "0.2"]) == 2
-    assert capsys.readouterr().err.endswith("make length larger, or support smaller\n")
+    assert capsys.readouterr().err.endswith("larger, or support smaller, or let sorts use more relations\n")
     assert main(command) == 0
     assert '= "s"' in capsys.readouterr().out
     assert main([*command, "--support", "1.5"]) == 2

@@ -183,7 +183,10 @@ def test_beginnings_beyond_the_beam_are_left(monkeypatch: pytest.MonkeyPatch) ->
     ("change", "words"),
     [
         ({"target": "plaid"}, "target: expected labels, or a relation with facts, got 'plaid'; did you mean 'played'"),
-        ({"target": "never"}, "got 'never'"),
+        ({"target": "never"}, "got 'never', which has no facts in edge_type; leave them in: no walk uses those of the"),
+        ({"target": "^never"}, "got '^never', which has no facts in edge_type"),
+        ({"target": 2}, "got 2, which has no facts in edge_type"),
+        ({"target": 2, "relations": None}, "got 2, which has no facts in edge_type"),
         ({"target": 7}, "got 7; take the id of a relation that has edges"),
         ({"target": torch.full((6,), -1)}, "expected facts of two nodes or more, got those of 0"),
         ({"target": torch.tensor([0, -1, -1, -1, -1, -1])}, "got those of 1"),
@@ -210,6 +213,24 @@ def test_mistakes(change: dict[str, Any], words: str) -> None:
     }
     with pytest.raises(ValueError, match=re.escape(words)):
         suggest_sorts(**given | change)
+
+
+def test_walks_that_predict_nothing() -> None:
+    """The only step leads to somebody with another label; so do two, where there is a second relation."""
+    edges, labels = torch.tensor([[0, 1, 2], [1, 0, 0]]), torch.tensor([0, 1, 1])
+    message = r"got 1 sort with walks of up to 1 step that predict no .*, or let sorts use more relations$"
+    with pytest.raises(ValueError, match=message):
+        suggest_sorts(edges, torch.zeros(3, dtype=torch.long), labels, length=1, support=0.9)
+    twice, types = edges.repeat(1, 2), torch.tensor([0, 0, 0, 1, 1, 1])
+    with pytest.raises(ValueError, match=r"got 2 sorts with walks of up to 1 step that predict no more than a"):
+        suggest_sorts(twice, types, labels, length=1, support=0.9)
+
+
+def test_suggestions_are_no_sorts() -> None:
+    edges, types = graph(0)
+    found = suggest_sorts(edges, types, 1, RELATIONS)
+    with pytest.raises(ValueError, match=r"as item 1; a sort is no step: pass \[one\.sort for one in found\]$"):
+        bases.Walks(found, RELATIONS)
 
 
 def test_the_basis_takes_them() -> None:
@@ -284,6 +305,25 @@ def test_mistakes_of_the_command(
     (tmp_path / "labels.tsv").write_text(labels, "utf-8")
     assert main(["walks", str(films(tmp_path)), "--suggest", str(tmp_path / "labels.tsv"), *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_where_labels_are_sought(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not beside the configuration, but from the current folder."""
+    file, here = films(tmp_path), tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (tmp_path / "genres.tsv").write_text("Alien\tHorror\n", "utf-8")
+    for given in ("genres.tsv", "../genre"):
+        assert main(["walks", str(file), "--suggest", given]) == 2
+        error = capsys.readouterr().err
+        assert f"got '{given}'; there is no file {here / given}, sought from the current folder, " in error
+        assert "and no such relation: did you mean 'genre'" in error
+    assert main(["walks", str(file), "--suggest", "gener"]) == 2
+    assert capsys.readouterr().err.endswith("got 'gener'; did you mean 'genre'?\n"), "no path"
+    assert main(["walks", str(file), "--suggest", "../genres.tsv"]) == 2
+    assert "expected facts of two nodes or more" in capsys.readouterr().err, "read"
 
 
 def test_without_belongs_to_suggest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from torch_geometric.data import HeteroData
 
 from pyg_basisconv.bases import Walks
 from pyg_basisconv.walks import Vocabulary
+from pyg_basisconv.walks.named import NamedGraph
 from pyg_basisconv.walks.nearest import nearest, suggestion
 
 
@@ -19,6 +20,11 @@ def hetero(*types: tuple[str, str, str]) -> HeteroData:
     for t in types:
         data[t].edge_index = torch.empty(2, 0, dtype=torch.long)
     return data
+
+
+def named() -> NamedGraph:
+    edges, names = torch.tensor([[0], [1]]), ["x", "y"]
+    return NamedGraph(edges, torch.zeros(1, dtype=torch.long), 2, names, names, Vocabulary(["a"]))
 
 
 def test_ids_are_positions() -> None:
@@ -84,7 +90,11 @@ def test_hetero_name_that_is_the_long_name_of_another() -> None:
             lambda: Vocabulary.of(-(10**5000)),
             ["relations: ", "a number from 1 to 1000000", "got int"],
         ),
-        "a string": (lambda: Vocabulary.of("abc"), ["relations: ", "'abc'"]),
+        "a string": (lambda: Vocabulary.of("abc"), ["relations: ", "'abc'", "; pass a list of names"]),
+        "a whole graph": (
+            lambda: Walks(["a"], named()),
+            ["got NamedGraph(2 entities", "; pass its attribute relations"],
+        ),
         "negative": (lambda: Vocabulary.of(-1), ["relations: ", "-1"]),
         "True": (lambda: Vocabulary.of(True), ["relations: ", "True"]),
         "ends of others": (lambda: Vocabulary(["a"], []), ["ends: ", "1 relations", "got 0"]),

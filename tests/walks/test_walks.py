@@ -186,6 +186,17 @@ def test_how_many_walks_start_and_end() -> None:
         assert bound.count(k) == sum(kg.ends(g, sort)[0])
 
 
+def test_a_count_is_by_number() -> None:
+    """The basis has the names."""
+    basis = bases.Walks({"twice": "a.a", "back": "^a"}, ["a"])
+    bound = basis.bind(torch.tensor([[0, 1, 1], [1, 2, 3]]), size=4)
+    message = r"^k: expected the number of a sort, got 'back'; that of a name is basis\.names\.index\('back'\)$"
+    for ask in (bound.count, bound.ends_of):
+        with pytest.raises(ValueError, match=message):
+            ask("back")
+    assert bound.count(basis.names.index("back")) == 3
+
+
 def test_binary_ones_where_weights_are_zero() -> None:
     """There is a walk, be its edges as light as they may."""
     g = cases.steps()
