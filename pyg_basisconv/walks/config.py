@@ -53,8 +53,8 @@ def load_walks(path: str | os.PathLike[str]) -> Knowledge:
       `dataset`, the name of a class in `torch_geometric.datasets`, with its `root` and a table `options`. Paths start
       at the file's folder. `labels` is the path of a file with lines `identifier<tab>name`.
     - [relations]: `short = "long name"`; sorts may use both.
-    - [types]: `relation = ["type of its heads", "type of its tails"]`. Then entities have types: one each. The steps of
-      sorts must join. A graph from a `HeteroData` has its types already.
+    - [types]: `relation = ["type of its heads", "type of its tails"]`. Then entities of these relations have
+      types: one each. The steps of sorts must join. A graph from a `HeteroData` has its types already.
     - [sorts]: `name = "played.characterIn"`, or a list of steps; see `pyg_basisconv.walks.parse`.
     - [walks]: `norm` ("none", "row", "mean", "sym"), `per`, `binary` and `memory_limit` of `bases.Walks`.
 
@@ -154,7 +154,8 @@ def _types(document: Document, graph: NamedGraph, words: Vocabulary) -> tuple[st
             known, by = found.setdefault(entity, (kind, relation))
             if known != kind:
                 roles = f"{known} by {words.shown(by)!r} and as {kind} by {words.shown(relation)!r}"
-                fix = "tell two entities apart by their names, or leave a relation out of [types]"
+                fix = "write the type of the heads first, then that of the tails; "
+                fix += "or tell two entities apart by their names, or leave a relation out of [types]"
                 got = f"{graph.identifiers[entity]!r} as {roles}"
                 document.refuse("types", "", "one type for each entity", got, fix)
     return tuple(found[entity][0] if entity in found else None for entity in range(len(graph.identifiers)))

@@ -85,7 +85,9 @@ def whole(count: float) -> int | float | None:
 
 def text_of_report(found: Mapping[str, Any]) -> str:
     """A report as text."""
-    types = ", ".join(f"{number:,} {printed(name)}" for name, number in found["types"].items())
+    parts = [f"{number:,} {printed(name)}" for name, number in found["types"].items()]
+    untyped = found["nodes"] - sum(found["types"].values())
+    types = ", ".join([*parts, f"{untyped:,} of no type"] if parts and untyped else parts)
     size = f"{found['nodes']:,} entities, {found['edges']:,} facts, {found['relations']:,} relations"
     lines = [size + (f" ({types})" if types else "")]
     for sort in found["sorts"]:

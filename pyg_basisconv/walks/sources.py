@@ -3,7 +3,6 @@
 import operator
 import pickle
 import warnings
-from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def read(document: Document) -> NamedGraph:
     return _of_dataset(document)
 
 
-def _of_triples(paths: Iterable[Path]) -> NamedGraph:
+def _of_triples(paths: list[Path]) -> NamedGraph:
     """A graph of triples; ids are in the order of the names, and repeated facts count once."""
     nodes: dict[str, int] = {}
     relations: dict[str, int] = {}
@@ -49,6 +48,8 @@ def _of_triples(paths: Iterable[Path]) -> NamedGraph:
         for _, (head, relation, tail) in table_of(path, ("head", "relation", "tail"), "triples"):
             h, r = nodes.setdefault(head, len(nodes)), relations.setdefault(relation, len(relations))
             found[h, r, nodes.setdefault(tail, len(nodes))] = None
+    if not found:
+        reject(" and ".join(map(str, paths)), "triples", "an empty file", "write head<tab>relation<tab>tail")
     table = torch.tensor(list(found), dtype=torch.long).view(-1, 3)
     edge_index, edge_type = table[:, ::2].t().contiguous(), table[:, 1].contiguous()
     return NamedGraph(edge_index, edge_type, len(nodes), list(nodes), list(nodes), Vocabulary(list(relations)))

@@ -62,6 +62,12 @@ def test_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  instances  1,922" in lines
 
 
+def test_entities_of_no_type(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, "a\tr\tb\na\ts\tc\nc\ts\td\n", 'one = "r"\n[types]\nr = ["A", "B"]')
+    assert main(["walks", file]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "4 entities, 3 facts, 2 relations (1 A, 1 B, 2 of no type)"
+
+
 def test_a_sort_of_the_file_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     (sort,) = found(capsys, "--sort", "genres_of_roles")["sorts"]
     assert (sort["name"], sort["sort"]) == ("genres_of_roles", "played.characterIn.genre")

@@ -101,11 +101,17 @@ def test_quotes_are_letters(tmp_path: Path) -> None:
 
 
 def test_no_facts(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"\[sorts\] roles: expected a relation of the graph, got 'played' .*; the graph has no relations$",
-    ):
-        load_walks(write(tmp_path, GRAPH + SORTS, facts_tsv="\n"))
+    """The file of triples is named, and not what would have a relation of it."""
+    for text in (GRAPH + SORTS, GRAPH + "[relations]\nin = 'character in'\n" + SORTS):
+        with pytest.raises(
+            ValueError,
+            match=r"facts\.tsv: expected triples, got an empty file; write head<tab>relation<tab>tail$",
+        ):
+            load_walks(write(tmp_path, text, facts_tsv="\n"))
+    several = GRAPH.replace('"facts.tsv"', '["facts.tsv", "more.tsv"]') + SORTS
+    with pytest.raises(ValueError, match=r"facts\.tsv and .*more\.tsv: expected triples, got an empty file"):
+        load_walks(write(tmp_path, several, facts_tsv="", more_tsv=""))
+    assert load_walks(write(tmp_path, several, more_tsv="")).num_nodes == 4, "one of them has facts"
 
 
 def films() -> HeteroData:
@@ -409,6 +415,11 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
         toml(rest="[types]\nplayed = ['Actor', 'Role']\n'character in' = ['Hero', 'Work']"),
         {},
         ["[types]: expected one type for each entity, got 'Spock' as Role by 'played' and as Hero by 'character in'"],
+    ),
+    "types in the wrong order": (
+        toml(rest="[types]\nplayed = ['Actor', 'Role']\n'character in' = ['Work', 'Role']"),
+        {},
+        ["got 'Spock' as Role by 'played' and as Work by", "write the type of the heads first, then that of the tails"],
     ),
     "no sorts": (GRAPH, {}, ["[sorts]: expected at least one sort, got none"]),
     "empty sorts": (GRAPH + "[sorts]", {}, ["[sorts]: expected at least one sort, got none"]),
