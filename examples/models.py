@@ -168,9 +168,8 @@ _FAR, _FAR_PEER = pageranks(0.2, 0.05, steps=20)
 _NEAR, _NEAR_PEER = steps_alike(8)
 _CHEB2, _CHEB3 = (((conv(bases.Chebyshev(K)),) * 2, (partial(ChebConv, K=K),) * 2) for K in (2, 3))
 
-# A training whose predictions are to agree, see `Model`.
-_AGREE: dict[str, Any] = {"lost": 0.5, "samples": 2, "consistency": 1.0, "warmup": 200, "temperature": 0.5}
-_AGREE |= {"averaged": 0.95, "epochs": 1500, "patience": 100}
+_RANDOM: dict[str, Any] = {"lr": 0.01, "lost": 0.5, "temperature": 0.5, "consistency": 1.0, "warmup": 200}
+_RANDOM |= {"averaged": 0.95, "epochs": 1500, "patience": 100, "samples": 2, "sparse": False}
 # Among which a search for the settings of a model draws.
 SPACE: dict[str, tuple[float, ...]] = {
     "hidden": (16, 32, 64, 128),
@@ -189,16 +188,11 @@ MODELS = {
     "cheb2": Model("ChebNet K=2", 32, 0.7, *_CHEB2, sparse=False),
     "cheb3": Model("ChebNet K=3", 32, 0.7, *_CHEB3, sparse=False),
     "multi": Model("multi-basis", 64, 0.85, (conv(NODE), _FAR), (OnNode, _FAR_PEER)),
-    "random": Model(
-        "random walks", 64, 0.7, (_NEAR, conv(NODE)), (_NEAR_PEER, OnNode), lr=0.01, sparse=False, **_AGREE
-    ),
+    "random": Model("random walks", 64, 0.7, (_NEAR, conv(NODE)), (_NEAR_PEER, OnNode), **_RANDOM),
     "gat": _GAT,
-    "gat_agree": _GAT._replace(title="GAT, agreement", dropout=0.5, lr=0.02, **_AGREE),
 }
-LONG = {"gat_agree"}  # of which a seed takes minutes
-# The settings of P. Velickovic et al., Graph Attention Networks (arXiv:1710.10903), for PubMed: 8 heads in both layers.
-_EIGHT: dict[str, Any] = {"layers": gat(8)[0], "peers": gat(8)[1], "weight_decay": 1e-3}
-PUBMED = {"gat": _GAT._replace(dropout=0.6, **_EIGHT), "gat_agree": MODELS["gat_agree"]._replace(**_EIGHT)}
+# The settings of P. Velickovic et al., Graph Attention Networks (arXiv:1710.10903), for PubMed.
+PUBMED = {"gat": _GAT._replace(layers=gat(8)[0], peers=gat(8)[1], dropout=0.6, weight_decay=1e-3)}
 
 
 def models(dataset: str) -> dict[str, Model]:

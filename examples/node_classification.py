@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from examples.data import CITATIONS, load
-from examples.models import LONG, LOSING_SPACE, MODELS, SPACE, Model, models
+from examples.models import LOSING_SPACE, MODELS, SPACE, Model, models
 from examples.options import add_device, add_root, at_least, check_device, parser as options_of
 
 OURS, PYG = SIDES = ("BasisConv", "PyG")
@@ -274,8 +274,7 @@ def arguments() -> argparse.ArgumentParser:
         "--dataset", choices=[*CITATIONS, "digits"], default="Cora", help="a citation network, or scikit-learn's digits"
     )
     add_root(parser, "Cora")
-    default = [name for name in MODELS if name not in LONG]
-    add("--models", nargs="+", choices=list(MODELS), default=default, help=f"by default all but {', '.join(LONG)}")
+    add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="which ones")
     add("--seeds", type=at_least(1, int), default=5, help="number of trainings of each model")
     add(
         "--minutes",

@@ -32,10 +32,10 @@ def _load() -> tuple[Any, str]:
     try:
         kernels = import_module("pyg_basisconv._kernels")
     except ImportError as error:
+        fix = "install a C++ compiler and the package again"
         if _WANTED == "compiled":
-            fix = "install a C++ compiler and the package again, or unset it"
-            reject(_NAME, "compiled kernels that can be loaded", error, fix)
-        return None, f"not built: {error}"
+            reject(_NAME, "compiled kernels that can be loaded", error, f"{fix}, or unset it")
+        return None, f"not built: {error}; {fix}"
     if _sources() not in (None, getattr(kernels, "sources", "")):  # the first kernels did not say
         fix = "build them again: python setup.py build_ext --inplace"
         if _WANTED == "compiled":
@@ -47,9 +47,10 @@ def _load() -> tuple[Any, str]:
 def _sources() -> str | None:
     """The fingerprint of the sources beside the package, by which setup.py marks what it builds; None without them."""
     root = Path(__file__).parents[1]
-    if not (root / "setup.py").is_file():  # installed
+    sources = sorted((root / "csrc").glob("*.[ch]*"))
+    if not sources or not (root / "setup.py").is_file():  # installed
         return None
-    return sha256(b"".join(path.read_bytes() for path in sorted((root / "csrc").glob("*.[ch]*")))).hexdigest()
+    return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
 KERNELS, _STATUS = _load()

@@ -117,8 +117,8 @@ class Basis(nn.Module):
 
     @property
     def takes_edges(self) -> bool:
-        """Whether a call may give edges. Attention whose pairs come from elsewhere would silently ignore them."""
-        return self.needs_edges or self.pools or not self.reads_nodes
+        """Whether a call may give edges. Pooling, and attention whose pairs come from elsewhere, would ignore them."""
+        return self.needs_edges or not (self.pools or self.reads_nodes)
 
     @property
     def variance_gains(self) -> Sequence[float]:
@@ -175,7 +175,7 @@ class Basis(nn.Module):
             mask, count = cast(Tensor, graph.mask)[subset], theirs[:, subset].shape[1]
             if torch.equal(mine[:, :count], theirs[:, subset]):
                 return torch.cat([mask, torch.ones_like(edges.weight[count:])])
-        fix = "multiply by graph.mask in its build(graph)"
+        fix = "set explain = False on its layer: its entries are not the edges that are explained"
         return reject("basis", "edges that begin with those of the graph, to be masked", self, fix)
 
     def on(self, graph: Graph) -> BoundBasis:
@@ -189,6 +189,8 @@ class Basis(nn.Module):
 
     def _made(self, graph: Graph) -> BoundBasis:
         bound = self.build(graph)
+        if isinstance(bound, EdgeList):
+            reject("basis", f"a bound family from build(graph) of {self}", "an EdgeList", "call the method edges")
         bound.origin = self, graph.bare  # `graph` itself would make a reference cycle, as it caches its families
         return bound
 
@@ -316,6 +318,9 @@ class Basis(nn.Module):
 
     def __add__(self, other: "Basis") -> "Basis":
         return CONSTRUCTORS["+"](self, other) if isinstance(other, Basis) else NotImplemented
+
+    def __radd__(self, other: object) -> "Basis":
+        return self if type(other) is int and other == 0 else NotImplemented  # with which Python's sum() begins
 
     def __sub__(self, other: "Basis") -> "Basis":
         """The differences of the matrices, one by one."""

@@ -95,7 +95,8 @@ class AttentionPooling(nn.Module):
         gated: whether to use U.
 
     Shapes:
-        - x: (\*, M, P); batch: (M,) the bag of each, 0 .. G-1, or None for a single one
+        - x: (\*, M, P); batch: (M,) the bag of each, 0 .. G-1, or None for a single one; size: G, where the last bags
+          may be empty
         - y: (\*, G, P)
 
     >>> pooling = AttentionPooling(8, hidden=4)
@@ -110,12 +111,12 @@ class AttentionPooling(nn.Module):
         bags = bases.Attention(1, MLP(hidden, target=None, gated=gated), bases.Bags())
         self.conv = BasisConv(channels, channels, bags, theta.Pass(), bias=False)
 
-    def forward(self, x: Tensor, batch: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, batch: Tensor | None = None, size: int | None = None) -> Tensor:
         """Pools the members x, (*, M, P), of each bag of `batch`, (M,): (*, G, P). None stands for one bag."""
         _check(x, self.conv, sparse=True)
         if batch is None:
             batch = torch.zeros(x.size(-2), dtype=torch.long, device=x.device)
-        return self.conv(x, batch=batch)
+        return self.conv(x, batch=batch, size=None if size is None else (x.size(-2), size))
 
 
 class CausalAttention(nn.Module):

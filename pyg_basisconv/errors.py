@@ -15,7 +15,8 @@ _REPLACED_BY = {
     "batch_size": "the number of graphs is a size: size=(M, G)",
     "concat": "the parameter puts heads side by side, or takes their mean: theta.Heads('mean')",
     "dropout": "the attention drops: bases.GAT(heads, dropout=p), or bases.Attention(..., dropout=p)",
-    "edge_dim": "the attention's mechanism reads edges, see help(bases.Attention)",
+    "edge_dim": "a mechanism scores edges, Edge(dim): "
+    "bases.Attention(heads, (Additive(projected=True) + Edge(dim)).then(nn.LeakyReLU(0.2)), bases.Adjacency())",
     "groups": "the parameter has groups: theta.Grouped(groups)",
     "heads": "the basis has a matrix for each head: bases.GAT(heads), or bases.Attention, with theta.Heads()",
     "improved": "the basis has loops: bases.Adjacency('sym', self_loops=2.0)",

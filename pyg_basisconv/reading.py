@@ -233,7 +233,8 @@ def _check_weight(weight: Tensor, E: int, dtype: torch.dtype) -> None:
 
 def _check_lambda_max(lambda_max: Any, batch: Tensor | None, device: torch.device | None) -> None:
     if not isinstance(lambda_max, Tensor | float | int):
-        reject("lambda_max", "a real number or a tensor", repr(lambda_max), "'exact' is for bases.Chebyshev")
+        fix = "leave it out, or make the basis with 'exact': bases.Chebyshev(K, lambda_max='exact')"
+        reject("lambda_max", "a real number or a tensor", repr(lambda_max), fix)
     values = torch.as_tensor(lambda_max)
     if values.is_complex():
         reject("lambda_max", "real numbers", values.dtype, "take its real part, .real")

@@ -313,7 +313,8 @@ def explicit(K: int, M: int, N: int, edges: EdgeList, dtype: torch.dtype | None 
         if index.is_floating_point():
             reject(f"edges.{name}", "integers", index.dtype, "convert it with .long()")
         if index.shape != weight.shape:
-            reject(f"edges.{name}", f"the weights' shape, {tuple(weight.shape)}", tuple(index.shape), "one per edge")
+            got = f"{tuple(index.shape)}, beside weights of {tuple(weight.shape)}"
+            reject(f"edges.{name}", "as many numbers as edges.weight has", got, "give one of each per entry")
         if not in_range(index, size):
             fix = "correct the edges of the basis"
             reject(f"edges.{name}", f"indices from 0 to {size - 1}", "{} to {}".format(*extremes(index)), fix)

@@ -48,7 +48,11 @@ def test_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"^BASISCONV_KERNELS: expected compiled kernels .* install a C\+\+ compiler"):
         backend._load()
     monkeypatch.setattr(backend, "_WANTED", "")
-    assert backend._load() == (None, "not built: No module named 'pyg_basisconv._kernels'")
+    kernels, status = backend._load()
+    assert kernels is None
+    assert status == (
+        "not built: No module named 'pyg_basisconv._kernels'; install a C++ compiler and the package again"
+    )
 
 
 @pytest.mark.skipif(backend.KERNELS is None, reason=pyg_basisconv.backends()["compiled"])

@@ -307,3 +307,11 @@ def test_dropout_of_taps_leaves_channels_of_a_head_together(kind):
 def test_what_does_not_fit_is_refused_by_name(make, argument):
     with pytest.raises(ValueError, match=rf"^{argument}\b.*: expected .*, got .*; "):
         make()
+
+
+def test_the_last_bags_may_be_empty() -> None:
+    block, x = AttentionPooling(6, hidden=4), torch.randn(7, 6)
+    y = block(x, BATCH, size=5)
+    torch.testing.assert_close(y[:3], block(x, BATCH))
+    assert y.shape == (5, 6)
+    assert not y[3:].any()

@@ -284,3 +284,18 @@ def test_what_was_saved_before_a_file_was_split_is_loaded(
     torch.save(basis, stream)
     monkeypatch.undo()
     assert str(torch.load(io.BytesIO(stream.getvalue()), weights_only=weights_only)) == str(basis)
+
+
+@pytest.mark.parametrize(
+    "basis",
+    [
+        bases.GAT(2),
+        bases.GATv2(2),
+        bases.Attention(2, Additive() + Edge(3)),
+        bases.Attention(2, 2.5 * Additive()),
+        bases.Attention(2, Dot(4).then(nn.GELU())),
+    ],
+    ids=str,
+)
+def test_mechanisms_are_values_whatever_they_are_combined_by(basis: bases.Basis) -> None:
+    assert repr(file(basis)) == repr(basis)

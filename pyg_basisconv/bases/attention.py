@@ -35,7 +35,8 @@ class Attention(Basis):
         normalize: 'source', the softmax over the sources of each target; 'target', over the targets of each source;
             'heads', over k; 'sigmoid' or 'tanh' of each score; None for the scores themselves.
         dropout: the probability that a weight is dropped, in training.
-        weighted: whether to multiply the weights by those of the mask.
+        weighted: whether to multiply the weights by those of the mask, and so by `edge_weight`, which it ignores
+            otherwise.
 
     Features of edges are zeros at self loops that the mask adds; `torch_geometric.utils.add_self_loops(fill_value=...)`
     gives others, with the loops themselves.

@@ -28,8 +28,8 @@ def convert(module: nn.Module, left: dict[str, str] | None = None) -> nn.Module:
     and gives the same outputs and gradients. The matrix of each `Linear` of a layer becomes one :math:`\Theta_k`. A
     checkpoint of the original may be loaded before the conversion or after it: `load_state_dict` of the result takes
     checkpoints of both. dtype, device, training mode, frozen parameters and layers that a model uses in several places
-    carry over. Lazy layers stay lazy (`BasisConv` then draws their parameters). A layer with `cached=True` never
-    returns the result of another graph.
+    carry over. Lazy layers stay lazy (`BasisConv` then draws their parameters); some, such as a lazy `GATConv`, are
+    left, and have to be called once before. A layer with `cached=True` never returns the result of another graph.
 
     Parameters keep the memory layout that they had, so that no call copies them: kernels their memory format, to be
     chosen before the conversion, and the matrices of attention that of a `Linear`. Some are not contiguous then, which

@@ -11,10 +11,11 @@ there), in a subclass with messages of its own, in the first call of a lazy laye
 an inner layer was changed, and in training where the layer draws random numbers (dropout of attention), to draw the
 same ones.
 
-Options that no rule covers raise a `ValueError` in the constructor. Importing a layer that has no rule raises an
-`ImportError`, which gives the reason and the nearest layer. Everything else, such as `global_mean_pool`, `Sequential`,
-`HeteroConv` and `to_hetero`, is PyG's own, so that changing the import is enough. So are its models, such as `GCN`,
-which make PyG's layers: `convert(model)` replaces those.
+A layer that is not linear in its features stays PyG's: importing one from here raises an `ImportError` with the reason,
+and options such as `aggr="max"` a `ValueError` in the constructor; import those from `torch_geometric.nn`. All else
+there, such as `global_mean_pool`, `Sequential`, `HeteroConv` and `to_hetero`, is here as PyG has it. So are its models,
+such as `GCN`, which make PyG's layers: `convert(model)` replaces those. Of a name that PyG and torch both have, such as
+`Linear`, this is PyG's.
 
 >>> import torch
 >>> from pyg_basisconv import convert
@@ -29,7 +30,7 @@ torch.Size([3, 8])
 >>> from pyg_basisconv.nn import EdgeConv
 Traceback (most recent call last):
 ...
-ImportError: EdgeConv: its messages are a network on pairs of nodes, ...; the nearest that is here is GATv2Conv
+ImportError: EdgeConv: its messages are a network on pairs of nodes, ...; torch_geometric.nn has EdgeConv itself
 """
 
 from functools import cache
@@ -105,7 +106,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant and f'; {meant}'}")
     reason = why_not(name)
     if reason is not None:
-        raise ImportError(f"{name}: {reason}", name=name)
+        raise ImportError(f"{name}: {reason}; torch_geometric.nn has {name} itself", name=name)
     return getattr(torch_geometric.nn, name)
 
 

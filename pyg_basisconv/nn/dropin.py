@@ -69,10 +69,11 @@ class DropIn(nn.Module):
         try:
             self._evaluators.found = Evaluator(self, self.original)
             self._evaluators.known = True
+            return
         except Unchanged as reason:
-            name = type(self).__name__
-            fix = f"for this one use {self.original.__module__.split('.')[0]}'s own {name}"
-            reject(name, "options that its recipe covers", f"others: {reason}", fix)
+            name, others = type(self).__name__, f"others: {reason}"
+        of = "torch.nn" if self.original.__module__.startswith("torch.") else "torch_geometric.nn"
+        reject(name, "options that its recipe covers", others, f"import this one from {of}")
 
     def _changed(self) -> None:
         vars(self)["_evaluators"] = _Evaluators()

@@ -357,7 +357,20 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: bases.Relations(3).bind(EDGES, torch.zeros(4).long()),
     ),
     "a knowledge graph": ("pass its edge_index", lambda: conv()(X, Data(edge_index=EDGES, x=X).stores[0])),
-    "edges for bags": ("pass it by name, batch=", lambda: conv(bases.Bags())(X, EDGES)),
+    "edges for bags": (
+        r"edge_index: expected None, for Bags\(\), .*; leave it out; the graphs of a batch are passed by name, batch=",
+        lambda: conv(bases.Bags())(X, EDGES, batch=torch.zeros(5).long()),
+    ),
+    "features of edges for GAT": (r"\(Additive\(projected=True\) \+ Edge\(dim\)\)", lambda: bases.GAT(2, edge_dim=3)),
+    "an eigenvalue to be computed": (
+        r"lambda_max='exact'",
+        lambda: conv(bases.Chebyshev(3))(X, EDGES, lambda_max="auto"),
+    ),
+    "build in the place of edges": ("call the method edges", lambda: conv(Building())(X, EDGES)),
+    "types of another number than the weights": (
+        r"edges.type: expected as many numbers as edges.weight has, got \(2,\), beside weights of \(4,\)",
+        lambda: conv(Reading(lambda graph: torch.zeros(2).long()))(X, EDGES),
+    ),
     "the number of bags alone": (r"size=\(M, N\)", lambda: conv(bases.Bags())(X, batch=torch.zeros(5).long(), size=2)),
     "batch_size for bags": (r"size=\(M, G\)", lambda: conv(bases.Bags())(X, batch_size=2)),
     "a window's size in the layer": (r"bases.Window\(None, \(3, 3\)", lambda: conv(bases.Bags(), padding=1)),
@@ -395,7 +408,7 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "mean of heads": (r"bases.GAT, got False; .*theta.Heads\('mean'\)", lambda: bases.GAT(8, concat=False)),
     "mean of heads, v2": (r"bases.GATv2, got False; .*theta.Heads\('mean'\)", lambda: bases.GATv2(8, concat=False)),
     "edges beside all pairs": (
-        "got Tensor; attend along edges by mask=bases.Adjacency",
+        "got Tensor; leave it out; attention along edges has mask=bases.Adjacency",
         lambda: conv(bases.Attention(2, mechanisms.Dot(4)))(X, EDGES),
     ),
     "edges beside earlier steps": (
@@ -403,6 +416,16 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: conv(bases.Attention(2, mechanisms.Dot(4), bases.Causal()) + bases.Identity())(X, EDGES),
     ),
 }
+
+
+class Building(bases.Basis):
+    """Its `build` does what `edges` is for."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def build(self, graph: Any) -> Any:
+        return bases.EdgeList(torch.zeros_like(graph.source), graph.source, graph.target, graph.weights)
 
 
 class Reading(bases.Basis):

@@ -198,3 +198,9 @@ def test_features_of_edges_are_for_functions_of_them() -> None:
         layer(X, EDGES, mask=torch.ones(5, dtype=torch.bool))
     with pytest.raises(NotImplementedError, match="Empty gives no values"):
         BasisConv(2, 3, type("Empty", (bases.EdgeFunctions,), {})(2))(X, EDGES, edge_attr=z)
+
+
+def test_python_sums_bases() -> None:
+    assert str(sum([bases.GCN(), bases.Identity()])) == str(bases.GCN() + bases.Identity())
+    with pytest.raises(TypeError):
+        sum([bases.GCN()], start=1)

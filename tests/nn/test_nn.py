@@ -162,7 +162,9 @@ def test_every_layer_is_there_or_refused_with_a_reason(name: str) -> None:
     if getattr(pyg, name).__name__ in NAMES:  # another name of it
         assert getattr(drop_in, name) is getattr(drop_in, getattr(pyg, name).__name__)
         return
-    with pytest.raises(ImportError, match=f"{name}: .*; the nearest that is here is .*") as error:
+    with pytest.raises(
+        ImportError, match=f"{name}: .*; the nearest that is here is .*; torch_geometric.nn has {name} itself"
+    ) as error:
         exec(f"from pyg_basisconv.nn import {name}")
     nearest = REFUSED[name].nearest
     assert any(known in nearest for known in NAMES)
@@ -197,7 +199,9 @@ OF_OPTIONS += ("aggregators=", "its messages pass", "its scores", "separate_", "
 @pytest.mark.parametrize("reason", [r for r in LEFT if r.split(": ")[1].startswith(OF_OPTIONS)])
 def test_options_that_no_recipe_covers(reason: str, exchanged: None) -> None:
     name, told = reason.split(": ", 1)
-    with pytest.raises(ValueError, match=rf"{name}: .*{re.escape(told)}.* use torch(_geometric)?'s own {name}"):
+    with pytest.raises(
+        ValueError, match=rf"{name}: .*{re.escape(told)}.*; import this one from torch(_geometric)?\.nn$"
+    ):
         LEFT[reason]()
 
 
