@@ -117,8 +117,8 @@ class Basis(nn.Module):
 
     @property
     def takes_edges(self) -> bool:
-        """Whether a call may give edges. Pooling, and attention whose pairs come from elsewhere, would ignore them."""
-        return self.needs_edges or not (self.pools or self.reads_nodes)
+        """Whether a call may give edges. Attention whose pairs come from elsewhere would silently ignore them."""
+        return self.needs_edges or self.pools or not self.reads_nodes
 
     @property
     def variance_gains(self) -> Sequence[float]:

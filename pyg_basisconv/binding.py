@@ -116,10 +116,7 @@ def bind(layer: Layer, basis: Basis, call: Call, observed: bool = False, seen: W
     if edge_index is None and basis.needs_edges:
         reject("edge_index", f"the edges that {basis} needs", None, "pass edge_index, or a bound basis")
     if edge_index is not None and not basis.takes_edges:
-        other = "the graphs of a batch are passed by name, batch="
-        if not basis.pools:
-            other = "attention along edges has mask=bases.Adjacency()"
-        fix = f"leave it out; {other}"
+        fix = "attend along edges by mask=bases.Adjacency(), or leave edge_index out"
         reject("edge_index", f"None, for {basis}, which takes its pairs from elsewhere", type(edge_index).__name__, fix)
     check_types(basis, call.edge_type)
     dtype, weight = features.dtype, edges.values if call.edge_weight is None else call.edge_weight

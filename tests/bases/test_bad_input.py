@@ -357,10 +357,7 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: bases.Relations(3).bind(EDGES, torch.zeros(4).long()),
     ),
     "a knowledge graph": ("pass its edge_index", lambda: conv()(X, Data(edge_index=EDGES, x=X).stores[0])),
-    "edges for bags": (
-        r"edge_index: expected None, for Bags\(\), .*; leave it out; the graphs of a batch are passed by name, batch=",
-        lambda: conv(bases.Bags())(X, EDGES, batch=torch.zeros(5).long()),
-    ),
+    "edges for bags": ("pass it by name, batch=", lambda: conv(bases.Bags())(X, EDGES)),
     "features of edges for GAT": (r"\(Additive\(projected=True\) \+ Edge\(dim\)\)", lambda: bases.GAT(2, edge_dim=3)),
     "an eigenvalue to be computed": (
         r"lambda_max='exact'",
@@ -408,7 +405,7 @@ FIXES: dict[str, tuple[str, Callable[[], Any]]] = {
     "mean of heads": (r"bases.GAT, got False; .*theta.Heads\('mean'\)", lambda: bases.GAT(8, concat=False)),
     "mean of heads, v2": (r"bases.GATv2, got False; .*theta.Heads\('mean'\)", lambda: bases.GATv2(8, concat=False)),
     "edges beside all pairs": (
-        "got Tensor; leave it out; attention along edges has mask=bases.Adjacency",
+        "got Tensor; attend along edges by mask=bases.Adjacency",
         lambda: conv(bases.Attention(2, mechanisms.Dot(4)))(X, EDGES),
     ),
     "edges beside earlier steps": (
