@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
-from torch_geometric.nn import Sequential
+from torch_geometric.nn import GraphConv, SAGEConv, Sequential, SimpleConv
 
 from tests.tiers import leave_few
 
@@ -36,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 # Without a device `torch.manual_seed` takes longer than most tests: for each kind of device it keeps a stack trace.
 FORWARD = Sequential.forward
 seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
+# PyG writes the code of a class for its first instance: were that one with a maximum, no later one could multiply by a
+# sparse matrix.
+_SUMMING = SAGEConv(1, 1), SimpleConv(), GraphConv(1, 1)
 
 
 @pytest.fixture(autouse=True)
