@@ -68,12 +68,12 @@ def objective(net: nn.Module, x: Tensor, data: Data, model: Model, epoch: int) -
 
 
 def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: float = math.inf) -> Iterator[Run]:
-    """Adam on the objective, until the loss on the validation nodes stops falling.
+    """Adam on the objective, until the validation nodes show nothing better, see `Model`.
 
     Yields the run after each epoch. A run that the clock finds unfinished at the time `end` says so.
     """
     optimizer = torch.optim.Adam(net.parameters(), lr=model.lr, weight_decay=model.weight_decay)
-    best, since, mean = math.inf, 0, None
+    lowest, highest, since, mean = math.inf, -math.inf, 0, None
     for epoch in range(model.epochs):
         start = time.perf_counter()
         if start > end and run.losses:
@@ -96,9 +96,10 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
         run.losses.append(loss)
         run.accuracies.append(accuracy)
 
-        since += 1
-        if loss < best:
-            best, since = loss, 0
+        lower, higher = loss < lowest, accuracy >= highest
+        lowest, highest = min(loss, lowest), max(accuracy, highest)
+        since = 0 if lower or (higher and model.by_accuracy) else since + 1
+        if lower and (higher or not model.by_accuracy):
             run.validation, run.test = accuracy, right[data.test_mask].mean().item()
         yield run
         if since == model.patience:

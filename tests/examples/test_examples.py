@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch_geometric.datasets import Planetoid
 from torch_geometric.nn import GATConv, SSGConv
@@ -232,6 +233,22 @@ def test_attention_is_dropped_in_the_training_only():
     assert torch.equal(first, second)
 
 
+@pytest.mark.parametrize("pyg", [False, True], ids=["ours", "PyG's"])
+def test_values_are_dropped_but_scores_see_all_of_them(pyg, monkeypatch):
+    network = digits()
+    net = MODELS["gat"].build(64, 10, pyg=pyg)
+    for conv in net.layers:
+        x = torch.rand(1797, conv.in_channels)
+        whole = conv.eval()(x, network.edge_index)
+        # Twice the values (heads, nodes, channels, in some order) in place of some; of the weights, none is dropped.
+        with monkeypatch.context() as patch:
+            patch.setattr(F, "dropout", lambda t, *_, **__: 2 * t if t.dim() == 3 else t)
+            if not pyg:
+                conv.basis.dropout = 0.0
+            twice = conv.train()(x, network.edge_index)
+        torch.testing.assert_close(twice, 2 * whole)
+
+
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_csr], ids=["dense", "csr"])
 def test_a_lost_node_has_no_features_and_the_mean_stays(layout):
     torch.manual_seed(0)
@@ -268,24 +285,46 @@ def test_the_objective_is_its_definition(epoch: int, share: float):
     assert len(drawn) == 3
 
 
+class Drawn(torch.nn.Module):
+    """Predicts at random, whatever it has learnt."""
+
+    def __init__(self, shown: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.weight, self.shown = torch.nn.Parameter(torch.zeros(())), shown
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        scores = torch.randn(x.shape[0], 10) + self.weight
+        if not self.training:
+            self.shown.append(scores.detach().softmax(-1))
+        return scores
+
+
+@pytest.mark.parametrize("by_accuracy", [False, True])
+def test_when_a_training_ends_and_which_epoch_is_judged(by_accuracy):
+    network, shown, lengths = digits(), [], set()
+    model = MODELS["gcn"]._replace(epochs=60, patience=6, by_accuracy=by_accuracy)
+    for seed in range(10):
+        torch.manual_seed(seed)
+        shown.clear()
+        (*_, run) = train(Drawn(shown), network.x, network, Run("gcn", "ours", seed), model)
+        lower = [all(loss < other for other in run.losses[:i]) for i, loss in enumerate(run.losses)]
+        higher = [all(a >= other for other in run.accuracies[:i]) for i, a in enumerate(run.accuracies)]
+        both = [a and b for a, b in zip(lower, higher, strict=True)]
+        either = [a or b for a, b in zip(lower, higher, strict=True)]
+        judged = (both if by_accuracy else lower)[::-1].index(True)
+        last = (either if by_accuracy else lower)[::-1].index(True)
+        assert run.validation == run.accuracies[-1 - judged]
+        right = shown[-1 - judged].argmax(1)[network.test_mask] == network.y[network.test_mask]
+        assert run.test == float(right.float().mean())
+        assert last == model.patience
+        lengths.add(len(run.losses))
+    assert len(lengths) > 3
+
+
 def test_a_running_mean_of_predictions_is_judged():
     network, shown = digits(), []
-
-    class Drawn(torch.nn.Module):
-        """Predicts at random, whatever it has learnt."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(()))
-
-        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-            scores = torch.randn(network.num_nodes, 10) + self.weight
-            if not self.training:
-                shown.append(scores.detach().softmax(-1))
-            return scores
-
     model = MODELS["gcn"]._replace(averaged=0.75, epochs=4)
-    (*_, run) = train(Drawn(), network.x, network, Run("gcn", "ours", 0), model)
+    (*_, run) = train(Drawn(shown), network.x, network, Run("gcn", "ours", 0), model)
     mean = shown[0]
     for epoch, p in enumerate(shown):
         mean = 0.75 * mean + 0.25 * p
