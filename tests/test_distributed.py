@@ -55,6 +55,7 @@ def trained(sample: bool) -> tuple[list[int], dict[str, Tensor]]:
     return shares, training.net.module.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [False, True], ids=["k_hop_subgraph", "NeighborLoader"])
 def test_two_processes_take_the_steps_of_one(sample, monkeypatch):
     if sample and not sampled():

@@ -60,13 +60,13 @@ def in_turn(check: str, case: str) -> dict[str, Any]:
 
 
 def parameters() -> Iterator[Any]:
-    """Values and gradients of each family are looked at first; of all else, one pair in twelve."""
+    """Values and gradients of each family are looked at first; of all else, one pair in 24."""
     known = set()
     for i, (case, check) in enumerate(PAIRS):
         family = case.rpartition("-")[0]
         first = check == "gradients" and family not in known
         known |= {family} if first else set()
-        yield pytest.param(case, check, id=f"{check}-{case}", marks=[] if first or i % 12 == 0 else pytest.mark.slow)
+        yield pytest.param(case, check, id=f"{check}-{case}", marks=[] if first or i % 24 == 0 else pytest.mark.slow)
 
 
 @pytest.mark.parametrize(("case", "check"), [*parameters()])

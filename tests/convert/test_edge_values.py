@@ -122,6 +122,7 @@ def test_parameters_that_change(kind: str) -> None:
 
 
 @every_layer
+@pytest.mark.sweep(2)
 def test_second_derivatives(kind: str) -> None:
     _, ours = pair(kind)
     x, edge_index, z = drawn(1)

@@ -196,6 +196,7 @@ def test_peepholes_of_other_gates_fail(name: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", ["RNN, sequences", "GRU, sequences", "LSTM, sequences"])
+@pytest.mark.sweep(1)
 def test_steps_past_the_end_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All sequences as long as the longest one."""
     right = BasisRNN.forward
