@@ -127,6 +127,7 @@ def attention(heads: int, combine: Literal["concat", "mean"], dropout: float) ->
         score = Additive(projected=True).then(nn.LeakyReLU(0.2))
         neighbours = bases.Adjacency(self_loops=True, existing="replace")
         basis = bases.Attention(heads, score, neighbours, dropout=dropout)
+        # In the order of values, then their sums: where x is summed first, there are no values to drop.
         return BasisConv(P, Q, basis, DroppedHeads(combine, dropout), order="theta_first")
 
     def peer(P: int, Q: int) -> nn.Module:
