@@ -10,6 +10,7 @@ from .basis import Basis, BoundBasis
 from .errors import reject, shape_or_type
 from .kernels.op import autocasting
 from .layouts import check_form
+from .portable import portable
 from .theta import Theta
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -121,7 +122,7 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
 
 
 def is_head(target: Tensor, source: Tensor) -> bool:
-    """Whether target is a view of the first rows of source, and gradients pass through both alike."""
+    """Whether target is a view of the first rows of source, and its gradient that of these rows."""
     base = target._base
     return (
         base is not None
@@ -132,4 +133,17 @@ def is_head(target: Tensor, source: Tensor) -> bool:
         and target.shape[-1] == source.shape[-1]
         and target.shape[-2] <= source.shape[-2]
         and target.requires_grad == source.requires_grad
+        and not (target.requires_grad and _has_own_gradient(target, source))
+        and not portable()  # a tangent of its own cannot be seen
     )
+
+
+def _has_own_gradient(target: Tensor, source: Tensor) -> bool:
+    """Whether the gradient of a view does more than to be added to that of source."""
+    node = target.grad_fn
+    if node is None or node.name() != "SliceBackward0" or target.retains_grad or target._backward_hooks:
+        return True
+    (parent, output), *_ = node.next_functions
+    if source.grad_fn is None:
+        return getattr(parent, "variable", None) is not source
+    return parent is not source.grad_fn or output != source.output_nr

@@ -314,7 +314,9 @@ def sizes(size: Size) -> Counts:
     pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     for n in pair:
         if n is not None and (not isinstance(n, int | torch.SymInt) or n < 0):
-            reject("size", "(M, N), of integers from 0 on or None", size, "pass size=(M, N)")
+            traced = torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+            fix = "use torch.export in place of torch.jit.trace" if traced else "pass size=(M, N)"
+            reject("size", "(M, N), of integers from 0 on or None", size, fix)
     if len(pair) != 2:
         reject("size", "(M, N), or one number for both", size, "pass size=(M, N)")
     return pair

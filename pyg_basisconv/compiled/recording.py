@@ -11,6 +11,8 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from ..cache import constituents
+
 _AUTOGRAD = (
     DispatchKey.AutogradFunctionality,
     DispatchKey.AutogradOther,
@@ -93,10 +95,10 @@ class SavedArguments:
                 self._given = before
 
     def pack(self, t: Tensor) -> Any:
-        storage = storage_id(t)
-        index = self._index.get(storage)
+        parts = [storage_id(part) for part in constituents(t)]
+        index = self._index.get(parts[0]) if t.layout == torch.strided else None
         if index is None:
-            self.others.add(storage)
+            self.others.update(parts)
             return t.detach()  # its history would refer to itself, and never be freed
         return index, t.shape, t.stride(), t.storage_offset() - self._layout[index][1]
 

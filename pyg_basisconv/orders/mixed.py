@@ -64,5 +64,5 @@ class Mixed(Order):
         return f"{offer.mixtures} mixtures are applied instead of {p.K} matrices"
 
     def run(self, family: Any, inputs: Inputs, bias: Tensor | None, form: str, cached: bool) -> Contracted | None:
-        coefficients, matrices = inputs.theta.unmixed
+        coefficients, matrices = inputs.theta.unmixed()
         return _THEN[form].run(family.mixed(coefficients), Inputs(inputs.x, matrices), bias, "", False)

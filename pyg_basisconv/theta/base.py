@@ -235,7 +235,6 @@ class Theta(nn.Module):
         """H, if the K matrices are mixtures of H."""
         return None
 
-    @property
     def unmixed(self) -> "tuple[Tensor, Theta]":
         """The coefficients (H, K) and the H matrices of `mixtures`."""
         raise NotImplementedError

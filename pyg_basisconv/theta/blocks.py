@@ -240,7 +240,6 @@ class Separable(Theta):
     def mixtures(self) -> int | None:
         return None if self.depthwise else self.H
 
-    @property
     def unmixed(self) -> tuple[Tensor, Theta]:
         matrices = Full()
         matrices.weight, matrices.K, matrices.P, matrices.Q = self.weight, self.H, self.P, self.Q

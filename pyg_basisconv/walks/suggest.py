@@ -354,6 +354,7 @@ class _Fit:
     def __init__(self, facts: _Facts) -> None:
         self.axes: list[np.ndarray] = []  # orthonormal: of the prior, and of the sorts that were chosen
         self.rest = facts.y.toarray().ravel()
+        self.rounding = np.finfo(float).eps * float(self.rest @ self.rest)
         self.add(facts.prior.ravel())
         self.squares = float(self.rest @ self.rest)
 
@@ -380,6 +381,8 @@ class _Fit:
         if size := float(np.sqrt(direction @ direction)):
             self.axes.append(direction / size)
             self.rest = self.rest - (self.axes[-1] @ self.rest) * self.axes[-1]
+            if self.rest @ self.rest <= self.rounding:
+                self.rest = np.zeros_like(self.rest)
 
 
 def _best(search: _Search, found: Iterator[tuple[tuple[Way, ...], csr_matrix]]) -> tuple[list[Any], int]:
