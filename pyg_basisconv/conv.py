@@ -280,11 +280,17 @@ class BasisConv(MessagePassing):
         """The basis for the graph of a call. Layers of PyG may need different ones for different layouts of edges."""
         return self._modules["basis"]  # type: ignore[return-value]
 
+    def _edge_weight(self, call: Call) -> Tensor | None:
+        """The weights of the edges of a call; some layers of PyG make them of other numbers."""
+        return call.edge_weight  # type: ignore[no-any-return]
+
     def _step(self, bound: Binding, chosen: Plan) -> Step | None:
         """The chosen order as one step, if the parameter and the family have one."""
         theta, x, cached = bound.inputs.theta, bound.inputs.x, chosen.problem.cached
         known = cached and ORDERS[chosen.order].keeps_products
         step = theta.step(KNOWN if known else chosen.order)
+        if bound.graph is not None and bound.graph.learns:  # its weights are read in each call, with gradients or not
+            return None
         if step is None or x.layout != torch.strided or not (known or bound.family.takes_rows):
             return None
         if cached and not (known and x.dim() == 2):
@@ -610,7 +616,7 @@ def _run_order(chosen: Plan, family: BoundBasis | None, reads: Reader, layer: Ba
 @fixed_mode
 def _run_order_of_weights(chosen: Plan, graph: Graph, reads: Reader, layer: BasisConv, call: Call) -> Tensor:
     """Any order, with a family whose weights learn."""
-    family = layer._basis_for(call).on(graph.holding_weight(call.edge_weight))
+    family = layer._basis_for(call).on(graph.holding_weight(layer._edge_weight(call)))
     return layer._in_order(Inputs(reads(call.x), layer.theta), family, chosen, call)
 
 

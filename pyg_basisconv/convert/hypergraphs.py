@@ -108,10 +108,13 @@ class ConvertedHypergraph(BasisConv):
     ) -> Call:
         return Call(x, hyperedge_index, hyperedge_weight, size=None if num_edges is None else (None, num_edges))
 
+    def _edge_weight(self, call: Call) -> Tensor | None:
+        return incidence_weights(call.edge_index, call.edge_weight, call.x.dtype)
+
     def _bind(self, call: Call, observed: bool = False, seen: Witness | None = None) -> Binding:
         """Counts hyperedges if their number is not given, and gives each incidence the weight of its hyperedge."""
         incidence, N = call.edge_index, sizes(call.size)[1]
-        weight = incidence_weights(incidence, call.edge_weight, call.x.dtype)
+        weight = self._edge_weight(call)
         size = (call.x.shape[-2], count_hyperedges(incidence) if N is None else N)
         return super()._bind(call._replace(edge_weight=weight, size=size), observed)  # `seen` witnesses other tensors
 

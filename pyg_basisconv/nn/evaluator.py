@@ -46,7 +46,7 @@ class Given:
         for name in self.owner:
             layer = layer._modules[name]  # type: ignore[assignment]
         found = layer._parameters.get(self.name)
-        t: Tensor | None = getattr(layer, self.name) if found is None else found
+        t: Tensor | None = getattr(layer, self.name, None) if found is None else found
         if t is None or t.stride() != self.place.stride or t.shape != self.place.shape:
             raise Moved
         return t
@@ -109,6 +109,7 @@ class Evaluator:
         Unchanged: with the reason, where no rule covers the layer.
     """
 
+    @torch.inference_mode(False)
     def __init__(self, layer: nn.Module, kind: type[nn.Module]) -> None:
         twin, reading = _twin(layer, kind), _Reading()
         with reading:
@@ -155,7 +156,7 @@ class Evaluator:
         self.members += [
             (vars(one), name, value) for one in inner for name, value in vars(one).items() if _option(name, value)
         ]
-        self.constants = [(b, b._version) for b in layer.buffers()]
+        self.constants = [(b, _version(b)) for b in layer.buffers()]
 
     @property
     def observed(self) -> bool:
@@ -167,7 +168,7 @@ class Evaluator:
         """Whether the layer's modules, options and buffers are the same as when this was made."""
         held: Any = self.members
         return all(own.get(name) is part for own, name, part in held) and all(
-            b._version == v for b, v in self.constants
+            _version(b) == v for b, v in self.constants
         )
 
     def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -218,6 +219,10 @@ def _absent(module: nn.Module) -> list[str]:
 def is_lazy(layer: nn.Module) -> bool:
     """Whether widths are unknown before the first call."""
     return any(isinstance(p, UninitializedParameter) for p in layer.parameters())
+
+
+def _version(t: Tensor) -> int | None:
+    return None if t.is_inference() else t._version
 
 
 def _storage(t: Tensor) -> int:
