@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch_geometric import EdgeIndex
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import SparseTensor
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
@@ -87,10 +88,12 @@ class AttentionLayer(OperatorModule, GraphLayer):
             N = size[1] if target is None else None
         else:
             count = M if target is None else min(M, target.shape[-2])
+            if target is None and self.loops is None and isinstance(edge_index, EdgeIndex):
+                N = edge_index.sparse_size(1)
         edges = self.edges(edge_index, count)
         z = self._features(call, edges, count)
         if target is None and self.target_width is not None:
-            N = count_targets(edge_index, source) if size is None else size[1]
+            N = count_targets(edge_index, source) if size is None and N is None else N
             x = (source, source.new_zeros(N, self.target_width))
         wanted = self.returns_weights(call.get("return_attention_weights"))
         y, A = self.attend(x, edges, z, None if size is None and N is None else (M, N), wanted, call)

@@ -9,12 +9,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch_geometric.nn import EGConv, FiLMConv, MFConv
 from torch_geometric.nn.dense.linear import Linear
-from torch_geometric.utils import add_remaining_self_loops
+from torch_geometric.utils import add_remaining_self_loops, is_torch_sparse_tensor
 
 from ..bases import Adjacency, Relations
 from ..basis import Basis
-from ..cache import once
+from ..cache import constituents, once
+from ..errors import reject
 from ..kernels.pattern import tally
+from ..portable import any_seen
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
 from .composite import GraphLayer
@@ -23,6 +25,7 @@ from .layers import pair
 from .registry import Unchanged, combinations, rule
 from .typed_linear import TypedLinear
 
+_has_weights = once(lambda matrix: any_seen(constituents(matrix)[-1] != 1))
 _with_loops = once(lambda edges: add_remaining_self_loops(edges)[0])
 
 
@@ -57,10 +60,14 @@ class ConvertedEG(GraphLayer):
         others = {"sparse": family(True, "add"), "sparse_tensor": family(True, "replace")} if loops else None
         theta = Pass(combine="concat")
         self.conv = basis_conv(layer, [], family(loops), call=self.call, theta=theta, others=others)
+        self.mixed = "symnorm" in names and len(names) > 1
         # Without 'symnorm' PyG adds loops up to the last node that has an edge.
         self.up_to_last = layer.add_self_loops and not loops
 
     def compute(self, x: Tensor, edge_index: Any) -> Tensor:
+        if self.mixed and is_torch_sparse_tensor(edge_index) and _has_weights(edge_index):
+            fix = "PyG's EGConv reads them for 'symnorm' alone: make them ones"
+            reject("edge_index", "a sparse matrix of ones", "other values", fix)
         if self.up_to_last:
             edge_index = _with_loops(edge_index)
         weight = self.comb_lin(x).unflatten(-1, (self.num_heads, -1))  # (N, H, K B)

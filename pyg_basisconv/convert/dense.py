@@ -51,6 +51,7 @@ class DenseLayer(Composite):
 
     def forward(self, x: Tensor, adj: Tensor, mask: Tensor | None = None, add_loop: bool = True) -> Tensor:
         x, adj = (t.unsqueeze(0) if t.dim() == 2 else t for t in (x, adj))
+        adj = adj if adj.is_floating_point() else adj.to(x.dtype)  # or a mask of truth values would hide entries
         if add_loop and self.loop is not None:
             adj = adj.clone()
             adj.diagonal(dim1=1, dim2=2).fill_(self.loop)

@@ -59,7 +59,7 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
         if not sparse:
             return CallEdges(_with_loops(plain, count))
         looped = add_self_loops(remove_self_loops(plain)[0], num_nodes=count)[0] if loops else None
-        edges, values = to_edge_index(plain if looped is None else looped)
+        edges, values = _edges_of(plain if looped is None else looped)
         return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
 
     return _EDGES.get((plain,), (loops, count), build)
@@ -78,19 +78,27 @@ def with_features(call: dict[str, Any]) -> dict[str, Any]:
     if call.get("edge_attr") is not None:
         fix = "give the edges in their order, or the features as the values of the matrix"
         reject("edge_index", "(2, E) beside edge_attr", type(edges).__name__, fix)
-    if isinstance(edges, Tensor) and edges.layout == torch.sparse_coo and not edges.is_coalesced():
-        edges = edges.coalesce()
-    if isinstance(edges, Tensor) and edges.requires_grad:
-        read = CallEdges(to_edge_index(edges.detach())[0].flip(0), edges.values())
-    else:
-        read = read_edges(edges, False, 0)
+    read = read_edges(edges, False, 0)
     sized = {} if isinstance(call["x"], Tensor) or call.get("size") is not None else {"size": sizes_of(edges)}
     return {**call, **sized, "edge_index": read.edge_index, "edge_attr": read.values}
+
+
+def features_of(values: Tensor | None) -> Tensor | None:
+    """The values of a sparse matrix as features of edges, which PyG takes them for unless they are single numbers."""
+    return None if values is None or values.dim() == 1 else values
 
 
 def sizes_of(matrix: Any) -> tuple[int, int]:
     """The numbers of sources and targets of a transposed adjacency matrix."""
     return matrix.size(1), matrix.size(0)
+
+
+def _edges_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows and columns of the entries of a `torch.sparse` matrix, and their values, which may learn."""
+    matrix = matrix.coalesce() if matrix.layout == torch.sparse_coo else matrix
+    # Of a matrix that learns, PyG's function would change what is not to be changed.
+    edges, values = to_edge_index(matrix.detach())
+    return edges, matrix.values() if matrix.requires_grad else values
 
 
 def _with_loops(edges: Tensor, count: int) -> Tensor:

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GATConv, GATv2Conv, ResGatedGraphConv, TransformerConv
+from torch_geometric.utils import is_torch_sparse_tensor
 
 from ..bases.weighing import Normalize
 from ..mechanisms import MLP, Additive, Dot, Edge, Mechanism, Relative
@@ -126,6 +127,10 @@ class ConvertedTransformer(AttentionLayer):
 
     def returns_weights(self, asked: Any) -> bool:
         return isinstance(asked, bool)
+
+    def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
+        found, given = super().weights(A, edges, call), call["edge_index"]
+        return (given, found[1]) if isinstance(given, Tensor) and is_torch_sparse_tensor(given) else found
 
 
 @rule(

@@ -18,7 +18,7 @@ from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
 from .composite import GraphLayer, normalized
-from .edges import CallEdges, count_edges, read_edges, targets_of
+from .edges import CallEdges, count_edges, features_of, read_edges, targets_of
 from .layers import pair
 from .registry import Unchanged, combinations, rule
 
@@ -65,11 +65,11 @@ class ConvertedGeneral(GraphLayer):
         assert target is not None, "GeneralConv reads the features of targets"
         size = size or (source.shape[-2], target.shape[-2])
         edges, values, _ = read_edges(edge_index, False, min(size), self.flow)
-        z = values if edge_attr is None else edge_attr
+        z = features_of(values) if edge_attr is None else edge_attr
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.lin_msg_i and self.lin_msg_i(target)]  # edge into n
         if z is not None and self.edge is not None:
-            y = y + self.edge((z.view(len(z), -1), None), _into_targets(edges, self.flow), size=(len(z), size[1]))
+            y = y + self.edge((_as_matrix(z), None), _into_targets(edges, self.flow), size=(len(z), size[1]))
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
@@ -87,6 +87,11 @@ def _into_targets(edges: Tensor, flow: str) -> Tensor:
     return torch.stack([torch.arange(len(into), device=edges.device), into])
 
 
+def _as_matrix(z: Tensor) -> Tensor:
+    """(E,) or (E, R) -> (E, R)."""
+    return z.unsqueeze(-1).flatten(1)
+
+
 class GeneralAttention(AttentionLayer):
     """Attention to messages, which may have a term of the target and one of the edge."""
 
@@ -95,10 +100,12 @@ class GeneralAttention(AttentionLayer):
         self.edge_dim = 0 if values is None else values.P
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
-        z = edges.values if call.get("edge_attr") is None else call["edge_attr"]
-        if z is None or not self.edge_dim:
+        z = features_of(edges.values) if call.get("edge_attr") is None else call["edge_attr"]
+        if not self.edge_dim:
             return super()._features(call, edges, count)
-        z = z.view(len(z), -1)
+        if z is None:
+            return pair(call["x"])[0].new_zeros(edges.edge_index.shape[1], self.edge_dim)  # adds nothing, nor the bias
+        z = _as_matrix(z)
         return F.pad(z, (0, self.edge_dim - z.shape[1]), value=1.0)  # which the bias multiplies
 
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
@@ -122,6 +129,8 @@ def attended(layer: Any) -> nn.Module:
     biased = message.bias is not None
     values: Any = None
     theta, P = Heads("mean", biased), message.in_channels
+    own = getattr(layer.lin_self, "in_channels", D)  # of the targets; PyG's lin_msg_i takes the sources' width for both
+    P = P if own == P or not layer.directed_msg else (P, own)
     if R is not None:
         check_frozen_alike(layer.lin_edge.weight, layer.lin_edge.bias)
         weight = heads_of(layer.lin_edge, H)  # (H, R, D)
