@@ -76,6 +76,24 @@ def test_every_basis(name):
     same(conv, lambda layer: contract.call(layer, x, g), [x])
 
 
+PRODUCTS = {
+    "walks": lambda: bases.Walks(["0.1"], 3),
+    "walks, mean": lambda: bases.Walks(["0.1"], 3, norm="mean"),
+    "attention, masked by a product": lambda: bases.Attention(
+        2, mechanisms.Dot(3), bases.Adjacency() @ bases.Adjacency(), weighted=True
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_of_sparse_matrices_whose_weights_learn(kind):
+    conv, g = contract.make(PRODUCTS[kind]()), wired(5)
+    edges, x = g["edge_index"], contract.draw(5, 3).requires_grad_()
+    weight = contract.draw(edges.shape[1]).abs().requires_grad_()
+    kinds = torch.arange(edges.shape[1]) % 3 if kind.startswith("walks") else None
+    same(conv, lambda layer: layer(x, edges, weight, kinds), [x, weight])
+
+
 @pytest.mark.parametrize("name", list(attention_cases.CASES)[::40])
 @pytest.mark.sweep(1)
 def test_every_attention(name):

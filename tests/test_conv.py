@@ -3,11 +3,12 @@
 import copy
 import pickle
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import grad, gradcheck, gradgradcheck
+from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch_geometric import EdgeIndex
 
 from pyg_basisconv import BasisConv, bases, theta
@@ -73,6 +74,52 @@ def test_what_looks_like_the_head_and_is_not() -> None:
     y = conv((leaf, leaf[:3].detach()), **tensors(g))
     reference = bipartite_oracle(g, leaf, leaf[:3].detach(), conv)
     close(*(grad(t.square().sum(), leaf)[0] for t in (y, reference)))
+
+
+@pytest.mark.parametrize("kind", ["leaf", "hook", "retained", "scaled", "rows of the same"])
+def test_a_target_that_looks_like_the_head_has_its_own_gradient(kind: str) -> None:
+    g, conv, table = cases.graph(M=6, N=3), make(BIPARTITE), draw(6, 3)
+
+    def gradients(call: Any) -> list[Tensor]:
+        x = table.detach().clone()[:6].requires_grad_()
+        source = x if kind == "leaf" else 1 * x
+        target = source[:3]
+        if kind == "leaf":
+            target = x.data[:3].requires_grad_()
+        elif kind == "hook":
+            target.register_hook(lambda gradient: 3 * gradient)
+        elif kind == "retained":
+            target.retain_grad()
+        elif kind == "scaled":
+            target = Tripled.apply(target)
+        else:
+            source = source[:]
+        call(source, target).square().sum().backward()
+        return [t.grad for t in (x, target) if t.is_leaf or t.retains_grad]
+
+    mine = gradients(lambda x, y: conv((x, y), **tensors(g)))
+    for a, b in zip(mine, gradients(lambda x, y: bipartite_oracle(g, x, y, conv)), strict=True):
+        close(a, b)
+
+
+class Tripled(torch.autograd.Function):
+    """A view whose gradient is not that of what it shows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return 3 * gradient
+
+
+def test_a_head_with_a_tangent_of_its_own() -> None:
+    g, conv, x, tangent = cases.graph(M=6, N=3), make(BIPARTITE), draw(6, 3), draw(3, 3, seed=1)
+    with forward_ad.dual_level():
+        target = forward_ad.make_dual(x[:3], tangent)
+        found = conv((x, target), **tensors(g)), bipartite_oracle(g, x, target, conv)
+        close(*(forward_ad.unpack_dual(y).tangent for y in found))
 
 
 def test_size_gives_the_targets() -> None:

@@ -409,6 +409,24 @@ def test_training_after_a_call_without_gradients(kind: str, order: str, mode: An
             close(conv(inside, e, weight), fresh(conv, inside, e, weight))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in BASES if kind != "one power"])  # which reads no weights
+@every_order
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad], ids=["inference", "no grad"])
+@pytest.mark.parametrize("count", [N, 60])  # a large graph is evaluated in another way than a small one
+@pytest.mark.sweep(10)
+def test_weights_that_learn_are_read_without_gradients(kind: str, order: str, mode: Any, count: int) -> None:
+    conv, x, e = make(kind, order), draw(count, P), torch.randint(count, (2, 4 * count))
+    w = nn.Parameter(positive(count=4 * count))
+    for seed in range(3):
+        with mode():
+            for _ in range(2):
+                close(conv(x, e, w), fresh(conv, x, e, w))
+                w.mul_(positive(seed, 4 * count))
+            other = nn.Parameter(positive(seed, 4 * count))
+            close(conv(x, e, other), fresh(conv, x, e, other))
+        conv(x, e, w).sum().backward()
+
+
 @pytest.mark.parametrize("kind", ["attention", "all pairs", "Depthwise"])
 def test_dropout_in_training_alone(kind: str) -> None:
     if kind == "Depthwise":

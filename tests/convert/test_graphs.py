@@ -320,6 +320,98 @@ def test_weights_are_returned_when_pyg_returns_them(kind: str) -> None:
             assert ours[1][1].shape == theirs[1][1].shape
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_the_transformer_returns_the_graph_as_it_was_given(layout: str) -> None:
+    adj_t = in_layout(layout, *simple_graph())
+    reference = made("TransformerConv", {"heads": 2})
+    for f in (convert(reference), reference):
+        _, (graph_, alpha) = f(features(N, P), adj_t, return_attention_weights=True)
+        assert graph_ is adj_t
+        assert alpha.shape == (adj_t._nnz(), 2)
+
+
+@pytest.mark.parametrize("edges", [7, N], ids=["fewer hyperedges than incidences", "as many"])
+def test_weights_of_hyperedges_that_learn(edges: int) -> None:
+    index = torch.stack([torch.arange(9) % N, torch.arange(9) % min(edges, 7)])
+    index = index if edges == 7 else torch.stack([torch.arange(N), torch.arange(N).roll(1)])
+    reference, x = made("HypergraphConv"), features(N, P)
+    ours = convert(reference)
+    for _ in range(3):
+        weight = (1 + features(edges).abs()).requires_grad_()
+        found = [f(x, index, weight) for f in (ours, reference)]
+        torch.testing.assert_close(*found)
+        torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), weight)[0] for y in found))
+
+
+GENERAL = [{}, {"attention": True}, {"attention": True, "attention_type": "dot_product"}]
+
+
+@pytest.mark.parametrize("options", GENERAL, ids=str)
+def test_features_of_edges_that_general_conv_has_not(options: dict) -> None:
+    """Single numbers in a matrix are no features; a graph without edges has none; and a call may leave them out."""
+    edge_index, weight = simple_graph()
+    adj_t, x = in_layout("coo", edge_index, weight), features(N, P)
+    reference = made("GeneralConv", options | {"in_edge_channels": 1})
+    ours = convert(reference)
+    for args in (
+        (x, adj_t),
+        (x, edge_index),
+        (x, edge_index[:, :0], weight[:0, None]),
+        (x, edge_index, weight[:, None]),
+    ):
+        torch.testing.assert_close(ours(*args), reference(*args))
+
+
+@pytest.mark.parametrize("options", [{"attention": True}, {"attention": True, "in_edge_channels": 1}, {}], ids=str)
+def test_general_conv_between_sides_of_two_widths(options: dict) -> None:
+    edge_index, z = torch.tensor([[0, 4, 1], [1, 0, 2]]), features(3, 1) if "in_edge_channels" in options else None
+    reference = pyg.GeneralConv((P, 2), Q, **options).double()
+    given = (features(5, P), features(3, 2)), edge_index, z
+    torch.testing.assert_close(convert(reference)(*given), reference(*given))
+
+
+def test_weights_that_pygs_egconv_reads_in_part_are_rejected() -> None:
+    edge_index, weight = simple_graph()
+    reference = pyg.EGConv(P, 4, aggregators=["sum", "symnorm"], num_heads=2, num_bases=2).double()
+    ours, x = convert(reference), features(N, P)
+    for layout in ("coo", "csr"):
+        ones = in_layout(layout, edge_index, torch.ones_like(weight))
+        torch.testing.assert_close(ours(x, ones), reference(x, ones))
+        with pytest.raises(ValueError, match="a sparse matrix of ones"):
+            ours(x, in_layout(layout, edge_index, weight))
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_edges_that_know_how_many_targets_there_are(loops: bool) -> None:
+    edges = EdgeIndex(torch.tensor([[0, 1, 2, 5], [1, 3, 2, 0]]), sparse_size=(6, 4))
+    reference = made("GATConv", {"add_self_loops": loops})
+    y = convert(reference)((features(6, P), None), edges)
+    torch.testing.assert_close(y, reference((features(6, P), None), edges))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("kind", ["GATConv", "TransformerConv", "ResGatedGraphConv", "FAConv"])
+def test_a_matrix_that_learns(kind: str, layout: str) -> None:
+    reference, (edge_index, weight) = made(kind, {"normalize": False} if kind == "FAConv" else {}), simple_graph()
+    if kind == "GATConv":
+        reference.add_self_loops = False
+    x, found = features(N, P), []
+    for f in (convert(reference), reference):
+        adj_t = in_layout(layout, edge_index, weight).detach().requires_grad_()
+        y = f(x, x, adj_t) if kind == "FAConv" else f(x, adj_t)
+        y.square().sum().backward()
+        found.append((y, torch.zeros(()) if adj_t.grad is None else adj_t.grad.to_dense()))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", ["DenseGCNConv", "DenseSAGEConv", "DenseGraphConv", "DenseGATConv", "DenseGINConv"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_dense_matrices_of_truth_values_and_of_integers(kind: str, dtype: torch.dtype) -> None:
+    reference, x = made(kind), features(2, N, P)
+    adj = (features(2, N, N) > 0).to(dtype)
+    torch.testing.assert_close(convert(reference)(x, adj), reference(x, adj.double()))
+
+
 def test_features_of_edges_that_no_one_reads() -> None:
     edge_index, _ = graph()
     x, z = features(N, P), features(edge_index.shape[1], 3)

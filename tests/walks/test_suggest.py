@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -224,6 +225,27 @@ def test_walks_that_predict_nothing() -> None:
     twice, types = edges.repeat(1, 2), torch.tensor([0, 0, 0, 1, 1, 1])
     with pytest.raises(ValueError, match=r"got 2 sorts with walks of up to 1 step that predict no more than a"):
         suggest_sorts(twice, types, labels, length=1, support=0.9)
+
+
+@pytest.mark.parametrize("count", range(2, 21))
+def test_what_a_constant_explains_is_not_explained_again(count: int) -> None:
+    """All are the same thing, and one knows another: what is left to explain is zero, or of rounding."""
+    people = torch.arange(count)
+    known = torch.tensor([[0], [1]])
+    edges = torch.cat([torch.stack([people, torch.full_like(people, count)]), known], 1)
+    with pytest.raises(ValueError, match="predict no more than a constant would"):
+        suggest_sorts(edges, torch.tensor([0] * count + [1]), "is", ["is", "knows"])
+
+
+def test_names_with_odd_characters_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["a\x7fb", 'q"uote', "sla\\sh", "line\u2028"]
+    facts = [(f"n{i}", name, f"n{(3 * i + at) % 7}") for at, name in enumerate(names) for i in range(7)]
+    facts += [(head, "told", tail) for head, name, tail in facts if name == names[0]]
+    path = tmp_path / "facts.tsv"
+    path.write_text("".join("\t".join(fact) + "\n" for fact in facts), encoding="utf-8", newline="")
+    main(["walks", str(path), "--suggest", "told"])
+    sorts = tomllib.loads(capsys.readouterr().out)["sorts"]
+    assert any(names[0] in sort for sort in sorts.values())
 
 
 def test_suggestions_are_no_sorts() -> None:
