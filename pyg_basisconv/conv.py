@@ -181,7 +181,7 @@ class BasisConv(MessagePassing):
         r"""Applies the layer; returns y, (\*, N, Q), or (y, A) with `return_attention`.
 
         Args:
-            x: the features, see Shapes above.
+            x: the features, see Shapes above. The gradient of an x_dst that is `x_src[:N]` is added to that of x_src.
             edge_index: (2, E); `torch_geometric.EdgeIndex`; the transposed adjacency (N, M) as a `torch.sparse` COO,
                 CSR or CSC tensor or a `torch_sparse.SparseTensor`; a bound basis; or None where the basis needs none.
             edge_weight: (E,), or (E, K) for `bases.Edges`.

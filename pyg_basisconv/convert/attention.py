@@ -93,7 +93,7 @@ class AttentionLayer(OperatorModule, GraphLayer):
         edges = self.edges(edge_index, count)
         z = self._features(call, edges, count)
         if target is None and self.target_width is not None:
-            N = count_targets(edge_index, source) if size is None and N is None else N
+            N = count_targets(edge_index, source) if N is None else N
             x = (source, source.new_zeros(N, self.target_width))
         wanted = self.returns_weights(call.get("return_attention_weights"))
         y, A = self.attend(x, edges, z, None if size is None and N is None else (M, N), wanted, call)

@@ -54,10 +54,13 @@ class ConvertedEG(GraphLayer):
         loops = layer.add_self_loops and "symnorm" in names
         super().__init__(layer, values="reject" if len(names) > 1 else "keep", merge="mean" in names)
 
-        def family(loops: bool, existing: Any = "keep") -> Basis:
-            return reduce(add, (Adjacency(norms[name], loops, existing) for name in names))  # type: ignore[arg-type]
+        def family(loops: bool, normed: Any = "keep", others: Any = "keep") -> Basis:
+            existing = {"symnorm": normed, "sum": others, "mean": others}
+            return reduce(add, (Adjacency(norms[name], loops, existing[name]) for name in names))  # type: ignore[arg-type]
 
-        others = {"sparse": family(True, "add"), "sparse_tensor": family(True, "replace")} if loops else None
+        # Of a sparse matrix PyG's norm counts a loop that is there beside the new one; other sums count it once.
+        sparse = {"sparse": family(True, "add", "replace"), "sparse_tensor": family(True, "replace", "replace")}
+        others = sparse if loops else None
         theta = Pass(combine="concat")
         self.conv = basis_conv(layer, [], family(loops), call=self.call, theta=theta, others=others)
         self.mixed = "symnorm" in names and len(names) > 1

@@ -98,6 +98,7 @@ class GeneralAttention(AttentionLayer):
     def __init__(self, layer: Any, conv: BasisConv, values: Heads | None) -> None:
         super().__init__(layer, conv, values=values, root=deepcopy(layer.lin_self))
         self.edge_dim = 0 if values is None else values.P
+        self.may_skip_checks = self.may_skip_checks and values is None
 
     def _features(self, call: dict[str, Any], edges: CallEdges, count: int) -> Tensor | None:
         z = features_of(edges.values) if call.get("edge_attr") is None else call["edge_attr"]

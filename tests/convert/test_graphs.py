@@ -385,8 +385,8 @@ def test_weights_that_pygs_egconv_reads_in_part_are_rejected() -> None:
 def test_edges_that_know_how_many_targets_there_are(loops: bool) -> None:
     edges = EdgeIndex(torch.tensor([[0, 1, 2, 5], [1, 3, 2, 0]]), sparse_size=(6, 4))
     reference = made("GATConv", {"add_self_loops": loops})
-    y = convert(reference)((features(6, P), None), edges)
-    torch.testing.assert_close(y, reference((features(6, P), None), edges))
+    x = features(6, P), None
+    torch.testing.assert_close(convert(reference)(x, edges), reference(x, edges))
 
 
 @pytest.mark.parametrize("layout", ["coo", "csr"])
