@@ -81,11 +81,12 @@ def test_a_target_that_looks_like_the_head_has_its_own_gradient(kind: str) -> No
     g, conv, table = cases.graph(M=6, N=3), make(BIPARTITE), draw(6, 3)
 
     def gradients(call: Any) -> list[Tensor]:
-        x = table.detach().clone()[:6].requires_grad_()
+        memory = table.clone()
+        x = memory[:6].requires_grad_()
         source = x if kind == "leaf" else 1 * x
         target = source[:3]
         if kind == "leaf":
-            target = x.data[:3].requires_grad_()
+            target = memory[:3].requires_grad_()
         elif kind == "hook":
             target.register_hook(lambda gradient: 3 * gradient)
         elif kind == "retained":
