@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn.parameter import UninitializedParameter
 
 from .basis import Basis, BoundBasis
 from .errors import reject, shape_or_type
 from .kernels.op import autocasting
 from .layouts import check_form
-from .portable import with_plain
 from .theta import Theta
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -121,7 +121,6 @@ def check_bound(bound: BoundBasis, basis: Basis, x: Tensor, N: int | None) -> No
         reject("edge_index", f"a bound basis of {x.dtype}, as x", bound.dtype, f"bind it with dtype={x.dtype}")
 
 
-@with_plain(lambda target, source: False)  # which may have a tangent of its own
 def is_head(target: Tensor, source: Tensor) -> bool:
     """Whether target is a view of the first rows of source, and its gradient that of these rows."""
     base = target._base
@@ -135,15 +134,17 @@ def is_head(target: Tensor, source: Tensor) -> bool:
         and target.shape[-2] <= source.shape[-2]
         and target.requires_grad == source.requires_grad
         and not (target.requires_grad and _has_own_gradient(target, source))
+        and forward_ad._current_level < 0  # or target may have a tangent of its own
     )
 
 
 def _has_own_gradient(target: Tensor, source: Tensor) -> bool:
     """Whether the gradient of a view does more than to be added to that of source."""
     node = target.grad_fn
-    if node is None or node.name() != "SliceBackward0" or target.retains_grad or target._backward_hooks:
+    if node is None or node.name() != "SliceBackward0" or target._backward_hooks or target.retains_grad:
         return True
     (parent, output), *_ = node.next_functions
-    if source.grad_fn is None:
+    origin = source.grad_fn
+    if origin is None:
         return getattr(parent, "variable", None) is not source
-    return parent is not source.grad_fn or output != source.output_nr
+    return parent is not origin or output != source.output_nr
