@@ -71,8 +71,8 @@ _TITLE = """## Which layers of PyG are of the form
 All of `torch_geometric.nn.conv`: {counts}. It is partly where a recipe refuses some options;
 an `aggr` other than a sum or a mean, or a mean where the layer normalises its edges itself, is refused by all.
 `HeteroConv` and `GPSConv` hold layers, which are converted. Of torch's layers above, `nn.EmbeddingBag` is refused with
-a maximum, a largest norm, or gradients that are sparse or scaled, `nn.Upsample` with `mode='bicubic'` or
-`recompute_scale_factor`.
+a maximum, a largest norm, or gradients that are sparse or scaled, `nn.Upsample` with `mode='bicubic'`,
+`mode='area'` or `recompute_scale_factor`.
 """
 
 

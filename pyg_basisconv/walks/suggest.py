@@ -63,10 +63,11 @@ def suggest_sorts(
 
     .. math:: \min_w \sum_{s, c} \bigl(y(s, c) - \sum_{k \in \{0\} \cup S} w_k f_k(s, c)\bigr)^2
 
-    is what the sorts S leave unexplained. Sorts join S one by one, each time the one that lowers it most, if what it
-    adds is positive. Nothing of size N x N is made: walks are followed from some starts, from all where there are
-    few; where a walk may end in too many nodes, `width` of them are followed, in proportion to the walks; and
-    of the beginnings of sorts that have the same length, the 1,000 with walks from most starts are continued.
+    is what the sorts S leave unexplained. Of the 200 sorts that lower it most by themselves, they join S one by one,
+    each time the one that lowers it most, if what it adds is positive. Nothing of size N x N is made: walks are
+    followed from some starts, from all where there are few; where a walk may end in too many nodes, `width` of them are
+    followed, in proportion to the walks; and of the beginnings of sorts that have the same length, the 1,000 with walks
+    from most starts are continued.
 
     The squared error takes the place of the confidence by which rules are ranked in AMIE+ (L. Galárraga et al., 2015)
     and AnyBURL (C. Meilicke et al., 2019), the shares are the features of path ranking (N. Lao and W. Cohen, 2010).
