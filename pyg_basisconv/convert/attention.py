@@ -24,7 +24,7 @@ from ..reading import read_graph
 from ..theta import Heads, Theta
 from .build import META, check_dropout, check_initialized, fill, heads_of, parameter, takes_mean
 from .composite import GraphLayer
-from .edges import CallEdges, as_returned, count_targets, read_edges, targets_of
+from .edges import CallEdges, as_returned, count_targets, features_of, read_edges, targets_of
 from .layers import pair
 from .operator_module import OperatorModule
 
@@ -167,8 +167,8 @@ class AttentionLayer(OperatorModule, GraphLayer):
                 reject("edge_attr", "None for a layer without edge_dim", tuple(z.shape), "make it with edge_dim")
             return None
         if z is None:
-            z = edges.values
-            if z is not None and z.dim() > 1 and self.loops is None:
+            z = features_of(edges.values) if self.loops is None else None
+            if z is not None:
                 return z
             if self.values is not None:
                 return None

@@ -414,34 +414,6 @@ def tied(f: Any) -> None:
     f.lin_r.weight = f.lin_l.weight
 
 
-@pytest.mark.parametrize("kind", ["GCNConv", "GATConv", "SAGEConv", "GATv2Conv", "ARMAConv"])
-def test_the_first_call_may_be_in_inference_mode(kind: str) -> None:
-    """After a checkpoint was loaded, say; or in a layer that was made there."""
-    x, (edge_index, _) = features(N, P), graph()
-    ours, reference = other(kind, P, Q)
-    ours.load_state_dict(reference.state_dict())
-    with torch.inference_mode():
-        torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))
-    assert evaluated(ours)
-    for f in (ours, reference):
-        f(x, edge_index).sum().backward()
-    torch.testing.assert_close(*([p.grad for p in f.parameters() if p.grad is not None] for f in (ours, reference)))
-    with torch.inference_mode():
-        inside = type(ours)(P, Q).double()
-        inside.load_state_dict(reference.state_dict())
-        torch.testing.assert_close(inside(x, edge_index), reference(x, edge_index))
-
-
-def test_a_parameter_that_pruning_gives_back() -> None:
-    x, (edge_index, _) = features(N, P), graph()
-    ours, reference = other("SAGEConv", P, Q, project=True)
-    for f in (ours, reference):
-        prune.ln_structured(f.lin, "weight", 0.5, n=2, dim=0)
-        f.double()(x, edge_index)
-        prune.remove(f.lin, "weight")
-    torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))
-
-
 def weight_of(f: Any) -> nn.Parameter:
     torch.manual_seed(8)
     return nn.Parameter(torch.randn_like(f.lin_r.weight))
@@ -479,6 +451,34 @@ def test_parameters_inside_that_change(steps: tuple[str, ...], early: bool) -> N
             read = [p for p in module.parameters() if p.requires_grad]
             found.append((y, torch.autograd.grad(y.square().sum(), [x, *read], allow_unused=True)))
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", ["GCNConv", "GATConv", "SAGEConv", "GATv2Conv", "ARMAConv"])
+def test_the_first_call_may_be_in_inference_mode(kind: str) -> None:
+    """After a checkpoint was loaded, say; or in a layer that was made there."""
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other(kind, P, Q)
+    ours.load_state_dict(reference.state_dict())
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))
+    assert evaluated(ours)
+    for f in (ours, reference):
+        f(x, edge_index).sum().backward()
+    torch.testing.assert_close(*([p.grad for p in f.parameters() if p.grad is not None] for f in (ours, reference)))
+    with torch.inference_mode():
+        inside = type(ours)(P, Q).double()
+        inside.load_state_dict(reference.state_dict())
+        torch.testing.assert_close(inside(x, edge_index), reference(x, edge_index))
+
+
+def test_a_parameter_that_pruning_gives_back() -> None:
+    x, (edge_index, _) = features(N, P), graph()
+    ours, reference = other("SAGEConv", P, Q, project=True)
+    for f in (ours, reference):
+        prune.ln_structured(f.lin, "weight", 0.5, n=2, dim=0)
+        f.double()(x, edge_index)
+        prune.remove(f.lin, "weight")
+    torch.testing.assert_close(ours(x, edge_index), reference(x, edge_index))
 
 
 @pytest.mark.parametrize("kind", ["GATConv", "Conv2d"])
