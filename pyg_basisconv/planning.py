@@ -80,8 +80,14 @@ def _of_pyg(kind: type[nn.Module], options: argparse.Namespace, *unnamed: Any, *
     if unnamed:
         reject("layer", "arguments by name", options.layer, "write them as in 'GATConv(heads=8)'")
     widths = {"in_channels": options.P, "out_channels": options.Q, "channels": options.P}
+    arguments = {name: widths[name] for name in signature(kind).parameters if name in widths} | given
+    try:
+        made = kind(**arguments)
+    except (ArithmeticError, AssertionError, RuntimeError) as error:  # what PyG and torch raise for unusable numbers
+        got, fix = str(error) or type(error).__name__, f"correct the arguments of {options.layer}"
+        reject("layer", f"arguments that {kind.__name__} can be made with", got, fix)
     left: dict[str, str] = {}
-    layer = convert(kind(**{name: widths[name] for name in signature(kind).parameters if name in widths} | given), left)
+    layer = convert(made, left)
     for reason in left.values():
         reject("layer", "a layer of the form", options.layer, reason)
     return layer
@@ -102,12 +108,12 @@ def _plans(layer: nn.Module, options: argparse.Namespace) -> Iterator[tuple[Basi
     types = {} if R is None else {"edge_type": torch.randint(R, (E,))}
     try:
         layer(_features(M, options.P, options.zeros), torch.randint(M, (2, E)), **types)
-    except TypeError:
-        reject("layer", "one that is called with x and edges", options.layer, "give its basis")
-    except ValueError as error:
-        if R is None and str(error).startswith("edge_type:"):
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        if R is None and "edge_type" in str(error):
             reject("--types", "the number of types of edges, which this layer reads", None, "add --types R")
-        raise
+        if isinstance(error, ValueError):
+            raise
+        reject("layer", "one that is called with x and edges", options.layer, "give its basis")
     return iter(found)
 
 

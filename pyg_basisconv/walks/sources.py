@@ -1,7 +1,6 @@
 """Reads graphs from files of triples, a saved `HeteroData`, or PyG's datasets."""
 
 import operator
-import pickle
 import warnings
 from itertools import accumulate
 from pathlib import Path
@@ -66,7 +65,7 @@ def _load(path: Path) -> HeteroData:
     except OSError as error:
         reason = "no file of this name" if isinstance(error, FileNotFoundError) else str(error.strerror)
         reject(str(path), "a file with a HeteroData", reason, "give the path of a file that can be read")
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError, TypeError):
+    except Exception:  # torch's unpickler raises all kinds of errors for bytes that are no pickle
         fix = "save the graph by torch.save(data, file), with tensors and plain values only"
         reject(str(path), "a HeteroData that torch.load(weights_only=True) reads", "something else", fix)
     if not isinstance(data, HeteroData):

@@ -324,6 +324,11 @@ MISTAKES: dict[str, tuple[str | bytes, dict[str, str | bytes], list[str]]] = {
         {},
         ["facts.tsv: expected a HeteroData that torch.load"],
     ),
+    "hetero of text that begins as a pickle could": (
+        toml("[graph]\nhetero = 'facts.tsv'\n"),
+        {"facts_tsv": "a\tr\tb\n"},
+        ["facts.tsv: expected a HeteroData that torch.load"],
+    ),
     "missing labels": (toml(GRAPH + "labels = 'x.tsv'\n"), {}, ["x.tsv: expected a file with labels"]),
     "unknown dataset": (
         toml("[graph]\ndataset = 'FB15k237'\n"),
