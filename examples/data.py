@@ -1,4 +1,4 @@
-"""The data of the examples: citation networks, from a folder or by PyG's download, and handwritten digits."""
+"""The data of the examples: citation networks, from a folder or by PyG's download, handwritten digits, and files."""
 
 import os
 import shutil
@@ -6,19 +6,26 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.storage import GlobalStorage
 from torch_geometric.datasets import DBLP, FB15k_237, Planetoid
 from torch_geometric.transforms import NormalizeFeatures
 from torch_geometric.utils import coalesce
 
 T = TypeVar("T")
 CITATIONS = ("Cora", "CiteSeer", "PubMed")
+SPLIT = ("train_mask", "val_mask", "test_mask")
 PATIENCE = 10.0  # seconds without a new byte, after which a download is given up
 SOURCES = {**dict.fromkeys(CITATIONS, Planetoid.url), "FB15k-237": FB15k_237.url, "DBLP": DBLP.url}
 _PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+
+# What a saved Data consists of, for torch.load.
+torch.serialization.add_safe_globals([Data, DataEdgeAttr, DataTensorAttr, GlobalStorage])
 
 
 class Mistake(ValueError):
@@ -26,14 +33,86 @@ class Mistake(ValueError):
 
 
 def load(name: str, root: Path) -> tuple[str, Data]:
-    """A citation network with its public split, or the digits; and the name of the data."""
-    return name, digits() if name == "digits" else planetoid(name, root)
+    """A graph whose nodes are to be classified, and what it is called.
+
+    Args:
+        name: 'digits'; a file NAME.pt, see `from_file`; or a network with raw files in root/name/raw, as `Planetoid`
+            of PyG keeps them: one of `CITATIONS`, which are downloaded, or another.
+        root: where networks are.
+    """
+    path = Path(name).expanduser()
+    if path.suffix == ".pt":
+        return path.stem, from_file(path)
+    if name == "digits":
+        return name, digits()
+    if name not in CITATIONS and not (root / name / "raw").is_dir():
+        known = ", ".join((*CITATIONS, "digits"))
+        raise Mistake(
+            f"--dataset {name}: expected one of {known}, a file that ends in .pt, or a network with the raw files of a "
+            f"Planetoid in {root / name / 'raw'}, which is no folder"
+        )
+    return name, planetoid(name, root, normalised=False)
 
 
-def planetoid(name: str, root: Path) -> Data:
-    """A citation network from the raw files in root/name/raw, which are downloaded if they are missing."""
-    files = [f"ind.{name.lower()}.{part}" for part in _PARTS]
-    return in_a_copy(name, files, root, lambda scratch: Planetoid(str(scratch), name, transform=NormalizeFeatures())[0])
+def planetoid(name: str, root: Path, normalised: bool = True) -> Data:
+    """A citation network from the raw files in root/name/raw, which are downloaded if they are missing.
+
+    Each node's features are divided by their sum if `normalised`.
+    """
+    files, transform = [f"ind.{name.lower()}.{part}" for part in _PARTS], NormalizeFeatures() if normalised else None
+    return in_a_copy(name, files, root, lambda scratch: Planetoid(str(scratch), name, transform=transform)[0])
+
+
+def from_file(path: Path) -> Data:
+    """A graph of your own, a `Data` of PyG's that `torch.save` wrote.
+
+    It needs x, y and edge_index. A split is three masks, `train_mask`, `val_mask` and `test_mask`, (N,) or (N, S) for
+    S splits. Nodes without a label have a negative y.
+    """
+    if not path.is_file():
+        raise Mistake(f"--dataset {path}: there is no such file")
+    try:
+        data = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle and zipfile raise all kinds of errors for other files
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Mistake(f"--dataset {path}: expected a graph, saved by torch.save(data, path), got {reason}") from error
+    if not isinstance(data, Data):
+        raise Mistake(f"--dataset {path}: expected a Data of PyG's, got {type(data).__name__}: save data itself")
+    return _checked(data, path)
+
+
+def _checked(data: Data, path: Path) -> Data:
+    """The same with x, y, edge_index and masks as the models read them."""
+
+    def check(fits: bool, name: str, expected: str, got: Any) -> None:
+        if not fits:
+            raise Mistake(f"--dataset {path}: expected data.{name} to be {expected}, got {got}")
+
+    def form(t: Any) -> Any:
+        return f"{t.dtype} of shape {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+
+    x, y, edges = data.x, data.y, data.edge_index
+    check(isinstance(x, Tensor) and x.layout == torch.strided and x.dim() == 2, "x", "(N, P) dense features", form(x))
+    N = len(x)
+    y = y.squeeze(1) if isinstance(y, Tensor) and y.dim() == 2 and y.shape[1] == 1 else y
+    whole = isinstance(y, Tensor) and not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    check(whole and y.shape == (N,), "y", f"({N},) numbers of classes, as x has rows", form(y))
+    check(int(y.max()) > 0, "y", "of two classes at least", f"labels up to {int(y.max())}")
+    whole = isinstance(edges, Tensor) and edges.dtype in (torch.int64, torch.int32)
+    check(whole and edges.dim() == 2 and len(edges) == 2, "edge_index", "(2, E) numbers of nodes", form(edges))
+    ends = (int(edges.min()), int(edges.max())) if edges.numel() else (0, 0)
+    check(ends[0] >= 0 and ends[1] < N, "edge_index", f"numbers from 0 to {N - 1}, as x has rows", ends)
+    for name in SPLIT:
+        mask = data.get(name)
+        if mask is None:
+            continue
+        fits = isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() in (1, 2) and len(mask) == N
+        check(fits, name, f"({N},) or ({N}, S) truth values", form(mask))
+        check(bool(mask.any(0).all()), name, "True for some nodes", "a split with none")
+        unknown = mask.view(N, -1).any(1) & (y < 0)
+        check(not unknown.any(), name, "False where y is negative", f"{int(unknown.sum())} nodes without a label")
+    masks = {name: data[name] for name in SPLIT if name in data}
+    return Data(x=x.float(), y=y.long(), edge_index=edges.long(), **masks)
 
 
 def in_a_copy(name: str, files: Sequence[str], root: Path, work: Callable[[Path], T], beside: Sequence[str] = ()) -> T:

@@ -163,6 +163,8 @@ class Model(NamedTuple):
         averaged: the share of earlier epochs in the running mean of predictions that is judged; 0 for none.
         by_accuracy: as in the code of GAT's authors, an epoch with the best accuracy on the validation set so far keeps
             the training going, too, and the last epoch that is best by loss and accuracy is judged.
+        rows: whether each node's features are divided by their sum, see PyG's `NormalizeFeatures`. Features with
+            negative numbers are left as they are.
         sparse: whether PyG's layers take sparse features.
     """
 
@@ -183,6 +185,7 @@ class Model(NamedTuple):
     temperature: float = 0.3
     averaged: float = 0.0
     by_accuracy: bool = False
+    rows: bool = True
     sparse: bool = True
 
     def build(self, P: int, Q: int, pyg: bool = False) -> Stack:
@@ -199,6 +202,7 @@ _RANDOM: dict[str, Any] = {"lr": 0.01, "lost": 0.5, "temperature": 0.5, "consist
 _RANDOM |= {"averaged": 0.95, "epochs": 1500, "patience": 100, "samples": 2, "sparse": False}
 # Among which a search for the settings of a model draws.
 SPACE: dict[str, tuple[float, ...]] = {
+    "rows": (True, False),
     "hidden": (16, 32, 64, 128),
     "dropout": (0.3, 0.5, 0.6, 0.7, 0.8),
     "lr": (0.005, 0.01, 0.02),
@@ -228,4 +232,7 @@ OWN = {
 
 def models(dataset: str) -> dict[str, Model]:
     """The models, with a data set's own settings, if it has any."""
-    return MODELS | {"gat": OWN.get(dataset, _GAT)}
+    found = MODELS | {"gat": OWN.get(dataset, _GAT)}
+    if dataset == "digits":  # whose features are pixels
+        return {name: model._replace(rows=False) for name, model in found.items()}
+    return found

@@ -1,6 +1,7 @@
-"""Classifies the nodes of a citation network with stacks of `BasisConv`, beside the same models of PyG's own layers.
+"""Classifies the nodes of a graph with stacks of `BasisConv`, beside the same models of PyG's own layers.
 
     python -m examples.node_classification --dataset Cora --seeds 20 --minutes 60
+    python -m examples.node_classification --dataset mine.pt --search 20  # torch.save(data, "mine.pt")
 
 All models are trained by one function, stopped early by the validation set, and judged on the test set as they were
 when the validation set liked them best. The seeds are 0, 1, ..., the same on both sides. PyG's layers get sparse
@@ -29,8 +30,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from torch import Tensor, nn
 from torch_geometric.data import Data
+from torch_geometric.transforms import NormalizeFeatures
 
-from examples.data import CITATIONS, load
+from examples.data import CITATIONS, SPLIT, load
 from examples.models import LOSING_SPACE, MODELS, SPACE, Model, models
 from examples.options import add_device, add_root, at_least, check_device, parser as options_of
 
@@ -109,6 +111,8 @@ def train(net: nn.Module, x: Tensor, data: Data, run: Run, model: Model, end: fl
 def features(data: Data, model: Model, side: str) -> Tensor:
     """The features, as a sparse matrix if they are mostly zeros and the layers take it."""
     x: Tensor = data.x
+    if model.rows and x.numel() and float(x.min()) >= 0:
+        x = NormalizeFeatures()(copy.copy(data)).x
     sparse = int(x.count_nonzero()) < 0.1 * x.numel()
     return x.to_sparse_csr() if sparse and (side == OURS or model.sparse) else x
 
@@ -127,7 +131,7 @@ def compare(models: dict[str, Model], data: Data, options: argparse.Namespace) -
     with bar() as progress:
         task = progress.add_task("", total=len(sides) * options.seeds * sum(model.epochs for model in models.values()))
         for i, (seed, name) in enumerate(jobs):
-            model, split = models[name], random_split(data, seed) if options.split == "random" else data
+            model, split = models[name], (random_split if options.split == "random" else public_split)(data, seed)
             paces = [statistics.mean(run.seconds) for run in runs if run.model == name and run.seed == 0]
             if seed and model.epochs * sum(paces) > end - time.perf_counter():
                 progress.advance(task, len(sides) * model.epochs)
@@ -156,16 +160,28 @@ def bar() -> Progress:
     return Progress(text, BarColumn(), percent, TimeElapsedColumn())
 
 
-def random_split(data: Data, seed: int) -> Data:
-    """The same data, with 20 nodes of each class to train, 500 others to validate and 1,000 to test, by a seed."""
-    count = data.num_nodes
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    train = torch.cat([order[data.y[order] == label][:20] for label in range(int(data.y.max()) + 1)])
-    rest = order[~torch.isin(order, train)]
-    masks = {"train_mask": train, "val_mask": rest[:500], "test_mask": rest[500:1500]}
+def public_split(data: Data, seed: int) -> Data:
+    """The data with a split of its own: of several, that of the seed."""
     found = copy.copy(data)
-    for name, nodes in masks.items():
-        found[name] = torch.isin(torch.arange(count), nodes)
+    for name in SPLIT:
+        mask = data[name]
+        found[name] = mask if mask.dim() == 1 else mask[:, seed % mask.shape[1]]
+    return found
+
+
+def random_split(data: Data, seed: int) -> Data:
+    """The same data, with 20 nodes of each class to train, 500 others to validate and 1,000 to test, by a seed; of a
+    small graph a third of the others validates, and the rest is tested.
+    """
+    y, order = data.y.cpu(), torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(seed))
+    order = order[y[order] >= 0]
+    train = torch.cat([order[y[order] == label][:20] for label in range(int(y.max()) + 1)])
+    rest = order[~torch.isin(order, train)]
+    validating = min(500, len(rest) // 3)
+    parts = train, rest[:validating], rest[validating : validating + 1000]
+    found = copy.copy(data)
+    for name, nodes in zip(SPLIT, parts, strict=True):
+        found[name] = torch.isin(torch.arange(data.num_nodes), nodes).to(data.y.device)
     return found
 
 
@@ -272,7 +288,11 @@ def arguments() -> argparse.ArgumentParser:
     parser = options_of("node_classification", __doc__)
     add = parser.add_argument
     add(
-        "--dataset", choices=[*CITATIONS, "digits"], default="Cora", help="a citation network, or scikit-learn's digits"
+        "--dataset",
+        default="Cora",
+        metavar="NAME",
+        help=f"{', '.join(CITATIONS)}, or another network with raw files of their kind; digits, those of scikit-learn; "
+        "or a graph of your own, NAME.pt, a Data that torch.save wrote",
     )
     add_root(parser, "Cora")
     add("--models", nargs="+", choices=list(MODELS), default=list(MODELS), help="which ones")
@@ -291,7 +311,7 @@ def arguments() -> argparse.ArgumentParser:
         help="epochs without a smaller validation loss that end a training; each model has its own number",
     )
     add("--hidden", type=at_least(1, int), help="hidden channels; each model has its own number")
-    add("--split", choices=["public", "random"], default="public", help="the data set's own, or one for each seed")
+    add("--split", choices=["public", "random"], default="public", help="the data's own, or one for each seed")
     add("--search", type=at_least(0, float), metavar="MINUTES", help="let the validation set choose the settings first")
     add_device(parser)
     add("--threads", type=at_least(1, int), default=1, help="of torch on the CPU; more than one pays on larger graphs")
@@ -322,12 +342,17 @@ def main(argv: Sequence[str] | None = None) -> None:
             model.build(1, 1)
     except ValueError as error:  # channels that are no multiple of the heads
         parser.error(f"--hidden {options.hidden}: {error}")
+    missing = [name for name in SPLIT if name not in data]
+    if missing and options.split == "public":
+        parser.error(f"--dataset {dataset}: it has no {', '.join(missing)}; take --split random")
     data = data.to(options.device)
     if options.search is not None:
         if options.split == "random":
             parser.error(
                 "--search: the nodes that validate one random split are tested in another; take --split public"
             )
+        if any(data[name].dim() > 1 for name in SPLIT):
+            parser.error("--search: the nodes that validate one split are tested in another; give data with one split")
         chosen = search(chosen, data, options.search)
     runs = compare(chosen, data, options)
     summaries = {}
