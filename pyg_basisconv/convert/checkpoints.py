@@ -1,6 +1,6 @@
 """From the parameters of an original layer to those of the converted one: of checkpoints, and drawn anew."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -20,9 +20,12 @@ class Original:
     Args:
         layer: of PyG, or of torch.
         rebuild: converts it.
+        constants: the names of the buffers that its basis was made with, and that a checkpoint cannot change.
     """
 
-    def __init__(self, layer: nn.Module, rebuild: Callable[[Any], nn.Module]) -> None:
+    constants: Sequence[str] = ()  # in files of earlier versions
+
+    def __init__(self, layer: nn.Module, rebuild: Callable[[Any], nn.Module], constants: Sequence[str]) -> None:
         # The layer is kept without its numbers and caches.
         memo: dict[int, object] = {
             id(p): nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
@@ -33,7 +36,7 @@ class Original:
             for name, value in vars(part).items():
                 if name.startswith("_cached") or (isinstance(value, Tensor) and not value.is_leaf):
                     memo[id(value)] = None
-        self.layer, self.rebuild = deepcopy(layer, memo), rebuild
+        self.layer, self.rebuild, self.constants = deepcopy(layer, memo), rebuild, constants
 
     def __call__(
         self,
@@ -61,7 +64,8 @@ class Original:
                 state.pop(prefix + name)
             state.update({prefix + name: value for name, value in ours.items()})
             return
-        for name, constant in self.layer.named_buffers():
+        for name in self.constants:
+            constant = originals[name]
             if not torch.equal(state[prefix + name].to(constant), constant):
                 reject(prefix + name, f"{constant}, as when it was converted", state[prefix + name], "convert it again")
         layer = deepcopy(self.layer)

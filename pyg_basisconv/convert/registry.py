@@ -248,8 +248,16 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))
-    new.register_load_state_dict_pre_hook(Original(layer, known.rebuild))
+    new.register_load_state_dict_pre_hook(Original(layer, known.rebuild, _constants(layer)))
     return new.train(layer.training)
+
+
+def _constants(layer: nn.Module) -> list[str]:
+    """The names of the buffers of layers that are converted; those of networks within them, such as the statistics of a
+    batch norm, stay with these networks.
+    """
+    parts = [(f"{name}." if name else "", part) for name, part in layer.named_modules() if type(part) in _RULES]
+    return [prefix + name for prefix, part in parts for name, _ in part.named_buffers(recurse=False)]
 
 
 def rebuild_part(layer: Any) -> nn.Module:

@@ -66,6 +66,19 @@ def test_a_number_that_is_not_learnt_is_the_same() -> None:
         ours.load_state_dict({"beta": 2 * torch.ones(1)})
 
 
+@pytest.mark.parametrize("kind", [pyg.GINConv, pyg.DenseGINConv])
+def test_statistics_of_a_network_are_loaded(kind: type) -> None:
+    dense = kind is pyg.DenseGINConv
+    norm = nn.BatchNorm1d(5 if dense else Q)  # of the nodes of a batch, or of channels
+    reference = kind(nn.Sequential(nn.Linear(P, Q), norm, nn.Linear(Q, Q)))
+    ours = convert(reference)
+    x, edges = (torch.randn(2, 5, P), torch.ones(2, 5, 5)) if dense else (torch.randn(5, P), torch.randint(5, (2, 9)))
+    reference(x, edges)
+    ours.load_state_dict(reference.state_dict())
+    same_state(ours, convert(reference))
+    torch.testing.assert_close(ours.eval()(x, edges), reference.eval()(x, edges))
+
+
 def test_numbers_are_held_once() -> None:
     reference = pyg.SGConv(200, 200, cached=True)
     reference(torch.randn(1000, 200), torch.randint(1000, (2, 3000)))
