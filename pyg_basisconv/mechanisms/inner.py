@@ -130,8 +130,8 @@ class Cosine(Mechanism):
 
 
 def _directions(x: Tensor) -> Tensor:
-    """The features, each row divided by its norm."""
-    return F.normalize(x if x.layout == torch.strided else x.to_dense(), dim=-1)
+    """The features, each row divided by its norm; zeros stay zeros, whose norm float16 cannot keep apart from 0."""
+    return F.normalize(upcast(x if x.layout == torch.strided else x.to_dense()), dim=-1)
 
 
 class Dot(Mechanism):

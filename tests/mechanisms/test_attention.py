@@ -1272,6 +1272,19 @@ def test_the_oracle_is_a_graph_transformer() -> None:
     close(oracle.apply(A, x, t.matrices, t.bias), peer(x, index()))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("mask", [None, bases.Adjacency()])
+def test_the_cosine_of_a_row_of_zeros_is_zero(mask: bases.Basis | None, heads: int, dtype: torch.dtype) -> None:
+    x = draw(5, 3)
+    x[2] = 0
+    edges = None if mask is None else torch.tensor(EDGES).t()
+    conv = BasisConv(3, 4, bases.Attention(heads, mechanisms.Cosine(), mask)).double()
+    right = conv(x, edges)
+    y = copy.deepcopy(conv).to(dtype)(x.to(dtype), edges)
+    assert_close(y.double(), right, rtol=2e-2, atol=2e-2)
+
+
 def test_the_oracle_is_agnn() -> None:
     x, peer = draw(6, 3), AGNNConv(requires_grad=False).double()
     entries = oracle.with_loops(oracle.graph(EDGES), 6, existing="replace")
