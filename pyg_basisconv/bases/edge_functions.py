@@ -122,13 +122,17 @@ def _by_target(s: Structure, z: Tensor, weight: Tensor | None) -> tuple[Structur
     return arranged, z, None if weight is None else gather(weight, order, lambda: gathers)
 
 
-def _squares(z: Tensor, offset: Tensor, scale: Tensor) -> Tensor:
-    """(E, K) the sum over d of (z_d scale_kd - offset_kd)^2; of many edges without E x K x D numbers."""
-    if z.shape[0] * offset.numel() <= _HELD:
-        return torch.addcmul(-offset, scale, z.unsqueeze(1)).square().sum(-1)
-    axes = zip(z.t(), offset.t().unsqueeze(-1), scale.t().unsqueeze(-1), strict=True)
-    terms = (torch.addcmul(-o, s, z_d).square() for z_d, o, s in axes)  # (K, E) each
-    return sum(terms, z.new_zeros(())).t()  # as kernels read it
+def _squares(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
+    """(E, K) the sum over d of scale_kd (z_d - points_kd)^2; of many edges without E x K x D numbers.
+
+    The difference is taken first, as of two products that are large and alike few digits would be left.
+    """
+    if z.shape[0] * points.numel() <= _HELD:
+        return (z.unsqueeze(1) - points).square().mul(scale).sum(-1)
+    total = z.new_zeros(())
+    for z_d, p, s in zip(z.t(), points.t().unsqueeze(-1), scale.t().unsqueeze(-1), strict=True):
+        total = torch.addcmul(total, (z_d - p).square(), s)  # (K, E)
+    return total.t()  # as kernels read it
 
 
 def check_finite(z: Tensor) -> None:
@@ -170,8 +174,8 @@ class Gaussians(EdgeFunctions):
 
     def values(self, z: Tensor) -> Tensor:
         check_finite(z)
-        scale = (1e-15 + upcast(self.width).square()).rsqrt()
-        return _squares(z, upcast(self.mean) * scale, scale).mul(-0.5).exp()
+        scale = (1e-15 + upcast(self.width).square()).reciprocal()
+        return _squares(z, upcast(self.mean), scale).mul(-0.5).exp()
 
     def extra_repr(self) -> str:
         return arguments(self, self.K, self.dim, norm=None)

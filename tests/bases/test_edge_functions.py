@@ -208,6 +208,21 @@ def test_members_that_meet_are_drawn_for_their_sum(parameter: Callable[[], theta
         conv.reset_parameters()
 
 
+@pytest.mark.parametrize("held", [0, 1 << 20], ids=["many", "few"])
+@pytest.mark.parametrize("width", [1e-1, 1e-3, 1e-5])
+def test_narrow_gaussians_keep_their_digits(width: float, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of features that are much larger than the widths; those that are compared are the same numbers in both."""
+    monkeypatch.setattr(bases.edge_functions, "_HELD", held)
+    torch.manual_seed(0)
+    basis = bases.Gaussians(3, 2)
+    with torch.no_grad():
+        basis.mean.uniform_(0.5, 1)
+        basis.width.fill_(width)
+        z = basis.mean[torch.arange(30) % 3] + width * torch.randn(30, 2)
+    found, exact = basis.values(z), basis.double().values(z.double())
+    torch.testing.assert_close(found.double(), exact, rtol=3e-6, atol=1e-30)
+
+
 def test_what_it_prints_makes_it() -> None:
     for kind in ("Gaussians", "Spline", "Spline, closed", "Points"):
         basis = KINDS[kind]()
