@@ -55,7 +55,7 @@ class ConvertedGated(GraphLayer):
         if x.shape[-1] > self.out_channels:
             fix = "make the layer as wide as its features"
             reject("x", f"at most {self.out_channels} channels", str(x.shape[-1]), fix)
-        x = F.pad(x, (0, self.out_channels - x.shape[-1]))
+        x = x if x.shape[-1] == self.out_channels else F.pad(x, (0, self.out_channels - x.shape[-1]))
         for conv in self.convs:
             x = self.rnn(conv(x, **call), x)
         return x
