@@ -1,5 +1,6 @@
 """The kernels in Triton, on a GPU or interpreted on the CPU (`make test-triton`), against torch's indexing."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -444,6 +445,35 @@ def test_wrong_features_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(TritonAttend, "__init__", make)
     with pytest.raises(AssertionError):
         check_features(case)
+
+
+@pytest.fixture
+def no_zeros() -> Iterator[None]:
+    """New memory is filled with what is no number."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("no_zeros")
+@pytest.mark.parametrize("kind", ["gate", "gate, as given", "terms", "keys and values"])
+def test_entries_that_are_passed_over_have_gradients_of_zero(kind: str) -> None:
+    """Of factors, terms, values and features."""
+    if kind.startswith("gate"):
+        case: Any = put(gates.Case(set(gates.NAMES), 4, listed=kind != "gate"))
+        of_entries = [case.tensors[i] for i in (1, 2, 5)]
+    else:
+        case = WithFeatures(kind, factors=True)
+        of_entries = [case.factor, case.features, *([case.terms[2]] if kind == "terms" else [])]
+    out = [3, 5]
+    case.pattern.by_target.other[out] = torch.tensor([-1, 7], dtype=torch.int32, device=DEVICE)
+    y = case.run()
+    *found, entry = torch.autograd.grad(y, of_entries, down(y))
+    if kind.endswith("given"):
+        entry = entry[case.pattern.by_target.order]
+    for gradient in (*found, entry):
+        assert not gradient[out].any()
+        assert gradient.isfinite().all()
 
 
 def matrix(dtype: torch.dtype = torch.float64, W: int = 3, M: int = 5) -> tuple[Pattern, Tensor, Tensor, Tensor]:

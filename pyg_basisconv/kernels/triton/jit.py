@@ -328,7 +328,8 @@ def backward(
     asked_sums = tl.zeros((BE, HB, FB), ACC)
     for p in range(start, end, BE):
         o, e, there = _entries(index, place, p, end, others, BE)
-        at_entry = _rows_of_terms(entry_rows, e, there)
+        here = p + tl.arange(0, BE) < end  # with entries that are passed over, whose gradients are zero
+        at_entry = _rows_of_terms(entry_rows, e, here)
         known = there[:, None] & (head < c)[None, :]
         u, v, score = _scores(
             mine, other, other_stride, entry, entry_stride, a, o, at_entry, there, term_cells, term_mask,
@@ -368,11 +369,11 @@ def backward(
         down = tl.where(known, down, 0.0)[:, :, None]
         at = e[:, None] * c + head[None, :]
         if d_factor is not None:
-            tl.store(d_factor + at, weight * dot, mask=known)
+            tl.store(d_factor + at, weight * dot, mask=here[:, None] & (head < c)[None, :])
         weight = (weight * f)[:, :, None]
         if d_values is not None:
             at_cells = e[:, None, None] * (c * W) + cells[None, :, :]
-            tl.store(d_values + at_cells, weight * g, mask=there[:, None, None] & mask[None, :, :])
+            tl.store(d_values + at_cells, weight * g, mask=here[:, None, None] & mask[None, :, :])
         if d_rows is not None:
             sums += weight * theirs
         if d_asked is not None:
@@ -385,17 +386,18 @@ def backward(
                 d_z_entry += weight * passes
             column = tl.arange(0, FB)
             at_features = (e * tl.num_programs(1) + tl.program_id(1))[:, None] * F + column[None, :]
-            tl.store(d_features + at_features, tl.sum(d_z_entry, 1), mask=there[:, None] & (column < F)[None, :])
+            tl.store(d_features + at_features, tl.sum(d_z_entry, 1), mask=here[:, None] & (column < F)[None, :])
         if d_vectors is not None:
             vector_sums += down * v
         if PRODUCTS:
             term_sums += down * u
         else:
             d_u = down * a[None, :, :] * _derivative(u, v, ACTIVATION, SLOPE)
+            d_u = tl.where(there[:, None, None], d_u, 0.0)
             if d_entry is not None:
                 at_terms = at_entry[:, None, None] * (c * D) + term_cells[None, :, :]
-                tl.store(d_entry + at_terms, d_u, mask=there[:, None, None] & term_mask[None, :, :])
-            term_sums += tl.where(there[:, None, None], d_u, 0.0)
+                tl.store(d_entry + at_terms, d_u, mask=here[:, None, None] & term_mask[None, :, :])
+            term_sums += d_u
     if d_rows is not None:
         tl.store(d_rows + pid * (c * W) + cells, tl.sum(sums, 0), mask=mask)
     if d_own is not None:
