@@ -51,7 +51,7 @@ class Case:
             return _plain_with_values(*about, values, None, None, *terms, None)
         valued = None
         if values is not None:  # which are their own features
-            valued = Valued(values, torch.eye(self.c, dtype=values.dtype).unsqueeze(-1))
+            valued = Valued(values, torch.eye(self.c, dtype=values.dtype, device=values.device).unsqueeze(-1))
         return scored_attention(self.scoring, (*terms, None), z, self.c, False, self.pattern, factor, valued)
 
     def both(self, plain: bool = False) -> tuple[Tensor, ...]:
