@@ -2,7 +2,8 @@
 
 `python -m benchmarks --gpu FOLDER` writes a file for each row as soon as it is measured; run it until nothing is left.
 After a change of the package's code it begins again, and so it does under BASISCONV_KERNELS=triton: without it torch's
-operations are measured. Before all rows come the tests of what a GPU runs.
+operations are measured. Before all rows come the tests of what a GPU runs, which resume in the same way. What ends its
+process, or leaves the device useless, is not tried again.
 """
 
 import hashlib
@@ -10,94 +11,27 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch_geometric.nn import GATConv, GCNConv
 
 import pyg_basisconv
-from pyg_basisconv import backends, convert
+from pyg_basisconv import backends
 
+from . import on_device
 from .data import Missing
+from .gpu_rows import gpu_rows
 from .machine import machine
-from .measure import interleave, median_ratio
 from .report import Report
 from .result import Bench, Result, Row, Target
 from .rows import rows
 
-TESTS = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernels/test_triton.py", "tests/test_cuda.py"]
-MINUTES = 8.0  # after which no row is begun
-
-Step = Callable[[], object]
-
-
-class HubRow:
-    """GAT where one node has a quarter of all edges, against a graph of as many edges where all have as many."""
-
-    name = "GATConv 8 heads, a hub, against a regular graph"
-    devices = ("cuda",)
-
-    def run(self, bench: Bench) -> Result:
-        N, E = (2_000, 40_000) if bench.quick else (200_000, 4_000_000)
-        torch.manual_seed(0)
-        layer = convert(GATConv(64, 8, heads=8)).to(bench.device)
-        x = torch.randn(N, 64, device=bench.device, requires_grad=True)
-        source, target = torch.randint(N, (E,)), torch.arange(E) % N
-        hub = torch.where(torch.arange(E) < E // 4, 0, target)
-        graphs = [torch.stack([source, end]).to(bench.device) for end in (target, hub)]
-        works = [training(layer, x, graph) for graph in graphs]
-        regular, ours = interleave(works, bench.effort, bench.device)
-        return compared(self.name, regular, ours, E, 64, Target(ratio=1 / 1.3), "regular")
-
-
-class CapturedRow:
-    """A training step on Cora's size captured in a CUDA graph, against PyG's step, as it is."""
-
-    devices = ("cuda",)
-
-    def __init__(self, layer: type[torch.nn.Module], options: dict[str, Any]) -> None:
-        self.layer, self.options, self.name = layer, options, f"{layer.__name__}, 2,708 nodes, a captured step"
-
-    def run(self, bench: Bench) -> Result:
-        torch.manual_seed(0)
-        peer = self.layer(64, 8, **self.options).to(bench.device)
-        x = torch.randn(2708, 64, device=bench.device, requires_grad=True)
-        edges = torch.randint(2708, (2, 10556), device=bench.device)
-        ours = captured(training(convert(peer), x, edges))
-        theirs, mine = interleave([training(peer, x, edges), ours], bench.effort, bench.device)
-        return compared(self.name, theirs, mine, 10556, 64, Target(ratio=5), "edge_index")
-
-
-def training(layer: torch.nn.Module, x: Tensor, edges: Tensor) -> Step:
-    """Forward and backward."""
-    inputs = [x, *layer.parameters()]
-    return lambda: torch.autograd.grad(layer(x, edges).sum(), inputs)
-
-
-def captured(step: Step) -> Step:
-    """The replay of a step that was captured after some calls on another stream, as torch demands."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
-def compared(name: str, peer: list[float], ours: list[float], E: int, P: int, target: Target, way: str) -> Result:
-    return Result(
-        work=name, E=E, P=P, Q=P, gradients="all", way=way, target=target,
-        peer_seconds=min(peer), ours_seconds=min(ours), ratio=median_ratio(peer, ours),
-    )  # fmt: skip
+MINUTES = 8.0  # after which no test and no row is begun
 
 
 def code() -> str:
@@ -113,23 +47,24 @@ def written(folder: Path, name: str) -> Path:
     return folder / code() / (re.sub(r"[^\w]+", "_", name) + ".json")
 
 
-def measure(todo: Sequence[Row], bench: Callable[[], Bench], folder: Path, seconds: float) -> int:
+def measure(todo: Sequence[Row], bench: Bench, folder: Path, seconds: float) -> int:
     """Measures rows until the time is over, at least one; the number of those that are left."""
     left = [row for row in todo if not written(folder, row.name).exists()]
-    start, shared = monotonic(), bench() if left else None
-    while shared is not None and left:
+    until = monotonic() + seconds
+    while left:
         row = left.pop(0)
         print(row.name, file=sys.stderr, flush=True)
+        file = written(folder, row.name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"missing": f"- failed: {row.name}: it ended its process"}))  # until more is known
         try:
-            found: dict[str, Any] = {"result": asdict(row.run(shared))}
+            found: dict[str, Any] = {"result": asdict(row.run(bench))}
         except Missing as error:
             found = {"missing": f"- skipped: {row.name}: {error}"}
         except Exception as error:  # the others are measured all the same
             found = {"missing": f"- failed: {row.name}: {type(error).__name__}: {error}"}
-        file = written(folder, row.name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found | {"graphs": [str(one) for one in shared.graphs.values()]}, indent=1))
-        if monotonic() - start > seconds:
+        file.write_text(json.dumps(found | {"graphs": [str(one) for one in bench.graphs.values()]}, indent=1))
+        if monotonic() > until or on_device.useless():
             break
     return len(left)
 
@@ -146,29 +81,50 @@ def results(todo: Sequence[Row], folder: Path) -> Iterator[Result | str]:
                 yield Result(**found["result"] | {"target": Target(**found["result"]["target"])})
 
 
+def tests_are_left(file: Path, seconds: float) -> bool:
+    """Runs tests in a process of their own until the time is over; whether some are left."""
+    command = [sys.executable, "-m", "benchmarks.on_device", str(file.resolve()), str(seconds)]
+    root = Path(__file__).parent.parent
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=seconds + 60)
+    except subprocess.TimeoutExpired:  # one of them hangs
+        return True
+    if done.returncode:
+        print(f"the process of the tests failed: {done.stderr.strip()[-500:]}", file=sys.stderr)
+        return True
+    return bool(json.loads(done.stdout.splitlines()[-1])["left"])
+
+
+def told(file: Path) -> str:
+    """What became of the tests until now."""
+    found = on_device.outcomes(file)
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(Counter(found.values()).items()))
+    bad = [f"- {outcome}: {test}" for test, outcome in found.items() if outcome not in ("passed", "skipped")]
+    return "\n".join([f"tests: {counts or 'none'}", *bad])
+
+
 def run(folder: Path, only: Sequence[str] | None, quick: bool) -> None:
     """One part, and the table of what there is."""
     if not torch.cuda.is_available():
         sys.exit(
             f"--gpu: expected a CUDA device, got none (kernels in Triton: {backends()['triton']}); run it on a GPU"
         )
-    own: list[Row] = [HubRow(), CapturedRow(GCNConv, {}), CapturedRow(GATConv, {"heads": 8})]
-    wanted = [row for row in [*own, *rows()] if "cuda" in row.devices]
+    wanted = [row for row in [*gpu_rows(), *rows()] if "cuda" in row.devices]
     todo = [row for row in wanted if not only or any(text.lower() in row.name.lower() for text in only)]
-    log = folder / code() / "tests.txt"
-    if not log.exists():
-        tests = subprocess.run([sys.executable, *TESTS], capture_output=True, text=True, timeout=540)
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(tests.stdout + tests.stderr)
-        print(tests.stdout.strip().splitlines()[-1])
-    left = measure(todo, lambda: Bench(quick, "cuda"), folder, 60 * MINUTES)
+    until, log, done = monotonic() + 60 * MINUTES, folder / code() / "tests.jsonl", folder / code() / "tests.done"
+    if not done.exists() and not tests_are_left(log, 60 * MINUTES):
+        done.touch()
+    bench = Bench(quick, "cuda")
+    left = len(todo)
+    if done.exists() and monotonic() < until:
+        left = measure(todo, bench, folder, until - monotonic())
     found = list(results(todo, folder))
     report = Report(
-        Bench(True, "cuda"),
+        bench,
         machine("cuda") | {"code": code(), **backends()},
         [one for one in found if isinstance(one, Result)],
         [one for one in found if isinstance(one, str)],
     )
-    text = f"{report.head}\n\n{report.table}\n\n" + "\n".join(report.missing)
+    text = f"{report.head}\n{told(log)}\n\n{report.table}\n\n" + "\n".join(report.missing)
     (folder / "RESULTS.md").write_text(text + "\n")
     print(f"{text}\n\n{left} rows are left: run it again" if left else text)

@@ -107,7 +107,7 @@ def test_with_dropout(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert gradgradcheck(same_draw, (x,))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_what_cannot_is_said() -> None:
     """A vendor's kernel on CUDA draws what it drops by itself, and tells nobody."""
     conv = BasisConv(8, 8, bases.Attention(2, mechanisms.Dot(4), dropout=0.4), theta.Heads(), order="native").cuda()

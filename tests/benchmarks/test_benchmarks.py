@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from benchmarks import (
     data,
     fill,
     gpu,
+    gpu_rows,
     growth,
     knowledge,
     layers,
     measure,
     new_graphs,
+    on_device,
     orders,
     resident,
     sequences,
@@ -481,13 +485,13 @@ class Counted:
         self.runs += 1
         if self.name == "wrong":
             raise RuntimeError("out of memory")
-        return gpu.compared(self.name, [2.0, 4.0], [1.0, 1.0], 10, 3, Target(ratio=2), "a way")
+        return gpu_rows.compared(self.name, [2.0, 4.0], [1.0, 1.0], 10, 3, Target(ratio=2), "a way")
 
 
 def test_rows_of_a_gpu_are_measured_in_parts(tmp_path: Path):
     todo = [Counted(name) for name in ("first, 1 / 2", "wrong", "last")]
     bench = Bench(quick=True)
-    assert [gpu.measure(todo, lambda: bench, tmp_path, seconds=0) for _ in range(4)] == [2, 1, 0, 0]
+    assert [gpu.measure(todo, bench, tmp_path, seconds=0) for _ in range(4)] == [2, 1, 0, 0]
     assert [row.runs for row in todo] == [1, 1, 1]
     first, wrong, last = gpu.results(todo, tmp_path)
     assert wrong == "- failed: wrong: RuntimeError: out of memory"
@@ -496,7 +500,61 @@ def test_rows_of_a_gpu_are_measured_in_parts(tmp_path: Path):
     assert (first.work, first.ratio, first.target, last.work) == ("first, 1 / 2", 3.0, Target(ratio=2), "last")
 
 
-def test_a_hub_is_compared_with_a_regular_graph():
-    result = gpu.HubRow().run(Bench(quick=True))
-    assert result.ratio is not None
-    assert result.ratio > 0
+def test_a_row_that_ends_its_process_is_not_measured_again(tmp_path: Path):
+    class Ends(Counted):
+        def run(self, bench: Bench) -> Result:
+            super().run(bench)
+            raise SystemExit
+
+    row, bench = Ends("last"), Bench(quick=True)
+    with pytest.raises(SystemExit):
+        gpu.measure([row], bench, tmp_path, seconds=0)
+    assert (gpu.measure([row], bench, tmp_path, seconds=0), row.runs) == (0, 1)
+    assert list(gpu.results([row], tmp_path)) == ["- failed: last: it ended its process"]
+
+
+MARKED = """
+import os, pytest
+pytestmark = pytest.mark.cuda
+def test_a(): pass
+def test_b(): os._exit(3)
+def test_c(): assert False
+def test_d(): pytest.skip()
+def test_e(): pass
+"""
+
+
+@pytest.mark.slow
+def test_the_tests_of_a_gpu_resume(tmp_path: Path):
+    """One ends its process; of those behind it, the first part does not run any, and the last is without time."""
+    some, file = tmp_path / "test_some.py", tmp_path / "found" / "tests.jsonl"
+    some.write_text(MARKED)
+    left = []
+    for seconds in (60, 0, 60):
+        call = f"pathlib.Path({str(file)!r}), {seconds}, {str(some)!r}"
+        command = [sys.executable, "-c", f"import pathlib, benchmarks.on_device as d; print(d.run({call}))"]
+        done = subprocess.run(
+            command, cwd=Path(gpu.__file__).parent.parent, capture_output=True, text=True, check=False
+        )
+        left.append(done.stdout.splitlines()[-1] if not done.returncode else done.returncode)
+    assert left == [3, "2", "0"]
+    found = {name.partition("::")[2]: outcome for name, outcome in on_device.outcomes(file).items()}
+    assert list(found) == ["test_a", "test_b", "test_c", "test_d", "test_e"]
+    assert list(found.values()) == ["passed", "ended its process", "failed", "skipped", "passed"]
+    told = gpu.told(file)
+    assert told.startswith("tests: 1 ended its process, 1 failed, 2 passed, 1 skipped")
+    assert told.count("\n") == 2
+
+
+ON_DEVICE = [row for row in gpu_rows.gpu_rows() if not isinstance(row, gpu_rows.CapturedRow)]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [pytest.param(row, marks=[pytest.mark.slow] * isinstance(row, gpu_rows.CompiledRow)) for row in ON_DEVICE],
+    ids=lambda row: row.name,
+)
+def test_rows_of_a_gpu_run_on_the_cpu(row: Any):
+    result = row.run(Bench(quick=True))
+    assert result.ours_seconds > 0
+    assert result.work.startswith(row.name)
