@@ -51,6 +51,10 @@ class Drawn(NamedTuple):
         types, attr, positions = torch.randint(RELATIONS, (E,)), torch.rand(E, DIM), torch.rand(N, 3)
         return cls(graph.x.requires_grad_(), graph.edge_index, types, attr, positions)
 
+    def to(self, device: str) -> "Drawn":
+        x, *others = (t.detach().to(device) for t in self)
+        return Drawn(x.requires_grad_(), *others)
+
 
 # What a layer is called with after x, given a drawn graph and its edges in a layout.
 Given = Callable[[Drawn, Arguments], Arguments]
@@ -77,7 +81,7 @@ def positioned(drawn: Drawn, edges: Arguments) -> Arguments:
 
 
 def all_typed(drawn: Drawn, edges: Arguments) -> Arguments:
-    nodes = torch.arange(drawn.x.shape[0]) % RELATIONS
+    nodes = torch.arange(drawn.x.shape[0], device=drawn.x.device) % RELATIONS
     return *edges, nodes, drawn.types.clone(), drawn.attr
 
 
@@ -89,7 +93,7 @@ class NewGraphRow(NamedTuple):
     target: Target
     size: tuple[int, int]
     given: Given = plain
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
     @property
     def name(self) -> str:
@@ -99,10 +103,10 @@ class NewGraphRow(NamedTuple):
     def run(self, bench: Bench) -> Result:
         N, E = (n // 10 if bench.quick else n for n in self.size)
         torch.manual_seed(0)
-        peer = self.make()
+        peer = self.make().to(bench.device)
         ours = checked(convert(peer))
-        pool = [Drawn.of(N, E, seed) for seed in range(POOL)]
-        gradient = torch.randn(N, WIDTH)
+        pool = [Drawn.of(N, E, seed).to(bench.device) for seed in range(POOL)]
+        gradient = torch.randn(N, WIDTH, device=bench.device)
 
         def build(layout: str) -> Work:
             self._assert_same(peer, ours, pool[:3], gradient, layout)
@@ -137,7 +141,8 @@ class NewGraphRow(NamedTuple):
             expected, found = self._step(peer, drawn, gradient, layout), self._step(ours, drawn, gradient)
             assert_close(found[0], expected[0], f"{name}: the value")
             assert_close(found[1], expected[1], f"{name}: the gradient of x")
-            assert_same_gradients(self.make(), convert, expected[2:], found[2:], name)
+            twin = self.make().to(gradient.device)
+            assert_same_gradients(twin, convert, expected[2:], found[2:], name)
 
 
 def new_graph_rows() -> list[Row]:

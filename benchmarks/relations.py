@@ -26,7 +26,7 @@ class RelationsRow:
     backward: bool = True
     share: float = 1.0
     options: dict[str, int] = field(default_factory=dict)
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
     @property
     def name(self) -> str:
@@ -46,14 +46,15 @@ class RelationsRow:
             generator = torch.Generator().manual_seed(0)
             some = torch.randperm(2 * graph.E, generator=generator)[: round(self.share * 2 * graph.E)]
             edge_index, edge_type = edge_index[:, some], edge_type[some]
+        edge_index, edge_type = edge_index.to(bench.device), edge_type.to(bench.device)
         torch.manual_seed(0)
         start = self.layer(WIDTH, WIDTH, R, **self.options).state_dict()
-        x = torch.randn(graph.N, WIDTH, requires_grad=self.backward)
+        x = torch.randn(graph.N, WIDTH, device=bench.device, requires_grad=self.backward)
 
         def peer(way: str) -> nn.Module:
             module = self.layer(WIDTH, WIDTH, R, is_sorted="by type" in way, **self.options)
             module.load_state_dict(start)
-            return module
+            return module.to(bench.device)
 
         def arguments(way: str) -> tuple[Any, ...]:
             return x, *lay_out(way, edge_index, edge_type, graph.N)

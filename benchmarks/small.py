@@ -154,7 +154,7 @@ class SmallRow(NamedTuple):
     call: Call
     backward: bool
     csr: bool = False
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
     @property
     def name(self) -> str:
@@ -164,12 +164,12 @@ class SmallRow(NamedTuple):
     def run(self, bench: Bench) -> Result:
         call = self.call
         torch.manual_seed(0)
-        start, given = call.make().state_dict(), call.given()
+        start, given = call.make().state_dict(), tuple(t.to(bench.device) for t in call.given())
 
         def peer(way: str = "") -> nn.Module:
             module = call.make()
             module.load_state_dict(start)
-            return module
+            return module.to(bench.device)
 
         if call.check is not None:
             call.check(peer(), call.convert(peer()), *given)

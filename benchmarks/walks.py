@@ -112,7 +112,7 @@ def lay_out_all(made: HeteroData, way: str) -> Films:
     edges = [(store.edge_index, store.edge_weight) for store in stores]
     nodes = None
     if where:
-        there = torch.zeros(N, dtype=torch.bool)
+        there = torch.zeros(N, dtype=torch.bool, device=edges[0][0].device)
         for edge_index, _ in edges:
             there[edge_index.flatten()] = True
         nodes, place = there.nonzero().squeeze(1), there.cumsum(0) - 1
@@ -138,7 +138,7 @@ class WalksRow:
 
     backward: bool
     target: Target
-    devices: tuple[str, ...] = ("cpu",)
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
     @property
     def name(self) -> str:
@@ -146,16 +146,17 @@ class WalksRow:
 
     def run(self, bench: Bench) -> Result:
         graph = facts(bench)
-        made = meta_paths(hetero(graph))
+        made = meta_paths(hetero(graph)).to(bench.device)
+        edge_index, edge_type = graph.edge_index.to(bench.device), graph.edge_type.to(bench.device)
         torch.manual_seed(0)
         start = OnMetaPaths(len(SORTS)).state_dict()
-        x = torch.randn(graph.N, WIDTH, requires_grad=self.backward)
+        x = torch.randn(graph.N, WIDTH, device=bench.device, requires_grad=self.backward)
         ready: dict[str, Films] = {}
 
         def peer(way: str) -> nn.Module:
             module = OnMetaPaths(len(SORTS))
             module.load_state_dict(start)
-            return module
+            return module.to(bench.device)
 
         def arguments(way: str) -> tuple[Any, ...]:
             if way not in ready:
@@ -163,7 +164,7 @@ class WalksRow:
             return x, ready[way]
 
         def ours(module: Any) -> nn.Module:
-            conv = BasisConv(WIDTH, WIDTH, walks(graph))
+            conv = BasisConv(WIDTH, WIDTH, walks(graph)).to(bench.device)
             with torch.no_grad():
                 conv.weight.copy_(module.weight)
                 conv.bias.copy_(module.bias)
@@ -176,7 +177,7 @@ class WalksRow:
             peer=peer,
             arguments=arguments,
             convert=ours,
-            ours=(x, graph.edge_index, None, graph.edge_type),
+            ours=(x, edge_index, None, edge_type),
             inputs=[x] if self.backward else [],
             backward=self.backward,
         )
