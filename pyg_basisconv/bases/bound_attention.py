@@ -16,7 +16,7 @@ from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Pattern, Piece, ProductScores, Valued, attend, attention
+from ..kernels import Pattern, Piece, Valued, attend, attention
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.onepass import one_pass_fits
@@ -420,9 +420,7 @@ class BoundAttention(MemberByMember):
     @cached_property
     def is_native(self) -> bool:
         """Whether a vendor's kernel evaluates it."""
-        if self.normalize != "source" or self.has_factors:
-            return False
-        if not isinstance(self.score.scoring, ProductScores) and self.score.dots is None:
+        if self.normalize != "source" or self.has_factors or not self.score.has_dots:
             return False
         # The vendor's kernel does not return the weights that it drops.
         if self.observed and self.dropout[0]:

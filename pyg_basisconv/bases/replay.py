@@ -23,6 +23,7 @@ from ..theta.heads import Values
 
 _NO_VALUES = None, None, None  # what `of_entries` gives where edges have none
 _TRIES = 4  # records that a program makes at most, if attributes of the basis change between its calls
+_saved_by_hooks = torch._C._autograd._top_saved_tensors_default_hooks  # the innermost ones, or None
 _OWN = __name__.partition(".")[0]
 _ACTIVATIONS = "torch.nn.modules.activation"
 
@@ -184,9 +185,13 @@ class Replays:
         edge_attr: Tensor | None,
         edge_values: Theta | None,
     ) -> Tensor | None:
-        """The result of a call; None if the call is to be evaluated, and maybe recorded."""
+        """The result of a call; None if the call is to be evaluated, and maybe recorded.
+
+        Under hooks on saved tensors nothing is replayed: a checkpoint compares what a call saves with what it saves
+        when it is computed again, and a replay may save it in another order.
+        """
         replay = self._replay
-        if replay is None or not replay.takes(entries, x, edge_attr, edge_values):
+        if replay is None or not replay.takes(entries, x, edge_attr, edge_values) or _saved_by_hooks(True):
             return None
         y = replay(entries, basis, theta, x, target, bias, edge_attr)
         if y is None:
@@ -205,6 +210,7 @@ class Replays:
             self._replay = _recorded(basis, content, weighing, entries)
 
 
+@torch.no_grad()
 def _recorded(basis: Any, content: Content, weighing: Any, entries: Entries) -> Replay | None:
     theta, x, found, z = content.inputs.theta, content.x, weighing.in_rows, content.edge_attr
     plain = content.mask is content.valid is None and not content.batch and (z is None or z.dim() == 2)

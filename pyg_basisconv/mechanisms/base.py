@@ -127,6 +127,11 @@ class Score:
         return self
 
     @property
+    def has_dots(self) -> bool:
+        """Whether it has the form of `dots`; found without computing anything."""
+        return self.dots is not None
+
+    @property
     def requires_grad(self) -> bool:
         """Whether a gradient passes through the scores."""
         return any(t is not None and t.requires_grad for t in self.rows or self.tensors)

@@ -46,6 +46,8 @@ def inner_score(key: Tensor, query: Tensor) -> Score:
 class ProductRows(RowScore):
     """Inner products of keys, (*, M, K d), and queries, (*, N, K d)."""
 
+    has_dots = True
+
     def __init__(self, key: Tensor, query: Tensor, heads: int) -> None:
         self.scoring, self.rows, self.heads = ProductScores(), (key, query), heads
 

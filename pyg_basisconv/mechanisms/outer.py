@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..cache import cached_property
 from ..content import Content
 from ..entries import Entries
 from ..errors import check_choice, check_flags, reject
@@ -116,6 +117,10 @@ class ProjectedRows(RowScore):
         self.scoring, self.rows = ProjectedScores(activation), (source, target)
 
     @property
+    def has_dots(self) -> bool:  # type: ignore[override]
+        return self.activation is None
+
+    @property
     def requires_grad(self) -> bool:
         return any(t.requires_grad for t in self.given[:3])
 
@@ -123,7 +128,7 @@ class ProjectedRows(RowScore):
         z, source, target, batch = self.given
         return ProjectedRows(z, source.clone(), target.clone(), batch, self.activation)
 
-    @property
+    @cached_property
     def _terms(self) -> TermRows:
         z, source, target, batch = self.given
         both = z @ torch.cat([block_columns(source), block_columns(target)], -1)  # in one product

@@ -28,7 +28,10 @@ class RowScore(Score):
     Attributes:
         scoring: computes the scores from the rows.
         rows: its arguments, such as (*, M, K d) of sources.
+        has_dots: whether the general form has `dots`.
     """
+
+    has_dots = False
 
     @cached_property
     def _heads_first(self) -> Score:
@@ -60,7 +63,7 @@ class EdgeTerms:
 
     __radd__ = __add__
 
-    @property
+    @cached_property
     def tensor(self) -> Tensor:
         """(E, K) the terms. The weight is made contiguous so that its gradient reads the features along their rows."""
         found = self.features @ upcast(self.map.weight).t().contiguous()
@@ -158,6 +161,10 @@ class TermRows(RowScore):
             return self
         source, target, entry = self.by_target  # computed here, with constants and maps as they are now
         return TermRows(source, target, entry, self.activation, batch=self.batch)
+
+    @property
+    def has_dots(self) -> bool:  # type: ignore[override]
+        return self.activation is None and self.entry is None
 
     @property
     def is_only_constant(self) -> bool:
