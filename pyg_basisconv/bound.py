@@ -347,6 +347,11 @@ class BoundBasis:
         """Whether a gradient passes through the matrices."""
         return False
 
+    @property
+    def draws(self) -> bool:
+        """Whether the matrices are drawn: dropout of weights."""
+        return False
+
     def __matmul__(self, other: "BoundBasis") -> "BoundBasis":
         """All products :math:`A'_k A''_l`, first of this family and then of another, bound to a graph of its own."""
         return CONSTRUCTORS["bound @"](self, other) if isinstance(other, BoundBasis) else NotImplemented
@@ -370,6 +375,10 @@ class Derived(BoundBasis):
     @property
     def requires_grad(self) -> bool:
         return any(part.requires_grad for part in self.parts)
+
+    @property
+    def draws(self) -> bool:
+        return any(part.draws for part in self.parts)
 
     @property
     def T(self) -> BoundBasis:

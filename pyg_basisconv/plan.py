@@ -131,7 +131,10 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         cached: whether results that depend on the features alone are cached.
         messages: whether PyG's message passing is used.
     """
-    x, theta, grad = inputs.x, inputs.theta, torch.is_grad_enabled()
+    # What draws is planned as with gradients: a reentrant checkpoint evaluates it first without, then with them, and in
+    # another order it would draw otherwise.
+    x, theta, draws = inputs.x, inputs.theta, family.draws
+    grad = draws or torch.is_grad_enabled()
     weight, P, features = theta.reference, x.size(-1), sparsest(x, cached)
     orders = ORDERS.items()
     found = [(name, one.measure(family, inputs, messages, name == order)) for name, one in orders if one.measures]
@@ -148,7 +151,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
         nnz=-1 if features.layout == torch.strided else features._nnz(),
         grad_x=grad and x.requires_grad,
         grad_theta=grad and weight is not None and weight.requires_grad,
-        grad_basis=grad and family.requires_grad,
+        grad_basis=draws or (grad and family.requires_grad),
         itemsize=x.element_size(),
         device="cuda" if x.is_cuda else "cpu",
         cached=cached,

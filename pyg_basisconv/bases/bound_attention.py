@@ -406,6 +406,10 @@ class BoundAttention(MemberByMember):
         factor = self.entries.weight if self.weighted else None
         return self.score.requires_grad or any(t is not None and t.requires_grad for t in (factor, self.mask_share))
 
+    @property
+    def draws(self) -> bool:
+        return self.dropout[0] > 0
+
     def work(self, direction: Direction) -> Work:
         E = self.K * self.entries.E
         # `numbers`: reads and writes of scoring and normalising. `expand` copies its input for each head.

@@ -52,3 +52,7 @@ class DisjointUnion(MemberByMember):
     @property
     def requires_grad(self) -> bool:
         return self.whole.requires_grad
+
+    @property
+    def draws(self) -> bool:
+        return self.whole.draws

@@ -17,6 +17,7 @@ from torch.autograd import grad, gradcheck
 from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 from torch_geometric.nn import AGNNConv, FAConv, FeaStConv, GATConv, GATv2Conv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, mechanisms, theta
@@ -696,6 +697,29 @@ def test_what_comes_back_is_what_was_applied(case: str) -> None:
     for index in oracle.batches(c.lead):
         at = (slice(None), *index)
         close(y[index], oracle.apply(A[at], made.x[index], t.matrices, t.bias, conv.bias))
+
+
+@pytest.mark.parametrize("case", [*DROPPED, "batch", "dot-batch"])
+def test_dropout_is_the_same_without_gradients(case: str) -> None:
+    """A reentrant checkpoint evaluates twice, first without gradients: what it returns is what it differentiates."""
+    batch = {"batch": Case(lambda: leaf("Additive"), "graph", lead=(2,)), "dot-batch": Case(dot, "graph", lead=(2,))}
+    conv, made = training((DROPPED | batch)[case], 0.5)
+    made.x.requires_grad_()
+    for frozen in (False, True):
+        conv.requires_grad_(not frozen)
+        run = seeded(conv, made)
+        y = checkpoint(lambda x, run=run: run(x, *conv.parameters()), made.x, use_reentrant=True)
+        exact = run(made.x, *conv.parameters())
+        close(y, exact)
+        close(grad(exact.sum(), made.x)[0], _gradient(y.sum(), made.x))
+
+
+def _gradient(y: Tensor, x: Tensor) -> Tensor:
+    """By `backward`, as checkpoints that are reentrant ask for."""
+    x.grad = None
+    y.backward()
+    assert x.grad is not None
+    return x.grad
 
 
 BLOCKED = (
