@@ -95,8 +95,9 @@ def sizes_of(matrix: Any) -> tuple[int, int]:
 
 def _edges_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """The rows and columns of the entries of a `torch.sparse` matrix, and their values, which may learn."""
-    matrix = matrix.coalesce() if matrix.layout == torch.sparse_coo else matrix
-    # Of a matrix that learns, PyG's function would change what is not to be changed.
+    if matrix.layout == torch.sparse_coo:  # PyG's function would change it in place, which autograd refuses
+        matrix = matrix.coalesce()
+        return matrix.detach().indices(), matrix.values()
     edges, values = to_edge_index(matrix.detach())
     return edges, matrix.values() if matrix.requires_grad else values
 

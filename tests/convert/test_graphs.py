@@ -142,6 +142,12 @@ def test_weights_of_fa_in_the_layout_of_the_graph(layout: str, options: dict) ->
     assert ours.layout == theirs.layout
 
 
+def test_values_that_are_computed_keep_their_gradient() -> None:
+    reference, (edge_index, weight) = made("FAConv", {"normalize": False}), simple_graph()
+    leaves = [features(N, P), weight]
+    agree(Case(convert(reference), reference, leaves, lambda f, x, w: f(x, x, in_layout("coo", edge_index, w))))
+
+
 @pytest.mark.parametrize("options", [{}, {"add_self_loops": False}, {"normalize": False}], ids=str)
 def test_weights_of_fa_in_a_sparse_tensor(options: dict) -> None:
     torch_sparse = pytest.importorskip("torch_sparse")
