@@ -230,7 +230,7 @@ def test_converted_attention(kind: str, options: dict[str, Any]) -> None:
     if takes(reference, "return_attention_weights"):
         call = called(held, tuple(given), return_attention_weights=True, **more)
         agree(Case(ours, reference, [x, *given.values()], lambda f, *leaves: flat(call(f, *leaves))))
-    if kind not in ("FAConv", "RGATConv"):  # weights are one feature
+    if kind != "FAConv":  # which reads them as weights
         agree(Case(ours, reference, [x, *given.values()], called(adj(edge_index, weight), tuple(given), **more)))
 
 

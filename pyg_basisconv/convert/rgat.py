@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import RGATConv
-from torch_geometric.typing import SparseTensor
 
 from ..bases import Adjacency, Attention
 from ..cache import once
@@ -21,7 +20,7 @@ from ..theta import Pass, Split
 from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
 from .composite import GraphLayer
-from .edges import as_returned, read_edges
+from .edges import as_returned, features_of, read_edges
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
 
@@ -128,8 +127,8 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         kind, z, values = edge_type, edge_attr, read.values
         if kind is None:
             kind = values
-        elif z is None and values is not None and (values.dim() > 1 or isinstance(edge_index, SparseTensor)):
-            z = values
+        elif z is None:
+            z = features_of(values)
         assert kind is not None, "RGATConv needs edge_type"
         if z is not None:
             assert self.lin_edge is not None, "RGATConv was made without edge_dim"
