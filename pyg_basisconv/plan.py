@@ -116,9 +116,14 @@ def reaches_unlinked(chosen: Plan, y: Tensor) -> bool:
     """Whether a dense product may have spread NaN or infinities to nodes that are not linked, as 0 * inf is NaN."""
     if not ORDERS[chosen.order].mixes_nodes:
         return False
-    if in_fake_mode() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):  # there are no values to read
+    if _has_no_values(y) or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
         return False
     return any_seen(~y.detach().isfinite())
+
+
+def _has_no_values(t: Tensor) -> bool:
+    """Whether a tensor has a shape, but no numbers to read: on 'meta', or a fake one."""
+    return t.is_meta or in_fake_mode()
 
 
 def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messages: bool) -> Problem:
@@ -165,7 +170,7 @@ def measured(inputs: Inputs, family: BoundBasis, order: str, cached: bool, messa
 def sparser(chosen: Plan, x: Any) -> str:
     """What the same call would take with a sparse x, where x is one matrix, mostly of zeros, and this is faster."""
     p = chosen.problem
-    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dim() != 2 or x.requires_grad or in_fake_mode():
+    if not isinstance(x, Tensor) or x.layout != torch.strided or x.dim() != 2 or x.requires_grad or _has_no_values(x):
         return ""
     if p.nnz >= 0 or not p.learns:  # a sparse copy is kept already; nothing multiplies x
         return ""

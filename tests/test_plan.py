@@ -324,3 +324,21 @@ def test_what_is_as_fast_is_not_called_faster() -> None:
         assert plan.why.startswith("about as fast as ") == (second / first < 1.05), M
         seen.add(plan.why.startswith("about as fast as "))
     assert seen == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("conv", "shape"),
+    [
+        (lambda: BasisConv(2, 2, bases.Window((3, 3), (2, 2))), (500, 9, 2)),  # one dense product
+        (lambda: BasisConv(3, 4, bases.Attention(2, Dot(3)), theta.Heads()), (5, 3)),
+        (lambda: BasisConv(3, 4, bases.Shifts(None, [1])), (5, 3)),
+    ],
+    ids=["window", "attention", "shifts"],
+)
+def test_shapes_are_planned_and_computed_without_numbers(conv: Callable[[], BasisConv], shape: tuple[int, ...]) -> None:
+    """On 'meta', as tools do that count memory and operations beforehand."""
+    layer, x = conv(), torch.randn(*shape)
+    elsewhere = conv().to("meta")
+    assert elsewhere.plan(x.to("meta")).order == layer.plan(x).order
+    for _ in range(2):
+        assert elsewhere(x.to("meta")).shape == layer(x).shape
