@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
-from pyg_basisconv import backends, convert
+from pyg_basisconv import BasisConv, backends, bases, convert
 from pyg_basisconv.backend import uses_triton
 from pyg_basisconv.kernels import Pattern, Valued, onepass, scored_attention, sddmm, spmm, spmm_rows
 from pyg_basisconv.kernels.activations import activation_code
@@ -558,3 +558,20 @@ def test_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for results_of in found[1:]:
         for a, b in zip(results_of, found[0], strict=True):
             torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_launches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pass of a kernel forward; backward one over sources, and for attention one over targets before it."""
+    calls, real = [], launch.RowLists.run
+    monkeypatch.setattr(launch.RowLists, "run", lambda self, *a, **b: (calls.append(1), real(self, *a, **b))[1])
+    layer = BasisConv(4, 3, bases.GCN(), order="theta_first") if name == "GCN" else convert(LAYERS[name]())
+    layer, edges = layer.to(DEVICE), torch.randint(5, (2, 14), device=DEVICE)
+    x = torch.randn(5, 4, device=DEVICE, requires_grad=True)
+    more = () if name == "GCN" else (torch.randn(14, 2, device=DEVICE),)
+    for _ in range(2):  # the second call may be replayed
+        calls.clear()
+        y = layer(x, edges, *more)
+        forward = len(calls)
+        torch.autograd.grad(y.sum(), (x, *layer.parameters()))
+        assert (forward, len(calls)) == ((1, 2) if name == "GCN" else (1, 3))
