@@ -79,7 +79,7 @@ class Composed(Basis):
 def real(numbers: Any, dtype: torch.dtype | None = None) -> Tensor | None:
     """Numbers as a dense real tensor; None if they are not."""
     try:
-        found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype)
+        found = numbers if isinstance(numbers, Tensor) else torch.as_tensor(numbers, dtype=dtype, device="cpu")
     except (OverflowError, TypeError, ValueError, RuntimeError):
         return None
     if found.is_complex() or found.is_meta or found.layout != torch.strided:

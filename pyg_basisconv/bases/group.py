@@ -54,7 +54,7 @@ class FiniteGroup:
         t, G = t.long().cpu(), t.shape[0]
         if not G or int(t.min()) < 0 or int(t.max()) >= G:
             reject("group", f"products among the elements 0 to {G - 1}", t.tolist(), "number the elements from 0 on")
-        elements = torch.arange(G)
+        elements = torch.arange(G, device=t.device)
         units = [e for e in range(G) if torch.equal(t[e], elements) and torch.equal(t[:, e], elements)]
         if not units:
             reject("group", "an identity, whose row and column are 0, 1, 2 ...", "none", "correct the table")
@@ -82,7 +82,7 @@ class FiniteGroup:
         if bool((A.abs().sum(1) != 1).any()) or bool((A.abs().sum(2) != 1).any()):
             reject("action", "signed permutation matrices", A.tolist(), "one 1 or -1 in each row and column")
         products = torch.einsum("aij,bjk->abik", A, A)
-        if not torch.equal(products, A[torch.tensor(self.table)]):
+        if not torch.equal(products, A[torch.tensor(self.table, device=A.device)]):
             reject("action", "matrices that multiply as the group", "others", "action[a] @ action[b] = action[a b]")
         listed: list[list[list[int]]] = A.tolist()
         return listed

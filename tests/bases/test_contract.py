@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
-from tests.cases import BIPARTITE, CASES, SQUARE
+from pyg_basisconv import bases
+from tests.cases import BIPARTITE, CASES, FAMILIES, SQUARE
 from tests.contract import CHECKS, ORDERS, PATHS, THETAS, bind
 
 # The algebra is tested on every graph; what follows from it, or is the kernels' alone, on one of each kind.
@@ -80,3 +82,12 @@ def test_parameters_meet_every_form() -> None:
         return type(bind(CASES[name].basis(), CASES[name].graph())).__name__
 
     assert set(map(form, FORMS)) == set(map(form, CASES))
+
+
+def test_numbers_of_a_basis_are_read_under_any_default_device() -> None:
+    makers = [make for name, (make, *_) in FAMILIES.items() if name != "Window(sites)"]  # sites are a tensor
+    makers += [lambda: 2 * bases.Identity(), lambda: bases.Identity() - bases.Adjacency()]
+    for make in makers:
+        with torch.device("meta"):
+            made = make()
+        assert repr(made) == repr(make())
