@@ -14,6 +14,7 @@ from ..cache import once
 from ..content import Content
 from ..conv import BasisConv
 from ..entries import Entries
+from ..errors import reject
 from ..mechanisms import Additive, Edge, Mechanism, Score, Sizes
 from ..mechanisms.base import copies, table_score, upcast
 from ..theta import Pass, Split
@@ -130,6 +131,8 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         elif z is None:
             z = features_of(values)
         assert kind is not None, "RGATConv needs edge_type"
+        if kind.is_floating_point():  # such as the values of a matrix
+            reject("edge_type", "integers, for RGATConv", kind.dtype, "give the types beside edge_index")
         if z is not None:
             assert self.lin_edge is not None, "RGATConv was made without edge_dim"
             z = self.lin_edge(z.view(-1, 1) if z.dim() == 1 else z)

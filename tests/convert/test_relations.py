@@ -303,3 +303,9 @@ def test_a_compiled_hypergraph_has_the_shape_of_its_nodes() -> None:
         incidence = torch.stack([torch.randint(0, nodes, (20,)), torch.randint(0, edges, (20,))])
         x, more = features(nodes, P), features(nodes, Q)
         torch.testing.assert_close(compiled(x, incidence, more), reference(x, incidence) + more)
+
+
+def test_types_of_attention_are_integers() -> None:
+    ours, (edge_index, weight) = convert(made("RGATConv")), graph()
+    with pytest.raises(ValueError, match=r"edge_type: expected integers, for RGATConv, got torch\.float64"):
+        ours(features(N, P), edge_index, weight)
