@@ -476,6 +476,19 @@ def test_entries_that_are_passed_over_have_gradients_of_zero(kind: str) -> None:
         assert gradient.isfinite().all()
 
 
+def test_a_graph_of_another_size_is_not_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Factors of dropout, where those of a head stand side by side: what kernels are compiled for does not tell E."""
+    seen: list[Any] = []
+    real = launch.RowLists.run
+    monkeypatch.setattr(launch.RowLists, "run", lambda self, *a, **b: (seen.append((a[0], b)), real(self, *a, **b))[1])
+    for E in (20, 23):
+        case = Case("source", c=3, sizes=(7, 5, E))
+        case.all[1] = torch.randn(3, E, dtype=torch.float64).t().requires_grad_()
+        check(put(case))
+    first, second = seen[: len(seen) // 2], seen[len(seen) // 2 :]
+    assert first == second
+
+
 def matrix(dtype: torch.dtype = torch.float64, W: int = 3, M: int = 5) -> tuple[Pattern, Tensor, Tensor, Tensor]:
     """Twenty entries, none of target 3 and most of target 1; numbers of them, of sources and of targets."""
     target = torch.tensor([1] * 14 + [0, 2, 4, 4, 0, 2])

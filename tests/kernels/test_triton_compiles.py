@@ -56,6 +56,7 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     types |= {name: sums for name in ("asked", "summed", "passed") if name in there}
     without = ("vectors", "asked", "summed", "passed", "entry_rows")
     types |= {f"{name}_stride": "i32" for name in there if name not in without}
+    types |= {"factor_step": "i32"} if "factor" in there else {}
     types |= {"entry_rows": index} if "entry_rows" in there else {}
     types |= {"ptr": index, "index": index, "rows": "i32", "others": "i32", "split": "i32", "y": sums}
     if form not in ("gate", "gate, as given", "spmm"):
@@ -72,7 +73,7 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
         "FB": 8,
         "PRODUCTS": there[:2] == PRODUCTS and D > 1 and "vectors" not in there,
     }
-    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, "STEP": 1, **blocks(c, W, D, 5)}
+    constants |= {"ACTIVATION": activation, "SLOPE": 0.2, **blocks(c, W, D, 5)}
     return types, constants | {"ACC": tl.float64 if dtype == torch.float64 else tl.float32}
 
 

@@ -163,8 +163,9 @@ class TritonAttend(Attend):
             vectors = None
         read = entry, factor, values, self.features
         entry_stride, factor_stride, values_stride, features_stride = (0 if t is None else t.stride(0) for t in read)
+        of_factors = factor, factor_stride, 0 if factor is None else factor.stride(1)
         of_values = values, values_stride, self.features, features_stride
-        return entry, entry_stride, self.entry_rows, vectors, factor, factor_stride, *of_values
+        return entry, entry_stride, self.entry_rows, vectors, *of_factors, *of_values
 
     def _rows(self, by_source: bool) -> RowLists:
         pattern = self.pattern
@@ -187,5 +188,4 @@ class TritonAttend(Attend):
             kernel, self._blocks_of_heads, place, *given, **options, c=c, W=W, D=D, F=F,
             WB=power_of_two(W), DB=power_of_two(D), FB=power_of_two(F), PRODUCTS=form.kind == PRODUCTS,
             ACTIVATION=form.activation.number, SLOPE=form.activation.slope,
-            STEP=0 if self.factor is None else self.factor.stride(1),
         )  # fmt: skip

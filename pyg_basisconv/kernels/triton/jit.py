@@ -147,15 +147,14 @@ def _rows_of_terms(entry_rows, e, there):
 
 
 @triton.jit
-def _factors(factor, stride, STEP: tl.constexpr, e, there, head, c, ACC: tl.constexpr):
-    """The factors of entries, (BE, HB), or (BE, 1) where all heads have the same; ones where there are none."""
+def _factors(factor, stride, step, e, there, head, c, ACC: tl.constexpr):
+    """The factors of entries, (BE, HB); ones where there are none. A step to the next head may pass all entries."""
     if factor is None:
         f = tl.full((1, 1), 1.0, ACC)
-    elif STEP == 0:
-        f = tl.load(factor + e * stride, mask=there, other=0.0).to(ACC)[:, None]
     else:
         known = there[:, None] & (head < c)[None, :]
-        f = tl.load(factor + e[:, None] * stride + head[None, :] * STEP, mask=known, other=0.0).to(ACC)
+        at = e[:, None] * stride + head.to(tl.int64)[None, :] * step
+        f = tl.load(factor + at, mask=known, other=0.0).to(ACC)
     return f
 
 
@@ -195,9 +194,9 @@ def _scores(
 def forward(
     ptr, index, piece_row, piece_start, rows, others, split,
     z, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors,
-    factor, factor_stride, values, values_stride, features, features_stride, asked, y, stats, summed,
+    factor, factor_stride, factor_step, values, values_stride, features, features_stride, asked, y, stats, summed,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
-    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
+    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
     BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
 ):  # fmt: skip
     """The weighted sums y of each row; normalised where there are statistics, of which each head has two numbers.
@@ -246,7 +245,7 @@ def forward(
             sums = sums * scale[None, :, None]
             feature_sums = feature_sums * scale[None, :, None]
             top = above
-        weight *= _factors(factor, factor_stride, STEP, e, there, head, c, ACC)
+        weight *= _factors(factor, factor_stride, factor_step, e, there, head, c, ACC)
         x = _rows(z, o, there, W * c, cells, mask, ACC)
         if values is not None:
             x += _rows(values, e, there, values_stride, cells, mask, ACC)
@@ -279,10 +278,10 @@ def forward(
 def backward(
     ptr, index, place, piece_row, piece_start, rows, others, split,
     own_rows, other_rows, own, own_stride, other, other_stride, entry, entry_stride, entry_rows, vectors,
-    factor, factor_stride, values, values_stride, features, features_stride, asked, passed, y, stats, delta,
-    d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
+    factor, factor_stride, factor_step, values, values_stride, features, features_stride, asked, passed, y, stats,
+    delta, d_rows, d_own, d_entry, d_vectors, d_factor, d_values, d_asked, d_features,
     c: tl.constexpr, W: tl.constexpr, D: tl.constexpr, F: tl.constexpr,
-    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, STEP: tl.constexpr, ACC: tl.constexpr,
+    PRODUCTS: tl.constexpr, ACTIVATION: tl.constexpr, SLOPE: tl.constexpr, ACC: tl.constexpr,
     BE: tl.constexpr, HB: tl.constexpr, WB: tl.constexpr, DB: tl.constexpr, FB: tl.constexpr,
     BY_SOURCE: tl.constexpr,
 ):  # fmt: skip
@@ -349,7 +348,7 @@ def backward(
                 inverse = tl.load(stats + at + c, mask=known, other=0.0)
                 mean = tl.load(delta + o[:, None] * c + head[None, :], mask=known, other=0.0)
             weight = tl.where(known, tl.exp(score - top) * inverse, 0.0)
-        f = _factors(factor, factor_stride, STEP, e, there, head, c, ACC)
+        f = _factors(factor, factor_stride, factor_step, e, there, head, c, ACC)
         theirs = _rows(other_rows, o, there, c * W, cells, mask, ACC)
         x = theirs
         g = mine_rows[None, :, :]

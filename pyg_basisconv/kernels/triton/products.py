@@ -16,8 +16,8 @@ def spmm(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> Tensor
     y, stride = rows.new(c, x.dtype), 0 if weight is None else weight.stride(0)
     rows.run(
         jit.forward, -(-c // options["HB"]), (), x, *(None, 0) * 3,
-        None, None, weight, stride, *(None, 0) * 2, None, y, None, None,
-        c=c, W=1, D=1, F=1, WB=1, DB=1, FB=1, PRODUCTS=False, ACTIVATION=_ONE, SLOPE=0.0, STEP=0, **options,
+        None, None, weight, stride, 0, *(None, 0) * 2, None, y, None, None,
+        c=c, W=1, D=1, F=1, WB=1, DB=1, FB=1, PRODUCTS=False, ACTIVATION=_ONE, SLOPE=0.0, **options,
     )  # fmt: skip
     return rows.combined(y, c, x.dtype)
 
