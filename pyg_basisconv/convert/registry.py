@@ -190,7 +190,16 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
         Unchanged: with the reason, where it cannot be reproduced.
     """
     known = _RULES[kind]
+    check_as_made(layer)
     _clear_lazy_biases(layer)
+    if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
+        raise Unchanged(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
+    with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
+        return known.rebuild(layer)
+
+
+def check_as_made(layer: Any) -> None:
+    """Rejects a layer with a method of its own in the place of its class's, or with parametrizations."""
     if METHODS & vars(layer).keys():
         raise Unchanged(f"its {min(METHODS & vars(layer).keys())}() was replaced")
     for name, part in layer.named_modules():
@@ -198,16 +207,12 @@ def apply_rule(layer: Any, kind: type) -> nn.Module:
             raise Unchanged(f"the forward() of its {name} was replaced")
         if is_parametrized(part):
             raise Unchanged("its parameters are computed from others")
-    if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
-        raise Unchanged(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
-    with torch.inference_mode(False):  # views and sums of parameters say whether they are frozen
-        return known.rebuild(layer)
 
 
 def _clear_lazy_biases(layer: nn.Module) -> None:
     """Sets to zero the biases that a lazy Linear of PyG leaves as its memory was, until its first call draws them."""
     for part in layer.modules():
-        weight, bias = getattr(part, "weight", None), getattr(part, "bias", None)
+        weight, bias = part._parameters.get("weight"), part._parameters.get("bias")
         if isinstance(weight, UninitializedParameter) and type(bias) is nn.Parameter:
             nn.init.zeros_(bias)
 

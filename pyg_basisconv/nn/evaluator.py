@@ -10,7 +10,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
 
-from ..convert.registry import Unchanged, apply_rule
+from ..convert.registry import Unchanged, apply_rule, check_as_made
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -111,6 +111,7 @@ class Evaluator:
 
     @torch.inference_mode(False)
     def __init__(self, layer: nn.Module, kind: type[nn.Module]) -> None:
+        check_as_made(layer)  # before a copy, which tensors that are computed from parameters refuse
         twin, reading = _twin(layer, kind), _Reading()
         with reading:
             self.module = apply_rule(twin, kind)

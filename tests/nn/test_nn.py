@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
-from torch.nn.utils import prune
+from torch.nn.utils import parametrizations, prune
 from torch_geometric import seed_everything
 from torch_geometric.data import HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
@@ -494,6 +494,25 @@ def test_a_parametrization_of_its_own(kind: str) -> None:
         nn.utils.parametrize.remove_parametrizations(module, "bias")
     torch.testing.assert_close(runner(case)(ours), runner(case)(reference))
     assert evaluated(ours)
+
+
+@pytest.mark.parametrize("normalize", [parametrizations.spectral_norm, parametrizations.weight_norm])
+def test_normalised_weights(normalize: Any) -> None:
+    """A parametrization of an inner layer, which may have buffers; moved, and taken back."""
+    case = example("GCNConv", {})
+    modules = like(case.reference), case.reference
+    for _ in range(2):
+        torch.testing.assert_close(*map(runner(case), modules))
+        for module in modules:
+            torch.manual_seed(0)
+            normalize(module.lin, "weight")
+            module.eval()
+            runner(case)(module).sum().backward()
+            module.double()
+        torch.testing.assert_close(*map(runner(case), modules))
+        for module in modules:
+            nn.utils.parametrize.remove_parametrizations(module.lin, "weight")
+    torch.testing.assert_close(*map(runner(case), modules))
 
 
 def test_parts_that_are_changed_in_place() -> None:
