@@ -223,6 +223,13 @@ def test_narrow_gaussians_keep_their_digits(width: float, held: int, monkeypatch
     torch.testing.assert_close(found.double(), exact, rtol=3e-6, atol=1e-30)
 
 
+def test_points_may_be_whole_numbers() -> None:
+    whole, real = bases.Points([[0, 1], [2, 0]], 3), bases.Points([[0.0, 1.0], [2.0, 0.0]], 3.0)
+    z = torch.rand(7, 2)
+    assert whole.points.dtype == torch.get_default_dtype()
+    assert torch.equal(whole.values(z), real.values(z))
+
+
 def test_what_it_prints_makes_it() -> None:
     for kind in ("Gaussians", "Spline", "Spline, closed", "Points"):
         basis = KINDS[kind]()

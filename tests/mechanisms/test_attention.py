@@ -306,6 +306,20 @@ GRADCHECKS = {
 }
 
 
+@pytest.mark.parametrize("normalize", ["source", "target", "heads", "sigmoid", None])
+@pytest.mark.parametrize("order", ["auto", "a_first", "theta_first"])
+def test_dropout_beside_weights_of_the_mask(order: str, normalize: Any) -> None:
+    """Weights that are twice as large double the sums, whatever is dropped."""
+    basis = bases.Attention(2, mechanisms.Dot(3), bases.Adjacency(), normalize=normalize, dropout=0.5, weighted=True)
+    conv = BasisConv(3, 4, basis, theta.Heads(), order=order, bias=False).double()
+    x, edges, found = draw(6, 3), torch.tensor(EDGES).t(), []
+    for weight in (1.0, 2.0):
+        torch.manual_seed(0)
+        found.append(conv(x, edges, torch.full(edges.shape[1:], weight, dtype=torch.float64)))
+    assert_close(found[1], 2 * found[0])
+    assert not torch.allclose(found[0], conv.eval()(x, edges, torch.ones(edges.shape[1:], dtype=torch.float64)))
+
+
 @pytest.mark.parametrize("case", GRADCHECKS)
 @pytest.mark.sweep(4)
 def test_gradcheck(case: str) -> None:
