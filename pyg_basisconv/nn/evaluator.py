@@ -133,11 +133,12 @@ class Evaluator:
 
         for result, join, tensors, dim in reading.joined:
             wholes[_storage(result)] = JoinedTensors(join, [part(t) for t in tensors], dim, Place.of(result))
-        held = [
-            (owner._parameters, name, p)
+        held: list[tuple[dict[str, Any], str, Tensor]] = [
+            (table, name, t)
             for owner in self.module.modules()
-            for name, p in owner._parameters.items()
-            if p is not None
+            for table in (owner._parameters, vars(owner))
+            for name, t in table.items()
+            if isinstance(t, nn.Parameter)  # in place of some of which a user may have set plain tensors
         ]
         parts = {id(p): part(p) for _, _, p in held}
         for owner, dot, name in unread.values():

@@ -496,6 +496,27 @@ def test_a_parametrization_of_its_own(kind: str) -> None:
     assert evaluated(ours)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "part", "name"),
+    [("FiLMConv", {"act": None}, "film_skip", "weight"), ("GatedGraphConv", {}, "rnn", "weight_hh")],
+)
+def test_a_tensor_in_place_of_a_parameter_of_a_kept_part(kind: str, options: Any, part: str, name: str) -> None:
+    """As a hypernetwork sets it; and another one later, with its gradient."""
+    case = example(kind, options)
+    modules = like(case.reference), case.reference
+    for factor in (1.2, 0.7):
+        made = torch.tensor(factor, dtype=torch.float64, requires_grad=True)
+        found = []
+        for module in modules:
+            owner = getattr(module, part)
+            old = getattr(owner, name)
+            owner._parameters.pop(name, None)
+            setattr(owner, name, torch.linspace(-1, 1, old.numel(), dtype=torch.float64).view_as(old) * made)
+            y = runner(case)(module)
+            found.append((y, *torch.autograd.grad(y.square().sum(), made, retain_graph=True)))
+        torch.testing.assert_close(found[0], found[1])
+
+
 @pytest.mark.parametrize("normalize", [parametrizations.spectral_norm, parametrizations.weight_norm])
 def test_normalised_weights(normalize: Any) -> None:
     """A parametrization of an inner layer, which may have buffers; moved, and taken back."""
