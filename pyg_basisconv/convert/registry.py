@@ -184,13 +184,12 @@ def _network(P: int, Q: int) -> nn.Module:
 
 
 def apply_rule(layer: Any, kind: type) -> nn.Module:
-    """What the rule of a type makes of a layer.
+    """What the rule of a type makes of a layer that is as its class makes it, see `check_as_made`.
 
     Raises:
         Unchanged: with the reason, where it cannot be reproduced.
     """
     known = _RULES[kind]
-    check_as_made(layer)
     _clear_lazy_biases(layer)
     if getattr(layer, "node_dim", known.node_dim) not in (-2, known.node_dim):
         raise Unchanged(f"node_dim={layer.node_dim}: BasisConv has the nodes on axis -2")
@@ -249,6 +248,7 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         raise Unchanged("it has hooks, which see what happens inside")
     if any(id(p) in shared for p in layer.parameters()):
         raise Unchanged("it shares a parameter with another layer")
+    check_as_made(layer)
     new = apply_rule(layer, type(layer))
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):

@@ -118,7 +118,7 @@ class Evaluator:
         wholes: dict[int, Given | JoinedTensors] = {
             _storage(t): Given(tuple(path.split(".")) if path else (), name, Place.of(t))
             for path, one in twin.named_modules()
-            for name, t in _tensors(one)
+            for _, name, t in _tensors(one)
         }
 
         unread = {_storage(p): name.rpartition(".") for name, p in twin.named_parameters()}
@@ -133,13 +133,7 @@ class Evaluator:
 
         for result, join, tensors, dim in reading.joined:
             wholes[_storage(result)] = JoinedTensors(join, [part(t) for t in tensors], dim, Place.of(result))
-        held: list[tuple[dict[str, Any], str, Tensor]] = [
-            (table, name, t)
-            for owner in self.module.modules()
-            for table in (owner._parameters, vars(owner))
-            for name, t in table.items()
-            if isinstance(t, nn.Parameter)  # in place of some of which a user may have set plain tensors
-        ]
+        held = [found for one in self.module.modules() for found in _tensors(one) if isinstance(found[2], nn.Parameter)]
         parts = {id(p): part(p) for _, _, p in held}
         for owner, dot, name in unread.values():
             if owner in owners:  # a Linear, say, that has a bias where it had none by default
@@ -195,22 +189,23 @@ def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
     Tied parameters have one each, since any of them may be replaced later.
     """
     memo: dict[int, Any] = {id(b): b for b in layer.buffers()}
-    memo.update((id(t), t) for one in layer.modules() for _, t in _tensors(one))
+    memo.update((id(t), t) for one in layer.modules() for _, _, t in _tensors(one))
     held = {name: value for name, value in vars(layer).items() if not name.startswith(("_cached", "_evaluators"))}
     memo.update((id(value), value) for name, value in held.items() if name == "inspector")
     twin = object.__new__(kind)
     vars(twin).update(deepcopy(held, memo))
     for one in twin.modules():
-        for name, t in list(_tensors(one)):
-            table: Any = one._parameters if name in one._parameters else vars(one)
+        for table, name, t in list(_tensors(one)):
             table[name] = nn.Parameter(torch.empty_like(t, device="meta"), t.is_floating_point())
     return twin
 
 
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The parameters of a module, and the tensors that pruning and hypernetworks set in the place of some, by name."""
+def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """The parameters of a module, and the tensors that pruning and hypernetworks set in the place of some: for each the
+    table that holds it, its name there, and the tensor.
+    """
     for table in (module._parameters, vars(module)):
-        yield from ((name, t) for name, t in table.items() if isinstance(t, Tensor))
+        yield from ((table, name, t) for name, t in table.items() if isinstance(t, Tensor))
 
 
 def _absent(module: nn.Module) -> list[str]:
