@@ -144,7 +144,7 @@ def _on_graphs(kind: str, options: Options, change: Callable[..., Any] = _as_dra
     edge_index = change(edge_index, (N, N))
     given, types = more_inputs(reference, edge_index.shape[1])
     leaves, call = [features(N, P), *given.values()], called(edge_index, given, **types)
-    yield Case(ours, reference, leaves, call)
+    yield Case(ours, reference, leaves, call if given or types else lambda f, x: f(x, edge_index))
     if attends(ours):
         if takes(reference, "return_attention_weights"):
             weighed = called(edge_index, given, return_attention_weights=True, **types)
