@@ -20,7 +20,7 @@ from ..portable import any_seen
 from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
 from .composite import GraphLayer
-from .edges import is_matrix, read_edges, sizes_of, targets_of
+from .edges import is_matrix, masked_counts, read_edges, sizes_of, targets_of
 from .layers import pair
 from .registry import Unchanged, combinations, rule
 from .typed_linear import TypedLinear
@@ -144,8 +144,12 @@ class ConvertedFiLM(GraphLayer):
         beta, gamma = self.film_skip(target).chunk(2, -1)
         y = torch.addcmul(beta, gamma, self.lin_skip(target))
         beta, gamma = self._all_films(target).unflatten(-1, (R, 2, -1)).unbind(-2)  # (*, N, R, Q)
-        count = count_typed(edge_index, kind, size[1], R, self.flow).to(sums.dtype)
-        count = count.clamp(max=1) if self.average else count
+        if self.conv.explain:
+            count = masked_counts(self.conv, source, edge_index, size, kind)
+        else:
+            count = count_typed(edge_index, kind, size[1], R, self.flow)
+            count = count.clamp(max=1) if self.average else count
+        count = count.to(sums.dtype)
         return y + torch.addcmul(gamma * sums, beta, count).sum(-2)
 
     def _all_films(self, target: Tensor) -> Tensor:

@@ -74,9 +74,19 @@ class GraphLayer(Composite, MessagePassing):
     _set_jittable_templates = BasisConv._set_jittable_templates
     __repr__ = nn.Module.__repr__
 
+    @property
+    def explain(self) -> bool:
+        """False, as explainers set their masks on its parts; what is set is set for those that have edges."""
+        return False
+
+    @explain.setter
+    def explain(self, explain: bool | None) -> None:
+        for part in self.modules():
+            if isinstance(part, BasisConv) and part.basis.needs_edges:
+                part.explain = explain
+
     def _begin(self) -> None:
         MessagePassing.__init__(self, aggr=None)
-        self._explain = False  # explainers set their masks on its parts
 
 
 def _hooks_are_of_parts(self: GraphLayer, *args: Any, **kwargs: Any) -> Any:

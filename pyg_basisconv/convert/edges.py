@@ -9,9 +9,12 @@ from torch_geometric.typing import SparseTensor, torch_sparse
 from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops, to_edge_index
 from torch_geometric.utils.sparse import set_sparse_value
 
+from ..basis import BoundBasis
 from ..cache import IdentityCache, once
+from ..conv import BasisConv
 from ..errors import reject
 from ..layouts import layout
+from ..reading import read_graph
 
 _EDGES = IdentityCache()
 
@@ -120,6 +123,28 @@ def count_targets(edge_index: Any, source: Tensor) -> int:
 def count_edges(edges: Tensor, N: int, dtype: torch.dtype, flow: str = "source_to_target") -> Tensor:
     """(N, 1) the number of edges into each target."""
     return torch.bincount(targets_of(edges, flow), minlength=N).to(dtype).unsqueeze(1)
+
+
+def sums_of(A: BoundBasis, x: Tensor) -> Tensor:
+    r"""(K, \*, N, 1) the sums of the entries into each target, :math:`A_k^\top 1`, for features of the sources x."""
+    return A.expand(torch.ones(*x.shape[:-1], 1, dtype=x.dtype, device=x.device))
+
+
+def masked_counts(
+    conv: BasisConv, x: Tensor, edges: Tensor, size: tuple[int, int], kind: Tensor | None = None
+) -> Tensor:
+    """(N, K, 1) what the mask of an explainer leaves of the number of edges of each type into each target, or of 1
+    where a layer takes their mean.
+
+    Args:
+        conv: that passes the messages along these edges, and has the mask.
+        x: (*, M, P) features of the sources.
+        edges: (2, E).
+        size: (M, N).
+        kind: (E,) the types.
+    """
+    graph = read_graph(edges, None, kind, size=size, dtype=x.dtype, device=x.device, flow=conv.flow)
+    return sums_of(conv.basis.on(conv.masked(graph)), x.new_empty(size[0], 1)).transpose(0, 1)
 
 
 def targets_of(edges: Tensor, flow: str) -> Tensor:

@@ -18,7 +18,7 @@ from ..theta import Heads
 from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
 from .composite import GraphLayer, normalized
-from .edges import CallEdges, count_edges, features_of, read_edges, targets_of
+from .edges import CallEdges, count_edges, features_of, masked_counts, read_edges, sums_of, targets_of
 from .layers import pair
 from .registry import Unchanged, combinations, rule
 
@@ -73,8 +73,12 @@ class ConvertedGeneral(GraphLayer):
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
-            count = count_edges(edges, size[1], y.dtype, self.flow)
-            y = torch.addcmul(y, count.clamp(max=1) if self.average else count, reduce(add, own))
+            if self.conv.explain:
+                count = masked_counts(self.conv, source, edges, size)[:, 0]
+            else:
+                count = count_edges(edges, size[1], y.dtype, self.flow)
+                count = count.clamp(max=1) if self.average else count
+            y = torch.addcmul(y, count.to(y.dtype), reduce(add, own))
         y = y if self.heads == 1 else y.unflatten(-1, (self.heads, -1)).mean(-2)
         y = y + self.lin_self(target)
         return normalized(y, None) if self.normalize_l2 else y
@@ -109,17 +113,25 @@ class GeneralAttention(AttentionLayer):
         z = _as_matrix(z)
         return F.pad(z, (0, self.edge_dim - z.shape[1]), value=1.0)  # which the bias multiplies
 
+    def attend(
+        self, x: Any, edges: CallEdges, z: Any, size: Any, wanted: bool, call: dict[str, Any]
+    ) -> tuple[Tensor, Any]:
+        explained = bool(self.conv.explain) and not self.directed_msg
+        y, A = super().attend(x, edges, z, size, wanted or explained, call)
+        if self.directed_msg:
+            return y, A
+        source, target = pair(x)
+        assert target is not None
+        score: Any = self.conv.basis.mechanism.parts[0]  # type: ignore[union-attr, index]
+        if explained:  # the mask leaves less of the weights of each head
+            own = target @ score.target + (score.bias.unsqueeze(1) if score.has_bias else 0)
+            return y + (sums_of(A, source) * own).mean(0), A
+        count = count_edges(edges.edge_index, target.shape[-2], y.dtype, self.conv.flow)
+        whole = count.clamp(max=1) if not self.average else (1 / count).masked_fill(count == 0, 0)
+        own = target @ score.target.mean(0)
+        return y + whole * (own + score.bias.mean(0) if score.has_bias else own), A
+
     def finish(self, y: Tensor, target: Tensor | None, call: dict[str, Any]) -> Tensor:
-        if not self.directed_msg:
-            source, _ = pair(call["x"])
-            assert target is not None
-            size = call.get("size") or (source.shape[-2], target.shape[-2])
-            edges = read_edges(call["edge_index"], False, min(size), self.conv.flow).edge_index
-            count = count_edges(edges, size[1], y.dtype, self.conv.flow)
-            whole = count.clamp(max=1) if not self.average else (1 / count).masked_fill(count == 0, 0)
-            score: Any = self.conv.basis.mechanism.parts[0]  # type: ignore[union-attr, index]
-            own = target @ score.target.mean(0)
-            y = y + whole * (own + score.bias.mean(0) if score.has_bias else own)
         y = super().finish(y, target, call)
         return normalized(y, None) if self.normalize_l2 else y
 

@@ -20,7 +20,7 @@ from ..theta import Split
 from .attention import apply_weights, attention_conv, weigh
 from .build import check_initialized, check_sum
 from .composite import GraphLayer
-from .edges import count_edges, read_edges
+from .edges import count_edges, read_edges, sums_of
 from .layers import pair, unpaired
 from .operator_module import OperatorModule
 from .registry import combinations, rule, turned_round
@@ -82,6 +82,8 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
         of_target = of_target if bias is None else of_target + bias
         A = weigh(self.conv, -keys - of_source, queries + of_target, edges)
         y: Tensor = apply_weights(self.conv, values - of_source, A)
+        if self.conv.explain:
+            return torch.addcmul(y, of_target, sums_of(A, values).squeeze(-1).t())
         return torch.addcmul(y, of_target, count_edges(edges, size[1], y.dtype).clamp(max=1))
 
     def _by_edges(

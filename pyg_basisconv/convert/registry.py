@@ -250,6 +250,10 @@ def rebuild(layer: Any, shared: set[int]) -> nn.Module:
         raise Unchanged("it shares a parameter with another layer")
     check_as_made(layer)
     new = apply_rule(layer, type(layer))
+    if getattr(layer, "explain", None) is False:
+        for part in new.modules():
+            if isinstance(part, MessagePassing):
+                part.explain = False
     for name in ("in_channels", "out_channels"):
         if hasattr(layer, name):
             setattr(new, name, getattr(layer, name))

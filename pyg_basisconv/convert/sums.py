@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch_geometric.nn import ClusterGCNConv, GraphConv, LEConv, SAGEConv, SimpleConv
 from torch_geometric.nn.dense.linear import Linear
 
-from ..bases import Adjacency, Degree, Identity, Mix
+from ..bases import Adjacency, Identity
 from ..basis import Basis, EdgeList
 from ..conv import BasisConv
 from ..graph import Graph
-from .build import adjacency, basis_conv, check_sum, stackable, takes_mean
+from .build import adjacency, basis_conv, check_sum, parameter, stackable, takes_mean
 from .composite import GraphLayer, WithRoot, after_root, normalized
 from .layers import Signature, pair
 from .registry import Unchanged, combinations, rule, turned_round
@@ -146,33 +146,31 @@ class LoopedMean(Basis):
 
 @rule(LEConv, "local extremum")
 class ConvertedLE(GraphLayer):
-    r""":math:`y = A^\top x \Theta_1 - D x \Theta_2 + x \Theta_3 + b_3 + A^\top 1 b_1`, as LEConv.
+    r""":math:`y = A^\top x \Theta_1 + x \Theta_3 + b_3 + A^\top 1 \odot (b_1 - x \Theta_2)`, as LEConv.
 
-    The bias of the messages, :math:`b_1`, is added for each edge, which is a convolution of the constant 1. Sources and
-    targets of different widths have a BasisConv each.
+    What each message has of its target is added for each edge: :math:`A^\top 1` is a convolution of the constant 1.
+    Sources and targets of different widths have a BasisConv each.
     """
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
         check_sum(layer)
-        first, rest, bias = [layer.lin1], [layer.lin2, layer.lin3], layer.lin3.bias
-        own = Mix([-1.0], Degree()) + Identity()
-        self.root = self.constant = None
-        if stackable(layer.lin1, layer.lin3):
-            self.conv = basis_conv(layer, first + rest, Adjacency() + own, bias)
+        A, first, last, bias = Adjacency(), layer.lin1, layer.lin3, layer.lin3.bias
+        self.root = None
+        if stackable(first, last):
+            self.conv = basis_conv(layer, [first, last], A + Identity(), bias)
         else:
-            self.conv = basis_conv(layer, first, Adjacency())
-            self.root = basis_conv(layer, rest, own, bias)
-        if layer.lin1.bias is not None:
-            self.constant = basis_conv(layer, layer.lin1.bias.view(1, 1, -1), Adjacency())
+            self.conv, self.root = basis_conv(layer, [first], A), basis_conv(layer, [last], Identity(), bias)
+        self.own, self.sums = basis_conv(layer, [layer.lin2], Identity()), basis_conv(layer, [], A)
+        self.bias = parameter(first.bias)
 
     def compute(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
         source, target = pair(x)
         y: Tensor = self.conv((source, target), edge_index, edge_weight)
+        assert target is not None, "LEConv reads the features of targets"
         if self.root is not None:
-            assert target is not None
-            nothing = source.new_zeros(*source.shape[:-1], target.shape[-1])
-            y = y + self.root((nothing, target), edge_index, edge_weight)
-        if self.constant is not None:
-            y = y + self.constant((source.new_ones(source.shape[-2], 1), target), edge_index, edge_weight)
-        return y
+            y = y + self.root(target)
+        ones = torch.ones(source.shape[-2], 1, dtype=source.dtype, device=source.device)
+        size, own = (source.shape[-2], target.shape[-2]), self.own(target)
+        sums = self.sums((ones, None), edge_index, edge_weight, size=size)
+        return y - sums * (own if self.bias is None else own - self.bias)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import UninitializedParameter
 from torch.overrides import TorchFunctionMode
+from torch_geometric.nn.conv import MessagePassing
 
 from ..convert.registry import Unchanged, apply_rule, check_as_made
 
@@ -144,6 +145,7 @@ class Evaluator:
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
         self.hooks += [table for name, table in vars(layer).items() if name.endswith("_hooks") and _of_messages(name)]
+        self.explained = [vars(one) for one in inner if isinstance(one, MessagePassing)]
         self.members: list[tuple[dict[str, Any], str, Any]] = [
             (one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()
         ]
@@ -156,8 +158,8 @@ class Evaluator:
 
     @property
     def observed(self) -> bool:
-        """Whether a hook observes how the layer computes."""
-        return any(self.hooks)
+        """Whether a hook, or an explainer of an inner layer, observes how the layer computes."""
+        return any(self.hooks) or any(one["_explain"] for one in self.explained)
 
     @property
     def current(self) -> bool:

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 from torch_geometric.nn.models import GAT, GCN, GIN, GraphSAGE
 
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import Case, N, P, Q, drawn, features, graph, made
-from pyg_basisconv.verify.recipes import R, default_dtype, loop_path, typed_graph
+from pyg_basisconv.verify.recipes import R, default_dtype, loop_path, more_inputs, typed_graph
 from tests.convert.conversion import agree, same_state, through_a_file
 
 SIZE = (18, 22)
@@ -349,6 +350,55 @@ def test_explainer_masks_reach_relations() -> None:
     explainer = Explainer(ours, GNNExplainer(epochs=3), "model", config, "attributes", "object")
     mask = explainer(features(N, P), edge_index, edge_type=kind, index=2).edge_mask
     assert torch.equal(mask > 0, edge_index[1] == 2)
+
+
+OF_TARGETS: dict[str, list[dict[str, Any]]] = {  # layers whose messages have a term of their target
+    "LEConv": [{}, {"bias": False}, {"flow": "target_to_source"}],
+    "FiLMConv": [{"act": None}, {"act": None, "aggr": "mean"}],
+    "GeneralConv": [
+        *(
+            {"directed_msg": False, "heads": 2, "aggr": aggr, "attention": yes}
+            for aggr in ("add", "mean")
+            for yes in (0, 1)
+        ),
+        {"in_edge_channels": 3},
+    ],
+    "PointTransformerConv": [{}],
+}
+
+
+@pytest.mark.parametrize(("kind", "options"), [(kind, one) for kind, every in OF_TARGETS.items() for one in every])
+def test_masks_reach_whole_messages(kind: str, options: dict[str, Any]) -> None:
+    """The terms of targets, too, which are added for all edges at once."""
+    edge_index = torch.stack([torch.randint(N, (3 * N,)), torch.arange(3 * N) % N])
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    reference = made(kind, options)
+    given, _ = more_inputs(reference, edge_index.shape[1])
+    leaves = [features(N, P), *([features(N, 3)] if kind == "PointTransformerConv" else []), *given.values()]
+
+    def call(f: Any, mask: Tensor, x: Tensor, *more: Tensor) -> Tensor:
+        set_masks(f, mask, edge_index, apply_sigmoid=False)
+        y: Tensor = f(x, *more, edge_index) if kind == "PointTransformerConv" else f(x, edge_index, *more)
+        clear_masks(f)
+        return y
+
+    agree(Case(convert(reference), reference, [features(edge_index.shape[1]), *leaves], call))
+
+
+@pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GCNConv, pyg.LEConv])
+def test_layers_that_are_not_to_be_explained(kind: Any) -> None:
+    """What is said of a layer before the conversion, or after it, is said of all its parts."""
+    (edge_index, _), x = graph(), torch.randn(N, P)
+    layer = kind(P, Q)
+    after, y = convert(layer), layer(x, edge_index)
+    layer.explain = after.explain = False
+    before, mask = convert(layer), torch.zeros(edge_index.shape[1])
+    for f in (before, after):
+        set_masks(f, mask, edge_index)
+        torch.testing.assert_close(f(x, edge_index), y)
+        f.explain = None
+        set_masks(f, mask, edge_index)
+        assert not torch.allclose(f(x, edge_index), y)
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean"])

@@ -19,6 +19,7 @@ from torch.nn.utils import parametrizations, prune
 from torch_geometric import seed_everything
 from torch_geometric.data import HeteroData
 from torch_geometric.explain import Explainer, GNNExplainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 import pyg_basisconv.nn as drop_in
 from pyg_basisconv import BasisConv, GridConv, bases, convert, mechanisms, theta as thetas
@@ -29,7 +30,7 @@ from pyg_basisconv.convert.refused import PARTLY, REFUSED
 from pyg_basisconv.convert.spellings import spellings
 from pyg_basisconv.nn import DropIn
 from pyg_basisconv.nn.evaluator import Evaluator
-from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph
+from pyg_basisconv.verify import Case, N, P, Q, compare, drawn, features, graph, made
 from pyg_basisconv.verify.recipes import constructed
 from tests.convert.conversion import ENDS, agree, evaluated, example, like, runner, same_state, through_a_file
 from tests.convert.test_left import LEFT
@@ -892,6 +893,22 @@ def test_explainers_see_pygs_own() -> None:
     assert evaluated(conv)
     torch.testing.assert_close(found[0], found[1])
     assert found[0].std() > 0
+
+
+@pytest.mark.parametrize("kind", ["DirGNNConv", "AntiSymmetricConv"])
+def test_masks_of_inner_layers(kind: str) -> None:
+    """Explainers know layers of message passing, and what holds them as the layer of PyG."""
+    reference, (edge_index, _) = made(kind).eval(), graph()
+    ours, x, found = like(reference), features(N, P), []
+    for f in (reference, ours):
+        before = f(x, edge_index)
+        set_masks(f, torch.linspace(-2, 2, edge_index.shape[1]), edge_index)
+        found.append(f(x, edge_index))
+        clear_masks(f)
+        torch.testing.assert_close(f(x, edge_index), before, rtol=0, atol=1e-12)
+    assert evaluated(ours)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-12)
+    assert not torch.allclose(found[0], before)
 
 
 # --- what is wrong is caught ---
