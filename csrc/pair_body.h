@@ -17,10 +17,27 @@ struct Pairs {
         return static_cast<const R*>(table) + b * batch + offset;
     }
 
+    // The lanes of a vector, turned round by some of them.
+    template <int by>
+    static V turned(V v) {
+        typename Lanes<R>::I places;
+        for (int l = 0; l < L; l++) places[l] = (l + by) % L;
+        return PERMUTE(v, places);
+    }
+
+    // What all lanes of a vector give together, half of them with the other half.
+    static INLINE_MEMBER V larger(V a, V b) { return a > b ? a : b; }
+    template <int half = L / 2>
+    static R largest(V v) {
+        v = larger(v, turned<half>(v));
+        if constexpr (half > 1) return largest<half / 2>(v);
+        return v[0];
+    }
+    template <int half = L / 2>
     static R total(V v) {
-        R sum = 0;
-        for (int64_t l = 0; l < L; l++) sum += v[l];
-        return sum;
+        v += turned<half>(v);
+        if constexpr (half > 1) return total<half / 2>(v);
+        return v[0];
     }
 
     // Of M rows the columns of one head, side by side; and back.
@@ -83,28 +100,37 @@ struct Pairs {
         }
     }
 
-    // From the scores of target n to its weights, by what is taken off the scores, and by what they are divided.
-    void weigh(R* score, int64_t n, R* stats, bool known) const {
+    static constexpr R hidden = -std::numeric_limits<R>::infinity();
+
+    // Hides the sources that target n does not see.
+    void hide(R* score, int64_t n) const {
         const int64_t limit = call.causal ? std::min(n + 1, M) : M;
-        const R hidden = -std::numeric_limits<R>::infinity();
         std::fill(score + limit, score + room, hidden);
-        if (!known) {
-            V top = all<R>(hidden);
-            for (int64_t j = 0; j < room; j += L) {
-                const V s = load(score + j);
-                top = pick<R>(s > top, s, top);
+    }
+
+    // From the scores of some targets to weights, times the sum of each target's; finds what is taken off the scores, and
+    // one over the sums.
+    void weigh(R* score, R (*stats)[2]) const {
+        V top[TARGETS], sum[TARGETS] = {};
+        for (V& v : top) v = all<R>(hidden);
+        for (int64_t j = 0; j < room; j += L)
+#pragma GCC unroll 4
+            for (int64_t r = 0; r < TARGETS; r++) top[r] = larger(load(score + r * room + j), top[r]);
+        for (int64_t r = 0; r < TARGETS; r++) stats[r][0] = largest(top[r]);
+        for (int64_t j = 0; j < room; j += L)
+#pragma GCC unroll 4
+            for (int64_t r = 0; r < TARGETS; r++) {
+                const V w = shrinking<R>(load(score + r * room + j) - stats[r][0]);
+                sum[r] += w;
+                store(score + r * room + j, w);
             }
-            stats[0] = hidden;
-            for (int64_t l = 0; l < L; l++) stats[0] = std::max(stats[0], R(top[l]));
-        }
-        V sum{};
-        for (int64_t j = 0; j < room; j += L) {
-            const V w = shrinking<R>(load(score + j) - stats[0]);
-            sum += w;
-            store(score + j, w);
-        }
-        if (!known) stats[1] = R(1) / total(sum);
-        for (int64_t j = 0; j < room; j += L) store(score + j, load(score + j) * stats[1]);
+        for (int64_t r = 0; r < TARGETS; r++) stats[r][1] = R(1) / total(sum[r]);
+    }
+
+    // From the scores of a target to its weights, with what the way there has found.
+    void weigh_again(R* score, const R* stats) const {
+        for (int64_t j = 0; j < room; j += L)
+            store(score + j, shrinking<R>(load(score + j) - stats[0]) * stats[1]);
     }
 
     // One head of one sequence.
@@ -125,15 +151,20 @@ struct Pairs {
                 out[r] = y + (n + r) * call.K * W;
             }
             products(rows, keys, D, weight);
-            for (int64_t r = 0; r < TARGETS; r++) {
-                R own[2];
-                weigh(weight + r * room, n + r, own, false);
-                if (r >= count) continue;
+            R stats[TARGETS][2];
+            for (int64_t r = 0; r < TARGETS; r++) hide(weight + r * room, n + r);
+            weigh(weight, stats);
+            for (int64_t r = 0; r < count; r++) {
+                const R* w = weight + r * room;
                 const int64_t at = (b * call.K + k) * call.N + n + r;
-                if (call.stats) std::copy(own, own + 2, static_cast<R*>(call.stats) + 2 * at);
-                if (call.weight) std::copy(weight + r * room, weight + r * room + M, static_cast<R*>(call.weight) + at * M);
+                if (call.stats) std::copy(stats[r], stats[r] + 2, static_cast<R*>(call.stats) + 2 * at);
+                if (!call.weight) continue;
+                R* to = static_cast<R*>(call.weight) + at * M;
+                for (int64_t m = 0; m < M; m++) to[m] = w[m] * stats[r][1];
             }
             sums(weight, values, W, out, count);
+            for (int64_t r = 0; r < count; r++)
+                for (int64_t d = 0; d < W; d++) out[r][d] *= stats[r][1];
         }
         return FINE;
     }
@@ -163,17 +194,21 @@ struct Pairs {
             }
             products(rows, keys, D, weight);
             products(down, values, W, slope);
+            V sum[TARGETS] = {};
             for (int64_t r = 0; r < TARGETS; r++) {
                 const int64_t at = (b * call.K + k) * call.N + n + std::min(r, count - 1);
+                hide(weight + r * room, n + r);
+                weigh_again(weight + r * room, static_cast<R*>(call.stats) + 2 * at);
+                if (!call.down) continue;
+                const R* own = static_cast<const R*>(call.down) + at * M;
+                for (int64_t m = 0; m < M; m++) slope[r * room + m] += own[m];
+            }
+            for (int64_t j = 0; j < room; j += L)
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < TARGETS; r++) sum[r] += load(weight + r * room + j) * load(slope + r * room + j);
+            for (int64_t r = 0; r < TARGETS; r++) {
                 R *w = weight + r * room, *d = slope + r * room;
-                weigh(w, n + r, static_cast<R*>(call.stats) + 2 * at, true);
-                if (call.down) {
-                    const R* own = static_cast<const R*>(call.down) + at * M;
-                    for (int64_t m = 0; m < M; m++) d[m] += own[m];
-                }
-                V sum{};
-                for (int64_t j = 0; j < room; j += L) sum += load(w + j) * load(d + j);
-                const R mean = total(sum);
+                const R mean = total(sum[r]);
                 for (int64_t j = 0; j < room; j += L) store(d + j, load(w + j) * (load(d + j) - mean));
             }
             sums(slope, keys, D, out, count);
