@@ -14,7 +14,7 @@ import pytest
 import torch
 
 TESTS = Path(__file__).parent.parent / "tests"
-KERNELS = "tests/kernels/test_triton.py"
+KERNELS = "tests/kernels/test_triton.py", "tests/kernels/test_triton_typed.py"
 
 
 def useless() -> bool:

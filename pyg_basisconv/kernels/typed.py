@@ -1,6 +1,7 @@
 """Products of typed edges with one matrix for each type, on the distinct pairs of a type and an end."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple
@@ -9,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..backend import TRITON
 from ..cache import kept
 from ..portable import portable
 from .op import acc_dtype, autocast, differentiated_again
 from .pattern import Compressed, compress, index_dtype
-from .products import _sddmm, _spmm, plain_sddmm
+from .products import _in_triton, _sddmm, _spmm, plain_sddmm
 
 _NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 26}  # of the rows that are held at a time: on the CPU they stay in its cache
 _FEW = 1 << 12  # groups that are counted, however few entries there are
@@ -37,7 +39,8 @@ def _grouped(group: Tensor, other: Tensor, num_groups: int) -> tuple[Tensor, Com
     return distinct, Compressed(torch.cat([count.new_zeros(1), count.cumsum(0)]).to(other.dtype), other, order)
 
 
-class Chunk(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Chunk:
     """Some consecutive pairs, and the edges into them.
 
     members: those of the pairs, each with its first row and the one behind its last. at: the target of each pair.
@@ -55,6 +58,27 @@ class Chunk(NamedTuple):
     sources: Tensor
     back: list[Tensor]
     order: Tensor | None
+
+    @kept
+    def groups(self) -> list[Tensor]:
+        """[ptr, index, kind]: the first pair of each member, the target of each pair, the type of each member."""
+        kinds, first, behind = zip(*self.members, strict=True)
+        ptr, kind = torch.tensor([[*first, behind[-1]], [*kinds, 0]], dtype=self.at.dtype).to(self.at.device)
+        return [ptr, self.at, kind[:-1]]
+
+
+class _Rows(NamedTuple):
+    """Rows for the pairs of a chunk, batches below each other: one for each pair, or those that `nodes` have."""
+
+    table: Tensor
+    nodes: Tensor | None = None
+
+    def each(self, batch: int) -> Tensor:
+        """One for each pair: (t B, W)."""
+        if self.nodes is None:
+            return self.table
+        width = self.table.shape[1]
+        return self.table.view(-1, batch * width).index_select(0, self.nodes).view(-1, width)
 
 
 class Pairs:
@@ -152,14 +176,14 @@ class _Call(NamedTuple):
         _, blocks, *block = weight.shape
         return self.pairs.pieces(self.batch * blocks * max(block))
 
-    def reach(self, x: Tensor, piece: Chunk) -> Tensor:
-        """A_k^T x at the pairs: (M, B W) -> (t B, W)."""
+    def reach(self, x: Tensor, piece: Chunk) -> _Rows:
+        """A_k^T x at the pairs, from (M, B W)."""
         weight = None if self.weight is None else self.weight[piece.entries].to(x.dtype)
-        return self._batched(_spmm(x, weight, None, piece.enter))
+        return _Rows(self._batched(_spmm(x, weight, None, piece.enter)))
 
-    def read(self, z: Tensor, piece: Chunk) -> Tensor:
-        """What stands at the targets: (N, B W) -> (t B, W)."""
-        return self._batched(z.index_select(0, piece.at))
+    def read(self, z: Tensor, piece: Chunk) -> _Rows:
+        """What stands at the targets, from (N, B W)."""
+        return _Rows(self._batched(z.contiguous()), piece.at)
 
     def _batched(self, rows: Tensor) -> Tensor:
         return rows.view(-1, rows.shape[1] // self.batch)
@@ -185,22 +209,34 @@ class _Call(NamedTuple):
         return _sddmm(x, v.view(piece.at.numel(), x.shape[1]), piece.enter)
 
 
-def _multiply(rows: Tensor, weight: Tensor, piece: Chunk, batch: int) -> Tensor:
-    """Each member's rows with its matrix of blocks: (t B, g P), (K, g, P, Q) -> (t B, g Q)."""
+def _multiply(rows: _Rows, weight: Tensor, piece: Chunk, batch: int) -> Tensor:
+    """Each member's rows, of width g P, with its matrix of blocks: (K, g, P, Q) -> (t B, g Q)."""
+    if TRITON and _in_triton(rows.table, weight):
+        from .triton.typed import multiplied
+
+        return multiplied(rows.table, weight, piece.groups, batch, gathered=rows.nodes is not None)
     _, blocks, P, Q = weight.shape
-    out = rows.new_empty(rows.shape[0], blocks * Q)
+    each = rows.each(batch)
+    out = each.new_empty(each.shape[0], blocks * Q)
     for k, a, b in piece.members:
-        mine, theirs = rows[a * batch : b * batch], out[a * batch : b * batch]
+        mine, theirs = each[a * batch : b * batch], out[a * batch : b * batch]
         for g, matrix in enumerate(weight[k]):
             torch.mm(mine[:, g * P : (g + 1) * P], matrix, out=theirs[:, g * Q : (g + 1) * Q])
     return out
 
 
-def _outer(rows: Tensor, others: Tensor, piece: Chunk, batch: int, total: Tensor) -> None:
-    """Adds the inner products of each member's rows to its blocks: (t B, g P), (t B, g Q), (K, g, P, Q)."""
+def _outer(rows: _Rows, others: _Rows, piece: Chunk, batch: int, total: Tensor) -> None:
+    """Adds the inner products of each member's rows, one for each pair, and of others at the targets: (K, g, P, Q)."""
+    if TRITON and _in_triton(rows.table, others.table):
+        from .triton.typed import outer
+
+        found = outer(rows.table, others.table, piece.groups, batch, total.shape[1])
+        total.index_add_(0, piece.groups[2], found)
+        return
     _, _, P, Q = total.shape
+    x, z = rows.each(batch), others.each(batch)
     for k, a, b in piece.members:
-        mine, theirs = rows[a * batch : b * batch].t(), others[a * batch : b * batch]
+        mine, theirs = x[a * batch : b * batch].t(), z[a * batch : b * batch]
         for g, matrix in enumerate(total[k]):
             u, v = mine[g * P : (g + 1) * P], theirs[:, g * Q : (g + 1) * Q]
             if matrix.dtype == u.dtype:
@@ -311,7 +347,7 @@ def typed_matmul(x: Tensor, weight: Tensor, edge: Tensor | None, pairs: Pairs, t
     x, weight = autocast(x, weight)
     *batch, rows, P = x.shape
     B = prod(x.shape[:-2])
-    flat = x.movedim(-2, 0).reshape(rows, B * P)  # batches lie side by side in the width
+    flat = x.movedim(-2, 0).reshape(rows, B * P).contiguous()  # batches lie side by side in the width
     _, M, N = pairs.sizes
     Q = weight.shape[1] * weight.shape[3]
     if not B:

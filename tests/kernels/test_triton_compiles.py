@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
-from pyg_basisconv.kernels.triton import jit
+from pyg_basisconv.kernels.triton import jit, typed, typed_jit
 from pyg_basisconv.kernels.triton.launch import blocks, power_of_two
 
 if not isinstance(jit.forward, JITFunction):
@@ -113,3 +113,24 @@ def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: boo
     options = blocks(128, 1)
     constants = {"W": 300, "WB": options.pop("HB"), "ACC": ACC, **options}
     assert cubin(jit.sampled, types | {"out": name}, constants, 80)
+
+
+@pytest.mark.parametrize("pieces", [False, True], ids=["short groups", "long groups"])
+@pytest.mark.parametrize(("dtype", "precision", "capability"), [
+    (torch.float32, "ieee", 70), (torch.bfloat16, "ieee", 90), (torch.float64, "ieee", 80), (torch.float32, "tf32", 80),
+    (torch.float16, "ieee", 75),
+], ids=str)  # fmt: skip
+@pytest.mark.sweep(4)
+def test_products_of_groups(dtype: torch.dtype, precision: str, capability: int, pieces: bool) -> None:
+    name, double = NAMES[dtype], dtype == torch.float64
+    types = {"ptr": "*i64", "index": "*i64", "rows": "i32", "others": "i32", "split": "i32", "batch": "i32"}
+    types |= dict.fromkeys(("piece_row", "piece_start"), "*i64") if pieces else {}
+    constants = {"G": 2, "P": 70, "Q": 5, "PRECISION": precision, "ACC": tl.float64 if double else tl.float32}
+    constants |= typed.COMPILED
+    given = types | dict.fromkeys(("table", "weight", "out"), name) | {f"{axis}_stride": "i32" for axis in "kgpq"}
+    for gathered in (False, True):
+        sizes = {"RB": 64, "PB": 128 // dtype.itemsize, "QB": 16, "GATHERED": gathered}
+        assert cubin(typed_jit.multiplied, given | {"kind": "*i64"}, constants | sizes, capability)
+    given = types | {"x": name, "z": name, "out": "*fp64" if double else "*fp32"}
+    sizes = {"RB": 128 // dtype.itemsize, "PB": 64, "QB": 16}
+    assert cubin(typed_jit.outer, given, constants | sizes, capability)

@@ -1,1 +1,1 @@
-"""The kernels for GPUs, in Triton, behind the doors of `onepass` and `products`; imported at their first call."""
+"""The kernels for GPUs in Triton, behind the doors of `onepass`, `products` and `typed`; imported at the first call."""

@@ -1,4 +1,4 @@
-"""The kernels in Triton: one forward pass and one backward pass for all forms of attention, gates, sparse products.
+"""Most kernels in Triton: one forward pass and one backward pass for all forms of attention, gates, sparse products.
 
 A program has one row of a compressed matrix, or a piece of one that is long, and some heads. It visits the entries of
 the row in blocks; sums are held entry by entry of a block, and added up at the end, so that their order is fixed.
