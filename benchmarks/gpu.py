@@ -2,13 +2,16 @@
 
 `python -m benchmarks --gpu FOLDER` writes a file for each row as soon as it is measured; run it until nothing is left.
 After a change of the package's code it begins again, and so it does under BASISCONV_KERNELS=triton: without it torch's
-operations are measured. Before all rows come the tests of what a GPU runs, which resume in the same way. What ends its
-process, or leaves the device useless, is not tried again.
+operations are measured. Before all rows come the tests of what a GPU runs, which resume in the same way, and those of
+kernels once more under compute-sanitizer, where it is found. Behind them comes the grid of the planner, to which its
+rates are fitted at the end. What ends its process, or leaves the device useless, is not tried again.
 """
 
 import hashlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -23,8 +26,9 @@ import torch
 import pyg_basisconv
 from pyg_basisconv import backends
 
-from . import on_device
+from . import memcheck, on_device, orders, rates
 from .data import Missing
+from .flex import FlexRow
 from .gpu_rows import gpu_rows
 from .machine import machine
 from .report import Report
@@ -69,30 +73,67 @@ def measure(todo: Sequence[Row], bench: Bench, folder: Path, seconds: float) -> 
     return len(left)
 
 
-def results(todo: Sequence[Row], folder: Path) -> Iterator[Result | str]:
-    """What has been measured until now; for a row that could not be, why."""
+def results(todo: Sequence[Row], folder: Path) -> Iterator[Result | dict[str, Any] | str]:
+    """What has been measured until now; of a point of the planner's grid a dictionary; for what could not be, why."""
     for row in todo:
         file = written(folder, row.name)
         if file.exists():
             found = json.loads(file.read_text())
             if "missing" in found:
                 yield found["missing"]
+            elif isinstance(row, rates.PointRow):
+                yield found["result"]
             else:
                 yield Result(**found["result"] | {"target": Target(**found["result"]["target"])})
 
 
-def tests_are_left(file: Path, seconds: float) -> bool:
-    """Runs tests in a process of their own until the time is over; whether some are left."""
-    command = [sys.executable, "-m", "benchmarks.on_device", str(file.resolve()), str(seconds)]
-    root = Path(__file__).parent.parent
+def all_tested(home: Path, until: float) -> bool:
+    """Runs tests, and those of kernels under a sanitizer, until a time; whether none are left."""
+    tool = memcheck.sanitizer()
+    parts: dict[str, tuple[list[str], Sequence[str]]] = {"tests": ([], ())}
+    if tool:
+        parts["memcheck"] = memcheck.prefix(tool, home), on_device.KERNELS
+    for name, (prefix, tests) in parts.items():
+        done = home / f"{name}.done"
+        if done.exists():
+            continue
+        seconds = until - monotonic()
+        if seconds <= 0 or untested(home / f"{name}.jsonl", seconds, prefix, tests):
+            return False
+        done.touch()
+    return True
+
+
+def untested(file: Path, seconds: float, prefix: Sequence[str] = (), tests: Sequence[str] = ()) -> bool:
+    """Runs tests in a process of their own until the time is over; whether some are left.
+
+    prefix: of the command, by which the process is checked. tests: files; all, if there are none.
+    """
+    command = [*prefix, sys.executable, "-m", "benchmarks.on_device", str(file.resolve()), str(seconds), *tests]
+    environment = os.environ | (memcheck.ENVIRONMENT if prefix else {})
     try:
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=seconds + 60)
+        status, printed, errors = alone(command, environment, seconds + 60)
     except subprocess.TimeoutExpired:  # one of them hangs
         return True
-    if done.returncode:
-        print(f"the process of the tests failed: {done.stderr.strip()[-500:]}", file=sys.stderr)
-        return True
-    return bool(json.loads(done.stdout.splitlines()[-1])["left"])
+    if status not in (0, memcheck.ERRORS):
+        print(f"the process of the tests failed: {errors.strip()[-500:]}", file=sys.stderr)
+        return not prefix or file.exists()  # a check that cannot begin is given up
+    return bool(json.loads(printed.splitlines()[-1])["left"])
+
+
+def alone(command: Sequence[str], environment: dict[str, str], seconds: float) -> tuple[int, str, str]:
+    """Runs a process: its status, and what it prints. After some seconds it is ended, with those that it has begun."""
+    root = Path(__file__).parent.parent
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=root, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            printed, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, printed, errors
 
 
 def told(file: Path) -> str:
@@ -109,14 +150,13 @@ def run(folder: Path, only: Sequence[str] | None, quick: bool) -> None:
         sys.exit(
             f"--gpu: expected a CUDA device, got none (kernels in Triton: {backends()['triton']}); run it on a GPU"
         )
-    wanted = [row for row in [*gpu_rows(), *rows()] if "cuda" in row.devices]
+    grid = [rates.PointRow(point) for point in orders.points()]
+    wanted = [row for row in [*gpu_rows(), FlexRow(), *rows(), *grid] if "cuda" in row.devices]
     todo = [row for row in wanted if not only or any(text.lower() in row.name.lower() for text in only)]
-    until, log, done = monotonic() + 60 * MINUTES, folder / code() / "tests.jsonl", folder / code() / "tests.done"
-    if not done.exists() and not tests_are_left(log, 60 * MINUTES):
-        done.touch()
+    home, until = folder / code(), monotonic() + 60 * MINUTES
     bench = Bench(quick, "cuda")
     left = len(todo)
-    if done.exists() and monotonic() < until:
+    if all_tested(home, until) and monotonic() < until:
         left = measure(todo, bench, folder, until - monotonic())
     found = list(results(todo, folder))
     report = Report(
@@ -125,6 +165,10 @@ def run(folder: Path, only: Sequence[str] | None, quick: bool) -> None:
         [one for one in found if isinstance(one, Result)],
         [one for one in found if isinstance(one, str)],
     )
-    text = f"{report.head}\n{told(log)}\n\n{report.table}\n\n" + "\n".join(report.missing)
+    checks, missing = f"{told(home / 'tests.jsonl')}\n{memcheck.told(home)}", "\n".join(report.missing)
+    text = f"{report.head}\n{checks}\n\n{report.table}\n\n{missing}"
+    timed = [one for one in found if isinstance(one, dict)]
+    if timed and not left:
+        text += "\n\nThe planner's rates:\n\n" + "\n".join(rates.fit(timed, quick, "cuda"))
     (folder / "RESULTS.md").write_text(text + "\n")
     print(f"{text}\n\n{left} rows are left: run it again" if left else text)

@@ -1,7 +1,7 @@
 """The tests of what a GPU runs, for some minutes: each test is run once, and what became of it is kept in a file.
 
-`python -m benchmarks.on_device FILE SECONDS` runs those of which the file does not tell yet. A test that ended its
-process is not run again. After an error that leaves the device useless, the rest is for a process of its own.
+`python -m benchmarks.on_device FILE SECONDS [TESTS]` runs those of which the file does not tell yet. A test that ended
+its process is not run again. After an error that leaves the device useless, the rest is for a process of its own.
 """
 
 import argparse
@@ -76,5 +76,6 @@ if __name__ == "__main__":
     p = argparse.ArgumentParser("python -m benchmarks.on_device", description=__doc__)
     p.add_argument("file", type=Path)
     p.add_argument("seconds", type=float)
+    p.add_argument("tests", nargs="*", help="the files of some; all, if none are named")
     args = p.parse_args()
-    print(json.dumps({"left": run(args.file, args.seconds)}))
+    print(json.dumps({"left": run(args.file, args.seconds, *args.tests)}))

@@ -1,7 +1,7 @@
 """The planner over a grid of sizes: whether it picks the fastest order, and what it loses otherwise.
 
 `python -m benchmarks.orders` times every possible order, interleaved with the others, after comparing the results. It
-prints predicted and measured seconds, to calibrate `costs.MACHINES`.
+prints predicted and measured seconds, to calibrate `costs.MACHINES`; `benchmarks.rates` does so.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv.costs import Problem
 from pyg_basisconv.orders import ORDERS
 
 from .compare import assert_close, step
@@ -119,16 +120,28 @@ def shrunk(point: Point) -> Point:
     return point._replace(scene=s._replace(N=min(s.N, 100), P=min(s.P, 32), Q=min(s.Q, 16), B=min(s.B, 8)))
 
 
-def run(point: Point, effort: Effort, device: str = "cpu") -> dict[str, Any]:
-    """Times the orders of one point."""
+def prepared(point: Point, device: str) -> tuple[BasisConv, tuple[Any, ...]]:
+    """The layer of a point, and the arguments of a call."""
     torch.manual_seed(0)
     s, basis = point.scene, FAMILIES[point.family]()
     edge_index = torch.randint(s.N, (2, s.N * s.degree), device=device)
     types = TYPES.get(type(basis), lambda basis: 0)(basis)
     typed = (torch.randint(types, (edge_index.shape[1],), device=device),) if types else ()
     x = torch.randn(*([s.B] if s.B > 1 else []), s.N, s.P, device=device, requires_grad=s.grad_x)
-    conv = BasisConv(s.P, s.Q, basis, THETAS[point.theta](), cached=s.cached).to(device)
-    call = (x, edge_index, None, *typed)
+    return BasisConv(s.P, s.Q, basis, THETAS[point.theta](), cached=s.cached).to(device), (x, edge_index, None, *typed)
+
+
+def problem(point: Point, device: str) -> Problem:
+    """The sizes by which a point's call is planned."""
+    conv, call = prepared(point, device)
+    with torch.set_grad_enabled(point.scene.backward):
+        return conv.plan(*call).problem
+
+
+def run(point: Point, effort: Effort, device: str = "cpu") -> dict[str, Any]:
+    """Times the orders of one point."""
+    s, (conv, call) = point.scene, prepared(point, device)
+    x = call[0]
     leaves = [*conv.parameters(), *([x] if s.grad_x else [])]
     gradient = torch.randn(*x.shape[:-1], s.Q, device=device)
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,15 +18,18 @@ from benchmarks import (
     batches,
     data,
     fill,
+    flex,
     gpu,
     gpu_rows,
     growth,
     knowledge,
     layers,
     measure,
+    memcheck,
     new_graphs,
     on_device,
     orders,
+    rates,
     resident,
     sequences,
     sites,
@@ -40,6 +44,8 @@ from benchmarks.report import Report
 from benchmarks.result import Bench, Result, Row, Target, Within, one_thread
 from benchmarks.rows import rows
 from pyg_basisconv import convert
+from pyg_basisconv.costs import MACHINES
+from pyg_basisconv.plan import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of the peers' layouts
 
@@ -466,6 +472,36 @@ def test_the_grid_of_orders_is_what_it_says():
     assert len(orders.points()) == len(set(map(str, orders.points()))) >= 60
 
 
+def test_rates_are_fitted_to_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """From rates that are wrong by several times to the times that are the predictions by others."""
+    start = MACHINES["cpu"]
+    other = start._replace(
+        arithmetic=start.arithmetic / 5, gather_cached=start.gather_cached * 3, small=start.small / 4
+    )
+    found = []
+    for point in map(orders.shrunk, orders.points()[::8]):
+        with rates.rates("cpu", other):
+            possible = [e for e in plan.__wrapped__(orders.problem(point, "cpu")).estimates if not e.refused]
+        found.append({"point": str(point), "orders": {e.order: {"seconds": e.seconds} for e in possible}})
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps({"points": found, "quick": True}))
+    rates.main([str(file)])
+    assert MACHINES["cpu"] == start
+    today, fitted, line = capsys.readouterr().out.splitlines()
+    wrong = [float(text.split("factor of ")[1].split(";")[0]) for text in (today, fitted)]
+    assert wrong[0] > 1.2
+    assert wrong[1] < 1.03
+    assert f"; {len(found)} of {len(found)} points lose at most 10%" in fitted
+    assert line.startswith('- `MACHINES["cpu"] = Machine(arithmetic=')
+
+
+def test_points_of_the_grid_are_rows(tmp_path: Path):
+    row, bench = rates.PointRow(orders.points()[0]), Bench(quick=True)
+    assert gpu.measure([row], bench, tmp_path, seconds=0) == 0
+    (found,) = gpu.results([row], tmp_path)
+    assert rates.fit([found], True, "cpu")[0].startswith("- today: predictions are wrong by a factor of ")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_its_rows_are_refused(tmp_path: Path):
     with pytest.raises(SystemExit, match="--gpu: expected a CUDA device, got none"):
@@ -546,7 +582,66 @@ def test_the_tests_of_a_gpu_resume(tmp_path: Path):
     assert told.count("\n") == 2
 
 
-ON_DEVICE = [row for row in gpu_rows.gpu_rows() if not isinstance(row, gpu_rows.CapturedRow)]
+SANITIZER = """#!/bin/sh
+while [ "$1" != "--log-file" ]; do shift; done
+echo "========= ERROR SUMMARY: 3 errors" > "$(echo "$2" | sed s/%p/$$/)"
+shift 2
+"$@"
+exit 86
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("found", [True, False], ids=["found", "not found"])
+def test_tests_of_kernels_run_under_a_sanitizer(found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The other tests are done; one of these is behind, and what it tells of itself is that it saw no cache."""
+    some, tool = tmp_path / "test_some.py", tmp_path / "compute-sanitizer"
+    some.write_text(
+        "import os, pytest\n@pytest.mark.cuda\ndef test_a(): assert os.environ['PYTORCH_NO_CUDA_MEMORY_CACHING']\n"
+    )
+    if found:
+        tool.write_text(SANITIZER)
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr(on_device, "KERNELS", (str(some),))
+    home = tmp_path / "home"
+    home.mkdir()
+    assert not gpu.all_tested(home, until=0)
+    (home / "tests.done").touch()
+    assert gpu.all_tested(home, monotonic() + 60)
+    told = memcheck.told(home)
+    if found:
+        (log,) = home.glob("memcheck.*.log")
+        assert told == f"memcheck: 3 errors\n- {log.name}: 3"
+        assert list(on_device.outcomes(home / "memcheck.jsonl").values()) == ["passed"]
+    else:
+        assert told == "memcheck: nothing was checked; compute-sanitizer was not found, which comes with CUDA's toolkit"
+
+
+def test_a_process_is_ended_with_those_that_it_has_begun(tmp_path: Path):
+    """Its child has the pipe, and would be waited for."""
+    begun = monotonic()
+    with pytest.raises(subprocess.TimeoutExpired):
+        gpu.alone(["sh", "-c", "sleep 60 & wait"], dict(os.environ), seconds=0.2)
+    assert monotonic() - begun < 30
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_check_that_cannot_begin_is_given_up(begun: bool, tmp_path: Path):
+    file = tmp_path / "memcheck.jsonl"
+    if begun:
+        file.touch()
+    assert gpu.untested(file, 60, prefix=["false"]) == begun
+
+
+def test_a_process_that_ended_before_it_was_checked_is_told_of(tmp_path: Path):
+    (tmp_path / "memcheck.1.log").write_text("========= COMPUTE-SANITIZER\n")
+    (tmp_path / "memcheck.2.log").write_text("========= ERROR SUMMARY: 0 errors\n")
+    assert memcheck.told(tmp_path) == "memcheck: 0 errors\n- memcheck.1.log: ended early"
+
+
+ON_DEVICE = [row for row in [*gpu_rows.gpu_rows(), flex.FlexRow()] if not isinstance(row, gpu_rows.CapturedRow)]
 
 
 @pytest.mark.parametrize(
