@@ -292,7 +292,7 @@ class Content:
                 own = f"; each may come after the batch dimensions {batch}" if batch else ""
                 expected = f"one row per edge, shape ({self.edges}, R), or per pair, ({M}, {N}, R){own}"
                 reject("edge_attr", expected, shape, "give as many rows as edge_index has columns")
-            if shape[:-1] == (M, N) == (*batch, self.edges):
+            if len(batch) == 1 and len(shape) == 3 and shape[:-1] == (M, N) == (*batch, self.edges):
                 fix = f"expand features of all pairs to ({M}, {M}, {N}, R)"
                 reject("edge_attr", f"a shape of pairs or of {M} graphs' edges, but not of both", shape, fix)
         if self.mask is not None:

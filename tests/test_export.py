@@ -40,8 +40,8 @@ class Named(nn.Module):
         super().__init__()
         self.layer = convert(layer)
 
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.layer(x, edge_index)
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
+        return self.layer(x, edge_index, *([] if edge_attr is None else [edge_attr]))
 
 
 def gat(heads: int = 2) -> bases.Basis:
@@ -90,6 +90,11 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "GCN": (lambda: Model(conv(bases.Adjacency("sym", True)), conv(bases.Adjacency("sym", True), P=4)), "w"),
     "GATConv converted": (lambda: Named(pyg.GATConv(3, 4, 2)), ""),  # takes loops away: how many, no symbol says
+    "GATConv converted(edges)": (lambda: Named(pyg.GATConv(3, 4, 2, edge_dim=2)), "a"),
+    "TransformerConv converted(edges)": (lambda: Named(pyg.TransformerConv(3, 4, 2, edge_dim=2)), "a"),
+    "GeneralConv converted(edges)": (lambda: Named(pyg.GeneralConv(3, 4, in_edge_channels=2)), "a"),
+    "Gaussians": (lambda: conv(bases.Gaussians(3, 2)), "a"),
+    "NNConv converted": (lambda: Named(pyg.NNConv(3, 4, nn.Linear(2, 12))), "a"),
 }
 ONNX = ("Edges", "Attention(graph)", "Attention(dense)", "GCN")
 

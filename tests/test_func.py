@@ -6,8 +6,9 @@ from torch import Tensor
 from torch.autograd import forward_ad, grad, gradcheck, gradgradcheck
 from torch.autograd.functional import jvp as double_vjp
 from torch.func import functional_call, grad as func_grad, hessian, jacrev, jvp, vmap
+from torch_geometric.nn import GATConv, ResGatedGraphConv, TransformerConv
 
-from pyg_basisconv import BasisConv, GridConv, bases
+from pyg_basisconv import BasisConv, GridConv, bases, convert
 from pyg_basisconv.bases import bound_attention
 from tests.cases import CASES, typed
 from tests.contract import call, close, draw, make, tensors
@@ -102,6 +103,22 @@ def test_attention_transforms(name: str) -> None:
         close(a, b)
     stacked = [torch.stack([v, 0.5 * v]) for v in values]
     close(vmap(f)(*stacked), torch.stack([f(*values), f(*(0.5 * v for v in values))]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [(TransformerConv, False), (TransformerConv, True), (ResGatedGraphConv, False), (GATConv, True)],
+)
+def test_values_and_weights_of_edges(kind: type, weights: bool) -> None:
+    """Of converted attention whose edges have features, and values that are made of them."""
+    edge_index, z, layer = torch.randint(6, (2, 20)), draw(20, 3), convert(kind(5, 2, edge_dim=3)).double()
+    asked = {"return_attention_weights": True} if weights else {}
+
+    def run(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        y = functional_call(layer, parameters, (x, edge_index, z), asked)
+        return torch.cat([y[0].flatten(), y[1][1].flatten()]) if weights else y
+
+    check_transforms(layer, run, draw(6, 5))
 
 
 TWICE = ["Adjacency(sym)", "GCN", "Chebyshev(4)", "Wavelets(3)", "Product", "Mix", "Edges(3)", "Relations(3,row)"]

@@ -21,7 +21,7 @@ from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.onepass import one_pass_fits
 from ..kernels.op import autocasting
-from ..portable import portable, refuse, with_plain
+from ..portable import portable, with_plain
 from ..theta import Theta
 from ..typed_edges import SharedEdges
 from .by_member import DisjointUnion, MemberByMember
@@ -256,7 +256,6 @@ class BoundAttention(MemberByMember):
         The edges are those of the graph if `edge_attr` was given, all pairs m N + n if there is no mask, and otherwise
         the entries of the mask, in its order.
         """
-        refuse("basis", "attention whose weights are not asked for by edges", self)
         if self.batch:
             reject("batch", "one graph, for the weights of edges", f"a batch of {self.batch}", "take A[b]")
         e, order = self.entries, self.entries.pattern.by_target.order
@@ -267,19 +266,14 @@ class BoundAttention(MemberByMember):
             edge = e.pattern.by_target.other.long() * e.N + e.pattern.row.long()
         else:
             edge = torch.arange(e.E, device=self.device) if order is None else order.long()
-        weight = self.weights().flatten(1)
-        is_edge = edge >= 0
-        if not bool(is_edge.all()):
-            edge, weight, row = edge[is_edge], weight[:, is_edge], e.pattern.row[is_edge]
-        else:
-            row = e.pattern.row
+        edge, weight, row = _of_edges(edge, self.weights().flatten(1), e.pattern.row)
         pattern = Pattern(edge, row, size, e.N)
         return SharedEdges(EdgeSet(1, size, e.N, None, edge, row, pattern), weight.t(), self.dtype)
 
     def _weights_by_incidence(self, edges: int) -> Tensor:
         kind, edge, _, weight = self.incidence.edges()
         place = edge.long() * self.K + kind.long()
-        return weight.new_zeros(edges * self.K).index_put((place,), weight).view(edges, self.K)
+        return weight.new_zeros(edges * self.K).index_put((place,), weight, accumulate=True).view(edges, self.K)
 
     @with_plain(_weights_by_incidence)
     def weights_by_edge(self, edges: int) -> Tensor:
@@ -515,6 +509,20 @@ def _step_on(mask: Any, replays: Replays, basis: Any, graph: Graph) -> ContentSt
         return step.run(basis, content, bias)
 
     return step._replace(run=run)
+
+
+def _weigh_others_nothing(edge: Tensor, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same where no entry can be left out: those that are no edges stand at the first one, without weight."""
+    return edge.clamp(min=0), weight.where(edge >= 0, 0), row
+
+
+@with_plain(_weigh_others_nothing)
+def _of_edges(edge: Tensor, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The edge, the weights (K, E) and the target of each entry, without those of no edge, whose number is -1."""
+    is_edge = edge >= 0
+    if bool(is_edge.all()):
+        return edge, weight, row
+    return edge[is_edge], weight[:, is_edge], row[is_edge]
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:

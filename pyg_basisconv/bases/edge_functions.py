@@ -122,13 +122,18 @@ def _by_target(s: Structure, z: Tensor, weight: Tensor | None) -> tuple[Structur
     return arranged, z, None if weight is None else gather(weight, order, lambda: gathers)
 
 
+def _squares_at_once(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
+    return (z.unsqueeze(1) - points).square().mul(scale).sum(-1)
+
+
+@with_plain(_squares_at_once)
 def _squares(z: Tensor, points: Tensor, scale: Tensor) -> Tensor:
     """(E, K) the sum over d of scale_kd (z_d - points_kd)^2; of many edges without E x K x D numbers.
 
     The difference is taken first, as of two products that are large and alike few digits would be left.
     """
     if z.shape[0] * points.numel() <= _HELD:
-        return (z.unsqueeze(1) - points).square().mul(scale).sum(-1)
+        return _squares_at_once(z, points, scale)
     total = z.new_zeros(())
     for z_d, p, s in zip(z.t(), points.t().unsqueeze(-1), scale.t().unsqueeze(-1), strict=True):
         total = torch.addcmul(total, (z_d - p).square(), s)  # (K, E)
@@ -226,7 +231,7 @@ class EdgeNetwork(EdgeFunctions):
             expected = f"outputs of shape (E, {self.units})"
             reject("network", expected, shape_or_type(h), "correct units, or the network")
         h = upcast(h)
-        return torch.cat([h, h.new_ones(len(h), 1)], 1) if self.bias else h
+        return torch.cat([h, h.new_ones(h.shape[0], 1)], 1) if self.bias else h
 
     def extra_repr(self) -> str:
         return arguments(self, _spelled(self.network), self.units, bias=True, norm=None)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 from torch_geometric.nn.dense.linear import Linear
 from torch_geometric.typing import SparseTensor
-from torch_geometric.utils import add_self_loops, is_torch_sparse_tensor, remove_self_loops
+from torch_geometric.utils import add_self_loops
 
 from ..bases import Adjacency, Attention
 from ..bases.bound_attention import BoundAttention
@@ -176,12 +176,12 @@ class AttentionLayer(OperatorModule, GraphLayer):
         z = z.view(-1, 1) if z.dim() == 1 else z
         if self.loops is None:
             return z
-        index = call["edge_index"]
-        if not isinstance(index, Tensor) or is_torch_sparse_tensor(index):
+        kept = edges.kept
+        if kept is None:
             fix = "pass them as edge_index, or leave add_self_loops to the graph"
             reject("edge_attr", "None where loops are added to a sparse layout", tuple(z.shape), fix)
-        index, z = remove_self_loops(index, z)
-        return add_self_loops(index, z, fill_value=self.loops, num_nodes=count)[1]
+        plain = edges.edge_index[:, : kept.shape[0]]
+        return add_self_loops(plain, z.index_select(0, kept), fill_value=self.loops, num_nodes=count)[1]
 
 
 def attention_conv(

@@ -135,7 +135,7 @@ class ConvertedFiLM(GraphLayer):
         source, target = pair(x)
         assert target is not None, "FiLMConv reads the features of targets"
         size, R = (source.shape[-2], target.shape[-2]), self.num_relations
-        edge_index, values, _ = read_edges(edge_index, False, min(size), self.flow)
+        edge_index, values, *_ = read_edges(edge_index, False, min(size), self.flow)
         kind = None
         if R > 1:
             kind = values if edge_type is None else edge_type

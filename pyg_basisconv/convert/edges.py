@@ -25,11 +25,13 @@ class CallEdges(NamedTuple):
     edge_index: (2, E), in the order in which PyG returns their weights.
     values: of a sparse layout.
     looped: the graph in its own layout with the loops that were added; None where none were.
+    kept: the numbers of the given edges that are no loops, where loops replaced those.
     """
 
     edge_index: Tensor
     values: Tensor | None = None
     looped: Any = None
+    kept: Tensor | None = None
 
 
 def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_target") -> CallEdges:
@@ -60,7 +62,7 @@ def read_edges(edge_index: Any, loops: bool, count: int, flow: str = "source_to_
 
     def build() -> CallEdges:
         if not sparse:
-            return CallEdges(_with_loops(plain, count))
+            return _with_loops(plain, count)
         looped = add_self_loops(remove_self_loops(plain)[0], num_nodes=count)[0] if loops else None
         edges, values = _edges_of(plain if looped is None else looped)
         return CallEdges(edges.flip(0), values.clone(), looped)  # the cache owns its memory
@@ -105,10 +107,11 @@ def _edges_of(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return edges, matrix.values() if matrix.requires_grad else values
 
 
-def _with_loops(edges: Tensor, count: int) -> Tensor:
+def _with_loops(edges: Tensor, count: int) -> CallEdges:
     """The edges without their loops, followed by one loop for each node."""
     nodes = torch.arange(count, dtype=edges.dtype, device=edges.device)
-    return torch.cat([edges[:, edges[0] != edges[1]], nodes.expand(2, count)], 1)
+    kept = (edges[0] != edges[1]).nonzero().squeeze(1)
+    return CallEdges(torch.cat([edges.index_select(1, kept), nodes.expand(2, count)], 1), kept=kept)
 
 
 def count_targets(edge_index: Any, source: Tensor) -> int:

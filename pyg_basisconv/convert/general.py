@@ -64,12 +64,12 @@ class ConvertedGeneral(GraphLayer):
         source, target = pair(x)
         assert target is not None, "GeneralConv reads the features of targets"
         size = size or (source.shape[-2], target.shape[-2])
-        edges, values, _ = read_edges(edge_index, False, min(size), self.flow)
+        edges, values, *_ = read_edges(edge_index, False, min(size), self.flow)
         z = features_of(values) if edge_attr is None else edge_attr
         y = self.conv((source, None), edges, size=size)
         for_each = [self.bias, self.lin_msg_i and self.lin_msg_i(target)]  # edge into n
         if z is not None and self.edge is not None:
-            y = y + self.edge((_as_matrix(z), None), _into_targets(edges, self.flow), size=(len(z), size[1]))
+            y = y + self.edge((_as_matrix(z), None), _into_targets(edges, self.flow), size=(z.shape[0], size[1]))
             for_each.append(self.edge_bias)
         own = [t for t in for_each if t is not None]
         if own:
@@ -88,7 +88,7 @@ class ConvertedGeneral(GraphLayer):
 def _into_targets(edges: Tensor, flow: str) -> Tensor:
     """From edges, by their numbers, to their targets."""
     into = targets_of(edges, flow)
-    return torch.stack([torch.arange(len(into), device=edges.device), into])
+    return torch.stack([torch.arange(into.shape[0], device=edges.device), into])
 
 
 def _as_matrix(z: Tensor) -> Tensor:

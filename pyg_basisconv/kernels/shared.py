@@ -240,19 +240,20 @@ class Expanded(Products):
 
     def __iter__(self) -> Iterator[Tensor]:
         # Where nothing is saved for a gradient, a few are made at a time.
-        few = torch.is_grad_enabled() or self._numbers <= _HELD
+        few = torch.is_grad_enabled() or self._are_few
         for weight in self.weight.split(len(self) if few else _TOGETHER, 1):
             rows = expand(self.x, weight, self.pattern)
-            yield from rows.view(len(rows), weight.shape[1], self.x.shape[1]).unbind(1)
+            yield from rows.unflatten(1, (weight.shape[1], self.x.shape[1])).unbind(1)
 
     @property
-    def _numbers(self) -> int:
-        return self.pattern.N * len(self) * self.x.shape[1]
+    @with_plain(lambda self: True)
+    def _are_few(self) -> bool:
+        return self.pattern.N * len(self) * self.x.shape[1] <= _HELD
 
     def matmul(self, theta: Tensor) -> Tensor:
         x, weight, pattern = self.x.contiguous(), self.weight.contiguous(), self.pattern
         alike = theta.dtype == x.dtype and type(theta) in PLAIN
-        if self._numbers > _HELD and alike and _takes(pattern.one_way, x, weight):
+        if not self._are_few and alike and _takes(pattern.one_way, x, weight):
             return _record_expand_matmul(_arrays(pattern, x, weight), x, weight, theta)
         return matmul(expand(x, weight, pattern), theta.flatten(0, 1))
 
