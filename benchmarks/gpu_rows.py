@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-from torch_geometric.nn import GATConv, GCNConv, TransformerConv
+from torch_geometric.nn import GATConv, GCNConv, RGCNConv, TransformerConv
 
 from pyg_basisconv import convert
 from pyg_basisconv.kernels import Pattern, spmm
@@ -116,21 +116,23 @@ class LargestRow:
 
 
 class LaunchesRow:
-    """What a warm call starts on the device, copies included."""
+    """What a warm call starts on the device, copies included. types: of the edges, if they have any."""
 
     devices = ("cuda",)
 
-    def __init__(self, layer: type[torch.nn.Module]) -> None:
-        self.layer, self.name = layer, f"launches of {layer.__name__}, 2,708 nodes"
+    def __init__(self, layer: type[torch.nn.Module], types: int = 0) -> None:
+        self.layer, self.types = layer, types
+        self.name = f"launches of {layer.__name__}, 2,708 nodes" + f", {types} types" * (types > 0)
 
     def run(self, bench: Bench) -> Result:
         torch.manual_seed(0)
-        layer = convert(self.layer(64, 64)).to(bench.device)
+        layer = convert(self.layer(64, 64, *[self.types] * (self.types > 0))).to(bench.device)
         x, edges = (t.to(bench.device) for t in (torch.randn(2708, 64), torch.randint(2708, (2, 10556))))
-        step, counts = training(layer, x.requires_grad_(), edges), []
+        call = (edges, torch.randint(self.types, (10556,), device=bench.device)) if self.types else (edges,)
+        step, counts = training(layer, x.requires_grad_(), *call), []
         with torch.no_grad():
-            (seconds,) = interleave([lambda: layer(x, edges)], bench.effort, bench.device)
-            counts.append(launches(lambda: layer(x, edges)))
+            (seconds,) = interleave([lambda: layer(x, *call)], bench.effort, bench.device)
+            counts.append(launches(lambda: layer(x, *call)))
         step(), step()
         counts.append(launches(step))
         work = f"{self.name}: {counts[0]} forward, {counts[1]} in a training step"
@@ -141,7 +143,8 @@ def gpu_rows() -> list[Row]:
     """Of all rows for a GPU, those that the CPU has none of."""
     captured = [CapturedRow(GCNConv, {}), CapturedRow(GATConv, {"heads": 8})]
     compiled = [CompiledRow(GATConv, Target(ratio=3)), CompiledRow(TransformerConv, Target(ratio=3))]
-    return [HubRow(), *captured, *compiled, SparseRow(), LargestRow(), LaunchesRow(GCNConv), LaunchesRow(GATConv)]
+    counted = [LaunchesRow(GCNConv), LaunchesRow(GATConv), LaunchesRow(RGCNConv, types=474)]
+    return [HubRow(), *captured, *compiled, SparseRow(), LargestRow(), *counted]
 
 
 def launches(work: Step) -> int:
@@ -153,10 +156,10 @@ def launches(work: Step) -> int:
     return sum(event.device_type == DeviceType.CUDA for event in recorded.events())
 
 
-def training(layer: torch.nn.Module, x: Tensor, edges: Tensor) -> Step:
-    """Forward and backward."""
+def training(layer: torch.nn.Module, x: Tensor, *edges: Tensor) -> Step:
+    """Forward and backward. edges: and what belongs to them."""
     inputs = [x, *layer.parameters()]
-    return lambda: torch.autograd.grad(layer(x, edges).sum(), inputs)
+    return lambda: torch.autograd.grad(layer(x, *edges).sum(), inputs)
 
 
 def captured(step: Step) -> Step:
