@@ -22,6 +22,7 @@ from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
 from .composite import GraphLayer
 from .edges import as_returned, features_of, read_edges
+from .layers import pair
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
 
@@ -122,8 +123,10 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         if self.lin_edge is not None:
             fill(terms[2], weight=layer.e.t())
 
-    def compute(self, x: Tensor, edge_index: Any, edge_type: Any = None, edge_attr: Any = None, **call: Any) -> Any:
-        N, R = x.shape[0], self.num_relations
+    def compute(self, x: Any, edge_index: Any, edge_type: Any = None, edge_attr: Any = None, **call: Any) -> Any:
+        source, target = pair(x)
+        assert target is not None, "RGATConv reads the features of targets"
+        (M, N), R = (source.shape[0], target.shape[0]), self.num_relations
         read = read_edges(edge_index, False, N, self.flow)
         kind, z, values = edge_type, edge_attr, read.values
         if kind is None:
@@ -138,11 +141,13 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
             z = self.lin_edge(z.view(-1, 1) if z.dim() == 1 else z)
         elif self.lin_edge is not None:
             assert self.additive, "RGATConv multiplies with edge_attr"
-            z = x.new_zeros(kind.numel(), self.lin_edge.out_features)
-        edges = joint_edges(read.edge_index, kind, N, self.within, self.flow)
-        h = x @ self.matrices()  # (R, N, H C)
+            z = source.new_zeros(kind.numel(), self.lin_edge.out_features)
+        edges = joint_edges(read.edge_index, kind, (M, N), self.within, self.flow)
+        matrices = self.matrices()
+        h = source @ matrices  # (R, M, H C)
+        own = h if target is source else target @ matrices
         sources = h.flatten(0, 1)
-        targets = sources if self.within else h.transpose(0, 1).flatten(1)
+        targets = own.flatten(0, 1) if self.within else own.transpose(0, 1).flatten(1)
         A: Any = weigh(self.conv, sources, targets, edges, edge_attr=z)
         sent = sources.unflatten(1, (self.heads, -1)).repeat_interleave(self.dim, 1).flatten(1)
         y = apply_weights(self.conv, sent, A)
@@ -155,7 +160,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
         return y, as_returned(read, edge_index, A.weights_by_edge(kind.numel()))
 
     def fake_result(self, given: dict[str, Any], unknown: Callable[[], int]) -> list[Tensor]:
-        x, edges = given["x"], given["edge_index"]
+        (x, _), edges = pair(given["x"]), given["edge_index"]
         y = super().fake_result(given, unknown)
         if not isinstance(given.get("return_attention_weights"), bool):
             return y
@@ -195,8 +200,10 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
 
 
 @once
-def joint_edges(edges: Tensor, kind: Tensor, N: int, within: bool, flow: str) -> Tensor:
-    """The edges from pairs of a relation r and a node m, which have the number r N + m, to nodes, or such pairs."""
+def joint_edges(edges: Tensor, kind: Tensor, size: tuple[int, int], within: bool, flow: str) -> Tensor:
+    """The edges from pairs of a relation r and a source m of M, which have the number r M + m, to the targets, or such
+    pairs.
+    """
     source, target = edges if flow == "source_to_target" else edges.flip(0)
-    shift = kind.long() * N
-    return torch.stack([source + shift, target + shift if within else target])
+    M, N = size
+    return torch.stack([source + kind.long() * M, target + kind.long() * N if within else target])

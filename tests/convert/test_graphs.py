@@ -169,15 +169,15 @@ def two_sides() -> tuple[Tensor, Tensor]:
 
 
 SUMS, HEADS = ["GraphConv", "SAGEConv", "LEConv"], ["GATConv", "GATv2Conv", "TransformerConv", "ResGatedGraphConv"]
-BY_TARGET = ["MFConv", "FiLMConv", "GeneralConv"]
+BY_TARGET, ALIKE = ["MFConv", "FiLMConv", "GeneralConv"], ["FeaStConv", "RGATConv"]  # of one width
 TWO_SIDED = over(
-    lambda kind, sweep: [o for o in sweep if kind in (*SUMS, *HEADS, *BY_TARGET, "FeaStConv") and "flow" not in o]
+    lambda kind, sweep: [o for o in sweep if kind in (*SUMS, *HEADS, *BY_TARGET, *ALIKE) and "flow" not in o]
 )
 SIDES = [
     (*p.values, widths)
     for p in TWO_SIDED
     for widths in (P, (P, P), (P, 3))
-    if not (p.values[0] == "FeaStConv" and widths != P)  # whose two sides have one width
+    if not (p.values[0] in ALIKE and widths != P)
     if not (p.values[0] == "GeneralConv" and widths == (P, 3))  # which may apply one matrix to both sides
     if not ("share_weights" in p.values[1] and widths == (P, 3))
 ]
