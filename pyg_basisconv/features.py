@@ -36,7 +36,7 @@ def read_features(
         check_features(x, "x", theta)
         rows = x.size(-2)
         for name, given in (("M", M), ("N", N)):
-            if given is not None and given != rows and (name == "M" or reads_target):
+            if given is not None and (name == "M" or reads_target) and given != rows:
                 fix = "one number stands for both: pass size=(M, N), or (x_src, x_dst)"
                 reject("size", f"{name} = {rows}, the rows of x", given, fix)
         N = found if N is None and not reads_target else N

@@ -85,6 +85,16 @@ def any_seen(condition: Tensor) -> bool:
     return not portable() and bool(condition.any())
 
 
+def few(numbers: float, most: int) -> bool:
+    """Whether there are few enough numbers to hold them at once; True for a symbol, whose comparison would be a guard.
+
+    >>> few(100, 10), few(10, 10)
+    (False, True)
+    """
+    symbol = torch.compiler.is_dynamo_compiling() or not isinstance(numbers, int | float)
+    return symbol or numbers <= most
+
+
 def in_fake_mode() -> bool:
     """Whether new tensors are fake ones, which have no values and must not be cached."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from torch_geometric import EdgeIndex, nn as geometric
 from torch_geometric.nn import GATConv, GCNConv, RGCNConv
 
-from pyg_basisconv import BasisConv, GridConv, bases, mechanisms, theta
+from pyg_basisconv import BasisConv, BasisGRUCell, BasisRNN, GridConv, bases, mechanisms, theta
 from pyg_basisconv.compiled import recording
 from pyg_basisconv.convert import convert
 from tests import contract
@@ -190,6 +190,16 @@ def test_several_sizes_one_graph(kind):
         found, expected = (results(lambda f=f, x=x, g=graph: f(x, **g), [x], model) for f in (fast, model))
         for a, b in zip(found, expected, strict=True):
             assert_close(a, b, rtol=1e-10, atol=1e-10)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_series_of_several_sizes_one_graph():
+    """Of few nodes, and of so many that the gates are computed step by step without compilation."""
+    rnn = BasisRNN(BasisGRUCell(2, 16, bases.Adjacency("mean"))).double()
+    fast = through(rnn)
+    for N in (6, 1400, 10):
+        x = contract.draw(2, N, 2, seed=N)
+        assert_close(fast(x, **wired(N))[0], rnn(x, **wired(N))[0], rtol=1e-10, atol=1e-10)
     assert counters["stats"]["unique_graphs"] == 1
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 from torch_geometric import nn as pyg
 
-from pyg_basisconv import BasisConv, GridConv, bases, convert, theta
+from pyg_basisconv import BasisConv, BasisGRUCell, BasisRNN, GridConv, bases, convert, theta
 from pyg_basisconv.mechanisms import MLP, Additive, Dot
 from tests.cases import graph
 from tests.contract import close, draw
@@ -42,6 +42,17 @@ class Named(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None = None) -> Tensor:
         return self.layer(x, edge_index, *([] if edge_attr is None else [edge_attr]))
+
+
+class Series(nn.Module):
+    """A cell along a series, the steps of which are the same features times numbers."""
+
+    def __init__(self, cell: BasisGRUCell) -> None:
+        super().__init__()
+        self.rnn = BasisRNN(cell)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        return self.rnn(torch.stack([x, -x, 2 * x]), edge_index, edge_weight=edge_weight)[0]
 
 
 def gat(heads: int = 2) -> bases.Basis:
@@ -95,6 +106,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "GeneralConv converted(edges)": (lambda: Named(pyg.GeneralConv(3, 4, in_edge_channels=2)), "a"),
     "Gaussians": (lambda: conv(bases.Gaussians(3, 2)), "a"),
     "NNConv converted": (lambda: Named(pyg.NNConv(3, 4, nn.Linear(2, 12))), "a"),
+    "BasisRNN": (lambda: Series(BasisGRUCell(3, 4, bases.Diffusion(2))), "w"),
 }
 ONNX = ("Edges", "Attention(graph)", "Attention(dense)", "GCN")
 
@@ -143,6 +155,19 @@ def test_export(name: str) -> None:
     for seed, (M, E) in enumerate(SIZES, 1):
         other = inputs(call, M, E, seed)
         close(program(**other), model(**other), tolerance=1e-5)
+    # As many edges as nodes.
+    square = {name: t[..., :M] if name == "edge_index" else t[:M] for name, t in other.items()}
+    close(program(**square), model(**square), tolerance=1e-5)
+
+
+def test_images_of_any_size() -> None:
+    window = bases.Window(None, (3, 3), stride=2, padding=1)
+    model = nn.Sequential(GridConv(3, 4, window), nn.ReLU(), convert(nn.AvgPool2d(2)))
+    height, width = Dim("height", min=8), Dim("width", min=8)
+    program = export(model.eval(), (torch.randn(2, 3, 20, 31),), dynamic_shapes=({2: height, 3: width},)).module()
+    for size in ((8, 8), (15, 40)):
+        x = torch.randn(2, 3, *size)
+        close(program(x), model(x), tolerance=1e-5)
 
 
 def test_images_of_any_number() -> None:

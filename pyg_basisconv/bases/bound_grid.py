@@ -384,9 +384,8 @@ class BoundGrid(ImageFamily):
         shared = theta.tap_groups is not None and 4 * theta.tap_groups <= theta.P
         frame, lattice = window.frame, self.lattice
         plain = len(frame.kernel) == 1 and frame.mode == "zeros" and not window.transposed and self.norm is None
-        same = lattice.sources == lattice.targets == (self.M,) and frame.stride == (1,)
-        inside = 0 <= frame.before[0] < frame.kernel[0]
-        return shared and plain and same and frame.dilation == (1,) and inside
+        steps = plain and frame.stride == frame.dilation == (1,) and 0 <= frame.before[0] < frame.kernel[0]
+        return shared and steps and lattice.sources == lattice.targets == (self.M,)  # sizes, which may be symbols, last
 
     def _by_banded_convolution(self, inputs: Inputs, window: Taps) -> Tensor:
         taps = inputs.theta.taps().to(inputs.x.dtype)  # (K, H)

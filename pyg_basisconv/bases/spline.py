@@ -98,7 +98,7 @@ class Spline(EdgeFunctions):
             e = int(outside.nonzero()[0])
             reject("edge_attr", "numbers from 0 to 1", f"{z[e].tolist()} of edge {e}", "scale them, or clamp(0, 1)")
         first = self._places(upcast(z)).floor().long()  # (E, D)
-        member = torch.zeros(len(z), 1, dtype=torch.long, device=z.device)
+        member = torch.zeros(z.shape[0], 1, dtype=torch.long, device=z.device)
         offsets, steps = torch.arange(self.degree + 1, device=z.device), accumulate((1, *self.kernel_size), mul)
         for d, (size, step) in enumerate(zip(self.kernel_size, steps, strict=False)):
             along = (first[:, d : d + 1] + offsets) % size * step  # (E, degree + 1)
@@ -114,17 +114,17 @@ class Spline(EdgeFunctions):
         powers = torch.stack([v**i for i in range(self.degree + 1)], -1)  # (E, D, degree + 1)
         pieces = torch.tensor(PIECES[self.degree], dtype=z.dtype, device=z.device)
         along = powers @ pieces.t()  # (E, D, degree + 1)
-        values = z.new_ones(len(z), 1)
+        values = z.new_ones(z.shape[0], 1)
         for d in range(len(self.kernel_size)):
             values = (values.unsqueeze(1) * along[:, d].unsqueeze(2)).flatten(1)
         return values
 
     def values(self, z: Tensor) -> Tensor:
         """(E, D) -> (E, K) all splines, of which most are zero."""
-        nodes = torch.arange(len(z), device=z.device)
-        edges, values = self._edges(Structure(nodes, nodes, None, len(z), len(z)), z), self._values(z)
+        nodes = torch.arange(z.shape[0], device=z.device)
+        edges, values = self._edges(Structure(nodes, nodes, None, z.shape[0], z.shape[0]), z), self._values(z)
         place = edges.source.long() * self.K + edges.type.long()
-        return z.new_zeros(len(z) * self.K).index_add(0, place, values.flatten()).view(len(z), self.K)
+        return z.new_zeros(z.shape[0] * self.K).index_add(0, place, values.flatten()).view(z.shape[0], self.K)
 
     def extra_repr(self) -> str:
         sizes = self.kernel_size if len(self.kernel_size) > 1 else self.kernel_size[0]

@@ -180,6 +180,10 @@ class AttentionLayer(OperatorModule, GraphLayer):
         if kept is None:
             fix = "pass them as edge_index, or leave add_self_loops to the graph"
             reject("edge_attr", "None where loops are added to a sparse layout", tuple(z.shape), fix)
+        E = call["edge_index"].shape[1]
+        if z.shape[0] != E:
+            fix = "give as many rows as edge_index has columns"
+            reject("edge_attr", f"one row for each of {E} edges", tuple(z.shape), fix)
         plain = edges.edge_index[:, : kept.shape[0]]
         return add_self_loops(plain, z.index_select(0, kept), fill_value=self.loops, num_nodes=count)[1]
 

@@ -176,7 +176,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
             return y
         N, R = y.shape[0], self.num_relations
         if self.mod in ("additive", "f-additive"):
-            total = self.sum((values, None), edges, size=(len(values), N * R if self.within else N))
+            total = self.sum((values, None), edges, size=(values.shape[0], N * R if self.within else N))
             total = total.unflatten(0, (R, N)).sum(0) if self.within else total
             return y + (total if self.mod == "f-additive" else total * self._per_head(self.w))
         degree = torch.bincount(edges[1] % N, minlength=N).to(y.dtype).unsqueeze(-1)

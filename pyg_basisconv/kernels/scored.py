@@ -164,7 +164,8 @@ class ProjectedScores(NamedTuple):
         return own.diagonal(dim1=1, dim2=3).transpose(1, 2).contiguous().unbind(0)
 
     def plain(self, z: Tensor, tensors: Tensors, c: int, pattern: Pattern) -> Tensor:
-        terms = [(z.view(len(z), c, z.shape[1] // c) * vectors).sum(-1) for vectors in tensors if vectors is not None]
+        heads = z.view(z.shape[0], c, z.shape[1] // c)
+        terms = [(heads * vectors).sum(-1) for vectors in tensors if vectors is not None]
         return TermScores(self.activation).plain(z, (*terms, None, None), c, pattern)
 
     def form(self, tensors: Tensors, c: int) -> ScoreForm | None:

@@ -18,7 +18,7 @@ from ..kernels.hidden_layer import block_diagonal
 from ..kernels.multihead import HELD, block_columns, to_rows
 from ..kernels.onepass import one_pass_fits
 from ..kernels.scored import rows_of_sources
-from ..portable import portable
+from ..portable import few, portable
 from ..theta.base import param
 from ..theta.heads import all_heads, split_heads
 from .base import Combination, Mechanism, Score, Sizes, Tensors, check_width, elementwise, entry_score, per_copy, upcast
@@ -281,15 +281,15 @@ class MLP(Mechanism):
             target = content.projected_target_rows
         elif self.target_kind == "own":
             target = terms[-1]
-        few = entries.E * H * D <= HELD
-        if not (content.batch or portable()) and (few or not self.edge_dim):
+        held = few(entries.E * H * D, HELD)
+        if not (content.batch or portable()) and (held or not self.edge_dim):
             of_edges = None
             if self.edge_dim:
                 edge_rows(content, entries, self.edge_dim)  # checks their width
                 of_edges = content.edge_products(entries, Affine(param(self, "edge")))
             in_rows = HiddenLayerRows(source, target, of_edges, out, self.activation)
             form = TermScores(self.activation).form(in_rows.rows, H)
-            if few or one_pass_fits(form, source.device, entries.E):
+            if held or one_pass_fits(form, source.device, entries.E):
                 return in_rows
         batch = content.batch
         count = prod(batch)

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map
 from ..basis import BoundBasis
 from ..errors import check_count, check_flags, reject
 from ..kernels.op import autocasting
+from ..portable import few
 from .cells import BasisCell
 
 # Up to so many numbers in the gates of a step, the overhead of a call dominates: one call then serves all steps.
@@ -228,7 +229,7 @@ def _gates(
 ) -> Iterable[Tensor]:
     """The contribution of x to the gates at each step; for all at once if steps are small and share their matrices."""
     numbers = first.numel() // max(1, first.shape[cell.channels(first)]) * cell.input.out_channels
-    if cell.basis.reads_content or numbers > _SMALL:
+    if cell.basis.reads_content or not few(numbers, _SMALL):
         return (cell.read(step, **structure) for step in _steps(x, sizes))
     if sizes is not None:
         return cell.read(x, **structure).split(sizes)

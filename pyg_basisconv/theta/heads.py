@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ..errors import check_choice, check_count, check_flags, reject
 from ..kernels import Affine, matmul, repeated
+from ..portable import few
 from ..printing import arguments
 from ..sparse_input import sparse_matmul
 from .base import Blocks, Family, Members, Theta, add_bias, glorot, param
@@ -205,7 +206,7 @@ class LowRank(Values):
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """Returns s (x W^T + b): (*, M, P), (Q, P), (Q) -> (*, M, Q)."""
     numbers = x.numel() if x.layout == torch.strided else math.inf
-    if not isinstance(numbers, int | float) or numbers <= _SMALL:  # comparing a symbolic size would add a guard
+    if few(numbers, _SMALL):
         if scale != 1 and bias is not None:
             flat = x if x.dim() == 2 else x.reshape(x.numel() // max(1, x.shape[-1]), x.shape[-1])
             z = torch.addmm(bias, flat, weight.t(), beta=scale, alpha=scale)

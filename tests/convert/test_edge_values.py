@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import GeneralConv, ResGatedGraphConv, TransformerConv
+from torch_geometric.nn import GATConv, GeneralConv, ResGatedGraphConv, TransformerConv
 
 from pyg_basisconv import BasisConv, bases, convert, mechanisms, theta
 from pyg_basisconv.bases.bound_attention import BoundAttention
@@ -100,6 +100,13 @@ def test_features_of_another_graph_are_refused(kind: str) -> None:
             ours(x, edge_index, wrong)
     with pytest.raises(ValueError, match="edge_index"):
         ours(x, edge_index + N, z)
+
+
+@pytest.mark.parametrize("rows", [E - 1, E + 1])
+def test_features_beside_loops_are_one_row_for_each_edge(rows: int) -> None:
+    x, edge_index, z = drawn(0, rows)
+    with pytest.raises(ValueError, match=f"edge_attr: expected one row for each of {E} edges"):
+        convert(GATConv(P, 4, edge_dim=R).double())(x, torch.cat([edge_index, edge_index], 1)[:, :E], z)
 
 
 @every_layer
