@@ -99,15 +99,20 @@ class Theta(nn.Module):
         self.weight.materialize(shape)  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
+    @property
+    def _waits(self) -> bool:
+        """Whether its weight waits for P; not where it was not built, as a module of one's own may keep it."""
+        return isinstance(self._parameters.get("weight"), UninitializedParameter)
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        if isinstance(self.reference, UninitializedParameter):
+        if self._waits:
             destination[prefix + "weight"] = self.weight
         else:
             super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         saved = state_dict.get(prefix + "weight")
-        if isinstance(self.reference, UninitializedParameter):
+        if self._waits:
             if isinstance(saved, UninitializedParameter):
                 return
             if saved is not None:

@@ -534,3 +534,11 @@ def test_sizes_that_are_refused_leave_no_parameter(kind: theta.Theta) -> None:
         kind.build(2, 4, 0)
     assert not list(kind.parameters())
     assert kind.build(2, 4, 6).dense().shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize("kind", THETAS)
+def test_what_is_not_built_has_a_state(kind: str) -> None:
+    """A module may keep it for the layers that it makes."""
+    holder = nn.ModuleDict({"kind": THETAS[kind](), "layer": nn.Linear(2, 2)})
+    assert list(holder.state_dict()) == ["layer.weight", "layer.bias"]
+    holder.load_state_dict(holder.state_dict())
