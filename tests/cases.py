@@ -317,6 +317,9 @@ for _name, (_basis, _matrices, _kind) in FAMILIES.items():
     for _graph_name, _graph in _graphs.items():
         CASES[f"{_name}-{_graph_name}"] = Case(_basis, _graph, _matrices, {"positions"} if "p" in _kind else set())
 CASES["Complete-batch"] = Case(bases.Complete, lambda: Graph(6, 6, [], batch=[2, 0, 0, 2, 3, 0]), oracle.complete)
+CASES["Causal-batch"] = Case(
+    bases.Causal, lambda: Graph(6, 6, [], batch=[2, 0, 0, 2, 3, 0]), oracle.causal, {"positions"}
+)
 for _norm in (None, "mean"):
     CASES[f"Bags({_norm})-batch"] = Case(
         lambda _norm=_norm: bases.Bags(_norm),

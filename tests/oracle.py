@@ -255,7 +255,7 @@ def causal(g: Graph, align: str = "start") -> Tensor:
     for m in range(g.M):
         for n in range(g.N):
             if (m <= n) if align == "start" else (m - g.M <= n - g.N):
-                A[0, m, n] = 1
+                A[0, m, n] = not g.batch or g.batch[m] == g.batch[n]
     return A
 
 

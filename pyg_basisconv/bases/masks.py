@@ -90,29 +90,42 @@ class BoundCausal(BoundPairs):
         return EdgeList(torch.zeros_like(source), source, target, source.new_ones(source.numel()).to(self.dtype))
 
 
-def _all_pairs_of_a_batch(graph: Graph, batch: Tensor) -> BoundBasis:
-    """All pairs; those between two graphs have the weight 0, and repeat the loop of their target."""
+def _all_pairs_of_a_batch(graph: Graph, batch: Tensor, causal: bool) -> BoundBasis:
+    """All pairs; those that are not there have the weight 0, and repeat the loop of their target."""
     N = graph.N
     source, target = _all_pairs(N, N, graph.device)
     alive = batch.index_select(0, source) == batch.index_select(0, target)
+    alive = alive & (source <= target) if causal else alive
     edges = EdgeSet(1, graph.M, N, None, torch.where(alive, source, target), target)
     edges.alive = alive
     return TypedEdges(edges, alive.to(graph.dtype), graph.dtype)
 
 
 @with_plain(_all_pairs_of_a_batch)
-def _within_graphs(graph: Graph, batch: Tensor) -> BoundBasis:
-    """The pairs within each graph of a batch."""
+def _within_graphs(graph: Graph, batch: Tensor, causal: bool) -> BoundBasis:
+    """The pairs within each graph of a batch, or those m <= n of them."""
     N = graph.N
     sizes = torch.bincount(batch, minlength=1)
     order, first = torch.argsort(batch, stable=True), sizes.cumsum(0) - sizes
-    counts = sizes.index_select(0, batch)  # each entry sees all entries of its graph
+    start = first.index_select(0, batch)
+    # Each entry sees all entries of its graph, or those up to itself.
+    counts = order.argsort() - start + 1 if causal else sizes.index_select(0, batch)
     target = torch.repeat_interleave(counts)
     starts = (counts.cumsum(0) - counts).index_select(0, target)
     position = torch.arange(target.numel(), device=target.device) - starts  # of the source in its graph
-    source = order.index_select(0, first.index_select(0, batch.index_select(0, target)) + position)
+    source = order.index_select(0, start.index_select(0, target) + position)
     weight = torch.ones(target.numel(), dtype=graph.dtype, device=target.device)
     return explicit(1, graph.M, N, EdgeList(torch.zeros_like(source), source, target, weight))
+
+
+def _batch_of(graph: Graph) -> Tensor | None:
+    """(N,) the graph of each entry, checked; None where there is one graph."""
+    N, batch = graph.N, graph.batch
+    if batch is not None and (graph.sources != N or batch.shape != (N,)):
+        expected = "the graph of each entry, where sources and targets are the same"
+        fix = "mask= says which pairs there are between others"
+        reject("batch", expected, f"{tuple(batch.shape)}, for {graph.sources} and {N}", fix)
+    return None if batch is None else batch.long()
 
 
 class Complete(Basis):
@@ -131,18 +144,13 @@ class Complete(Basis):
         super().__init__(1)
 
     def build(self, graph: Graph) -> BoundBasis:
-        if graph.batch is None:
-            return BoundComplete(graph)
-        N, batch = graph.N, graph.batch.long()
-        if graph.sources != N or batch.shape != (N,):
-            expected = "the graph of each entry, where sources and targets are the same"
-            fix = "mask= says which pairs there are between others"
-            reject("batch", expected, f"{tuple(batch.shape)}, for {graph.sources} and {N}", fix)
-        return _within_graphs(graph, batch)
+        batch = _batch_of(graph)
+        return BoundComplete(graph) if batch is None else _within_graphs(graph, batch, False)
 
 
 class Causal(Basis):
-    """The pairs m <= n: a step of a sequence sees itself and those before it. K = 1.
+    """The pairs m <= n: a step of a sequence sees itself and those before it. K = 1. With `batch`, these are the pairs
+    within each of its sequences.
 
     Args:
         align: for different numbers of sources and targets: 'start' if the sequences begin together, 'end' if they end
@@ -166,6 +174,9 @@ class Causal(Basis):
         if M != N and self.align is None:
             fix = "say which ends meet, with Causal(align='start') or align='end'"
             reject("basis", "as many sources as targets, for Causal()", f"M = {M}, N = {N}", fix)
+        batch = _batch_of(graph)
+        if batch is not None:
+            return _within_graphs(graph, batch, True)
         return BoundCausal(graph, M - N if self.align == "end" else 0)
 
     def extra_repr(self) -> str:

@@ -35,6 +35,7 @@ BASES = {
     "Product": bases.Laplacian("rw") @ bases.Powers(2),
     "Mix": bases.Mix([[0.5, 0.0, 2.0], [0.0, 0.0, 0.0]], bases.Powers(3)),
     "Complete": bases.Complete(),
+    "Causal": bases.Causal(),
     "Shifts": bases.Shifts(None, [-1, 0, 2]),
     "Edges": bases.Edges(),
 }
