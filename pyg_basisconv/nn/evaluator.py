@@ -144,7 +144,8 @@ class Evaluator:
         self.draws = any(_draws(one) for one in self.module.modules())
         inner = [one for one in layer.modules() if one is not layer]
         self.hooks = [vars(one)[name] for one in inner for name in _HOOKS]
-        self.hooks += [table for name, table in vars(layer).items() if name.endswith("_hooks") and _of_messages(name)]
+        every = [found for one in layer.modules() for found in vars(one).items()]
+        self.hooks += [table for name, table in every if name.endswith("_hooks") and _of_messages(name)]
         self.explained = [vars(one) for one in inner if isinstance(one, MessagePassing)]
         self.members: list[tuple[dict[str, Any], str, Any]] = [
             (one._modules, name, child) for one in layer.modules() for name, child in one._modules.items()

@@ -911,6 +911,18 @@ def test_masks_of_inner_layers(kind: str) -> None:
     assert not torch.allclose(found[0], before)
 
 
+def test_hooks_on_messages_of_inner_layers() -> None:
+    (edge_index, _), x = graph(), torch.randn(N, P)
+    layer = drop_in.DirGNNConv(pyg.GATConv(P, Q))
+    y, seen = layer(x, edge_index), []
+    handle = layer.conv_in.register_message_forward_hook(lambda module, inputs, messages: seen.append(messages))
+    torch.testing.assert_close(layer(x, edge_index), y)
+    assert len(seen) == 1
+    handle.remove()
+    layer(x, edge_index)
+    assert len(seen) == 1
+
+
 # --- what is wrong is caught ---
 
 
