@@ -231,6 +231,14 @@ def test_a_grid_is_read(grid):
     torch.testing.assert_close(matrices(data, 9), window.bind(grid=(2, 3), dtype=DOUBLE).to_dense(), rtol=0, atol=0)
 
 
+def test_a_batch_is_no_grid() -> None:
+    add, one = AddBasis(bases.Shifts(None, [1])), Data(x=draw(3, 2))
+    assert add(Batch.from_data_list([one])).basis_edge_index.tolist() == [[0, 1], [1, 2]]
+    assert Batch.from_data_list([add(one), add(one)]).basis_edge_index.tolist() == [[0, 1, 3, 4], [1, 2, 4, 5]]
+    with pytest.raises(ValueError, match=r"data: expected one grid, for Shifts\(None, \[1\]\), got a batch"):
+        add(Batch.from_data_list([one, one]))
+
+
 def test_a_sparse_matrix_is_read():
     data = large()
     sparse = ToSparseTensor(attr="edge_weight", layout=torch.sparse_csr)(data)
