@@ -137,9 +137,16 @@ class BoundAttention(MemberByMember):
         """The same family without dropout."""
         if not self.dropout[0]:
             return self
-        weighing = self.weighing._replace(dropout=(0.0, 0))
-        about = weighing, self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr, self.mask_share
-        return BoundAttention(self.K, *about)
+        return self._remade(self.weighing._replace(dropout=(0.0, 0)), self.mask_share)
+
+    @property
+    def unmasked(self) -> "BoundAttention":
+        """The same family without the mask of an explainer."""
+        return self if self.mask_share is None else self._remade(self.weighing, None)
+
+    def _remade(self, weighing: Weighing, mask_share: Tensor | None) -> "BoundAttention":
+        about = self.entries, self.batch, self.dtype, self.observed, self.has_edge_attr
+        return BoundAttention(self.K, weighing, *about, mask_share)
 
     @property
     def has_factors(self) -> bool:

@@ -143,8 +143,8 @@ class AttentionLayer(OperatorModule, GraphLayer):
         return y.new_empty(E, self.conv.basis.K)
 
     def weights(self, A: Any, edges: CallEdges, call: dict[str, Any]) -> Any:
-        """The graph and the weights of its edges, (E, K), as PyG returns them."""
-        alpha = A.weights_by_edge(edges.edge_index.shape[1])
+        """The graph and the weights of its edges, (E, K), as PyG returns them: without the mask of an explainer."""
+        alpha = A.unmasked.weights_by_edge(edges.edge_index.shape[1])
         if self.average:  # PyG takes the mean of the messages, and so scales the weights
             n = targets_of(edges.edge_index, self.conv.flow)
             alpha = alpha * torch.bincount(n)[n].unsqueeze(-1)

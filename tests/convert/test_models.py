@@ -385,6 +385,21 @@ def test_masks_reach_whole_messages(kind: str, options: dict[str, Any]) -> None:
     agree(Case(convert(reference), reference, [features(edge_index.shape[1]), *leaves], call))
 
 
+@pytest.mark.parametrize("kind", ["GATConv", "TransformerConv", "RGATConv"])
+def test_weights_are_returned_without_the_mask(kind: str) -> None:
+    """An explainer's mask is of messages, and not of the weights that a layer returns."""
+    edge_index = torch.stack([torch.arange(N), (torch.arange(N) + 1) % N])
+    reference, mask = made(kind), torch.linspace(-1, 1, N)
+    more = {"edge_type": torch.arange(N) % 2} if kind == "RGATConv" else {}
+
+    def call(f: Any, x: Tensor) -> Tensor:
+        set_masks(f, mask.to(x), edge_index)
+        y, (_, alpha) = f(x, edge_index, return_attention_weights=True, **more)
+        return torch.cat([y.flatten(), alpha.flatten()])
+
+    agree(Case(convert(reference), reference, [features(N, P)], call))
+
+
 @pytest.mark.parametrize("kind", [pyg.GATConv, pyg.GCNConv, pyg.LEConv])
 def test_layers_that_are_not_to_be_explained(kind: Any) -> None:
     """What is said of a layer before the conversion, or after it, is said of all its parts."""
