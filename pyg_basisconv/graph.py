@@ -314,8 +314,7 @@ def sizes(size: Size) -> Counts:
     pair = tuple(size) if isinstance(size, tuple | list) else (size, size)
     for n in pair:
         if n is not None and (not isinstance(n, int | torch.SymInt) or n < 0):
-            traced = torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
-            fix = "use torch.export in place of torch.jit.trace" if traced else "pass size=(M, N)"
+            fix = _unless_traced("pass size=(M, N)")
             reject("size", "(M, N), of integers from 0 on or None", size, fix)
     if len(pair) != 2:
         reject("size", "(M, N), or one number for both", size, "pass size=(M, N)")
@@ -332,5 +331,12 @@ def grid_shape(grid: Any) -> Ints | None:
         return None
     shape = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
     if not shape or any(isinstance(n, bool) or not isinstance(n, int | torch.SymInt) or n < 0 for n in shape):
-        reject("grid", "one integer from 0 on for each axis", grid, "pass the shape of the grid, such as (28, 28)")
+        fix = _unless_traced("pass the shape of the grid, such as (28, 28)")
+        reject("grid", "one integer from 0 on for each axis", grid, fix)
     return shape
+
+
+def _unless_traced(fix: str) -> str:
+    """What to do about sizes that are no integers: `torch.jit.trace` makes tensors of them."""
+    traced = torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+    return "use torch.export in place of torch.jit.trace" if traced else fix

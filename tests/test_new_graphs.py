@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 
-from pyg_basisconv import BasisConv, bases, theta
+from pyg_basisconv import BasisConv, GridConv, bases, theta
 from pyg_basisconv.bases import EdgeList
 from pyg_basisconv.cache import Witness
 from pyg_basisconv.graph import Graph
@@ -241,6 +241,8 @@ def test_tracing_of_torchscript_is_refused_as_ever() -> None:
     for traced in (conv, lambda a, b: conv(a, b)):
         with pytest.raises(ValueError, match=r"use torch\.export in place of torch\.jit\.trace"):
             torch.jit.trace(traced, (x, edges(1)), check_trace=False)
+    with pytest.raises(ValueError, match=r"use torch\.export in place of torch\.jit\.trace"):
+        torch.jit.trace(GridConv(P, Q, bases.Window(None, (3, 3))), torch.randn(1, P, 8, 8), check_trace=False)
 
 
 def test_options_that_change_between_graphs_of_one_form() -> None:
