@@ -7,6 +7,8 @@ template <typename R>
 struct Pairs {
     typedef typename Lanes<R>::V V;
     static constexpr int64_t L = Lanes<R>::L, TARGETS = 4;
+    static constexpr int64_t COLUMNS = LANE_BYTES == 64 ? 4 : 2;  // of a table at a time: as many as registers take
+    static constexpr int64_t CELLS = TARGETS * COLUMNS;
 
     const PairCall& call;
     const int64_t M, D, W, room;  // room: of the sources, in whole vectors
@@ -75,27 +77,47 @@ struct Pairs {
 
     // The sums of a table's columns under some rows of weights.
     void sums(const R* weight, const R* table, int64_t width, R* const* out, int64_t count) const {
-        for (int64_t d = 0; d < width; d++) {
-            V sum[TARGETS] = {};
+        for (int64_t d = 0; d < width; d += COLUMNS) {
+            const R* columns[COLUMNS];  // beyond the width, the last one again
+            for (int64_t i = 0; i < COLUMNS; i++) columns[i] = table + std::min(d + i, width - 1) * room;
+            V sum[CELLS] = {};
             for (int64_t j = 0; j < room; j += L) {
-                const V column = load(table + d * room + j);
 #pragma GCC unroll 4
-                for (int64_t r = 0; r < TARGETS; r++) sum[r] += load(weight + r * room + j) * column;
+                for (int64_t r = 0; r < TARGETS; r++) {
+                    const V w = load(weight + r * room + j);
+#pragma GCC unroll 4
+                    for (int64_t i = 0; i < COLUMNS; i++) sum[r * COLUMNS + i] += w * load(columns[i] + j);
+                }
             }
-            for (int64_t r = 0; r < count; r++) out[r][d] = total(sum[r]);
+            R found[CELLS];
+            for (int64_t i = 0; i < CELLS; i += L) store(found + i, lane_sums<L, R>(sum + i));
+            for (int64_t r = 0; r < count; r++)
+                for (int64_t i = 0; i < std::min(COLUMNS, width - d); i++) out[r][d + i] = found[r * COLUMNS + i];
         }
     }
 
     // To a table's columns, some rows of numbers times the weights of each.
     void spread(const R* weight, const R* const* rows, int64_t width, R* table, int64_t count) const {
-        for (int64_t d = 0; d < width; d++) {
-            R numbers[TARGETS] = {};
-            for (int64_t r = 0; r < count; r++) numbers[r] = rows[r][d];
+        for (int64_t d = 0; d < width; d += COLUMNS) {
+            R* columns[COLUMNS];  // beyond the width, some memory that nobody reads
+            R numbers[CELLS] = {};
+            for (int64_t i = 0; i < COLUMNS; i++) {
+                columns[i] = table + (d + i) * room;
+                if (d + i >= width) continue;
+                for (int64_t r = 0; r < count; r++) numbers[r * COLUMNS + i] = rows[r][d + i];
+            }
             for (int64_t j = 0; j < room; j += L) {
-                V sum = load(table + d * room + j);
+                V sum[COLUMNS];
 #pragma GCC unroll 4
-                for (int64_t r = 0; r < TARGETS; r++) sum += numbers[r] * load(weight + r * room + j);
-                store(table + d * room + j, sum);
+                for (int64_t i = 0; i < COLUMNS; i++) sum[i] = load(columns[i] + j);
+#pragma GCC unroll 4
+                for (int64_t r = 0; r < TARGETS; r++) {
+                    const V w = load(weight + r * room + j);
+#pragma GCC unroll 4
+                    for (int64_t i = 0; i < COLUMNS; i++) sum[i] += numbers[r * COLUMNS + i] * w;
+                }
+#pragma GCC unroll 4
+                for (int64_t i = 0; i < COLUMNS; i++) store(columns[i] + j, sum[i]);
             }
         }
     }
@@ -170,15 +192,16 @@ struct Pairs {
     }
 
     int backward(int64_t b, int64_t k) const {
-        Memory memory((2 * (D + W) + 2 * TARGETS) * room * int64_t(sizeof(R)) + 512);
+        const int64_t tables = D + W + rounded(D, COLUMNS) + rounded(W, COLUMNS);
+        Memory memory((tables + 2 * TARGETS) * room * int64_t(sizeof(R)) + 512);
         if (!memory.fine) return NO_MEMORY;
         R *keys = memory.take<R>(D * room), *values = memory.take<R>(W * room);
-        R *d_keys = memory.take<R>(D * room), *d_values = memory.take<R>(W * room);
+        R *d_keys = memory.take<R>(rounded(D, COLUMNS) * room), *d_values = memory.take<R>(rounded(W, COLUMNS) * room);
         R *weight = memory.take<R>(TARGETS * room), *slope = memory.take<R>(TARGETS * room);
         turn(head(call.key, call.key_batch, b, k * D), call.key_row, D, keys);
         turn(head(call.value, call.value_batch, b, k * W), call.value_row, W, values);
-        std::fill(d_keys, d_keys + D * room, R(0));
-        std::fill(d_values, d_values + W * room, R(0));
+        std::fill(d_keys, d_keys + rounded(D, COLUMNS) * room, R(0));
+        std::fill(d_values, d_values + rounded(W, COLUMNS) * room, R(0));
         const R* query = head(call.query, call.query_batch, b, k * D);
         const R* grad = head(call.grad, call.N * call.K * W, b, k * W);
         R* d_query = static_cast<R*>(call.d_query) + b * call.N * call.K * D + k * D;

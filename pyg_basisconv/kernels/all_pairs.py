@@ -15,7 +15,7 @@ from .onepass import kernel
 from .op import PLAIN, acc_dtype, derivative, differentiated_again, raw_apply
 
 _CALL = Struct("=24q")  # `PairCall` in the kernels
-_FEW = 1 << 22  # multiply-adds up to which the compiled kernels beat torch's, by far: how far, depends on the machine
+_FEW = 1 << 25  # multiply-adds up to which the compiled kernels beat torch's by far: how far, depends on the machine
 _WIDEST = 64  # channels of a head up to which the compiled kernels are used
 
 
