@@ -21,7 +21,7 @@ from ..theta import Heads, Pass
 from .build import adjacency, basis_conv, check_frozen_alike, check_initialized, stack, takes_mean
 from .composite import GraphLayer
 from .edges import is_matrix, masked_counts, read_edges, sizes_of, targets_of
-from .layers import pair
+from .layers import both, pair
 from .registry import Unchanged, combinations, rule
 from .typed_linear import TypedLinear
 
@@ -132,8 +132,7 @@ class ConvertedFiLM(GraphLayer):
         self.conv = basis_conv(layer, layer.lins, family, theta=Heads(), heads=R, order=order)
 
     def compute(self, x: Any, edge_index: Any, edge_type: Tensor | None = None) -> Tensor:
-        source, target = pair(x)
-        assert target is not None, "FiLMConv reads the features of targets"
+        source, target = both(x, "FiLMConv")
         size, R = (source.shape[-2], target.shape[-2]), self.num_relations
         edge_index, values, *_ = read_edges(edge_index, False, min(size), self.flow)
         kind = None

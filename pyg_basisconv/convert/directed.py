@@ -11,7 +11,7 @@ from ..bases import Identity
 from ..cache import once
 from .build import adjacency, basis_conv, matrix, takes_mean
 from .composite import Composite, GraphLayer
-from .layers import pair
+from .layers import both
 from .registry import REVERSED, Unchanged, combinations, rebuild_part, rule
 from .sums import with_root
 
@@ -75,8 +75,7 @@ class DeepSigned(GraphLayer):
         positive, negative = (
             self.call.read((x, edges), {})["edge_index"] for edges in (pos_edge_index, neg_edge_index)
         )
-        source, target = pair(self.call.read((x, pos_edge_index), {})["x"])
-        assert target is not None
+        source, target = both(self.call.read((x, pos_edge_index), {})["x"], "SignedConv")
         halves = source.chunk(2, -1)
         targets = halves if target is source else target.chunk(2, -1)
         outcome = []

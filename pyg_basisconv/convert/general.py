@@ -19,7 +19,7 @@ from .attention import AttentionLayer, attention_conv
 from .build import META, adjacency, basis_conv, check_frozen_alike, check_initialized, fill, heads_of, parameter
 from .composite import GraphLayer, normalized
 from .edges import CallEdges, count_edges, features_of, masked_counts, read_edges, sums_of, targets_of
-from .layers import pair
+from .layers import both, pair
 from .registry import Unchanged, combinations, rule
 
 _DOT = {"heads": 2, "attention": True, "attention_type": "dot_product"}
@@ -61,8 +61,7 @@ class ConvertedGeneral(GraphLayer):
             self.edge_bias = parameter(layer.lin_edge.bias)
 
     def compute(self, x: Any, edge_index: Any, edge_attr: Tensor | None = None, size: Any = None) -> Tensor:
-        source, target = pair(x)
-        assert target is not None, "GeneralConv reads the features of targets"
+        source, target = both(x, "GeneralConv")
         size = size or (source.shape[-2], target.shape[-2])
         edges, values, *_ = read_edges(edge_index, False, min(size), self.flow)
         z = features_of(values) if edge_attr is None else edge_attr
@@ -120,8 +119,7 @@ class GeneralAttention(AttentionLayer):
         y, A = super().attend(x, edges, z, size, wanted or explained, call)
         if self.directed_msg:
             return y, A
-        source, target = pair(x)
-        assert target is not None
+        source, target = both(x, "GeneralConv")
         score: Any = self.conv.basis.mechanism.parts[0]  # type: ignore[union-attr, index]
         if explained:  # the mask leaves less of the weights of each head
             own = target @ score.target + (score.bias.unsqueeze(1) if score.has_bias else 0)

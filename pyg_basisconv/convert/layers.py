@@ -108,6 +108,14 @@ def pair(x: Any) -> tuple[Tensor, Tensor | None]:
     return (x, x) if isinstance(x, Tensor) else (x[0], x[1])
 
 
+def both(x: Any, layer: str) -> tuple[Tensor, Tensor]:
+    """Features of sources and targets, for a layer that reads both."""
+    source, target = pair(x)
+    if target is None:
+        reject("x", f"features of the targets, which {layer} reads", None, "pass x=(x_src, x_dst)")
+    return source, target
+
+
 def _coalesce(edge_index: Tensor) -> Tensor:
     if edge_index.requires_grad:
         return edge_index.coalesce()

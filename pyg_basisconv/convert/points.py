@@ -21,7 +21,7 @@ from .attention import apply_weights, attention_conv, weigh
 from .build import check_initialized, check_sum
 from .composite import GraphLayer
 from .edges import count_edges, read_edges, sums_of
-from .layers import pair, unpaired
+from .layers import both, pair, unpaired
 from .operator_module import OperatorModule
 from .registry import combinations, rule, turned_round
 
@@ -68,8 +68,7 @@ class ConvertedPointTransformer(OperatorModule, GraphLayer):
     def compute(self, x: Any, pos: Any, edge_index: Any) -> Tensor:
         forward = self.flow == "source_to_target"
         positions: Any = pair(pos if forward else unpaired(pos))
-        source, target = pair(x)
-        assert target is not None, "PointTransformerConv reads the features of targets"
+        source, target = both(x, "PointTransformerConv")
         size = source.shape[0], target.shape[0]
         count = min(p.shape[0] for p in positions)
         edges = read_edges(edge_index, self.add_self_loops, count, self.flow).edge_index

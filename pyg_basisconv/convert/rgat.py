@@ -22,7 +22,7 @@ from .attention import apply_weights, weigh
 from .build import META, check_dropout, check_initialized, check_sum, fill, matrix
 from .composite import GraphLayer
 from .edges import as_returned, features_of, read_edges
-from .layers import pair
+from .layers import both, pair
 from .operator_module import OperatorModule, promoted
 from .registry import REVERSED, combinations, rule
 
@@ -124,8 +124,7 @@ class ConvertedRGAT(OperatorModule, GraphLayer):
             fill(terms[2], weight=layer.e.t())
 
     def compute(self, x: Any, edge_index: Any, edge_type: Any = None, edge_attr: Any = None, **call: Any) -> Any:
-        source, target = pair(x)
-        assert target is not None, "RGATConv reads the features of targets"
+        source, target = both(x, "RGATConv")
         (M, N), R = (source.shape[0], target.shape[0]), self.num_relations
         read = read_edges(edge_index, False, N, self.flow)
         kind, z, values = edge_type, edge_attr, read.values

@@ -15,7 +15,7 @@ from ..conv import BasisConv
 from ..graph import Graph
 from .build import adjacency, basis_conv, check_sum, parameter, stackable, takes_mean
 from .composite import GraphLayer, WithRoot, after_root, normalized
-from .layers import Signature, pair
+from .layers import Signature, both
 from .registry import Unchanged, combinations, rule, turned_round
 
 
@@ -165,9 +165,8 @@ class ConvertedLE(GraphLayer):
         self.bias = parameter(first.bias)
 
     def compute(self, x: Any, edge_index: Any, edge_weight: Tensor | None = None) -> Tensor:
-        source, target = pair(x)
+        source, target = both(x, "LEConv")
         y: Tensor = self.conv((source, target), edge_index, edge_weight)
-        assert target is not None, "LEConv reads the features of targets"
         if self.root is not None:
             y = y + self.root(target)
         ones = torch.ones(source.shape[-2], 1, dtype=source.dtype, device=source.device)

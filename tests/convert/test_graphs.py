@@ -312,6 +312,21 @@ def test_a_pair_against_the_flow_is_rejected(kind: str) -> None:
         ours((x, x.clone()), edge_index, **types)
 
 
+@pytest.mark.parametrize(
+    ("make", "typed"),
+    [
+        pytest.param(lambda: pyg.FiLMConv(4, 4, 2, act=None), True, id="FiLMConv"),
+        pytest.param(lambda: pyg.GeneralConv(4, 4), False, id="GeneralConv"),
+        pytest.param(lambda: pyg.LEConv(4, 4), False, id="LEConv"),
+        pytest.param(lambda: pyg.RGATConv(4, 4, 2), True, id="RGATConv"),
+    ],
+)
+def test_layers_that_read_their_targets_ask_for_them(make: Callable[[], nn.Module], typed: bool) -> None:
+    types = [torch.tensor([0, 1])] if typed else []
+    with pytest.raises(ValueError, match=r"features of the targets, which .* reads, got None"):
+        convert(make())((torch.rand(3, 4), None), torch.tensor([[0, 1], [1, 2]]), *types)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in DROPPING if kind != "SuperGATConv"])
 def test_weights_are_returned_when_pyg_returns_them(kind: str) -> None:
     edge_index, _ = graph()
