@@ -8,6 +8,7 @@ from ..basis import Basis, EdgeList
 from ..errors import reject
 from ..graph import Counts, Graph
 from ..kernels.grids import Ints
+from ..portable import any_seen
 from .bound_grid import ints
 
 
@@ -59,6 +60,10 @@ class Gridded(Basis):
 
     def shape_of(self, graph: Graph) -> Ints:
         """The shape of the sources' grid in a call."""
+        batch = graph.batch
+        if batch is not None and any_seen(batch != batch[:1]):
+            fix = "give x a leading axis, for grids of one shape, or a transform to the data set, before it is batched"
+            reject("batch", f"one grid, for {self}", "several", fix)
         shape = self._shape(graph.grid, graph.sources)
         if shape is None:
             reject("grid", f"the shape of the grid, for {self}", None, "pass grid=, or make the basis with a shape")

@@ -96,10 +96,6 @@ class AddBasis(BaseTransform):
         weight = None if self.weight is None else data.get(self.weight)
         if weight is None and self.weight not in (None, "edge_weight"):
             reject("weight", "an attribute of the data", repr(self.weight), f"there are {sorted(data.keys())}")
-        batch = data.get("batch")
-        if self.basis.axes is not None and isinstance(batch, Tensor) and bool((batch != batch[:1]).any()):
-            fix = "give the transform to the data set, whose graphs are batched afterwards"
-            reject("data", f"one grid, for {self.basis}", "a batch", fix)
         x, grid = data.get("x"), data.get("grid")
         return self.basis.bind(
             edges,
@@ -107,7 +103,7 @@ class AddBasis(BaseTransform):
             data.get("edge_type"),
             size=data.num_nodes,
             dtype=x.dtype if weight is None and isinstance(x, Tensor) and x.is_floating_point() else None,
-            batch=batch,
+            batch=data.get("batch"),
             lambda_max=data.get("lambda_max"),
             grid=grid.tolist() if isinstance(grid, Tensor) else grid,
         )

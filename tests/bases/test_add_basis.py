@@ -235,7 +235,7 @@ def test_a_batch_is_no_grid() -> None:
     add, one = AddBasis(bases.Shifts(None, [1])), Data(x=draw(3, 2))
     assert add(Batch.from_data_list([one])).basis_edge_index.tolist() == [[0, 1], [1, 2]]
     assert Batch.from_data_list([add(one), add(one)]).basis_edge_index.tolist() == [[0, 1, 3, 4], [1, 2, 4, 5]]
-    with pytest.raises(ValueError, match=r"data: expected one grid, for Shifts\(None, \[1\]\), got a batch"):
+    with pytest.raises(ValueError, match=r"batch: expected one grid, for Shifts\(None, \[1\]\), got several"):
         add(Batch.from_data_list([one, one]))
 
 

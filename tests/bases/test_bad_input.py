@@ -78,6 +78,11 @@ CALLS: dict[str, tuple[str, Callable[[], Any]]] = {
     "edge_weight float64": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4).double())),
     "edge_weight integer": ("edge_weight", lambda: conv()(X, EDGES, torch.ones(4).long())),
     "edge_weight a batch": ("edge_weight", lambda: conv()(X, EDGES, torch.zeros(5).long())),
+    "batch of several grids": ("batch", lambda: conv(bases.Shifts(None, [1]))(X, batch=torch.tensor([0, 0, 0, 1, 1]))),
+    "batch of several grids, in a sum": (
+        "batch",
+        lambda: conv(bases.Shifts(None, [1]) + bases.Adjacency())(X, EDGES, batch=torch.tensor([0, 0, 0, 1, 1])),
+    ),
     "edge_weight integer, bound": ("edge_weight", lambda: bases.Adjacency().bind(EDGES, torch.ones(4).long())),
     "edge_weight number": ("edge_weight", lambda: conv()(X, EDGES, 2.0)),
     "edge_weight list": ("edge_weight", lambda: conv()(X, EDGES, [1.0] * 4)),
