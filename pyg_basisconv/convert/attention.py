@@ -68,8 +68,8 @@ class AttentionLayer(OperatorModule, GraphLayer):
         """Applies the layer; takes what the PyG layer takes."""
         if len(args) == 2 and not kwargs and self._is_plain(*args):
             x, edge_index = args
-            edges, call = self.edges(edge_index, x.shape[-2]), {"x": x, "edge_index": edge_index}
-            return self.finish(self.attend(x, edges, None, None, False, call)[0], x, call)
+            edges = self.edges(edge_index, x.shape[-2])
+            return self.finish(self.attend(x, edges, None, None, False, {})[0], x, {})
         return super().forward(*args, **kwargs)
 
     def _is_plain(self, x: Any, edge_index: Any) -> bool:
