@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..basis import BoundBasis, Direction, EdgeList, Work
 from ..bound import Change, ContentStep, Explicit
@@ -16,7 +17,7 @@ from ..edge_set import EdgeSet
 from ..entries import Entries
 from ..errors import reject
 from ..graph import Graph
-from ..kernels import Pattern, Piece, Valued, attend, attention
+from ..kernels import Pattern, Piece, attend, attention
 from ..kernels.attend import Side, Weights
 from ..kernels.grids import Ints
 from ..kernels.onepass import one_pass_fits
@@ -292,6 +293,7 @@ class BoundAttention(MemberByMember):
         return self._weights_by_incidence(edges)
 
     def edge_sums(self, values: Theta, edge_attr: Tensor) -> Tensor:
+        edge_attr = _with_a_first_row(edge_attr)
         sums = self.incidence  # of features, or of values where these are narrower: those of all edges are not stored
         if values.inner > values.P:
             return values.contract(sums.expand(edge_attr))
@@ -382,17 +384,12 @@ class BoundAttention(MemberByMember):
         if order == "native" and self.valued is None:
             y, self._pair_weights = attend_all_pairs(self.weighing, self.entries, inputs, bias, self.observed)
         elif self.observed:
-            y, self._weights = attend_observed(self.weighing, self.entries, inputs, bias, self.values)
+            y, self._weights = attend_observed(self.weighing, self.entries, inputs, bias, self.valued)
         elif self.given is not None:
             y = attend_given(self.given, inputs, bias, order)
         else:
-            y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.values)
+            y = attend_in_rows(self.weighing, self.entries, inputs, bias, self.valued)
         return cast(Tensor, y)
-
-    @property
-    def values(self) -> Valued | None:
-        """The values of the entries, by target, which are added to those of the sources; None for none."""
-        return None if self.valued is None else self.valued.values_at(self.entries)
 
     @cached_property
     def adds_values(self) -> bool:
@@ -476,7 +473,7 @@ def _step_by_rows(mask: Any, entries: Entries, replays: Replays) -> ContentStep:
                 valued=None if content.edge_values is None else content,
             )
             return found.in_one_step("theta_first", content.inputs, bias), found
-        y = attend_in_rows(weighing, entries, content.inputs, bias, content.values_at(entries))
+        y = attend_in_rows(weighing, entries, content.inputs, bias, content)
         replays.record(basis, content, weighing, entries)
         return y
 
@@ -530,6 +527,12 @@ def _of_edges(edge: Tensor, weight: Tensor, row: Tensor) -> tuple[Tensor, Tensor
     if bool(is_edge.all()):
         return edge, weight, row
     return edge[is_edge], weight[:, is_edge], row[is_edge]
+
+
+@with_plain(lambda edge_attr: F.pad(edge_attr, (0, 0, 0, 1)))
+def _with_a_first_row(edge_attr: Tensor) -> Tensor:
+    """The features of edges, with a row more where `_weigh_others_nothing` reads the first of maybe none."""
+    return edge_attr
 
 
 def _identity(bound: BoundBasis) -> BoundBasis:

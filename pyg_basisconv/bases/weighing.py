@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..content import Inputs
+from ..content import Content, Inputs
 from ..entries import Entries
 from ..kernels import ProductScores, Valued, scored_attention, softmax
 from ..kernels.activations import tanh_zero_hidden, zero_hidden
@@ -89,9 +89,9 @@ def dropout_factors(value: Tensor, p: float, seed: int) -> Tensor:
 
 
 def attend_in_rows(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Valued | None = None
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, valued: Content | None = None
 ) -> Tensor:
-    """Theta first, node-major throughout."""
+    """Theta first, node-major throughout; `valued` has the values of entries, where they have some."""
     theta, (p, seed), weighing = inputs.theta, weighing.dropout, weighing.written_out(entries)
     K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
     z = inputs.rows  # after the scores, whose projections may have computed it in the same product
@@ -100,17 +100,18 @@ def attend_in_rows(
             z.new_empty(K, entries.E, dtype=torch.promote_types(z.dtype, torch.float32)), p, seed
         ).t()
         factor = kept if factor is None else factor * kept
+    values = _values(valued, entries)
     y = scored_attention(scoring, tensors, z, K, weighing.normalize == "source", entries.pattern, factor, values)
     return theta.join(y, bias)
 
 
 def attend_observed(
-    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, values: Valued | None = None
+    weighing: Weighing, entries: Entries, inputs: Inputs, bias: Tensor | None, valued: Content | None = None
 ) -> tuple[Tensor, Tensor]:
     """The same without dropout, and the weights that were applied, (K, E); they are stored."""
     theta, weighing = inputs.theta, weighing.written_out(entries)
     K, (scoring, tensors), factor = theta.K, _upcast(weighing), _factor(weighing, entries, theta.K)
-    z, normalised = inputs.rows, weighing.normalize == "source"
+    z, normalised, values = inputs.rows, weighing.normalize == "source", _values(valued, entries)
     y, weights = observed_attention(scoring, tensors, z, K, normalised, entries.pattern, factor, values)
     return theta.join(y, bias), weights.t()
 
@@ -127,6 +128,14 @@ def _upcast(weighing: Weighing) -> tuple[Scoring, list[Tensor | None]]:
     """The node-major scoring, and its tensors in the precision of scores."""
     scoring, tensors = cast(tuple[Scoring, tuple[Tensor | None, ...]], weighing.in_rows)
     return scoring, [None if t is None else upcast(t) for t in tensors]
+
+
+def _values(valued: Content | None, entries: Entries) -> Valued | None:
+    """The values of the entries, by target, which are added to those of the sources; None for none.
+
+    Scores are computed before them, as the plan of a first call does: a checkpoint compares what calls save, in order.
+    """
+    return None if valued is None else valued.values_at(entries)
 
 
 def _factor(weighing: Weighing, entries: Entries, K: int) -> Tensor | None:

@@ -477,7 +477,7 @@ def test_every_call_saves_the_same_tensors() -> None:
     for name, conv, _ in layers:
         conv.basis.normalize = name.rpartition(", ")[2]
     for score in EDGE_SCORES:
-        for values in ("none", "own") if score != "nodes" else ():
+        for values in ("none", "own") if score != "nodes" else ("own",):
             conv, of_edges = on_edges(score, values)
             layers.append((f"{score}, {values}", conv, {"edge_attr": z, "edge_values": of_edges}))
     for name, conv, options in layers:

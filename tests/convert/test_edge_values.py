@@ -163,6 +163,19 @@ def test_a_layer_of_ones_own(combine: Any, many: bool, monkeypatch: pytest.Monke
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("edges", [0, 2])
+def test_no_edges_but_loops_under_transforms(edges: int) -> None:
+    """Loops that the mask adds have no values."""
+    torch.manual_seed(0)
+    mask = bases.Adjacency(self_loops=True)
+    conv = BasisConv(P, 4, bases.Attention(2, mechanisms.Dot(3), mask), theta.Heads()).double()
+    values = theta.Heads().build(2, R, 4).double()
+    x, edge_index, z = drawn(5, edges)
+    expected = conv(x, edge_index, edge_attr=z, edge_values=values)
+    found, _ = torch.func.vjp(lambda x: conv(x, edge_index, edge_attr=z, edge_values=values), x)
+    torch.testing.assert_close(found, expected)
+
+
 def attend(**given: Any) -> Tensor:
     conv = BasisConv(P, 4, bases.Attention(2, mechanisms.Dot(3), bases.Adjacency()), theta.Heads())
     x, edge_index, z = (t.float() if t.is_floating_point() else t for t in drawn(5))
