@@ -58,12 +58,12 @@ class ConvertedSuperGAT(AttentionLayer):
         if self.training:
             positive, negative = self.positive_sampling(edges.edge_index), call.get("neg_edge_index")
             if negative is None:
-                negative = self.negative_sampling(edges.edge_index, x.shape[0], call.get("batch"))
-            h, pairs = self.conv.theta.rows(x), torch.cat([positive, negative], 1)  # (N, H C)
-            ends = [h.index_select(0, end) for end in pairs.unbind(0)]
-            self.att_x = (ends[0] * ends[1]).unflatten(1, (self.heads, -1)).sum(-1) * self.scale
-            self.att_y = self.att_x.new_zeros(pairs.shape[1])
-            self.att_y[: positive.shape[1]] = 1.0
+                negative = self.negative_sampling(edges.edge_index, x.shape[-2], call.get("batch"))
+            h, pairs = self.conv.theta.rows(x), torch.cat([positive, negative], 1)  # (*, N, H C)
+            ends = [h.index_select(-2, end) for end in pairs.unbind(0)]
+            self.att_x = (ends[0] * ends[1]).unflatten(-1, (self.heads, -1)).sum(-1) * self.scale  # (*, E, H)
+            self.att_y = self.att_x.new_zeros(self.att_x.shape[:-1])
+            self.att_y[..., : positive.shape[1]] = 1.0
         return y
 
     def get_attention_loss(self) -> Tensor:

@@ -541,6 +541,19 @@ def test_supergat_learns_to_tell_edges(options: dict, given: bool) -> None:
     assert ours.eval().get_attention_loss() == 0
 
 
+def test_supergat_learns_from_a_batch() -> None:
+    """Of features on the same edges: the loss is the mean of those of each."""
+    ours = convert(made("SuperGATConv", {"heads": 2, "edge_sample_ratio": 1.0})).train()
+    x, (edge_index, _) = torch.stack([features(N, P), features(N, P).flip(0)]), graph()
+    negative = torch.randint(0, N, (2, 9))
+    results = []
+    for given in (x, *x):
+        seed_everything(1)
+        results.append((ours(given, edge_index, negative), ours.get_attention_loss()))
+    torch.testing.assert_close(results[0][0], torch.stack([y for y, _ in results[1:]]))
+    torch.testing.assert_close(results[0][1], torch.stack([loss for _, loss in results[1:]]).mean())
+
+
 # --- lazy layers ---
 
 
