@@ -13,6 +13,7 @@ from torch_geometric.nn.conv import MessagePassing
 
 from ..convert.registry import Unchanged, apply_rule, check_as_made
 
+_OF_CALLS = ("_cached", "_evaluators", "_flat_weights")  # names of what calls keep, such as weights that once were
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -193,7 +194,7 @@ def _twin(layer: nn.Module, kind: type[nn.Module]) -> nn.Module:
     """
     memo: dict[int, Any] = {id(b): b for b in layer.buffers()}
     memo.update((id(t), t) for one in layer.modules() for _, _, t in _tensors(one))
-    held = {name: value for name, value in vars(layer).items() if not name.startswith(("_cached", "_evaluators"))}
+    held = {name: value for name, value in vars(layer).items() if not name.startswith(_OF_CALLS)}
     memo.update((id(value), value) for name, value in held.items() if name == "inspector")
     twin = object.__new__(kind)
     vars(twin).update(deepcopy(held, memo))

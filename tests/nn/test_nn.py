@@ -497,6 +497,19 @@ def test_a_parametrization_of_its_own(kind: str) -> None:
     assert evaluated(ours)
 
 
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_a_parametrization_that_is_taken_away_after_a_call(kind: str) -> None:
+    """Torch keeps the weight that it made."""
+    case = example(kind, {})
+    modules = like(case.reference), case.reference
+    for module in modules:
+        nn.utils.parametrize.register_parametrization(module, "weight_ih_l0", Doubled())
+        runner(case)(module)
+        nn.utils.parametrize.remove_parametrizations(module, "weight_ih_l0")
+    torch.testing.assert_close(*[runner(case)(module) for module in modules])
+    assert evaluated(modules[0])
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "part", "name"),
     [("FiLMConv", {"act": None}, "film_skip", "weight"), ("GatedGraphConv", {}, "rnn", "weight_hh")],
