@@ -28,6 +28,7 @@ from .kernels.op import autocasting
 from .orders import LINKED, ORDERS
 from .plan import Plan, check_order, measured, planned, reaches_unlinked, sparser
 from .portable import fixed_mode, portable, with_plain
+from .printing import arguments
 from .program import FORMS, Call, Evaluation, Form, Program, Programs, call_key, form, witness
 from .reading import read_graph
 from .sparse import Sparse
@@ -501,11 +502,10 @@ class BasisConv(MessagePassing):
         return measured(bound.inputs, family, self.order, cached, messages)
 
     def __repr__(self) -> str:
-        order = "" if self.order == "auto" else f", order={self.order!r}"
-        cached = ", cached=True" if self.cached else ""
-        return (
-            f"{type(self).__name__}({self.in_channels}, {self.out_channels}, {self.basis}, {self.theta}{order}{cached})"
-        )
+        first = [self.in_channels, self.out_channels, self.basis, self.theta]
+        first += [f"order={self.order!r}"] if self.order != "auto" else []
+        first += ["bias=False"] if self.bias is None else []
+        return f"{type(self).__name__}({arguments(self, *first, cached=False, flow='source_to_target')})"
 
 
 @with_plain(torch.add)

@@ -301,6 +301,8 @@ def test_repr_is_a_value() -> None:
         assert repr(eval(repr(basis), names)) == repr(basis)
     conv = make(bases.Edges(2), "Heads", "phi", cached=True)
     assert repr(conv) == "BasisConv(3, 4, Edges(K=2), Heads(combine='concat'), order='phi', cached=True)"
+    conv = BasisConv(3, 4, bases.Edges(2), bias=False, flow="target_to_source")
+    assert repr(conv) == "BasisConv(3, 4, Edges(K=2), Full(), bias=False, flow='target_to_source')"
 
 
 HOOKS = {

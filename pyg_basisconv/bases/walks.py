@@ -107,10 +107,10 @@ class Walks(Basis):
         sorts = [sort.text for sort in self.sorts]
         shown = [repr(dict(zip(self.names, sorts, strict=True)) if list(self.names) != sorts else sorts)]
         shown += [f"relations=<{len(self.vocabulary)} names>"] if len(self.vocabulary) else []
-        return arguments(self, *shown, norm=None, per="walk", binary=False)
+        return arguments(self, *shown, norm=None, per="walk", binary=False, memory_limit=1 << 30)
 
     @property
     def extra_key(self) -> Hashable:
         # The printed names may belong to other relations in another vocabulary.
         sequences = tuple(sort.sequences for sort in self.sorts)
-        return sequences, len(self.vocabulary), self.memory_limit, super().extra_key
+        return sequences, len(self.vocabulary), super().extra_key

@@ -569,6 +569,11 @@ def test_merged_products_keep_within_the_limit() -> None:
     assert len(bind(bases.Walks(["a.b"], ["a", "b"], memory_limit=10), g).forward.nodes) == 2
 
 
+def test_it_prints_its_arguments() -> None:
+    basis = bases.Walks(["a.b"], ["a", "b"], "row", "step", memory_limit=10)
+    assert repr(basis) == "Walks(['a.b'], relations=<2 names>, norm='row', per='step', memory_limit=10)"
+
+
 @pytest.mark.parametrize("norm", ["row", "mean", "sym"])
 def test_walks_too_light_for_float32(norm: str) -> None:
     """Forty steps of weight 1e-3: what is normalised is of ordinary size."""
