@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 
@@ -113,8 +113,29 @@ def test_forms_and_sizes(seed: int, **arguments: Any) -> None:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of more than eight entries are long ones."""
+    """Rows of more than eight entries are cut into pieces, and those of up to three share programs."""
     monkeypatch.setattr(launch, "SPLIT", 8)
+    monkeypatch.setattr(launch, "FEW", 3)
+
+
+@pytest.mark.usefixtures("short")
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(degrees=st.lists(st.integers(0, 30), min_size=1, max_size=600), wide=st.booleans())
+def test_rows_are_dealt(degrees: list[int], wide: bool) -> None:
+    """Each row once, those of more than three entries first; the pieces of a row side by side, in its order."""
+    assume(sum(degrees) > 8)
+    degree = torch.tensor(degrees, device=DEVICE, dtype=torch.int64 if wide else torch.int32)
+    ptr = nn.functional.pad(degree.cumsum(0), (1, 0)).to(degree)
+    order, alone, row, start, pieces, long_rows = launch.shares_of(ptr, sum(degrees))
+    order, long_rows = order.tolist(), long_rows.tolist()
+    assert sorted(order) == list(range(len(degrees)))
+    assert alone == sum(d > 3 for d in degrees)
+    assert all(degrees[k] > 3 for k in order[:alone])
+    assert sorted(k for k, _, _ in long_rows) == [k for k, d in enumerate(degrees) if d > 8]
+    assert sorted(i for _, first, last in long_rows for i in range(first, last)) == list(range(pieces))
+    for k, first, last in long_rows:
+        assert row[first:last].eq(k).all()
+        assert start[first:last].tolist() == list(range(int(ptr[k]), int(ptr[k + 1]), 8))
 
 
 @pytest.mark.usefixtures("short")
@@ -134,9 +155,9 @@ def test_long_rows(kind: str, normalised: bool) -> None:
             case.all[4][case.pattern.row == 3, 2] = -torch.inf
     check(put(case))
     for ptr in case.pattern.both_ways[::2]:
-        pieces, degree = launch.pieces_of(ptr, case.pattern.E), ptr.diff()
-        assert pieces.long_row.equal((degree > 8).nonzero().squeeze(1))
-        assert (degree[0], pieces.first[1]) == (51, 7)
+        shares, degree = launch.shares_of(ptr, case.pattern.E), ptr.diff()
+        assert shares.long_rows[:, 0].equal((degree > 8).nonzero().squeeze(1))
+        assert (degree[0], *shares.long_rows[0, 1:]) == (51, 0, 7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
@@ -252,6 +273,19 @@ def test_tensors_of_other_sizes_are_refused() -> None:
         given[place] = given[place].detach()[1:]
         with pytest.raises(ValueError, match="pass those of this pattern"):
             case.run(given)
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("normalised", [True, False], ids=["softmax", "sums"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_short_rows(kind: str, normalised: bool) -> None:
+    """Of 0 to 3 entries, which share programs with each other, among longer ones; heads that leave room for 8 lanes."""
+    target = torch.tensor([0] * 3 + [1] + [3] * 2 + [4] * 5 + [5] * 3 + [8] * 2 + [9] * 7 + [10])
+    source = torch.arange(len(target)) % 5
+    case = Case(kind, LEAKY, c=1, W=3, factors=True, normalised=normalised, sizes=(5, 12, 0), edges=(source, target))
+    check(put(case))
+    assert launch.shares_of(case.pattern.one_way[0], case.pattern.E).alone == 2
+    assert launch.blocks(1, 3)["L"] == 8
 
 
 @pytest.mark.usefixtures("short")
@@ -537,11 +571,11 @@ def test_products_of_nothing() -> None:
 @pytest.mark.usefixtures("short")
 def test_long_rows_stay_whole_while_a_graph_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     ptr = torch.tensor([0, 20], device=DEVICE)
-    assert launch.pieces_of(ptr, 20) is not None
+    assert launch.shares_of(ptr, 20) is not None
     if DEVICE.type == "cuda":
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert launch.pieces_of(ptr.clone(), 20) is None
-        assert launch.pieces_of(ptr, 20) is not None
+        assert launch.shares_of(ptr.clone(), 20) is None
+        assert launch.shares_of(ptr, 20) is not None
 
 
 LAYERS = {

@@ -19,6 +19,7 @@ from triton.runtime import JITFunction
 
 from pyg_basisconv.kernels.triton import jit, typed, typed_jit
 from pyg_basisconv.kernels.triton.launch import blocks, power_of_two
+from pyg_basisconv.kernels.triton.rows_jit import SIZES, deal
 
 if not isinstance(jit.forward, JITFunction):
     pytest.skip("triton: interpreted in this process", allow_module_level=True)
@@ -58,11 +59,11 @@ def arguments(form: str, dtype: torch.dtype, pieces: bool, index: str) -> tuple[
     types |= {f"{name}_stride": "i32" for name in there if name not in without}
     types |= {"factor_step": "i32"} if "factor" in there else {}
     types |= {"entry_rows": index} if "entry_rows" in there else {}
-    types |= {"ptr": index, "index": index, "rows": "i32", "others": "i32", "split": "i32", "y": sums}
+    types |= {"ptr": index, "index": index, "y": sums} | dict.fromkeys(SIZES, "i32")
     if form not in ("gate", "gate, as given", "spmm"):
         types["stats"] = types["delta"] = sums
     if pieces:
-        types |= {"piece_row": "*i64", "piece_start": "*i64"}
+        types |= dict.fromkeys(("order", "piece_row", "piece_start"), index)
     constants = {
         "c": c,
         "W": W,
@@ -105,14 +106,19 @@ def test_attention(form: str, dtype: torch.dtype, index: str, capability: int, p
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: bool) -> None:
     name, ACC = NAMES[dtype], tl.float64 if dtype == torch.float64 else tl.float32
-    types = {"table": name, "first": "*i64", "long_row": "*i64", "rows": "i32"} | (
-        {"stats": name} if normalised else {}
-    )
+    types = {"table": name, "long_rows": "*i64", "rows": "i32"} | ({"stats": name} if normalised else {})
     assert cubin(jit.combine, types, {"c": 3, "W": 5, "WB": 8, "ACC": ACC, **blocks(3, 5)}, 80)
-    types = {"ptr": "*i32", "index": "*i32", "rows": "i32", "others": "i32", "split": "i32", "x": name, "y": name}
+    types = dict.fromkeys(("ptr", "index", "order"), "*i32") | dict.fromkeys(SIZES, "i32") | {"x": name, "y": name}
     options = blocks(128, 1)
     constants = {"W": 300, "WB": options.pop("HB"), "ACC": ACC, **options}
     assert cubin(jit.sampled, types | {"out": name}, constants, 80)
+
+
+@pytest.mark.parametrize("index", ["*i32", "*i64"])
+def test_deal(index: str) -> None:
+    types = dict.fromkeys(("ptr", "order", "piece_row", "piece_start", "long_rows"), index) | {"counts": "*i64"}
+    types |= dict.fromkeys(("rows", "split", "few"), "i32")
+    assert cubin(deal, types, {"B": 256, "num_warps": 4, "enable_fp_fusion": True}, 70)
 
 
 @pytest.mark.parametrize("pieces", [False, True], ids=["short groups", "long groups"])
@@ -123,8 +129,8 @@ def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: boo
 @pytest.mark.sweep(4)
 def test_products_of_groups(dtype: torch.dtype, precision: str, capability: int, pieces: bool) -> None:
     name, double = NAMES[dtype], dtype == torch.float64
-    types = {"ptr": "*i64", "index": "*i64", "rows": "i32", "others": "i32", "split": "i32", "batch": "i32"}
-    types |= dict.fromkeys(("piece_row", "piece_start"), "*i64") if pieces else {}
+    types = {"ptr": "*i64", "index": "*i64", "batch": "i32"} | dict.fromkeys(SIZES, "i32")
+    types |= dict.fromkeys(("order", "piece_row", "piece_start"), "*i64") if pieces else {}
     constants = {"G": 2, "P": 70, "Q": 5, "PRECISION": precision, "ACC": tl.float64 if double else tl.float32}
     constants |= typed.COMPILED
     given = types | dict.fromkeys(("table", "weight", "out"), name) | {f"{axis}_stride": "i32" for axis in "kgpq"}

@@ -9,7 +9,7 @@ Letters: G blocks on the diagonal of a matrix, (P, Q) each; RB rows, PB and QB c
 import triton
 import triton.language as tl
 
-from .jit import _SIZES, _span
+from .rows_jit import SIZES, span
 
 
 @triton.jit
@@ -26,15 +26,15 @@ def _cut(table, rows, there, stride, columns, width):
     return tl.load(table + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0)
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def multiplied(
-    ptr, index, kind, piece_row, piece_start, rows, others, split, batch, table, weight,
+    ptr, index, kind, order, piece_row, piece_start, rows, alone, pieces, others, split, batch, table, weight,
     k_stride, g_stride, p_stride, q_stride, out,
     GATHERED: tl.constexpr, G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, QB: tl.constexpr,
 ):  # fmt: skip
     """Rows, (t B, G P), with the blocks of the matrices of their groups, (K, G, P, Q): (t B, G Q)."""
-    row, start, end = _span(ptr, piece_row, piece_start, rows, split)
+    row, _, start, end = span(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
     g = tl.program_id(1).to(tl.int64) // tl.cdiv(Q, QB)
     q = (tl.program_id(1) % tl.cdiv(Q, QB) * QB + tl.arange(0, QB)).to(tl.int64)
     matrix = weight + tl.load(kind + row).to(tl.int64) * k_stride + g * g_stride
@@ -55,14 +55,14 @@ def multiplied(
         tl.store(out + at, sums, mask=there[:, None] & (q < Q)[None, :])
 
 
-@triton.jit(do_not_specialize=_SIZES)
+@triton.jit(do_not_specialize=SIZES)
 def outer(
-    ptr, index, piece_row, piece_start, rows, others, split, batch, x, z, out,
+    ptr, index, order, piece_row, piece_start, rows, alone, pieces, others, split, batch, x, z, out,
     G: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
     PRECISION: tl.constexpr, ACC: tl.constexpr, RB: tl.constexpr, PB: tl.constexpr, QB: tl.constexpr,
 ):  # fmt: skip
     """x^T z of each group: its rows x, (t B, G P), and those of z, (N B, G Q), at their nodes; (groups, G, P, Q)."""
-    _, start, end = _span(ptr, piece_row, piece_start, rows, split)
+    _, place, start, end = span(ptr, order, piece_row, piece_start, rows, alone, pieces, split)
     block = tl.program_id(1) // tl.cdiv(Q, QB)
     g = block.to(tl.int64) // tl.cdiv(P, PB)
     p = (block % tl.cdiv(P, PB) * PB + tl.arange(0, PB)).to(tl.int64)
@@ -75,5 +75,5 @@ def outer(
         a = _cut(x + g * P, r, there, G * P, p, P)
         b = _cut(z + g * Q, at, known, G * Q, q, Q)
         sums = tl.dot(tl.trans(a), b, sums, input_precision=PRECISION, out_dtype=ACC)
-    at = (tl.program_id(0).to(tl.int64) * G + g) * (P * Q) + p[:, None] * Q + q[None, :]
+    at = (place * G + g) * (P * Q) + p[:, None] * Q + q[None, :]
     tl.store(out + at, sums, mask=(p < P)[:, None] & (q < Q)[None, :])
