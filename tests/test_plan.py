@@ -67,6 +67,7 @@ def test_phi_beyond_the_limit_is_refused() -> None:
 
 TOUCHED = Compaction("target", Work(40, 20, 1), 20, Work(20, 20, 1), 2)
 OFFERS = {"native": (1000, 100, 1, True), "compacted": Offer((TOUCHED,), 2), "mixed": Mixing(2, Work(40, 50, 1))}
+WINDOW = bases.Window((5, 7), (2, 3))
 SMALL = {"M": 50, "N": 50, "offers": tuple(OFFERS.items())}
 MORE = {
     **OFFERS,
@@ -105,6 +106,31 @@ def test_costs_grow_with_what_they_count() -> None:
 
 
 @pytest.mark.parametrize("learns", [(), ("x",), ("theta",), ("basis",), ("x", "theta", "basis")], ids=str)
+def test_operations_of_sparse_orders_are_those_of_their_products(learns: tuple[str, ...]) -> None:
+    """A multiplication and an addition each: of entries of A with rows, and of x with Theta."""
+    K, M, N, P, inner, B, E = 2, 3, 5, 7, 11, 13, 17
+    sizes = {"K": K, "M": M, "N": N, "P": P, "Q": inner, "B": B, "expand": Work(E, K * N, 1), "gather": Work(E, N, 1)}
+    p = problem(**sizes, **{f"grad_{name}": name in learns for name in ("x", "theta", "basis")})
+    x, weights, entries = "x" in learns, "theta" in learns, "basis" in learns
+    A, Theta = E * P * B, K * N * P * inner * B
+    products = A * (1 + (x or entries) + entries) + Theta * (1 + weights + (x or entries))
+    assert plan(p)["a_first"].operations == 2 * products
+    Theta, A = K * M * P * inner * B, E * inner * B
+    products = Theta * (1 + weights + x) + A * (1 + bool(learns) + entries)
+    assert plan(p)["theta_first"].operations == 2 * products
+
+
+def test_operations_of_what_is_there_already() -> None:
+    """Features without a parameter, those that are mostly zeros, and products with A that are kept."""
+    p = problem(K=2, M=3, N=5, P=7, Q=11, B=13, expand=Work(17, 10, 1), gather=Work(17, 5, 1), grad_theta=False)
+    gathered = 2 * 17 * 11 * 13
+    assert plan(p._replace(learns=False))["theta_first"].operations == gathered
+    assert plan(p._replace(nnz=19))["theta_first"].operations == gathered + 2 * 19 * 2 * 11
+    assert plan(p._replace(learns=False))["a_first"].operations == 2 * 17 * 7 * 13
+    assert plan(p._replace(cached=True))["a_first"].operations == 2 * 2 * 5 * 7 * 11 * 13
+
+
+@pytest.mark.parametrize("learns", [(), ("x",), ("theta",), ("basis",), ("x", "theta", "basis")], ids=str)
 def test_operations_of_phi_are_those_of_its_products(learns: tuple[str, ...]) -> None:
     """A multiplication and an addition each: for the operator, its application, and the derivatives by each factor."""
     K, M, N, P, Q, B = 2, 3, 5, 7, 11, 13
@@ -115,6 +141,45 @@ def test_operations_of_phi_are_those_of_its_products(learns: tuple[str, ...]) ->
     sizes = {"K": K, "M": M, "N": N, "P": P, "Q": Q, "B": B, "expand": Work(), "gather": Work()}
     gradients = {f"grad_{name}": name in learns for name in ("x", "theta", "basis")}
     assert plan(problem(**sizes, **gradients), "phi")["phi"].operations == 2 * products
+
+
+TAKES = [  # (the layer, rows of x, products of two numbers, numbers read and written) of an entry of a batch
+    ("convolution", lambda: BasisConv(3, 10, WINDOW), 35, 6 * 20 * 3 * 10, 35 * 3 + 20 * 10),
+    ("transposed", lambda: BasisConv(3, 10, WINDOW.T), 20, 6 * 20 * 3 * 10, 20 * 3 + 35 * 10),
+    ("two groups", lambda: BasisConv(4, 10, WINDOW, theta.Grouped(2)), 35, 6 * 20 * 4 * 10 // 2, 35 * 4 + 20 * 10),
+    (
+        "depthwise, and then a matrix",
+        lambda: BasisConv(3, 10, WINDOW, theta.Separable(2)),
+        35,
+        6 * 20 * 6 + 20 * 6 * 10,
+        35 * 3 + 20 * 6 + 20 * 6 + 20 * 10,
+    ),
+    ("pooling", lambda: BasisConv(3, 3, WINDOW, theta.Pass(scale=1 / 6)), 35, 6 * 20 * 3, 35 * 3 + 20 * 3),
+    (
+        "attention",  # values of both heads; then scores, and sums of values, as wide as the values of a head
+        lambda: BasisConv(3, 10, bases.Attention(2, Dot(5)), theta.Heads()),
+        7,
+        7 * 3 * 10 + 2 * 2 * 7 * 7 * 5,
+        7 * 3 + 3 * 10 + 7 * 10 + 2 * (7 + 7 + 7 + 7) * 5,
+    ),
+    (
+        "causal attention",  # of half of the pairs
+        lambda: BasisConv(3, 10, bases.Attention(2, Dot(5), mask=bases.Causal()), theta.Heads()),
+        6,
+        6 * 3 * 10 + 2 * 2 * 6 * 6 // 2 * 5,
+        6 * 3 + 3 * 10 + 6 * 10 + 2 * (6 + 6 + 6 + 6) * 5,
+    ),
+]
+
+
+@pytest.mark.parametrize(("conv", "M", "products", "numbers"), [t[1:] for t in TAKES], ids=[t[0] for t in TAKES])
+def test_what_kernels_of_torch_take(conv: Callable[[], BasisConv], M: int, products: int, numbers: int) -> None:
+    """Of a window of 2 x 3 taps on 5 x 7 points, which has 4 x 5 places; and of attention between all pairs."""
+    B, layer = 4, conv()
+    found = layer.requires_grad_(False).plan(torch.ones(B, M, layer.in_channels))["native"]
+    assert found.operations == 2 * B * products
+    once = 3 * 10 if "Attention" in str(layer) else 0  # a parameter, which is read once for the batch
+    assert found.bytes == 4 * (B * (numbers - once) + once)
 
 
 def test_expansions_are_held_twice_where_x_learns() -> None:

@@ -204,3 +204,13 @@ def test_python_sums_bases() -> None:
     assert str(sum([bases.GCN(), bases.Identity()])) == str(bases.GCN() + bases.Identity())
     with pytest.raises(TypeError):
         sum([bases.GCN()], start=1)
+
+
+def test_a_sum_knows_the_sizes_that_its_parts_know() -> None:
+    pooled = BasisConv(2, 3, bases.Bags() + bases.Bags("mean"))
+    assert pooled(X, batch=torch.tensor([0, 0, 1, 2])).shape == (3, 3)
+    window = bases.Window((3, 4), (2, 2))
+    bound = (window + window).bind()
+    assert (bound.M, bound.N) == (12, 6)
+    with pytest.raises(ValueError, match=r"^x: expected 12 rows, the grid \(3, 4\), got 4"):
+        BasisConv(2, 3, window + window)(X)

@@ -6,12 +6,14 @@ import pickle
 import pytest
 import torch
 import torch_geometric.nn as pyg
+from torch.nn.parameter import is_lazy
 
 from pyg_basisconv import BasisConv, GridConv, convert
 from pyg_basisconv.convert.registry import convertible
 from pyg_basisconv.verify import cases, drawn, forget, made
 from pyg_basisconv.verify.recipes import attends, constructed, is_grid
 from tests.convert.conversion import (
+    ENDS,
     FIRST,
     KNOWLEDGE,
     SWEEP,
@@ -83,6 +85,14 @@ def test_state(kind: str, options: dict) -> None:
         for parameter in ours.parameters():
             parameter.zero_()
     same_state(reference, before)
+
+
+@pytest.mark.parametrize(("kind", "options"), ENDS)
+def test_parameters_have_the_widths_that_layers_say(kind: str, options: dict) -> None:
+    for part in convert(constructed(kind, options)).modules():
+        weight = part.theta.weight if isinstance(part, BasisConv | GridConv) else None
+        if weight is not None and not is_lazy(weight):
+            assert part.theta.shape(part.basis.K, part.theta.P, part.theta.Q) == weight.shape
 
 
 @pytest.mark.parametrize(("kind", "options"), STRUCTURES)

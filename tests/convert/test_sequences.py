@@ -56,6 +56,21 @@ def test_masks_of_another_shape(masks: dict[str, Tensor], expected: str) -> None
         ours(x, x, x, **masks)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"add_bias_kv": True}, {"add_zero_attn": True, "bias": False}, {"add_bias_kv": True, "add_zero_attn": True}],
+)
+def test_rows_beside_the_keys(options: dict) -> None:
+    """Under masks, and with the weights of these rows."""
+    reference = made("MultiheadAttention", options | {"batch_first": True})
+    ours, query, key = convert(reference), features(B, L, E), features(B, S, E)
+    masks = {"attn_mask": torch.rand(L, S) < 0.3, "key_padding_mask": torch.rand(B, S) < 0.3}
+    for given in ({}, masks):
+        for side in (key, query):  # of others, and of itself
+            mine, theirs = (f(query, side, side, **(given if side is key else {})) for f in (ours, reference))
+            torch.testing.assert_close(mine, theirs)
+
+
 def test_dropout_and_what_is_frozen() -> None:
     reference = made("MultiheadAttention", {"dropout": 0.5})
     ours = convert(reference)

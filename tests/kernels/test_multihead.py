@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from pyg_basisconv.kernels import Pattern, at_entries, attention, inner, softmax
+from pyg_basisconv.kernels import Pattern, at_entries, attention, inner, multihead, softmax
 
 M, N, W = 5, 4, 2
 SOURCE, TARGET = torch.tensor([0, 4, 2, 2, 1, 0, 3, 2]), torch.tensor([3, 0, 0, 0, 3, 3, 1, 3])  # nothing enters 2
@@ -141,3 +141,27 @@ def test_half_precision(dtype: torch.dtype) -> None:
     y = attention(values.float(), None, z, True, pattern())
     assert y.dtype == dtype
     torch.testing.assert_close(y, expected(values.float().double(), None, z.double(), True).to(dtype))
+
+
+@pytest.mark.parametrize("held", [31, 32])
+def test_rows_of_all_entries_are_held_where_they_are_few(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here 8 x 4 numbers, for two heads of two channels."""
+    monkeypatch.setattr(multihead, "HELD", held)
+    gathered, select = [], Tensor.index_select
+    monkeypatch.setattr(Tensor, "index_select", lambda t, *at: gathered.append(select(t, *at)) or gathered[-1])
+    p, c = pattern(), 2
+    left, right, weight = draw(M, c * W).detach(), draw(N, c * W).detach(), draw(len(SOURCE), c).detach()
+    sums, back = torch.zeros(N, c * W).double(), torch.zeros(M, c * W).double()
+    products = torch.zeros(len(SOURCE), c).double()
+    for e, m, n in by_target():
+        sums[n] += left[m] * weight[e].repeat_interleave(W)
+        back[m] += right[n] * weight[e].repeat_interleave(W)
+        products[e] = (left[m] * right[n]).view(c, W).sum(1)
+    for found, expected in (
+        (lambda: multihead.weighted_sums(left, weight, *p.one_way), sums),
+        (lambda: multihead.transposed_sums(right, weight, p), back),
+        (lambda: multihead.inner_products(left, right, c, p), products),
+    ):
+        gathered.clear()
+        torch.testing.assert_close(found(), expected)
+        assert any(t.numel() == 32 for t in gathered) == (held == 32)

@@ -174,9 +174,14 @@ def targets(*shape: int) -> Tensor:
         ({"teacher": math.nan}, "teacher: expected a probability"),
         ({"teacher": 1, "targets": targets(HORIZON, B, N, Q + 1)}, r"targets: expected shape \(3, 3, 5, 2\), as y"),
         ({"teacher": 1, "targets": targets(HORIZON + 1, B, N, Q)}, r"targets: expected shape \(3, 3, 5, 2\), as y"),
+        (
+            {"teacher": 1, "targets": [targets(B, N, Q)] * HORIZON},
+            "targets: expected a tensor on cpu, .*, got list",
+        ),
+        ({"teacher": 1, "targets": targets(HORIZON, B, N, Q).to("meta")}, "targets: expected .*, got a tensor on meta"),
         ({"lengths": [4, 0, 1]}, "lengths: expected from 1 to 4"),
     ],
-    ids=["no targets", "above one", "no number", "width", "horizon", "no step"],
+    ids=["no targets", "above one", "no number", "width", "horizon", "a list", "another device", "no step"],
 )
 def test_what_does_not_fit_is_said(x, given, said):
     with pytest.raises(ValueError, match=said):

@@ -181,6 +181,16 @@ def test_list_and_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no system is called 'nothing'" in capsys.readouterr().err
 
 
+def test_rows_name_what_they_are_compared_with() -> None:
+    found = [SYSTEMS[name].reference for name in ("GATv2", "CNN, 2-D", "CNN, transposed", "SAGE")]
+    assert found == [
+        "torch_geometric.nn.GATv2Conv",
+        "torch.nn.Conv2d",
+        "torch.nn.ConvTransposeNd",
+        "torch_geometric.nn.SAGEConv",
+    ]
+
+
 def test_the_module_is_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["pyg_basisconv", "verify", "--only", "APPNP"])
     monkeypatch.delitem(sys.modules, "pyg_basisconv.__main__")
