@@ -14,7 +14,7 @@ import pytest
 import torch
 
 TESTS = Path(__file__).parent.parent / "tests"
-KERNELS = "tests/kernels/test_triton.py", "tests/kernels/test_triton_typed.py"
+KERNELS = tuple(f"tests/kernels/test_{name}.py" for name in ("triton", "triton_bind", "triton_typed"))
 
 
 def useless() -> bool:

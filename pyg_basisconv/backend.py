@@ -82,6 +82,11 @@ def uses_triton(device: torch.device) -> bool:
     return device.type == "cuda" and _triton_status(device.index) == "in use"
 
 
+def starts_triton(device: torch.device) -> bool:
+    """The same in this call: dispatch modes do not see the kernels, and get torch's operations."""
+    return uses_triton(device) and not torch._C._len_torch_dispatch_stack()
+
+
 if _WANTED == "triton" and not _triton_status(None).startswith("in use"):
     reject(_NAME, "kernels in Triton that can be run", _triton_status(None), "install triton, find a GPU, or unset it")
 

@@ -502,7 +502,7 @@ class BasisConv(MessagePassing):
         return measured(bound.inputs, family, self.order, cached, messages)
 
     def __repr__(self) -> str:
-        first = [self.in_channels, self.out_channels, self.basis, self.theta]
+        first: list[Any] = [self.in_channels, self.out_channels, self.basis, self.theta]
         first += [f"order={self.order!r}"] if self.order != "auto" else []
         first += ["bias=False"] if self.bias is None else []
         return f"{type(self).__name__}({arguments(self, *first, cached=False, flow='source_to_target')})"

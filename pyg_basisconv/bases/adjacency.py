@@ -2,20 +2,20 @@
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..backend import starts_triton
 from ..basis import Basis, BoundBasis, EdgeList
 from ..edge_set import edge_set
 from ..errors import check_choice, reject
 from ..graph import Graph, Structure
 from ..kernels import Pattern, spmm
 from ..kernels.lists import List, laplacian, looped, over_degrees
-from ..kernels.op import recorded
+from ..kernels.op import needs_gradient, recorded
 from ..kernels.pattern import positions
 from ..portable import any_seen, with_plain
 from ..printing import arguments
@@ -310,33 +310,56 @@ def normalise(
     norm: as in `Adjacency`; or 'ends', which is 'sym' with the out-degree of the source for its in-degree.
     """
     dtype = dtype if weight is None else weight.dtype
+    scaled = weight if masked is None else masked
     if norm == "mean":
         count = sum_by_target(s.pattern, None if s.alive is None else s.alive.to(dtype), dtype)
-        factors = [s.at_target(reciprocal(count))]
-    elif norm == "rw":
-        factors = [s.at_source(reciprocal(sum_by_target(s.pattern.T, weight, dtype)))]
-    else:
-        if norm == "sym":
-            check_square(s, "for norm='sym'", "use norm='mean'")
-            if weight is not None and (masked is None or masked is weight):
-                return _symmetric(s, weight)
-        in_degree = sum_by_target(s.pattern, weight, dtype)
-        out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
-        # Counts are never negative, and need no check.
-        scale = inverse_sqrt if weight is not None else partial(power_or_zero, exponent=-0.5)
-        factors = [s.at_source(scale(out)), s.at_target(scale(in_degree))]
-    scaled = weight if masked is None else masked
-    total = factors[0] if scaled is None else factors[0] * scaled
+        return _over_degrees(s, scaled, None, count, -1.0)
+    if norm == "rw":
+        return _over_degrees(s, scaled, sum_by_target(s.pattern.T, weight, dtype), None, -1.0)
+    if norm == "sym":
+        check_square(s, "for norm='sym'", "use norm='mean'")
+        if weight is not None and scaled is weight:
+            return _symmetric(s, weight)
+    in_degree = sum_by_target(s.pattern, weight, dtype)
+    out = in_degree if norm == "sym" else sum_by_target(s.pattern.T, weight, dtype)
+    if weight is not None:  # counts are never negative
+        check_degrees(out, in_degree)
+    return _over_degrees(s, scaled, out, in_degree, -0.5)
+
+
+def _plain_over_degrees(
+    s: Structure, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
+) -> Tensor:
+    """(E,) the weights, or ones, times powers of the degrees of the sources and of the targets, if these are given."""
+    ends = (s.at_source, out), (s.at_target, into)
+    factors = [at(power_or_zero(degree, exponent)) for at, degree in ends if degree is not None]
+    total = factors[0] if weight is None else factors[0] * weight
     return total if len(factors) == 1 else total * factors[1]
 
 
-def _inverse_root(s: Structure, weight: Tensor) -> Tensor:
-    """(N,) the inverse square root of each degree."""
-    return inverse_sqrt(sum_by_target(s.pattern, weight, weight.dtype))
+@with_plain(_plain_over_degrees)
+def _over_degrees(
+    s: Structure, weight: Tensor | None, out: Tensor | None, into: Tensor | None, exponent: float
+) -> Tensor:
+    if starts_triton(s.source.device) and not needs_gradient(weight, out, into):
+        from ..kernels.triton.bind import over_degrees
+
+        return over_degrees(s.source, s.target, weight, out, into, exponent)
+    return _plain_over_degrees(s, weight, out, into, exponent)
 
 
-def _normalised(keep: bool, s: Structure, weight: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    scale = _inverse_root(s, weight)
+def _checked_degrees(s: Structure, weight: Tensor) -> Tensor:
+    """(N,) the sums of the weights of edges into each node."""
+    degree = sum_by_target(s.pattern, weight, weight.dtype)
+    check_degrees(degree)
+    return degree
+
+
+def _normalised(keep: bool, s: Structure, weight: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    degree = _checked_degrees(s, weight)
+    if not keep and starts_triton(weight.device):
+        return _over_degrees(s, weight, degree, degree, -0.5), ()
+    scale = power_or_zero(degree, -0.5)
     factor = scale.index_select(0, s.source) * scale.index_select(0, s.target)
     return factor * weight, (factor, scale)
 
@@ -356,8 +379,8 @@ def _normalised_backward(
 
 
 def _plain_symmetric(s: Structure, weight: Tensor) -> Tensor:
-    scale = _inverse_root(s, weight)
-    return s.at_source(scale) * weight * s.at_target(scale)
+    degree = _checked_degrees(s, weight)
+    return _plain_over_degrees(s, weight, degree, degree, -0.5)
 
 
 # The weights d_m^-1/2 w_mn d_n^-1/2, with a derivative of their own.
@@ -393,11 +416,17 @@ def reciprocal(total: Tensor) -> Tensor:
     return power_or_zero(total, -1.0)
 
 
+def check_degrees(*degrees: Tensor) -> None:
+    """Rejects negative degrees, which have no root."""
+    for degree in degrees:
+        if any_seen(degree < 0):
+            got = float(degree.detach().min())
+            reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use another norm")
+
+
 def inverse_sqrt(degree: Tensor) -> Tensor:
     """1 / sqrt(degree), zero where degree is zero; rejects negative degrees."""
-    if any_seen(degree < 0):
-        got = float(degree.detach().min())
-        reject("edge_weight", "degrees of at least 0, for norm='sym'", got, "use another norm")
+    check_degrees(degree)
     return power_or_zero(degree, -0.5)
 
 

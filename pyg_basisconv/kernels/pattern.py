@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..backend import KERNELS
+from ..backend import KERNELS, starts_triton
 from ..cache import drop_oldest, kept, memo, without_cached
 from ..errors import reject
 from ..portable import portable, with_plain
@@ -112,6 +112,10 @@ def compress(group: Tensor, other: Tensor, num_groups: int) -> Compressed:
     In the portable path nothing is sorted: only the number of entries per group is read there.
     """
     small = group.dtype == torch.int32
+    if starts_triton(group.device):
+        from .triton.bind import compressed
+
+        return Compressed(*compressed(group, other, num_groups))
     if KERNELS is not None and small and group.device.type == "cpu":
         return _compress_compiled(group, other.to(group.dtype), num_groups)
     if _is_sorted(group):

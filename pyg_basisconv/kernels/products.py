@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backend import KERNELS, TRITON, uses_triton
+from ..backend import KERNELS, TRITON, starts_triton
 from ..errors import reject
 from ..portable import portable, with_plain
 from .op import PLAIN, acc_dtype, primitive
@@ -64,7 +64,7 @@ def spmm_rows(x: Tensor, weight: Tensor | None, ptr: Tensor, index: Tensor) -> T
 
 def _in_triton(x: Tensor, *others: Tensor | None) -> bool:
     """Whether the kernels in Triton take these: plain tensors of floating point, outside of dispatch modes."""
-    if not uses_triton(x.device) or not x.is_floating_point() or torch._C._len_torch_dispatch_stack():
+    if not starts_triton(x.device) or not x.is_floating_point():
         return False
     return all(t is None or (type(t) in PLAIN and t.device == x.device and not t.is_neg()) for t in (x, *others))
 

@@ -17,7 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime import JITFunction
 
-from pyg_basisconv.kernels.triton import jit, typed, typed_jit
+from pyg_basisconv.kernels.triton import bind_jit, jit, typed, typed_jit
 from pyg_basisconv.kernels.triton.launch import blocks, power_of_two
 from pyg_basisconv.kernels.triton.rows_jit import SIZES, deal
 
@@ -112,6 +112,19 @@ def test_sums_of_pieces_and_sampled_products(dtype: torch.dtype, normalised: boo
     options = blocks(128, 1)
     constants = {"W": 300, "WB": options.pop("HB"), "ACC": ACC, **options}
     assert cubin(jit.sampled, types | {"out": name}, constants, 80)
+
+
+@pytest.mark.parametrize("index", ["*i32", "*i64"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_graphs_are_bound(dtype: torch.dtype, index: str) -> None:
+    sizes, options = ("entries", "groups", "steps"), {"B": 256, "num_warps": 4, "enable_fp_fusion": True}
+    types = dict.fromkeys(("keys", "other", "ptr", "index", "place"), index) | {"order": "*i64"}
+    assert cubin(bind_jit.compressed, types | dict.fromkeys(sizes, "i32"), dict(options), 70)
+    types = {"source": index, "target": index} | dict.fromkeys(("entries", "sources", "targets"), "i32")
+    for given in (["out", "into"], ["weight", "out", "into"], ["into"], ["weight", "out"]):
+        numbers = dict.fromkeys((*given, "result"), NAMES[dtype])
+        constants = {"ROOT": len(given) > 1, "ACC": tl.float64 if dtype == torch.float64 else tl.float32}
+        assert cubin(bind_jit.over_degrees, types | numbers, constants | options, 80)
 
 
 @pytest.mark.parametrize("index", ["*i32", "*i64"])
